@@ -1,0 +1,130 @@
+"""One prompt, ready to decode turn by turn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+ANSWER = "specexp-answer-stands-here"  # stands in for an answer while a chat template is rendered
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt of one or more turns.
+
+    Attributes:
+        prompt_id: Unique in its set.
+        category: What tables are grouped by.
+        turns: What the user says, one text per turn, as the prompt set has it.
+        token_ids: The first turn as the model sees it: with chat template or special tokens, cut as the
+            workload says.
+        index: The row in the set's own order, from 0, whatever the shuffling: random numbers are keyed by it.
+        chat_template: Whether turns are written with the tokenizer's chat template.
+
+    Example::
+
+        ids = prompt.turn_ids(tokenizer, 0)
+        answer = decode(ids)
+        ids = prompt.turn_ids(tokenizer, 1, [*ids, *answer])  # continues from the kept cache
+    """
+
+    prompt_id: str
+    category: str
+    turns: tuple[str, ...]
+    token_ids: tuple[int, ...]
+    index: int
+    chat_template: bool = False
+
+    def turn_ids(
+        self, tokenizer: PreTrainedTokenizerBase, turn: int, previous_token_ids: Sequence[int] = ()
+    ) -> list[int]:
+        """The whole context of a turn, the answer to which is to be decoded.
+
+        The result starts with ``previous_token_ids``, token for token, so that a cache of them stays good.
+        Without chat template a later turn stands after a blank line. With one, what the template writes
+        between an answer and the next one is added; an end-of-turn token with which the answer already ended
+        is not repeated.
+
+        Args:
+            tokenizer: The one the prompt was made with.
+            turn: From 0.
+            previous_token_ids: For a later turn the context so far with the answer to ``turn - 1`` at its
+                end, as decoded, EOS included.
+
+        Raises:
+            IndexError: There is no such turn.
+            ValueError: A later turn without previous tokens, a first one with some, or a chat template that
+                leaves out answers.
+        """
+        if not 0 <= turn < len(self.turns):
+            raise IndexError(
+                f"prompt {self.prompt_id!r} has {len(self.turns)} turn(s), so there is no turn {turn}."
+            )
+        if (turn == 0) == bool(previous_token_ids):
+            raise ValueError(
+                f"prompt {self.prompt_id!r}, turn {turn}: previous_token_ids are what came before, "
+                "none for turn 0 and at least one token for a later turn."
+            )
+        if turn == 0:
+            return list(self.token_ids)
+        if not self.chat_template:
+            return [*previous_token_ids, *_ids(tokenizer, f"\n\n{self.turns[turn]}")]
+        added = _ids(tokenizer, self._after_answer(tokenizer, turn))
+        if added and added[0] == previous_token_ids[-1] and added[0] in tokenizer.all_special_ids:
+            added = added[1:]
+        return [*previous_token_ids, *added]
+
+    def longest_context(self, tokenizer: PreTrainedTokenizerBase, max_new_tokens: int) -> int:
+        """The most tokens that decoding all turns can take, every answer being ``max_new_tokens`` long.
+
+        A prompt fits a model whose context is at least this long; known before anything is decoded.
+
+        Example::
+
+            prompt.longest_context(tokenizer, max_new_tokens=128)  # one turn of 20 tokens: 148
+        """
+        length = len(self.token_ids) + max_new_tokens
+        for turn in range(1, len(self.turns)):
+            # -1 is no token, so nothing of the turn is taken for a repeated end-of-turn token.
+            length += len(self.turn_ids(tokenizer, turn, [-1])) - 1 + max_new_tokens
+        return length
+
+    def _after_answer(self, tokenizer: PreTrainedTokenizerBase, turn: int) -> str:
+        """What the chat template writes between the answer before ``turn`` and the next one."""
+        messages = []
+        for text in self.turns[:turn]:
+            messages += [{"role": "user", "content": text}, {"role": "assistant", "content": ANSWER}]
+        messages.append({"role": "user", "content": self.turns[turn]})
+        rendered = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        _, found, after = str(rendered).rpartition(ANSWER)
+        if not found:
+            raise ValueError(
+                f"prompt {self.prompt_id!r} has {len(self.turns)} turns, but the tokenizer's chat template "
+                "leaves out earlier answers; set chat_template: false."
+            )
+        return after
+
+
+def first_turn_ids(tokenizer: PreTrainedTokenizerBase, text: str, chat_template: bool) -> list[int]:
+    """The first turn as the model sees it.
+
+    Args:
+        tokenizer: Adds its special tokens where there is no template.
+        text: What the user says.
+        chat_template: Write it with the tokenizer's chat template, up to where the answer starts.
+    """
+    if not chat_template:
+        return list(tokenizer(text)["input_ids"])
+    message = {"role": "user", "content": text}
+    # A template writes the special tokens itself, so the tokenizer must not add them again.
+    return _ids(
+        tokenizer, str(tokenizer.apply_chat_template([message], add_generation_prompt=True, tokenize=False))
+    )
+
+
+def _ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    return list(tokenizer(text, add_special_tokens=False)["input_ids"])

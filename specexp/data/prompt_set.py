@@ -1,0 +1,91 @@
+"""The contract of a prompt set, and the one row format that every set is turned into.
+
+A row has three columns: ``prompt_id`` (unique in its set), ``category`` (what tables are grouped by) and
+``turns`` (what the user says, one text per turn). A set with several turns is answered turn by turn, with the
+model's own answers in the context of the next turn.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+COLUMNS = ("prompt_id", "category", "turns")
+
+
+class PromptSetError(ValueError):
+    """A prompt set cannot be read; the message is one sentence with the file and the row or key."""
+
+
+class PromptSet(ABC):
+    """Prompts to decode. The constructor signature of an implementation is its configuration schema.
+
+    Constructing one reads nothing, so that a configuration is checked without touching data; ``load`` does.
+
+    Attributes:
+        prompt_tokens: Only the first this many tokens of a text are the prompt, for sets of raw text; None
+            for sets whose texts are prompts as they stand. The cut needs a tokenizer, so
+            :class:`~specexp.data.Workload` makes it.
+
+    Example::
+
+        class Greetings(PromptSet):
+            def load(self) -> Dataset:
+                return prompt_rows([PromptRow("0", "greeting", ["Who are you?"])], where="Greetings")
+    """
+
+    prompt_tokens: int | None = None
+
+    @abstractmethod
+    def load(self) -> Dataset:
+        """All prompts in the order of the file, with the columns ``prompt_id: str``, ``category: str``,
+        ``turns: list[str]``; the same rows at every call.
+
+        Raises:
+            PromptSetError: The source is missing, unreadable, empty or of another format.
+        """
+
+
+class PromptRow(NamedTuple):
+    """One prompt in the common row format."""
+
+    prompt_id: str
+    category: str
+    turns: list[str]
+
+
+def prompt_rows(rows: Iterable[PromptRow], where: str) -> Dataset:
+    """Collects rows into a data set with the common columns, in the given order.
+
+    Args:
+        rows: At least one row, each with a new ``prompt_id``.
+        where: The source, as a person would name it in an error: a path or a class name.
+
+    Raises:
+        PromptSetError: There is no row, or two rows share a ``prompt_id``.
+
+    Example::
+
+        prompt_rows([PromptRow("0", "qa", ["Who wrote Emma?"])], where="questions.jsonl")[0]["turns"]
+        # ["Who wrote Emma?"]
+    """
+    from datasets import Dataset, Features, List, Value
+
+    columns: dict[str, list[str] | list[list[str]]] = {"prompt_id": [], "category": [], "turns": []}
+    first_seen: dict[str, int] = {}
+    for number, row in enumerate(rows, start=1):
+        earlier = first_seen.setdefault(row.prompt_id, number)
+        if earlier != number:
+            raise PromptSetError(
+                f"{where}: rows {earlier} and {number} share the prompt id {row.prompt_id!r}; ids are unique."
+            )
+        for column, value in zip(COLUMNS, row, strict=True):
+            columns[column].append(value)  # type: ignore[arg-type]
+    if not first_seen:
+        raise PromptSetError(f"{where}: the data set is empty; at least one prompt is needed.")
+    text = Value("string")
+    return Dataset.from_dict(columns, features=Features(prompt_id=text, category=text, turns=List(text)))

@@ -1,0 +1,63 @@
+"""Hands a workload to Lightning. Importing this module takes seconds, as Lightning does: import it late."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lightning import LightningDataModule
+from torch.utils.data import DataLoader
+
+from specexp.data.prompt import Prompt
+from specexp.data.workload import Workload
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+class PromptDataModule(LightningDataModule):
+    """The prompts of a workload, one a batch, in the workload's order.
+
+    Args:
+        workload: Which prompts.
+        tokenizer: The target's.
+
+    Example::
+
+        data = PromptDataModule(Workload(StdlibFunctions("test"), max_prompts=16), tokenizer)
+        trainer.test(evaluation, datamodule=data)  # test_step(batch: Prompt, ...)
+    """
+
+    def __init__(self, workload: Workload, tokenizer: PreTrainedTokenizerBase) -> None:
+        super().__init__()
+        self.workload = workload
+        self.tokenizer = tokenizer
+        self._prompts: list[Prompt] = []
+
+    def setup(self, stage: str | None = None) -> None:
+        """Reads and tokenizes the prompts, once; raises PromptSetError as :meth:`Workload.load` says."""
+        if not self._prompts:
+            self._prompts = self.workload.load(self.tokenizer)
+
+    @property
+    def prompts(self) -> list[Prompt]:
+        """The prompts in the order they are decoded."""
+        self.setup()
+        return self._prompts
+
+    def test_dataloader(self) -> DataLoader[Prompt]:
+        """One prompt a batch, as it is: decoding is a sequence at a time, whatever the batch."""
+        return self._loader()
+
+    def train_dataloader(self) -> DataLoader[Prompt]:
+        """The same for ``Trainer.fit``: controllers learn by decoding prompts."""
+        return self._loader()
+
+    def _loader(self) -> DataLoader[Prompt]:
+        # A list is a map-style data set; shuffling is the workload's, and a worker process would only cost
+        # time.
+        return DataLoader(self.prompts, batch_size=1, shuffle=False, collate_fn=_only)  # type: ignore[arg-type]
+
+
+def _only(batch: list[Prompt]) -> Prompt:
+    (prompt,) = batch
+    return prompt

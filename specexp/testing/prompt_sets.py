@@ -1,0 +1,60 @@
+"""What every prompt set promises, as tests that an implementation inherits, also one outside this project."""
+
+import inspect
+
+import pytest
+from datasets import Features, List, Value
+
+from specexp.data import PromptSet
+
+
+class PromptSetContract:
+    """Inherit, and say how to make one in the fixture ``prompt_set``; pytest finds the rest.
+
+    Example::
+
+        class TestGreetings(PromptSetContract):
+            @pytest.fixture
+            def prompt_set(self, tmp_path):
+                return Greetings(path=write_small_file(tmp_path))
+    """
+
+    @pytest.fixture
+    def prompt_set(self) -> PromptSet:
+        """A set that can be loaded here; a small local file is enough."""
+        raise NotImplementedError(f"{type(self).__name__} has to override the fixture prompt_set.")
+
+    def test_rows_have_the_common_columns(self, prompt_set: PromptSet) -> None:
+        """Exactly ``prompt_id``, ``category`` and ``turns``, of these types."""
+        text = Value("string")
+        assert prompt_set.load().features == Features(prompt_id=text, category=text, turns=List(text))
+
+    def test_there_is_at_least_one_prompt(self, prompt_set: PromptSet) -> None:
+        """An empty set is an error of ``load``, not a set."""
+        assert len(prompt_set.load()) >= 1
+
+    def test_prompt_ids_are_unique_and_not_blank(self, prompt_set: PromptSet) -> None:
+        """Results of prompts are joined by id."""
+        ids = list(prompt_set.load()["prompt_id"])
+        assert len(set(ids)) == len(ids)
+        assert all(prompt_id.strip() for prompt_id in ids)
+
+    def test_every_prompt_has_a_category_and_turns(self, prompt_set: PromptSet) -> None:
+        """No blank category, at least one turn, no blank turn."""
+        for row in prompt_set.load():
+            assert row["category"].strip()
+            assert row["turns"]
+            assert all(turn.strip() for turn in row["turns"])
+
+    def test_every_load_gives_the_same_rows(self, prompt_set: PromptSet) -> None:
+        """Trials are compared prompt by prompt, so order and content are fixed."""
+        assert prompt_set.load().to_list() == prompt_set.load().to_list()
+
+    def test_the_cut_is_positive_or_absent(self, prompt_set: PromptSet) -> None:
+        """``prompt_tokens`` is None or at least one token."""
+        assert prompt_set.prompt_tokens is None or prompt_set.prompt_tokens >= 1
+
+    def test_every_constructor_parameter_is_annotated(self, prompt_set: PromptSet) -> None:
+        """The signature is the configuration schema."""
+        parameters = inspect.signature(type(prompt_set)).parameters.values()
+        assert [p.name for p in parameters if p.annotation is inspect.Parameter.empty] == []
