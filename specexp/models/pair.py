@@ -1,0 +1,153 @@
+"""Loading a target and its draft: the embedded pair by its name, or any two models by hub id or folder."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+PAIRS = Path(__file__).parent.parent / "pairs"
+_DTYPES = ("bfloat16", "float16", "float32")
+_HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
+
+
+@dataclass(frozen=True)
+class ModelPair:
+    """A target, its draft if there is one, and the tokenizer they share; both models in evaluation mode."""
+
+    target: PreTrainedModel
+    draft: PreTrainedModel | None
+    tokenizer: PreTrainedTokenizerBase
+    name: str
+
+
+def load_pair(
+    name_or_target: str,
+    draft: str | None = None,
+    *,
+    target_dtype: str = "bfloat16",
+    draft_dtype: str = "float32",
+    device: str = "cpu",
+    attn_implementation: str = "sdpa",
+) -> ModelPair:
+    """Loads a model pair.
+
+    Args:
+        name_or_target: ``"stdlib"`` for the embedded pair, otherwise hub id or folder of the target.
+        draft: hub id or folder of the draft; of the embedded pair's own draft when absent, none for other
+            targets.
+        target_dtype: ``bfloat16``, ``float16`` or ``float32``.
+        draft_dtype: the same for the draft.
+        device: a torch device.
+        attn_implementation: as in `transformers.PreTrainedModel.from_pretrained`.
+
+    Raises:
+        ValueError: a model cannot be loaded, a dtype is unknown, or the draft has another vocabulary than the
+            target.
+
+    Example:
+        >>> load_pair("stdlib").target.config.vocab_size  # doctest: +SKIP
+        4096
+    """
+    embedded = PAIRS / name_or_target
+    is_embedded = re.fullmatch(r"\w+", name_or_target) is not None and (embedded / "target").is_dir()
+    target_source = str(embedded / "target") if is_embedded else name_or_target
+    draft_source = str(embedded / "draft") if is_embedded and draft is None else draft
+
+    _check_source("target", target_source)
+    if draft_source is not None:
+        _check_source("draft", draft_source)
+    target_type, draft_type = _dtype("target_dtype", target_dtype), _dtype("draft_dtype", draft_dtype)
+    tokenizer = _tokenizer("target", target_source)
+    target_model = _model("target", target_source, target_type, device, attn_implementation)
+    draft_model = None
+    if draft_source is not None:
+        _check_vocabulary(tokenizer, target_source, _tokenizer("draft", draft_source), draft_source)
+        draft_model = _model("draft", draft_source, draft_type, device, attn_implementation)
+        widths = target_model.config.vocab_size, draft_model.config.vocab_size
+        if widths[0] != widths[1]:
+            raise ValueError(
+                f"draft {draft_source!r} gives {widths[1]} logits, but target {target_source!r} gives "
+                f"{widths[0]}; a draft must have the target's vocabulary"
+            )
+    return ModelPair(target_model, draft_model, tokenizer, name_or_target)
+
+
+def _check_source(role: str, source: str) -> None:
+    """Refuses what is neither a folder with a model nor looks like a hub id."""
+    if Path(source).is_dir():
+        if not (Path(source) / "config.json").is_file():
+            raise ValueError(
+                f"{role} {source!r} is a folder without config.json; a saved Hugging Face model is expected"
+            )
+    elif not _HUB_ID.fullmatch(source):
+        raise ValueError(
+            f"{role} {source!r} is no existing folder; expected 'stdlib', a folder or a hub id (owner/name)"
+        )
+
+
+def _dtype(key: str, name: str) -> torch.dtype:
+    import torch
+
+    if name not in _DTYPES:
+        raise ValueError(f"{key} is {name!r}; allowed are {', '.join(_DTYPES)}")
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype
+
+
+def _tokenizer(role: str, source: str) -> PreTrainedTokenizerBase:
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        raise ValueError(
+            f"{role} {source!r} has no tokenizer that could be loaded: {_first_line(error)}"
+        ) from error
+    return tokenizer
+
+
+def _model(
+    role: str, source: str, dtype: torch.dtype, device: str, attn_implementation: str
+) -> PreTrainedModel:
+    from transformers import AutoModelForCausalLM
+
+    try:
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            source,
+            dtype=dtype,
+            attn_implementation=attn_implementation,
+            trust_remote_code=False,
+            use_safetensors=True,
+        )
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise ValueError(
+            f"{role} {source!r} could not be loaded as a causal model: {_first_line(error)}"
+        ) from error
+    model: PreTrainedModel = loaded.to(device).eval()
+    return model
+
+
+def _check_vocabulary(
+    tokenizer: PreTrainedTokenizerBase,
+    source: str,
+    draft_tokenizer: PreTrainedTokenizerBase,
+    draft_source: str,
+) -> None:
+    wanted, given = tokenizer.get_vocab(), draft_tokenizer.get_vocab()
+    if wanted != given:
+        different = len(set(wanted.items()) ^ set(given.items()))
+        raise ValueError(
+            f"draft {draft_source!r} has another vocabulary ({len(given)} tokens) than target {source!r} "
+            f"({len(wanted)} tokens; {different} entries differ); a draft must have the target's tokenizer"
+        )
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
