@@ -1,0 +1,28 @@
+"""specexp finds the fastest lossless speculative decoding setup for a model, prompts and device, and exports it."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from specexp.artifacts import load_artifact
+    from specexp.decoder import Decoder, GenerationResult
+    from specexp.models.pair import load_pair
+
+__version__ = "0.1.0"
+__all__ = ["Decoder", "GenerationResult", "load_artifact", "load_pair"]
+
+# Imported on first use: torch and transformers take seconds, and a mistyped key should be answered in one.
+_HOME = {
+    "Decoder": "specexp.decoder",
+    "GenerationResult": "specexp.decoder",
+    "load_artifact": "specexp.artifacts",
+    "load_pair": "specexp.models.pair",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'specexp' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)

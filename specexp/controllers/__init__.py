@@ -1,0 +1,6 @@
+"""Controllers: how much to draft."""
+
+from specexp.controllers._base import Controller, DraftState, Plan
+from specexp.controllers.fixed import Fixed
+
+__all__ = ["Controller", "DraftState", "Fixed", "Plan"]

@@ -1,0 +1,30 @@
+"""The controller that decides nothing at run time."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from specexp.context import Context
+from specexp.controllers._base import Controller, Plan
+
+
+class Fixed(Controller):
+    """The same limits at every step.
+
+    Args:
+        max_depth: deepest node; None leaves the builder's own depth, 0 is plain decoding.
+        max_nodes: most nodes; None leaves the builder's own budget.
+    """
+
+    def __init__(
+        self,
+        max_depth: Annotated[int, Field(ge=0)] | None = None,
+        max_nodes: Annotated[int, Field(ge=0)] | None = None,
+    ) -> None:
+        self._plan = Plan(max_nodes=max_nodes, max_depth=max_depth)
+
+    def plan(self, context: Context) -> Plan:
+        """As configured."""
+        return self._plan

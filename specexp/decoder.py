@@ -1,0 +1,317 @@
+"""The decoding loop: knows only the interfaces of its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from collections.abc import Sequence as Tokens
+from dataclasses import dataclass
+from time import perf_counter
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from specexp.builders import TreeBuilder
+from specexp.context import Context
+from specexp.controllers import Controller, Fixed
+from specexp.drafters import Drafter
+from specexp.models.language_model import LanguageModel
+from specexp.outcome import Outcome, prefill_outcome
+from specexp.sequence import Counts, FinishReason, Sequence, Strategy
+from specexp.verifiers import Greedy, Verifier
+
+OutcomeObserver = Callable[[Outcome], None]
+
+
+@dataclass(frozen=True)
+class GenerationResult:
+    """What one call of :meth:`Decoder.generate` gave.
+
+    Attributes:
+        token_ids: the new tokens; EOS, where it came, is the last.
+        finish_reason: ``eos``, ``length`` (``max_new_tokens``) or ``context`` (the model's limit).
+        counts: steps, drafts, passes, seconds by phase.
+        prefill_seconds: time before the first step.
+        decode_seconds: time of all steps: the sum of the phases.
+    """
+
+    token_ids: list[int]
+    finish_reason: FinishReason
+    counts: Counts
+    prefill_seconds: float
+
+    @property
+    def decode_seconds(self) -> float:
+        """Time of all steps, prefill apart."""
+        return sum(self.counts.seconds.values())
+
+    @property
+    def tokens_per_step(self) -> float:
+        """New tokens per target pass; accepted drafts per step plus one, but for a cut last step."""
+        return len(self.token_ids) / self.counts.steps
+
+    @property
+    def steps(self) -> int:
+        """Target passes, the prefill not counted."""
+        return self.counts.steps
+
+    @property
+    def accepted_drafts(self) -> int:
+        """Drafted tokens that became output."""
+        return self.counts.accepted_drafts
+
+    @property
+    def draft_passes(self) -> int:
+        """Forward passes of a draft model."""
+        return self.counts.draft_passes
+
+    @property
+    def drafted_nodes(self) -> int:
+        """Nodes fed to the target."""
+        return self.counts.drafted_nodes
+
+    @property
+    def useful_tokens(self) -> int | None:
+        """Position-wise matches, also beyond the first mismatch; None unless asked for."""
+        return self.counts.useful_tokens
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Time by phase, and ``prefill``."""
+        return {"prefill": self.prefill_seconds, **self.counts.seconds}
+
+
+class Decoder:
+    """Generates with a target model and four freely composed parts.
+
+    Args:
+        target: a Hugging Face causal LM with full attention, or one already wrapped.
+        drafter: who guesses; None, with ``builder`` None, is plain autoregressive decoding.
+        builder: which guesses become nodes.
+        verifier: what is accepted; greedy decoding if None.
+        controller: how much to draft; the builder's own limits if None.
+
+    Raises:
+        ValueError: the parts cannot work together or with the target; the sentence says what to change.
+
+    Example:
+        >>> pair = specexp.load_pair("stdlib")  # doctest: +SKIP
+        >>> decoder = Decoder(pair.target, TokenRecycling(), TokenRecyclingTree())  # doctest: +SKIP
+        >>> decoder.generate(pair.tokenizer("def main("), max_new_tokens=32).token_ids  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        target: PreTrainedModel | LanguageModel,
+        drafter: Drafter | None = None,
+        builder: TreeBuilder | None = None,
+        verifier: Verifier | None = None,
+        controller: Controller | None = None,
+    ) -> None:
+        check_composition(drafter, builder)
+        self.model = target if isinstance(target, LanguageModel) else LanguageModel(target)
+        self.strategy = Strategy(drafter, builder, verifier or Greedy(), controller or Fixed())
+        if drafter is not None:
+            drafter.check_vocabulary(self.model.vocab_size)
+        self._kept: Context | None = None
+
+    def generate(
+        self,
+        input_ids: Tokens[int] | torch.Tensor,
+        *,
+        max_new_tokens: int = 128,
+        eos_token_id: int | Collection[int] | None = None,
+        seed: int = 0,
+        sequence: int | str = 0,
+        continue_conversation: bool = False,
+        count_useful: bool = False,
+        observers: Tokens[OutcomeObserver] = (),
+    ) -> GenerationResult:
+        """Continue one prompt.
+
+        Args:
+            input_ids: ``[p]`` or ``[1, p]`` prompt tokens, at least one.
+            max_new_tokens: tokens to generate at most; never exceeded.
+            eos_token_id: token or tokens that end the output.
+            seed: seed of the run, for verifiers and drafters that draw.
+            sequence: which continuation; n samples of a prompt need n values.
+            continue_conversation: ``input_ids`` begins with everything the last call fed and generated: keep its
+                cache and the parts' state, and prefill only what follows.
+            count_useful: also count useful tokens (costs time outside the clock).
+            observers: called with every step's outcome, outside the clock.
+
+        Raises:
+            ValueError: the prompt is empty, does not fit the context, or does not continue the last call's.
+        """
+        prompt = _token_list(input_ids)
+        self._check_request(prompt, max_new_tokens)
+        started = perf_counter()
+        if continue_conversation:
+            context = self._continued(prompt)
+        else:
+            context = Context(prompt, seed=seed, sequence=sequence)
+            self.model.cache.truncate(0, 0)
+        self._kept = context
+        self._reserve(len(prompt) + max_new_tokens, slots=1)
+        self._prefill(context)
+        self.model.synchronize()
+        prefill_seconds = perf_counter() - started
+        return self._decode(
+            context, 0, prefill_seconds, max_new_tokens, _eos_set(eos_token_id), count_useful, observers
+        )
+
+    def sample(
+        self,
+        input_ids: Tokens[int] | torch.Tensor,
+        *,
+        num_samples: int,
+        max_new_tokens: int = 128,
+        eos_token_id: int | Collection[int] | None = None,
+        seed: int = 0,
+        sequence: int | str = 0,
+    ) -> list[GenerationResult]:
+        """``num_samples`` continuations of one prompt that share one prefill.
+
+        Sample ``i`` is what :meth:`generate` gives for ``sequence=f"{sequence}#{i}"``. The prefill's time is the
+        first result's.
+
+        Raises:
+            ValueError: as :meth:`generate`, or ``num_samples`` is below 1.
+        """
+        if num_samples < 1:
+            raise ValueError(f"num_samples was {num_samples}; at least 1 is needed")
+        prompt = _token_list(input_ids)
+        self._check_request(prompt, max_new_tokens)
+        self._kept = None
+        self.model.cache.truncate(0, 0)
+        self._reserve(len(prompt) + max_new_tokens, slots=2)
+        results = []
+        for number in range(num_samples):
+            started = perf_counter()
+            context = Context(prompt, seed=seed, sequence=f"{sequence}#{number}")
+            if number == 0 or self._learns_from_prompt:
+                self.model.cache.truncate(0, 0)
+                self._prefill(context)
+            else:
+                self._begin(context, None)
+            self.model.cache.fork(0, 1)
+            self.model.synchronize()
+            prefill_seconds = perf_counter() - started
+            eos = _eos_set(eos_token_id)
+            results.append(self._decode(context, 1, prefill_seconds, max_new_tokens, eos, False, ()))
+        return results
+
+    @property
+    def _learns_from_prompt(self) -> bool:
+        drafter = self.strategy.drafter
+        return drafter is not None and drafter.wants_prefill_logits
+
+    def _decode(
+        self,
+        context: Context,
+        slot: int,
+        prefill_seconds: float,
+        max_new_tokens: int,
+        eos_token_ids: Collection[int],
+        count_useful: bool,
+        observers: Tokens[OutcomeObserver],
+    ) -> GenerationResult:
+        sequence = Sequence(
+            self.model,
+            self.strategy,
+            context,
+            slot=slot,
+            max_new_tokens=max_new_tokens,
+            eos_token_ids=eos_token_ids,
+            count_useful=count_useful,
+        )
+        seconds = sequence.counts.seconds
+        with torch.inference_mode():
+            while sequence.finish_reason is None:
+                tree = sequence.draft()
+                started = perf_counter()
+                (logits,) = self.model.tree_pass((slot,), (tree,))
+                self.model.synchronize()
+                seconds["target"] += perf_counter() - started
+                outcome = sequence.absorb(logits)
+                for observe in observers:
+                    observe(outcome)
+        return GenerationResult(context.new_token_ids, sequence.finish_reason, sequence.counts, prefill_seconds)
+
+    def _prefill(self, context: Context) -> None:
+        """Feed what the slot lacks, all but the root, and let the parts begin."""
+        known = self.model.cache.lengths[0]
+        fed = context.token_ids[known:-1]
+        logits = self.model.prefill(0, fed.tolist(), all_logits=self._learns_from_prompt)
+        outcome = None if logits is None else prefill_outcome(context, np.array(fed), logits)
+        self._begin(context, outcome)
+
+    def _begin(self, context: Context, prefill: Outcome | None) -> None:
+        if self.strategy.drafter is not None:
+            self.strategy.drafter.begin(context, prefill)
+        self.strategy.controller.begin(context, prefill)
+
+    def _continued(self, prompt: list[int]) -> Context:
+        context = self._kept
+        if context is None:
+            raise ValueError("there is no conversation to continue: call generate without continue_conversation first")
+        known = context.token_ids.tolist()
+        if prompt[: len(known)] != known or len(prompt) == len(known):
+            raise ValueError(
+                f"the prompt of {len(prompt)} tokens does not continue the conversation: it must begin with the "
+                f"{len(known)} tokens fed and generated so far and add at least one"
+            )
+        context.next_turn(prompt[len(known) :])
+        return context
+
+    def _reserve(self, tokens: int, slots: int) -> None:
+        builder = self.strategy.builder
+        rows = 1 + (0 if builder is None else builder.max_nodes)
+        self.model.cache.reserve(tokens + rows, slots)
+
+    def _check_request(self, prompt: list[int], max_new_tokens: int) -> None:
+        if not prompt:
+            raise ValueError("the prompt is empty: at least one token (such as BOS) is needed")
+        if max_new_tokens < 1:
+            raise ValueError(f"max_new_tokens was {max_new_tokens}; at least 1 is needed")
+        limit = self.model.context_limit
+        if len(prompt) >= limit:
+            raise ValueError(
+                f"the prompt has {len(prompt)} tokens and the model's context holds {limit}: "
+                "shorten it to leave room for at least one new token"
+            )
+        if not 0 <= min(prompt) <= max(prompt) < self.model.vocab_size:
+            raise ValueError(
+                f"the prompt holds token id {max(prompt) if min(prompt) >= 0 else min(prompt)}; "
+                f"the target's vocabulary has ids 0 to {self.model.vocab_size - 1}"
+            )
+
+
+def check_composition(drafter: Drafter | None, builder: TreeBuilder | None) -> None:
+    """Refuse parts that cannot work together.
+
+    Raises:
+        ValueError: one sentence that says what to change.
+    """
+    if (drafter is None) != (builder is None):
+        missing = "drafter" if drafter is None else "builder"
+        raise ValueError(f"the composition has no {missing}: give both drafter and builder, or neither for plain decoding")
+    if drafter is not None and builder is not None and builder.max_candidates > drafter.max_candidates:
+        raise ValueError(
+            f"the {type(builder).__name__} asks for {builder.max_candidates} candidates a node and "
+            f"{type(drafter).__name__} ranks at most {drafter.max_candidates}: narrow the tree or widen the drafter"
+        )
+
+
+def _token_list(input_ids: Tokens[int] | torch.Tensor) -> list[int]:
+    if isinstance(input_ids, torch.Tensor):
+        if input_ids.dim() == 2 and input_ids.shape[0] != 1:
+            raise ValueError(f"input_ids has a batch of {input_ids.shape[0]}; one prompt a call is decoded")
+        return [int(token) for token in input_ids.flatten().tolist()]
+    return [int(token) for token in input_ids]
+
+
+def _eos_set(eos_token_id: int | Collection[int] | None) -> frozenset[int]:
+    if eos_token_id is None:
+        return frozenset()
+    return frozenset({eos_token_id}) if isinstance(eos_token_id, int) else frozenset(eos_token_id)

@@ -1,0 +1,113 @@
+"""What a drafter is: ranked candidates for the tokens after some nodes of a growing tree."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specexp.context import Context
+from specexp.outcome import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A builder's question: the best ``k`` tokens after each of these rows of the tree so far.
+
+    Attributes:
+        tokens: ``[m]`` token ids of the tree so far, the root in row 0; rows not yet filled are negative.
+        parents: ``[m]`` row of each row's parent, ``-1`` for the root.
+        rows: ``[f]`` the frontier: rows whose continuations are asked for, all of them filled.
+        k: candidates wanted for each.
+    """
+
+    tokens: NDArray[np.int64]
+    parents: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    k: int
+
+    def path_tokens(self, row: int) -> tuple[int, ...]:
+        """Tokens from depth 1 down to ``row``; empty for the root."""
+        path: list[int] = []
+        while row > 0:
+            path.append(int(self.tokens[row]))
+            row = int(self.parents[row])
+        return tuple(reversed(path))
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """A drafter's answer to a :class:`Request`.
+
+    Attributes:
+        tokens: ``[f, k]`` distinct token ids of each frontier row, best first, then ``NO_CANDIDATE``.
+        log_probs: ``[f, k]`` draft log-probabilities, or None where the drafter has none.
+    """
+
+    tokens: NDArray[np.int64]
+    log_probs: NDArray[np.float32] | None = None
+
+
+class Drafter(ABC):
+    """Guesses the next tokens. Subclasses state what they keep, and learn only in :meth:`observe`.
+
+    Attributes:
+        draft_passes: forward passes of a draft model since construction; 0 for drafters without a model.
+    """
+
+    draft_passes: int = 0
+
+    @property
+    @abstractmethod
+    def max_candidates(self) -> int:
+        """Most candidates a node can be given; a tree that asks for a higher rank is refused when composed."""
+
+    @property
+    def wants_prefill_logits(self) -> bool:
+        """Whether :meth:`begin` needs the target's logits of every prompt position."""
+        return False
+
+    def costs_pass(self, request: Request) -> bool:
+        """Whether answering takes a forward pass of a draft model (the controller is asked before)."""
+        return False
+
+    def begin(self, context: Context, prefill: Outcome | None) -> None:
+        """A sequence starts or, with ``context.continued``, goes on.
+
+        Args:
+            context: the sequence.
+            prefill: step 0 with the logits of every fed prompt position, where :attr:`wants_prefill_logits`.
+        """
+        return None
+
+    @abstractmethod
+    def propose(self, context: Context, request: Request) -> Candidates:
+        """Answer a builder's question; must not change what later answers depend on."""
+
+    def observe(self, outcome: Outcome) -> None:
+        """Learn from a step."""
+        return None
+
+    def reset(self) -> None:
+        """Return to the stated initial state."""
+        return None
+
+    def state_dict(self) -> dict[str, Any]:
+        """What was learned, as tensors and plain values."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore :meth:`state_dict`."""
+        if state:
+            raise ValueError(f"{type(self).__name__} keeps no state, but {sorted(state)} was given")
+
+    def check_vocabulary(self, vocab_size: int) -> None:
+        """Refuse a target with another vocabulary than the drafter's.
+
+        Raises:
+            ValueError: the vocabularies differ.
+        """
+        return None

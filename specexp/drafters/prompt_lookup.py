@@ -1,0 +1,104 @@
+"""Prompt lookup: what followed the last time these tokens stood in the context (Saxena 2023)."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from pydantic import Field
+
+from specexp.context import Context
+from specexp.drafters._base import Candidates, Drafter, Request
+from specexp.outcome import Outcome
+from specexp.tree import NO_CANDIDATE
+
+
+class PromptLookup(Drafter):
+    """Proposes the tokens that followed earlier occurrences of the last n tokens, longest n first, newest first.
+
+    The index is kept per sequence and grows by the committed tokens only, so each step costs the tokens it added.
+
+    Args:
+        max_ngram: longest suffix looked up.
+        min_ngram: shortest suffix looked up.
+        candidates: most distinct continuations a node is given; 1 is the published method.
+
+    Raises:
+        ValueError: ``min_ngram`` is larger than ``max_ngram``.
+    """
+
+    def __init__(
+        self,
+        max_ngram: Annotated[int, Field(ge=1, le=16)] = 3,
+        min_ngram: Annotated[int, Field(ge=1, le=16)] = 1,
+        candidates: Annotated[int, Field(ge=1, le=64)] = 1,
+    ) -> None:
+        if min_ngram > max_ngram:
+            raise ValueError(f"PromptLookup was given min_ngram={min_ngram} above max_ngram={max_ngram}")
+        self.max_ngram = max_ngram
+        self.min_ngram = min_ngram
+        self.candidates = candidates
+        self._indexes: WeakKeyDictionary[Context, _SuffixIndex] = WeakKeyDictionary()
+
+    @property
+    def max_candidates(self) -> int:
+        """As configured."""
+        return self.candidates
+
+    def begin(self, context: Context, prefill: Outcome | None) -> None:
+        """Index the prompt; of a continued conversation, what is new in it."""
+        if context not in self._indexes:
+            self._indexes[context] = _SuffixIndex(self.min_ngram, self.max_ngram)
+        self._indexes[context].extend_to(context)
+
+    def propose(self, context: Context, request: Request) -> Candidates:
+        """Look up the suffixes of the context plus the path to each frontier row."""
+        tail = tuple(context.token_ids[-self.max_ngram :].tolist())
+        index = self._indexes[context]
+        tokens = np.full((request.rows.size, request.k), NO_CANDIDATE, dtype=np.int64)
+        wanted = min(request.k, self.candidates)
+        for number, row in enumerate(request.rows.tolist()):
+            found = index.continuations(tail + request.path_tokens(row), wanted)
+            tokens[number, : len(found)] = found
+        return Candidates(tokens)
+
+    def observe(self, outcome: Outcome) -> None:
+        """Index the committed tokens."""
+        self._indexes[outcome.context].extend_to(outcome.context)
+
+    def reset(self) -> None:
+        """Forget every sequence."""
+        self._indexes.clear()
+
+
+class _SuffixIndex:
+    """For every n-gram of a sequence, the tokens that followed it, newest last."""
+
+    def __init__(self, shortest: int, longest: int) -> None:
+        self._lengths = range(longest, shortest - 1, -1)
+        self._followers: dict[tuple[int, ...], dict[int, None]] = {}
+        self._indexed = 0
+
+    def extend_to(self, context: Context) -> None:
+        start = max(0, self._indexed - self._lengths[0])
+        tokens = context.token_ids[start:].tolist()
+        for end in range(max(1, self._indexed - start), len(tokens)):
+            follower = tokens[end]
+            for length in self._lengths:
+                if length <= end:
+                    followers = self._followers.setdefault(tuple(tokens[end - length : end]), {})
+                    followers.pop(follower, None)  # re-inserted at the end: the newest
+                    followers[follower] = None
+        self._indexed = len(context)
+
+    def continuations(self, tail: tuple[int, ...], wanted: int) -> list[int]:
+        found: dict[int, None] = {}
+        for length in self._lengths:
+            if length > len(tail):
+                continue
+            for follower in reversed(self._followers.get(tail[-length:], {})):
+                found[follower] = None
+                if len(found) == wanted:
+                    return list(found)
+        return list(found)

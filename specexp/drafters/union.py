@@ -1,0 +1,86 @@
+"""Several drafters in one tree."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from specexp.context import Context
+from specexp.drafters._base import Candidates, Drafter, Request
+from specexp.outcome import Outcome
+from specexp.tree import NO_CANDIDATE
+
+
+class Union(Drafter):
+    """Gives every node the candidates of several drafters: the first drafter's, then what the next ones add.
+
+    Args:
+        drafters: at least two, most trusted first, e.g. ``[PromptLookup(), TokenRecycling()]``: where the context
+            repeats itself its continuation takes rank 0, and recycled tokens follow.
+
+    Raises:
+        ValueError: fewer than two drafters.
+    """
+
+    def __init__(self, drafters: list[Drafter]) -> None:
+        if len(drafters) < 2:
+            raise ValueError(f"Union was given {len(drafters)} drafters; at least 2 are needed")
+        self.drafters = drafters
+
+    @property
+    def draft_passes(self) -> int:  # type: ignore[override]
+        """Passes of all drafters."""
+        return sum(drafter.draft_passes for drafter in self.drafters)
+
+    @property
+    def max_candidates(self) -> int:
+        """Candidates of all drafters, if none agree."""
+        return sum(drafter.max_candidates for drafter in self.drafters)
+
+    @property
+    def wants_prefill_logits(self) -> bool:
+        """If any drafter does."""
+        return any(drafter.wants_prefill_logits for drafter in self.drafters)
+
+    def costs_pass(self, request: Request) -> bool:
+        """If any drafter's answer does."""
+        return any(drafter.costs_pass(request) for drafter in self.drafters)
+
+    def begin(self, context: Context, prefill: Outcome | None) -> None:
+        """Begin each."""
+        for drafter in self.drafters:
+            drafter.begin(context, prefill)
+
+    def propose(self, context: Context, request: Request) -> Candidates:
+        """Concatenate the drafters' candidates row by row and drop repetitions."""
+        answers = [drafter.propose(context, request).tokens for drafter in self.drafters]
+        tokens = np.full((request.rows.size, request.k), NO_CANDIDATE, dtype=np.int64)
+        for number, row in enumerate(np.concatenate(answers, axis=1).tolist()):
+            distinct = [token for token in dict.fromkeys(row) if token != NO_CANDIDATE][: request.k]
+            tokens[number, : len(distinct)] = distinct
+        return Candidates(tokens)
+
+    def observe(self, outcome: Outcome) -> None:
+        """Let each learn."""
+        for drafter in self.drafters:
+            drafter.observe(outcome)
+
+    def reset(self) -> None:
+        """Reset each."""
+        for drafter in self.drafters:
+            drafter.reset()
+
+    def state_dict(self) -> dict[str, Any]:
+        """States by position."""
+        return {str(number): drafter.state_dict() for number, drafter in enumerate(self.drafters)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore each."""
+        for number, drafter in enumerate(self.drafters):
+            drafter.load_state_dict(state[str(number)])
+
+    def check_vocabulary(self, vocab_size: int) -> None:
+        """Check each."""
+        for drafter in self.drafters:
+            drafter.check_vocabulary(vocab_size)

@@ -1,0 +1,153 @@
+"""A preallocated KV cache with slots, whose tree passes are committed in place.
+
+``transformers``' caches only grow or crop; a tree pass appends ``root + nodes`` and must then keep just the accepted
+rows. Each *slot* holds one sequence. Keys and values of all layers live in one tensor, so keeping rows is one copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from transformers import Cache, PreTrainedConfig
+from transformers.cache_utils import CacheLayerMixin
+
+
+class _SlotLayer(CacheLayerMixin):  # type: ignore[misc]
+    """One layer's window on the shared storage; ``transformers`` calls :meth:`update` during a forward pass."""
+
+    is_compileable = False
+    is_sliding = False
+
+    def __init__(self, owner: SlotCache, layer: int) -> None:
+        super().__init__()
+        self._owner = owner
+        self._layer = layer
+        self.is_initialized = True
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        """Nothing to do: the storage is preallocated."""
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Write ``[b, heads, rows, dim]`` behind each open slot's past and return everything up to there."""
+        return self._owner._write(self._layer, key_states, value_states)
+
+    def get_seq_length(self) -> int:
+        """Committed tokens of the first open slot."""
+        return self._owner.lengths[self._owner._open[0]]
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Key length and offset of a pass over ``query_length`` rows."""
+        return self.get_seq_length() + query_length, 0
+
+    def get_max_length(self) -> int:
+        """Rows a slot has room for."""
+        return self._owner.capacity
+
+    get_max_cache_shape = get_max_length
+
+
+class SlotCache(Cache):  # type: ignore[misc]
+    """KV cache with one slot a sequence.
+
+    Args:
+        config: configuration of the model the cache belongs to.
+        slots: number of sequences.
+        capacity: rows a slot holds at first: committed tokens plus the rows of the largest pass. It grows by
+            :meth:`reserve`.
+        dtype: of keys and values.
+        device: of keys and values.
+
+    Attributes:
+        lengths: committed tokens of each slot.
+    """
+
+    def __init__(
+        self, config: PreTrainedConfig, slots: int, capacity: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        text = config.get_text_config()
+        self._heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+        self._head_dim = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+        self._num_layers = text.num_hidden_layers
+        self._storage = torch.zeros(self._shape(slots, capacity), dtype=dtype, device=device)
+        self.lengths = [0] * slots
+        self._open: tuple[int, ...] = (0,)
+        super().__init__(layers=[_SlotLayer(self, layer) for layer in range(self._num_layers)])
+
+    def _shape(self, slots: int, capacity: int) -> tuple[int, ...]:
+        # [keys and values of every layer, slots, heads, rows, head_dim]
+        return (2 * self._num_layers, slots, self._heads, capacity, self._head_dim)
+
+    @property
+    def capacity(self) -> int:
+        """Rows a slot has room for."""
+        return int(self._storage.shape[3])
+
+    @property
+    def slots(self) -> int:
+        """Number of slots."""
+        return int(self._storage.shape[1])
+
+    def reserve(self, capacity: int, slots: int = 1) -> None:
+        """Make room for at least ``capacity`` rows in at least ``slots`` slots, keeping what is committed."""
+        if capacity <= self.capacity and slots <= self.slots:
+            return
+        old = self._storage
+        self._storage = old.new_zeros(self._shape(max(slots, self.slots), max(capacity, self.capacity)))
+        self._storage[:, : old.shape[1], :, : old.shape[3]] = old
+        self.lengths += [0] * (self.slots - len(self.lengths))
+
+    def open(self, slots: Sequence[int]) -> None:
+        """Name the slots of the next forward pass, in the order of its batch."""
+        self._open = tuple(slots)
+
+    def _write(
+        self, layer: int, keys: torch.Tensor, values: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        rows = keys.shape[2]
+        end = max(self.lengths[slot] for slot in self._open) + rows
+        if end > self.capacity:
+            raise ValueError(
+                f"the KV cache has room for {self.capacity} rows a slot and {end} are needed: "
+                "reserve the prompt, the new tokens and the largest tree"
+            )
+        stored_keys, stored_values = self._storage[2 * layer], self._storage[2 * layer + 1]
+        for index, slot in enumerate(self._open):
+            past = self.lengths[slot]
+            stored_keys[slot, :, past : past + rows] = keys[index]
+            stored_values[slot, :, past : past + rows] = values[index]
+        first, last = self._open[0], self._open[-1]
+        if self._open == tuple(range(first, last + 1)):  # neighbours need no copy
+            return stored_keys[first : last + 1, :, :end], stored_values[first : last + 1, :, :end]
+        chosen = list(self._open)
+        return stored_keys[chosen, :, :end], stored_values[chosen, :, :end]
+
+    def commit(self, slot: int, rows: Sequence[int]) -> None:
+        """Keep these rows of the slot's last pass, in this order, and forget its other rows.
+
+        Args:
+            slot: the slot.
+            rows: increasing row numbers of the pass, e.g. ``[0, 2, 5]`` for the root and two accepted nodes.
+        """
+        past, count = self.lengths[slot], len(rows)
+        if rows[-1] != count - 1:
+            source = torch.tensor(rows, device=self._storage.device) + past
+            moved = self._storage[:, slot].index_select(2, source)
+            self._storage[:, slot, :, past : past + count] = moved
+        self.lengths[slot] = past + count
+
+    def truncate(self, slot: int, length: int) -> None:
+        """Forget everything of a slot beyond its first ``length`` tokens (at most what it holds)."""
+        self.lengths[slot] = min(length, self.lengths[slot])
+
+    def fork(self, source: int, target: int) -> None:
+        """Copy a slot's committed tokens to another slot, so that samples of one prompt share one prefill."""
+        length = self.lengths[source]
+        self._storage[:, target, :, :length] = self._storage[:, source, :, :length]
+        self.lengths[target] = length
+
+    def nbytes(self) -> int:
+        """Bytes of the storage."""
+        return self._storage.nbytes

@@ -1,0 +1,185 @@
+"""A Hugging Face causal LM with a slot cache: prefill, tree passes, commit. The only place that runs a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from specexp.models.cache import SlotCache
+from specexp.models.masks import additive_mask, check_attention
+from specexp.tree import TokenTree, TreeShape
+
+_PREFILL_CHUNK = 1024
+
+
+class LanguageModel:
+    """Any decoder-only ``AutoModelForCausalLM`` with full attention, ready for tree passes.
+
+    Args:
+        model: the model, in eval mode, loaded with ``attn_implementation`` ``sdpa`` or ``eager``.
+        self_check: compare one three-node tree pass with step-by-step passes on this very model.
+
+    Raises:
+        ValueError: the model has layers without full attention, an unsupported attention implementation, or
+            fails the self-check.
+
+    Attributes:
+        passes: forward passes run since construction, prefill included.
+    """
+
+    def __init__(self, model: PreTrainedModel, *, self_check: bool = True) -> None:
+        check_attention(model.config)
+        self.model = model
+        self.device: torch.device = model.device
+        self.dtype: torch.dtype = model.dtype
+        text = model.config.get_text_config()
+        self.vocab_size: int = text.vocab_size
+        self.context_limit: int = text.max_position_embeddings
+        self.passes = 0
+        self.cache = SlotCache(model.config, slots=1, capacity=0, dtype=self.dtype, device=self.device)
+        self._masks: dict[int, tuple[TreeShape, torch.Tensor]] = {}
+        self._hidden = torch.finfo(self.dtype).min
+        if self_check:
+            self._self_check()
+
+    @torch.inference_mode()
+    def prefill(self, slot: int, token_ids: Sequence[int], *, all_logits: bool = False) -> torch.Tensor | None:
+        """Feed tokens behind what the slot holds and commit them.
+
+        Args:
+            slot: the sequence's slot.
+            token_ids: ``[p]`` token ids; may be empty.
+            all_logits: return the logits of every fed position (the vocabulary projection of a long prompt is
+                expensive, so ask only if a drafter learns from it).
+
+        Returns:
+            ``[p, V]`` logits, or None when not asked for or nothing was fed.
+        """
+        kept: list[torch.Tensor] = []
+        self.cache.reserve(self.cache.lengths[slot] + len(token_ids), slot + 1)
+        for start in range(0, len(token_ids), _PREFILL_CHUNK):
+            chunk = list(token_ids[start : start + _PREFILL_CHUNK])
+            past = self.cache.lengths[slot]
+            rows = torch.arange(past, past + len(chunk), device=self.device)
+            visible = torch.arange(past + len(chunk), device=self.device)[None] <= rows[:, None]
+            logits = self._forward(
+                [slot],
+                torch.tensor([chunk], device=self.device),
+                rows[None],
+                additive_mask(visible[None, None], self.dtype),
+                logits_to_keep=0 if all_logits else 1,
+            )
+            self.cache.commit(slot, range(len(chunk)))
+            if all_logits:
+                kept.append(logits[0])
+        return torch.cat(kept) if kept else None
+
+    @torch.inference_mode()
+    def tree_pass(self, slots: Sequence[int], trees: Sequence[TokenTree]) -> list[torch.Tensor]:
+        """Verify one tree a slot in a single pass; nothing is committed.
+
+        Args:
+            slots: distinct slots.
+            trees: a tree for each; sizes may differ (the shorter are padded and masked).
+
+        Returns:
+            For each tree ``[n + 1, V]`` logits: row i is the target's answer after row i.
+        """
+        rows = max(tree.tokens.size for tree in trees)
+        pasts = [self.cache.lengths[slot] for slot in slots]
+        self.cache.reserve(max(pasts) + rows, max(slots) + 1)
+        if len(trees) == 1:
+            tree = trees[0]
+            positions = torch.from_numpy(tree.shape.depths)[None].to(self.device) + pasts[0]
+            tokens = torch.from_numpy(tree.tokens)[None].to(self.device)
+            mask = torch.cat((self._past_mask(rows, pasts[0]), self._shape_mask(tree.shape)), dim=1)
+            return [self._forward(slots, tokens, positions, mask[None, None])[0]]
+        keys = max(pasts) + rows
+        token_rows = np.zeros((len(trees), rows), dtype=np.int64)
+        position_rows = np.zeros_like(token_rows)
+        visible = np.zeros((len(trees), 1, rows, keys), dtype=np.bool_)
+        for index, (tree, past) in enumerate(zip(trees, pasts, strict=True)):
+            size = tree.tokens.size
+            token_rows[index, :size] = tree.tokens
+            position_rows[index] = past
+            position_rows[index, :size] += tree.shape.depths
+            visible[index, 0, :, :past] = True
+            visible[index, 0, :size, past : past + size] = tree.shape.ancestor_mask
+            visible[index, 0, size:, past] = True  # padding rows attend the root, so that no softmax is empty
+        logits = self._forward(
+            slots,
+            torch.from_numpy(token_rows).to(self.device),
+            torch.from_numpy(position_rows).to(self.device),
+            additive_mask(torch.from_numpy(visible).to(self.device), self.dtype),
+        )
+        return [logits[index, : tree.tokens.size] for index, tree in enumerate(trees)]
+
+    def synchronize(self) -> None:
+        """Wait for the device, so that a clock read next is honest."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def _past_mask(self, rows: int, past: int) -> torch.Tensor:
+        return torch.zeros((rows, past), dtype=self.dtype, device=self.device)
+
+    def _shape_mask(self, shape: TreeShape) -> torch.Tensor:
+        """``[n + 1, n + 1]`` additive ancestor mask; kept for shapes that come again (static trees)."""
+        known = self._masks.get(id(shape))
+        if known is not None and known[0] is shape:
+            return known[1]
+        mask = additive_mask(torch.from_numpy(shape.ancestor_mask).to(self.device), self.dtype)
+        if len(self._masks) >= 256:
+            self._masks.clear()
+        self._masks[id(shape)] = (shape, mask)
+        return mask
+
+    def _forward(
+        self,
+        slots: Sequence[int],
+        tokens: torch.Tensor,  # [b, rows]
+        positions: torch.Tensor,  # [b, rows]
+        mask: torch.Tensor,  # [b, 1, rows, past + rows]
+        **kwargs: Any,
+    ) -> torch.Tensor:
+        self.cache.open(slots)
+        self.passes += 1
+        output = self.model(
+            input_ids=tokens,
+            position_ids=positions,
+            attention_mask=mask,
+            past_key_values=self.cache,
+            use_cache=True,
+            **kwargs,
+        )
+        logits: torch.Tensor = output.logits
+        return logits
+
+    def _self_check(self) -> None:
+        """A root with two children and a grandchild must answer as three separate sequences would."""
+        vocabulary = self.vocab_size
+        tree = TokenTree(
+            TreeShape([-1, 0, 0, 1], [-1, 0, 1, 0]), np.array([1, 2, 3, 4], dtype=np.int64) % vocabulary
+        )
+        prefix = [token % vocabulary for token in (5, 6, 7)]
+        self.prefill(0, prefix)
+        answers = self.tree_pass([0], [tree])[0].float()
+        worst = 0.0
+        for row in (1, 2, 3):
+            branch = [int(tree.tokens[index]) for index in (0, *tree.shape.path(row))]
+            self.cache.truncate(0, len(prefix))
+            expected = self.prefill(0, branch, all_logits=True)
+            assert expected is not None
+            worst = max(worst, float((answers[row] - expected[-1].float()).abs().max()))
+        self.cache.truncate(0, 0)
+        self.passes = 0
+        tolerance = 1e-3 if self.dtype in (torch.float32, torch.float64) else 0.5
+        scale = max(1.0, float(answers.abs().max()))
+        if not worst <= tolerance * scale:
+            raise ValueError(
+                f"the {self.model.config.model_type} model failed the tree self-check (logits differ by {worst:.3g} "
+                f"with attn_implementation {self.model.config._attn_implementation!r}): it cannot be used for tree passes"
+            )

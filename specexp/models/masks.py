@@ -1,0 +1,48 @@
+"""The one place that builds attention masks, for the attention implementation a model really uses."""
+
+from __future__ import annotations
+
+import torch
+from transformers import PreTrainedConfig
+
+SUPPORTED_ATTENTION = ("sdpa", "eager")
+
+
+def check_attention(config: PreTrainedConfig) -> None:
+    """Refuse models whose attention cannot take a tree mask or roll back.
+
+    Raises:
+        ValueError: one sentence naming the model type, what it has and what is allowed.
+    """
+    text = config.get_text_config()
+    implementation = config._attn_implementation
+    if implementation not in SUPPORTED_ATTENTION:
+        raise ValueError(
+            f"attn_implementation {implementation!r} takes no tree mask: load the {text.model_type} model with "
+            f"attn_implementation 'sdpa' or 'eager'"
+        )
+    kinds = set(getattr(text, "layer_types", None) or ())
+    sliding = getattr(text, "sliding_window", None) and getattr(text, "use_sliding_window", True)
+    if kinds - {"full_attention"} or (not kinds and sliding):
+        found = ", ".join(sorted(kinds - {"full_attention"})) or f"sliding_window={text.sliding_window}"
+        raise ValueError(
+            f"the {text.model_type} model has layers without full attention ({found}), whose cache cannot drop "
+            "rejected tokens: use a model with full attention in every layer"
+        )
+
+
+def additive_mask(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Turn a boolean mask into the additive one that both ``sdpa`` and ``eager`` read correctly.
+
+    A boolean 4-D mask is right with ``sdpa`` but silently wrong with ``eager``, which adds it.
+
+    Args:
+        visible: ``[b, 1, q, k]`` true where the row may attend.
+        dtype: the model's.
+
+    Returns:
+        ``[b, 1, q, k]`` of ``dtype``: 0 where visible, the most negative finite value elsewhere.
+    """
+    return torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill_(
+        ~visible, torch.finfo(dtype).min
+    )

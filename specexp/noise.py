@@ -1,0 +1,48 @@
+"""Randomness keyed by place: the same numbers at the same place, on every device, in any order of calls.
+
+One counter-based generator (Philox) is keyed by *where* a number is used, so that neither the drafter, the tree,
+the schedule nor the order of evaluation changes what is drawn. A *sequence* is one sampled continuation.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+from numpy.typing import NDArray
+
+_MASK = (1 << 64) - 1
+
+
+def place_key(seed: int, sequence: int, *purpose: str | int) -> tuple[int, int]:
+    """128-bit Philox key of a stream: ``(seed, sequence, purpose...)`` hashed with BLAKE2b.
+
+    Args:
+        seed: seed of the run.
+        sequence: which continuation; n samples of one prompt have n numbers.
+        purpose: what the stream is for, e.g. ``"target"``; streams of different purposes are independent.
+    """
+    text = repr((int(seed), int(sequence), *purpose)).encode()
+    digest = hashlib.blake2b(text, digest_size=16).digest()
+    return int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little")
+
+
+def gumbel(key: tuple[int, int], position: int, size: int) -> NDArray[np.float32]:
+    """Gumbel(0, 1) noise for one position.
+
+    Args:
+        key: stream from :func:`place_key`.
+        position: absolute position of the token the noise is for; it is the upper half of the counter, so
+            positions never overlap.
+        size: vocabulary size.
+
+    Returns:
+        ``[size]`` float32; ``argmax(log p + noise)`` is an exact sample of ``p``.
+    """
+    bits = np.random.Philox(counter=[0, 0, position & _MASK, 0], key=list(key))
+    exponential = np.random.Generator(bits).standard_exponential(size, dtype=np.float32)
+    # An exponential of exactly 0 would give +inf, and two of them a tie.
+    np.maximum(exponential, np.finfo(np.float32).tiny, out=exponential)
+    np.log(exponential, out=exponential)
+    np.negative(exponential, out=exponential)
+    return exponential

@@ -1,0 +1,48 @@
+"""What a target pass said: everything that learns, learns from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from specexp.context import Context
+from specexp.tree import TokenTree, TreeShape
+
+
+@dataclass(slots=True)
+class Outcome:
+    """The target's answer to one tree, and what was made of it.
+
+    Attributes:
+        context: the sequence; the new tokens are already committed.
+        tree: what was fed. The prefill is step 0: a chain whose every node is accepted.
+        logits: ``[n + 1, V]`` the target's answer after every row, on the target's device.
+        accepted: rows of the accepted nodes, from depth 1 down.
+        new_token_ids: tokens committed by the step: accepted drafts, then the bonus token unless the output ended
+            before it.
+        draft_passes: forward passes of a draft model this step took.
+    """
+
+    context: Context
+    tree: TokenTree
+    logits: torch.Tensor
+    accepted: tuple[int, ...]
+    new_token_ids: tuple[int, ...]
+    draft_passes: int = 0
+    _top_k: NDArray[np.int64] | None = field(default=None, repr=False)
+
+    def top_k(self, k: int) -> NDArray[np.int64]:
+        """``[n + 1, k]`` the target's most probable tokens after every row, best first."""
+        if self._top_k is None or self._top_k.shape[1] < k:
+            self._top_k = self.logits.topk(k, dim=-1).indices.cpu().numpy()
+        return self._top_k[:, :k]
+
+
+def prefill_outcome(context: Context, fed: NDArray[np.int64], logits: torch.Tensor) -> Outcome:
+    """The prefill as step 0: ``fed`` ``[p]`` prompt tokens with their ``[p, V]`` logits, all accepted."""
+    rows = np.arange(fed.size)
+    chain = TokenTree(TreeShape(rows - 1, np.where(rows == 0, -1, 0)), fed)
+    return Outcome(context, chain, logits, accepted=tuple(range(1, fed.size)), new_token_ids=())

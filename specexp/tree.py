@@ -1,0 +1,224 @@
+"""Draft trees: pure data, no model, no tensor.
+
+Row 0 is the *root*, the last committed token, which is not yet in the target's KV cache; rows ``1..n`` are the
+drafted *nodes*, parents before children. The target pass feeds all ``n + 1`` rows at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+RankPath = tuple[int, ...]
+"""Candidate ranks from depth 1 down to a node, e.g. ``(0, 2, 1)``; the root is ``()``."""
+
+NO_CANDIDATE = -1
+"""Token id that stands for "the drafter has no such candidate"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """The nodes of one depth, seen from their parents.
+
+    Attributes:
+        parents: ``[f]`` rows of the nodes at the depth above that have children.
+        rows: ``[m]`` rows of the nodes of this depth.
+        parent_index: ``[m]`` index of each node's parent in ``parents``.
+        ranks: ``[m]`` rank of each node among its parent's candidates.
+        candidates: how many candidates a parent must be asked for.
+    """
+
+    parents: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    parent_index: NDArray[np.int64]
+    ranks: NDArray[np.int64]
+    candidates: int
+
+
+class TreeShape:
+    """The form of a draft tree without its tokens: who hangs below whom, and at which candidate rank.
+
+    Args:
+        parents: ``[n + 1]`` row of each row's parent, ``-1`` for the root (row 0); ``parents[i] < i``.
+        ranks: ``[n + 1]`` rank of each node among its parent's candidates, ``-1`` for the root.
+
+    Raises:
+        ValueError: the root is missing or a parent does not stand before its child.
+
+    Example:
+        >>> TreeShape.from_rank_paths([[0], [1], [0, 0]]).depths.tolist()
+        [0, 1, 1, 2]
+    """
+
+    def __init__(self, parents: Sequence[int] | NDArray[np.int64], ranks: Sequence[int] | NDArray[np.int64]) -> None:
+        self.parents = np.asarray(parents, dtype=np.int64)  # [n + 1]
+        self.ranks = np.asarray(ranks, dtype=np.int64)  # [n + 1]
+        rows = np.arange(self.parents.size)
+        if self.parents.size == 0 or self.parents[0] != -1:
+            raise ValueError("a tree starts with its root: parents[0] must be -1")
+        if self.ranks.shape != self.parents.shape:
+            raise ValueError(f"{self.ranks.size} ranks were given for {self.parents.size} rows; one a row is needed")
+        if (self.parents[1:] >= rows[1:]).any() or (self.parents[1:] < 0).any():
+            raise ValueError("every node's parent must stand before it (parents[i] in 0..i-1)")
+
+    @classmethod
+    def from_rank_paths(cls, paths: Iterable[Sequence[int]]) -> TreeShape:
+        """Build the shape whose nodes are these rank paths, ordered by length, then rank.
+
+        Args:
+            paths: rank paths without the root, e.g. ``[[0], [1], [0, 0]]``, in any order.
+
+        Raises:
+            ValueError: a path is empty, repeated, holds a negative rank, or its prefix is not in the list.
+        """
+        given = [tuple(int(rank) for rank in path) for path in paths]
+        ordered = sorted(set(given), key=lambda path: (len(path), path))
+        if len(ordered) != len(given):
+            twice = next(path for path in ordered if given.count(path) > 1)
+            raise ValueError(f"rank path {list(twice)} is listed twice")
+        row_of: dict[RankPath, int] = {(): 0}
+        parents, ranks = [-1], [-1]
+        for path in ordered:
+            if not path or min(path) < 0:
+                raise ValueError(f"rank path {list(path)} is not allowed: the root is not listed and ranks are >= 0")
+            if path[:-1] not in row_of:
+                raise ValueError(f"rank path {list(path)} has no parent: {list(path[:-1])} is missing from the list")
+            row_of[path] = len(parents)
+            parents.append(row_of[path[:-1]])
+            ranks.append(path[-1])
+        return cls(parents, ranks)
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of drafted nodes, the root not counted."""
+        return self.parents.size - 1
+
+    @cached_property
+    def depths(self) -> NDArray[np.int64]:
+        """``[n + 1]`` distance of each row from the root; position ids are ``past + depths``."""
+        depths = np.zeros(self.parents.size, dtype=np.int64)
+        parents = self.parents.tolist()
+        for row in range(1, len(parents)):
+            depths[row] = depths[parents[row]] + 1
+        return depths
+
+    @property
+    def max_depth(self) -> int:
+        """Depth of the deepest node; 0 for a root alone."""
+        return int(self.depths.max())
+
+    @cached_property
+    def ancestor_mask(self) -> NDArray[np.bool_]:
+        """``[n + 1, n + 1]`` true where the column is the row itself or one of its ancestors."""
+        mask = np.eye(self.parents.size, dtype=np.bool_)
+        for row, parent in enumerate(self.parents.tolist()):
+            if parent >= 0:
+                mask[row] |= mask[parent]
+        return mask
+
+    @cached_property
+    def rank_paths(self) -> tuple[RankPath, ...]:
+        """Rank path of every row; ``()`` for the root."""
+        paths: list[RankPath] = [()]
+        for parent, rank in zip(self.parents.tolist()[1:], self.ranks.tolist()[1:], strict=True):
+            paths.append((*paths[parent], rank))
+        return tuple(paths)
+
+    @cached_property
+    def children(self) -> tuple[tuple[int, ...], ...]:
+        """Rows of every row's children, in row order."""
+        below: list[list[int]] = [[] for _ in range(self.parents.size)]
+        for row, parent in enumerate(self.parents.tolist()):
+            if parent >= 0:
+                below[parent].append(row)
+        return tuple(tuple(rows) for rows in below)
+
+    @cached_property
+    def depth_first(self) -> tuple[int, ...]:
+        """All rows in depth-first order, children in row order: the order that makes the mask block-sparse."""
+        order: list[int] = []
+        stack = [0]
+        while stack:
+            row = stack.pop()
+            order.append(row)
+            stack.extend(reversed(self.children[row]))
+        return tuple(order)
+
+    def path(self, row: int) -> tuple[int, ...]:
+        """Rows from depth 1 down to ``row``; empty for the root."""
+        rows: list[int] = []
+        while row > 0:
+            rows.append(row)
+            row = int(self.parents[row])
+        return tuple(reversed(rows))
+
+    @cached_property
+    def levels(self) -> tuple[Level, ...]:
+        """What has to be asked of a drafter, depth by depth, to fill this shape with tokens."""
+        levels = []
+        for depth in range(1, self.max_depth + 1):
+            rows = np.flatnonzero(self.depths == depth)
+            parents, index = np.unique(self.parents[rows], return_inverse=True)
+            ranks = self.ranks[rows]
+            levels.append(Level(parents, rows, index, ranks, int(ranks.max()) + 1))
+        return tuple(levels)
+
+    def select(self, keep: NDArray[np.bool_]) -> TreeShape:
+        """Shape of the rows where ``keep`` ``[n + 1]`` is true; the kept rows must be closed under parents."""
+        new_row = np.cumsum(keep) - 1
+        parents = self.parents[keep]
+        parents[1:] = new_row[parents[1:]]
+        part = TreeShape(parents, self.ranks[keep])
+        part.__dict__["depths"] = self.depths[keep]  # cheaper than walking the new parents
+        part.__dict__["ancestor_mask"] = self.ancestor_mask[keep][:, keep]
+        return part
+
+    def first_nodes(self, nodes: int) -> TreeShape:
+        """The shape of the root and the first ``nodes`` nodes in row order."""
+        return self.select(np.arange(self.parents.size) <= nodes)
+
+    @lru_cache(maxsize=512)  # noqa: B019 - shapes are few and live as long as their builder
+    def up_to_depth(self, max_depth: int) -> TreeShape:
+        """The part of the shape at most ``max_depth`` deep, cached: the last steps of every sequence ask for it."""
+        return self if max_depth >= self.max_depth else self.select(self.depths <= max_depth)
+
+
+ROOT_ONLY = TreeShape([-1], [-1])
+"""The shape of plain decoding: nothing drafted."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenTree:
+    """A drafted tree: a shape and the token of every row.
+
+    Attributes:
+        shape: the form of the tree.
+        tokens: ``[n + 1]`` token ids, the root's first.
+        log_probs: ``[n + 1]`` draft log-probability of each node given its parent (0 for the root), or None
+            where the drafter has no probabilities.
+    """
+
+    shape: TreeShape
+    tokens: NDArray[np.int64]
+    log_probs: NDArray[np.float32] | None = None
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of drafted nodes, the root not counted."""
+        return self.tokens.size - 1
+
+    def child_with_token(self, row: int, token: int) -> int | None:
+        """Row of the child of ``row`` that carries ``token``, or None."""
+        for child in self.shape.children[row]:
+            if self.tokens[child] == token:
+                return child
+        return None
+
+
+def root_tree(token: int) -> TokenTree:
+    """The tree of plain decoding: the root alone."""
+    return TokenTree(ROOT_ONLY, np.array([token], dtype=np.int64))

@@ -1,0 +1,16 @@
+"""Greedy verification: the output of plain greedy decoding."""
+
+from __future__ import annotations
+
+import torch
+
+from specexp.context import Context
+from specexp.verifiers._base import DeterministicVerifier
+
+
+class Greedy(DeterministicVerifier):
+    """Accepts the tokens the target itself finds most probable; among equals the lowest token id."""
+
+    def target_token(self, context: Context, logits: torch.Tensor, position: int) -> int:
+        """``argmax`` of the logits."""
+        return int(logits.argmax())

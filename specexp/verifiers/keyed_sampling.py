@@ -1,0 +1,73 @@
+"""Keyed sampling: exact samples of the target that do not depend on how they were speculated."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+
+from specexp.context import Context
+from specexp.noise import gumbel
+from specexp.verifiers._base import DeterministicVerifier
+
+
+class KeyedSampling(DeterministicVerifier):
+    """The token at position t is ``argmax(s_t + g_t)``.
+
+    ``s_t`` are the target's log-probabilities after temperature, top-k and top-p (``transformers``' own processors,
+    in that order), ``g_t`` Gumbel noise keyed by (seed, sequence, t). Every token is an exact sample, and the output
+    is a function of target, prompt, seed and sequence alone: token equality with plain decoding can be tested at
+    every temperature.
+
+    Args:
+        temperature: of the target; 0 is greedy decoding.
+        top_k: keep only so many of the most probable tokens.
+        top_p: keep only the most probable tokens that hold this much probability together.
+    """
+
+    def __init__(
+        self,
+        temperature: Annotated[float, Field(ge=0, le=100)] = 0.7,
+        top_k: Annotated[int, Field(ge=1)] | None = None,
+        top_p: Annotated[float, Field(gt=0, le=1)] | None = None,
+    ) -> None:
+        self.temperature = temperature
+        self.top_k = top_k
+        self.top_p = top_p
+        self._processors = []
+        if temperature not in (0.0, 1.0):
+            self._processors.append(TemperatureLogitsWarper(float(temperature)))
+        if top_k is not None:
+            self._processors.append(TopKLogitsWarper(top_k))
+        if top_p is not None and top_p < 1:
+            self._processors.append(TopPLogitsWarper(top_p))
+
+    def noisy_scores(self, key: tuple[int, int], logits: torch.Tensor, position: int) -> NDArray[np.float32]:
+        """``[V]`` processed scores plus the noise of the position (up to a constant, ``s_t + g_t``).
+
+        Args:
+            key: the sequence's noise stream, :attr:`Context.target_noise_key`.
+            logits: ``[V]`` of any float dtype.
+            position: absolute position of the token to be chosen.
+        """
+        scores = logits.float()
+        if self._processors:
+            scores = scores[None]
+            for process in self._processors:
+                scores = process(None, scores)  # none of the three looks at the input ids
+            scores = scores[0]
+        if self.temperature == 0:
+            return np.asarray(scores.numpy(force=True))
+        noisy = gumbel(key, position, scores.shape[0])
+        noisy += scores.numpy(force=True)
+        return noisy
+
+    def target_token(self, context: Context, logits: torch.Tensor, position: int) -> int:
+        """The keyed sample of the position."""
+        if self.temperature == 0:
+            return int(logits.argmax())
+        return int(self.noisy_scores(context.target_noise_key, logits, position).argmax())
