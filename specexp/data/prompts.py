@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
 from lightning import LightningDataModule
 from torch.utils.data import DataLoader
 
@@ -51,6 +52,10 @@ class PromptDataModule(LightningDataModule):
     def train_dataloader(self) -> DataLoader[Prompt]:
         """The same for ``Trainer.fit``: controllers learn by decoding prompts."""
         return self._loader()
+
+    def transfer_batch_to_device(self, batch: Prompt, device: torch.device, dataloader_idx: int) -> Prompt:
+        """The batch itself: it holds no tensor, and Lightning's own transfer refuses a frozen dataclass."""
+        return batch
 
     def _loader(self) -> DataLoader[Prompt]:
         # A list is a map-style data set; shuffling is the workload's, and a worker process would only cost

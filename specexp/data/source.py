@@ -11,12 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from specexp.data.prompt_set import PromptSetError
-
-if TYPE_CHECKING:
-    from datasets import Dataset
 
 READERS = {".json": "json", ".jsonl": "json", ".txt": "text", ".parquet": "parquet", ".csv": "csv"}
 COMPRESSIONS = {".gz", ".bz2", ".xz", ".zst"}
@@ -67,7 +64,7 @@ class Table:
     """Rows as they stand in a source."""
 
     where: str
-    dataset: Dataset
+    values: list[dict[str, Any]]
 
     def rows(self, *keys: str) -> Iterator[Row]:
         """The rows, in order.
@@ -76,15 +73,18 @@ class Table:
             PromptSetError: One of ``keys`` is not a column; the message names the nearest one.
         """
         self._require(keys)
-        for number, values in enumerate(self.dataset, start=1):
+        for number, values in enumerate(self.values, start=1):
             yield Row(self.where, number, values)
 
     def has(self, key: str) -> bool:
         """Whether the source has a column of this name."""
-        return key in self.dataset.column_names
+        return key in self._columns()
+
+    def _columns(self) -> list[str]:
+        return list(dict.fromkeys(key for values in self.values for key in values))
 
     def _require(self, keys: Sequence[str]) -> None:
-        present: list[str] = self.dataset.column_names
+        present = self._columns()
         for key in keys:
             if key not in present:
                 near = difflib.get_close_matches(key, present, n=1)
@@ -105,7 +105,8 @@ def read_table(
             repository, or the name of a hub data set, ``owner/name``.
         subset: The subset of a hub data set or folder; a single file has none.
         split: The split of a hub data set or folder; a single file has none.
-        limit: Read only this many rows, as a stream: of a large set nothing more is downloaded.
+        limit: Read only this many rows, as a stream: of a large set nothing more is downloaded. Without one
+            ``datasets`` keeps what it downloads in its cache.
 
     Raises:
         PromptSetError: There is no such source, it is not in the format its name says, or it has no row.
@@ -118,17 +119,16 @@ def read_table(
     import datasets
 
     arguments = _load_arguments(path, subset, split)
+    # A local file needs no second copy in the cache of datasets, which may be on a disk we cannot write to.
+    streaming = limit is not None or _is_local(arguments)
     try:
-        if limit is None:
-            dataset = datasets.load_dataset(**arguments)
-        else:
-            stream = datasets.load_dataset(**arguments, streaming=True)
-            dataset = datasets.Dataset.from_list(list(islice(stream, limit)))
+        values = list(islice(datasets.load_dataset(**arguments, streaming=streaming), limit))
     except Exception as error:  # datasets, pyarrow, fsspec and the hub client each raise their own
-        raise PromptSetError(f"{path}: cannot be read ({_reason(error)}).{_advice(arguments)}") from error
-    if len(dataset) == 0:
+        advice = "" if _is_local(arguments) else " Without network, give a local file as its path."
+        raise PromptSetError(f"{path}: cannot be read ({_reason(error)}).{advice}") from error
+    if not values:
         raise PromptSetError(f"{path}: the data set is empty; at least one prompt is needed.")
-    return Table(path, dataset)
+    return Table(path, values)
 
 
 def _load_arguments(path: str, subset: str | None, split: str) -> dict[str, Any]:
@@ -171,6 +171,5 @@ def _reason(error: BaseException) -> str:
     return lines[0].rstrip(".") if lines else type(error).__name__
 
 
-def _advice(arguments: dict[str, Any]) -> str:
-    place = Path(arguments.get("data_files", arguments["path"]))
-    return "" if place.exists() else " Without network, give a local file as its path."
+def _is_local(arguments: dict[str, Any]) -> bool:
+    return Path(arguments.get("data_files", arguments["path"])).exists()

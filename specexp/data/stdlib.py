@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from specexp.data.prompt_set import PromptRow, PromptSet, prompt_rows
+from specexp.data.prompt_set import PromptRow, PromptSet, PromptSetError, prompt_rows
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -29,8 +29,11 @@ class StdlibFunctions(PromptSet):
         """The openings, in the order of the split."""
         from specexp.data.stdlib_functions import stdlib_functions
 
-        rows = (
-            PromptRow(row["prompt_id"], row["category"], [row["prompt"]])
-            for row in stdlib_functions(self.split)
+        try:
+            functions = stdlib_functions(self.split)
+        except ValueError as error:  # the library's source is not installed
+            raise PromptSetError(str(error)) from error
+        return prompt_rows(
+            (PromptRow(row["prompt_id"], row["category"], [row["prompt"]]) for row in functions),
+            where=f"StdlibFunctions({self.split!r})",
         )
-        return prompt_rows(rows, where=f"StdlibFunctions({self.split!r})")

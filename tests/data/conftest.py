@@ -1,0 +1,74 @@
+"""Small files in the original formats, and a tokenizer whose every byte is a token."""
+
+import gzip
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+TEMPLATE = (
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+SPECIAL = ["<s>", "<|end|>", "<|user|>", "<|assistant|>"]
+
+
+@pytest.fixture
+def tokenizer() -> PreTrainedTokenizerFast:
+    """One token a byte, no chat template, no BOS."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    core = Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(alphabet)}, merges=[]))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = decoders.ByteLevel()
+    core.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=core, eos_token="<|end|>", additional_special_tokens=["<|user|>", "<|assistant|>"]
+    )
+
+
+@pytest.fixture
+def chat_tokenizer(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
+    """The same with a chat template, in which every message ends with EOS."""
+    tokenizer.chat_template = TEMPLATE
+    return tokenizer
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., str]:
+    """Writes rows to a file in the format its name says and gives its path."""
+
+    def write_rows(name: str, rows: list[dict[str, object]]) -> str:
+        path = tmp_path / name
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        if name.endswith(".json"):
+            path.write_text(json.dumps(rows))
+        elif name.endswith(".gz"):
+            path.write_bytes(gzip.compress(lines.encode()))
+        else:
+            path.write_text(lines)
+        return str(path)
+
+    return write_rows
+
+
+@pytest.fixture(scope="session")
+def specexp_data() -> Path:
+    """The folder with the real files."""
+    folder = os.environ.get("SPECEXP_DATA")
+    if not folder:
+        pytest.skip(
+            "SPECEXP_DATA is not set; it names a folder with the prompt sets in their original formats"
+        )
+    return Path(folder)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What datasets caches of the small files goes away with the tests."""
+    import datasets
+
+    datasets.config.HF_DATASETS_CACHE = tmp_path_factory.mktemp("datasets")

@@ -1,0 +1,126 @@
+"""Which prompts are decoded, in which order, and what happens to one that is too long."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specexp.data import Prompt, PromptRow, PromptSet, PromptSetError, Workload, prompt_rows
+
+
+class Letters(PromptSet):
+    """Prompts A, B, C ... or the texts given."""
+
+    def __init__(self, texts: Sequence[str] = "ABCDEFGH", prompt_tokens: int | None = None) -> None:
+        self.texts = texts
+        self.prompt_tokens = prompt_tokens
+
+    def load(self):
+        rows = (PromptRow(f"p{i}", "letters", [text]) for i, text in enumerate(self.texts))
+        return prompt_rows(rows, where="Letters")
+
+
+def texts_of(prompts: list[Prompt]) -> str:
+    return "".join(prompt.turns[0] for prompt in prompts)
+
+
+def test_file_order_by_default(tokenizer):
+    prompts = Workload(Letters()).load(tokenizer)
+    assert texts_of(prompts) == "ABCDEFGH"
+    assert prompts[1] == Prompt("p1", "letters", ("B",), tuple(tokenizer("B")["input_ids"]), index=1)
+
+
+def test_a_seed_gives_one_shuffled_order(tokenizer):
+    first, again, other = (texts_of(Workload(Letters(), shuffle_seed=s).load(tokenizer)) for s in (0, 0, 1))
+    assert first == again
+    assert sorted(first) == list("ABCDEFGH")
+    assert len({first, other, "ABCDEFGH"}) == 3
+
+
+def test_the_index_is_the_row_in_the_set_whatever_the_order(tokenizer):
+    for prompt in Workload(Letters(), shuffle_seed=3, offset=2).load(tokenizer):
+        assert prompt.prompt_id == f"p{prompt.index}"
+
+
+class NoTokens:
+    """A stand-in where tokens do not matter."""
+
+    chat_template = None
+    bos_token_id = None
+
+    def __call__(self, text: str) -> dict[str, list[int]]:
+        return {"input_ids": [1]}
+
+
+@given(taken=st.integers(1, 10), seed=st.none() | st.integers(0, 5))
+def test_search_and_confirmation_share_no_prompt(taken: int, seed: int | None):
+    letters = Letters([f"text {i}" for i in range(12)])
+    search = Workload(letters, max_prompts=taken, shuffle_seed=seed).load(NoTokens())
+    confirm = Workload(letters, offset=taken, shuffle_seed=seed).load(NoTokens())
+    assert len(search) == taken
+    assert sorted(p.index for p in search + confirm) == list(range(12))
+
+
+def test_max_prompts_is_a_maximum(tokenizer):
+    assert texts_of(Workload(Letters(), max_prompts=100, offset=6).load(tokenizer)) == "GH"
+
+
+def test_an_offset_beyond_the_set_is_refused(tokenizer):
+    with pytest.raises(
+        PromptSetError, match="offset: 8 passes over all 8 prompts of Letters; it can be at most 7"
+    ):
+        Workload(Letters(), offset=8).load(tokenizer)
+
+
+def test_an_empty_set_is_refused(tokenizer):
+    with pytest.raises(PromptSetError, match="Letters: the data set is empty"):
+        Workload(Letters("")).load(tokenizer)
+
+
+def test_a_prompt_that_is_too_long_is_refused_by_default(tokenizer):
+    workload = Workload(Letters(["short", "much too long"]), max_prompt_tokens=5)
+    with pytest.raises(
+        PromptSetError, match="prompt 'p1' of Letters has 13 tokens, more than max_prompt_tokens: 5; raise it"
+    ):
+        workload.load(tokenizer)
+
+
+def test_only_chosen_prompts_are_measured(tokenizer):
+    workload = Workload(Letters(["short", "much too long"]), max_prompts=1, max_prompt_tokens=5)
+    assert texts_of(workload.load(tokenizer)) == "short"
+
+
+def test_truncation_keeps_the_last_tokens(tokenizer):
+    (prompt,) = Workload(Letters(["much too long"]), max_prompt_tokens=5, too_long="truncate").load(tokenizer)
+    assert tokenizer.decode(prompt.token_ids) == " long"
+    assert prompt.turns == ("much too long",)
+
+
+def test_truncation_keeps_the_bos_token(tokenizer):
+    tokenizer.bos_token = "<s>"
+    (prompt,) = Workload(Letters(["<s>too long"]), max_prompt_tokens=5, too_long="truncate").load(tokenizer)
+    assert tokenizer.decode(prompt.token_ids) == "<s>long"
+
+
+@pytest.mark.parametrize(("text", "cut"), [("Once upon a time", "Once"), ("Oh", "Oh")])
+def test_raw_text_is_cut_to_its_first_tokens(tokenizer, text, cut):
+    (prompt,) = Workload(Letters([text], prompt_tokens=4)).load(tokenizer)
+    assert tokenizer.decode(prompt.token_ids) == cut
+
+
+def test_raw_text_and_a_chat_template_do_not_go_together():
+    with pytest.raises(ValueError, match=r"chat_template: true does not go with Letters.*first 4 tokens"):
+        Workload(Letters(prompt_tokens=4), chat_template=True)
+
+
+def test_chat_template_where_the_tokenizer_has_one(chat_tokenizer):
+    (prompt,) = Workload(Letters("A"), chat_template=True).load(chat_tokenizer)
+    assert prompt.chat_template
+    assert chat_tokenizer.decode(prompt.token_ids) == "<|user|>A<|end|><|assistant|>"
+
+
+def test_plain_text_where_the_tokenizer_has_no_template(tokenizer):
+    (prompt,) = Workload(Letters("A"), chat_template=True).load(tokenizer)
+    assert not prompt.chat_template
+    assert tokenizer.decode(prompt.token_ids) == "A"
