@@ -19,7 +19,7 @@ class StdlibFunctions(PromptSet):
 
     Example::
 
-        StdlibFunctions("test").load()[0]["turns"]  # ["def ...", ]
+        StdlibFunctions("test").load()[0]["turns"]  # ["def ..."], one turn
     """
 
     def __init__(self, split: Literal["train", "validation", "test"] = "test") -> None:
