@@ -62,11 +62,12 @@ def fit(
         "enable_progress_bar": sys.stderr.isatty(),
         **(trainer or {}),
     }
-    arguments.setdefault("logger", WandbLogger(name=name, project="specexp", save_dir=str(work)))
+    if "logger" not in arguments:
+        arguments["logger"] = WandbLogger(name=name, project="specexp", save_dir=str(work))
     runner = lightning.Trainer(default_root_dir=work, callbacks=[checkpoints], **arguments)
     last = work / "checkpoints" / "last.ckpt"
     runner.fit(model, datamodule=data, ckpt_path=str(last) if last.exists() else None, weights_only=True)
-    runner.save_checkpoint(last)
+    runner.save_checkpoint(last, weights_only=False)
     if export_to is not None:
         from specexp.training.export import export_model
 
@@ -93,7 +94,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_subclass_arguments(lightning.LightningDataModule, "data", required=True)
     parser.add_function_arguments(fit, skip={"model", "data"})
     values = parser.parse_args(["--config", config, *overrides])
-    values = parser.instantiate_classes(values)
+    values = parser.instantiate(values)
     fit(values.model, values.data, **{key: values[key] for key in _FIT_KEYS})
     return 0
 

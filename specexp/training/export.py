@@ -22,4 +22,5 @@ def export_model(model: Any, tokenizer: Any, folder: str | Path) -> None:
         copy.to(torch.bfloat16).save_pretrained(temporary)
         tokenizer.save_pretrained(temporary)
         for file in sorted(Path(temporary).iterdir()):
+            file.chmod(0o644)
             file.replace(folder / file.name)

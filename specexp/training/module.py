@@ -120,7 +120,8 @@ class CausalLMTraining(lightning.LightningModule):
         return rise * max(fall, 0.005)
 
     def on_train_start(self) -> None:
-        """Starts the clock of the budget."""
+        """Starts the clock of the budget; a spent one ends the training at once."""
+        self.trainer.should_stop = self.progress >= 1.0
         self._last_tick = time.monotonic()
 
     def on_train_batch_start(self, batch: torch.Tensor, batch_idx: int) -> None:
@@ -191,11 +192,9 @@ class CausalLMTraining(lightning.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keeps what was spent of the budget."""
-        checkpoint["spent"] = {
-            "batches": self.batches_done,
-            "tokens": self.tokens_done,
-            "seconds": self.seconds_done,
-        }
+        # Callbacks that save run before `on_train_batch_end`: the trainer's own count is the right one.
+        batches = self.trainer.global_step
+        checkpoint["spent"] = {"batches": batches, "tokens": self.tokens_done, "seconds": self.seconds_done}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Takes up what was spent of the budget."""

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from specexp.models.pair import PAIRS, load_pair
+from specexp.training.tokenizer import train_tokenizer
+
+
+def saved(folder: Path, *, vocab_size: int, text: str) -> str:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    tokenizer: Any = train_tokenizer([text] * 5, vocab_size=300)
+    config = LlamaConfig(
+        vocab_size=vocab_size,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return saved(tmp_path_factory.mktemp("target"), vocab_size=300, text="def f(x): return x + 1")
+
+
+def test_models_come_in_evaluation_mode_and_in_the_stated_types(target: str) -> None:
+    pair = load_pair(target, target, target_dtype="bfloat16", draft_dtype="float32")
+    assert pair.draft is not None
+    assert (pair.target.dtype, pair.draft.dtype) == (torch.bfloat16, torch.float32)
+    assert not pair.target.training
+    assert not pair.draft.training
+    assert load_pair(target).draft is None
+
+
+def test_a_draft_with_another_tokenizer_is_refused(target: str, tmp_path: Path) -> None:
+    other = saved(tmp_path, vocab_size=300, text="entirely different words make other merges")
+    with pytest.raises(ValueError, match="another vocabulary"):
+        load_pair(target, other)
+
+
+def test_a_draft_with_another_number_of_logits_is_refused(target: str, tmp_path: Path) -> None:
+    other = saved(tmp_path, vocab_size=320, text="def f(x): return x + 1")
+    with pytest.raises(ValueError, match="gives 320 logits, but target .* gives 300"):
+        load_pair(target, other)
+
+
+@pytest.mark.parametrize("source", ["./no/such/folder", "/no/such/folder", "no/such/folder"])
+def test_a_missing_folder_is_named(source: str) -> None:
+    with pytest.raises(ValueError, match=f"target '{source}' is no existing folder"):
+        load_pair(source)
+
+
+def test_a_folder_without_a_model_is_named(tmp_path: Path, target: str) -> None:
+    with pytest.raises(ValueError, match=r"draft .* without config.json"):
+        load_pair(target, str(tmp_path))
+
+
+def test_an_unknown_type_is_refused(target: str) -> None:
+    with pytest.raises(ValueError, match="target_dtype is 'int8'; allowed are bfloat16, float16, float32"):
+        load_pair(target, target_dtype="int8")
+
+
+def test_broken_weights_are_refused_in_one_sentence(target: str, tmp_path: Path) -> None:
+    for file in Path(target).iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(ValueError, match="could not be loaded as a causal model"):
+        load_pair(str(tmp_path))
+
+
+@pytest.mark.skipif(not (PAIRS / "stdlib" / "draft").is_dir(), reason="the embedded pair is not there")
+def test_the_embedded_pair() -> None:
+    pair = load_pair("stdlib")
+    assert pair.draft is not None
+    assert pair.target.config.vocab_size == pair.draft.config.vocab_size == len(pair.tokenizer) == 4096
+    size = sum(file.stat().st_size for file in (PAIRS / "stdlib").rglob("*") if file.is_file())
+    assert size < 40e6
