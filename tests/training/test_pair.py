@@ -64,7 +64,7 @@ def test_a_folder_without_a_model_is_named(tmp_path: Path, target: str) -> None:
 
 
 def test_an_unknown_type_is_refused(target: str) -> None:
-    with pytest.raises(ValueError, match="target_dtype is 'int8'; allowed are bfloat16, float16, float32"):
+    with pytest.raises(ValueError, match="target_dtype is .int8.; allowed"):
         load_pair(target, target_dtype="int8")
 
 

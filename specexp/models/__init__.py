@@ -1,0 +1,1 @@
+"""Language models and what decoding needs of them."""
