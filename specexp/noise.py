@@ -14,15 +14,15 @@ from numpy.typing import NDArray
 _MASK = (1 << 64) - 1
 
 
-def place_key(seed: int, sequence: int, *purpose: str | int) -> tuple[int, int]:
+def place_key(seed: int, sequence: int | str, *purpose: str | int) -> tuple[int, int]:
     """128-bit Philox key of a stream: ``(seed, sequence, purpose...)`` hashed with BLAKE2b.
 
     Args:
         seed: seed of the run.
-        sequence: which continuation; n samples of one prompt have n numbers.
+        sequence: which continuation, by number or name; n samples of one prompt have n of them.
         purpose: what the stream is for, e.g. ``"target"``; streams of different purposes are independent.
     """
-    text = repr((int(seed), int(sequence), *purpose)).encode()
+    text = repr((int(seed), sequence if isinstance(sequence, str) else int(sequence), *purpose)).encode()
     digest = hashlib.blake2b(text, digest_size=16).digest()
     return int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little")
 
