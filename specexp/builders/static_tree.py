@@ -1,6 +1,6 @@
 """Static trees: the same rank paths at every step."""
 
-from __future__ import annotations
+# No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
 
 from collections.abc import Sequence
 from typing import Annotated

@@ -1,6 +1,6 @@
 """Families of static trees: a parametric one, and the one fitted from recorded hits."""
 
-from __future__ import annotations
+# No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
 
 import heapq
 import json

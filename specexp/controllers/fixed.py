@@ -1,6 +1,6 @@
 """The controller that decides nothing at run time."""
 
-from __future__ import annotations
+# No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
 
 from typing import Annotated
 

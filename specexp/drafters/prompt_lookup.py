@@ -1,6 +1,6 @@
 """Prompt lookup: what followed the last time these tokens stood in the context (Saxena 2023)."""
 
-from __future__ import annotations
+# No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
 
 from typing import Annotated
 from weakref import WeakKeyDictionary

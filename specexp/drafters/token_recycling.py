@@ -1,11 +1,10 @@
 """Token Recycling: an adjacency matrix of the target's own candidate tokens (Luo et al. 2024, sections 3.1-3.3)."""
 
-from __future__ import annotations
+# No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
 
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pydantic import Field
 
@@ -134,6 +133,8 @@ class TokenRecycling(Drafter):
 
     def state_dict(self) -> dict[str, Any]:
         """The matrix."""
+        import torch  # late: a configuration is checked without it
+
         return {"matrix": torch.from_numpy(self._matrix.copy())}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -1,7 +1,5 @@
 """Several drafters in one tree."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import torch
+from typing import TYPE_CHECKING
 
 from specexp.context import Context
 from specexp.verifiers._base import DeterministicVerifier
+
+if TYPE_CHECKING:
+    import torch
 
 
 class Greedy(DeterministicVerifier):

@@ -1,18 +1,19 @@
 """Keyed sampling: exact samples of the target that do not depend on how they were speculated."""
 
-from __future__ import annotations
+# No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pydantic import Field
-from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from specexp.context import Context
 from specexp.noise import gumbel
 from specexp.verifiers._base import DeterministicVerifier
+
+if TYPE_CHECKING:
+    import torch
 
 
 class KeyedSampling(DeterministicVerifier):
@@ -46,7 +47,7 @@ class KeyedSampling(DeterministicVerifier):
         if top_p is not None and top_p < 1:
             self._processors.append(TopPLogitsWarper(top_p))
 
-    def noisy_scores(self, key: tuple[int, int], logits: torch.Tensor, position: int) -> NDArray[np.float32]:
+    def noisy_scores(self, key: tuple[int, int], logits: "torch.Tensor", position: int) -> NDArray[np.float32]:
         """``[V]`` processed scores plus the noise of the position (up to a constant, ``s_t + g_t``).
 
         Args:
@@ -66,7 +67,7 @@ class KeyedSampling(DeterministicVerifier):
         noisy += scores.numpy(force=True)
         return noisy
 
-    def target_token(self, context: Context, logits: torch.Tensor, position: int) -> int:
+    def target_token(self, context: Context, logits: "torch.Tensor", position: int) -> int:
         """The keyed sample of the position."""
         if self.temperature == 0:
             return int(logits.argmax())
