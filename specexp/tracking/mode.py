@@ -1,0 +1,65 @@
+"""Whether W&B runs go over the network, into a folder, or nowhere."""
+
+from __future__ import annotations
+
+import logging
+import netrc
+import os
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
+
+Mode = Literal["online", "offline", "disabled"]
+
+MODES: tuple[Mode, ...] = ("online", "offline", "disabled")
+
+log = logging.getLogger(__name__)
+
+
+def logged_in() -> bool:
+    """True where W&B would find an account without asking: its environment variables or ``wandb login``.
+
+    Reads the environment and the netrc file itself, so that answering needs neither wandb nor the network.
+    """
+    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
+        return True
+    host = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).netloc
+    named = os.environ.get("NETRC")
+    files = [Path(named).expanduser()] if named else [Path.home() / ".netrc", Path.home() / "_netrc"]
+    for file in files:
+        try:
+            if host in netrc.netrc(str(file)).hosts:
+                return True
+        except (OSError, netrc.NetrcParseError):
+            continue
+    return False
+
+
+def resolve_mode(mode: str | None = None) -> Mode:
+    """Choose the mode of a command's runs.
+
+    Args:
+        mode: ``online``, ``offline`` or ``disabled``; None: what the environment variable ``WANDB_MODE`` says, else
+            online where somebody is logged in, else offline.
+
+    Returns:
+        The mode; ``offline`` instead of ``online`` where nobody is logged in, so that W&B never stops to ask.
+
+    Raises:
+        ValueError: the mode is none of the three.
+
+    Example:
+        >>> resolve_mode("disabled")
+        'disabled'
+    """
+    wanted = mode or os.environ.get("WANDB_MODE") or ("online" if logged_in() else "offline")
+    wanted = {"dryrun": "offline", "run": "online"}.get(wanted, wanted)  # W&B's own older spellings
+    for known in MODES:
+        if wanted == known:
+            if known == "online" and not logged_in():
+                log.warning(
+                    "W&B mode is online, but nobody is logged in (`wandb login`): runs are written offline"
+                )
+                return "offline"
+            return known
+    raise ValueError(f"W&B mode {wanted!r} is not known: use one of {', '.join(MODES)}, or null")
