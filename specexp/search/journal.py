@@ -1,0 +1,102 @@
+"""A journal file that survives kill -9 and a full disk.
+
+Optuna's own file lock waits thirty seconds for a dead process, and a line half written at the moment of death makes
+the rest of the file unreadable. Here the lock dies with its process, and a half-written last line is cut off: it was
+never acknowledged.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from optuna.storages.journal import BaseJournalBackend, JournalFileBackend, JournalFileOpenLock
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+
+class StudyBusyError(RuntimeError):
+    """Another process runs the study."""
+
+
+class JournalFile(BaseJournalBackend):
+    """Optuna's journal file with whole lines only.
+
+    Args:
+        path: the file; created, its folder must exist.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        with self.path.open("ab"):
+            pass
+        self._reader = JournalFileBackend(
+            str(path), JournalFileOpenLock(str(path))
+        )  # its lock is never taken
+        cut_torn_line(self.path)
+
+    def read_logs(self, log_number_from: int) -> Generator[dict[str, Any], None, None]:
+        """As Optuna's."""
+        return self._reader.read_logs(log_number_from)
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        """Append whole lines, or nothing: what does not fit on the disk is taken back before the error is raised."""
+        text = "".join(json.dumps(log, separators=(",", ":")) + "\n" for log in logs).encode()
+        with self.path.open("ab", buffering=0) as file:
+            before = os.fstat(file.fileno()).st_size
+            try:
+                written = file.write(text)
+                if written != len(text):
+                    raise OSError(28, "No space left on device", str(self.path))
+                os.fsync(file.fileno())
+            except OSError:
+                file.truncate(before)
+                raise
+
+
+def cut_torn_line(path: Path) -> None:
+    """Cut a last line without line end, which a process left that died while writing it."""
+    data = path.read_bytes()
+    if data and not data.endswith(b"\n"):
+        with path.open("r+b") as file:
+            file.truncate(data.rfind(b"\n") + 1)
+
+
+@contextmanager
+def study_lock(folder: Path) -> Generator[None, None, None]:
+    """Hold a study folder for one process; the lock ends with the process, however it ends.
+
+    Raises:
+        StudyBusyError: another process holds it.
+    """
+    path = folder / "study.lock"
+    with path.open("a+", encoding="utf-8") as file:
+        _lock(file, folder)
+        file.seek(0)
+        file.truncate()
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        yield
+
+
+def _lock(file: IO[str], folder: Path) -> None:
+    if fcntl is None:
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        file.seek(0)
+        raise StudyBusyError(
+            f"{folder} is being written by another sweep (process {file.read().strip() or 'unknown'}): wait for it, or give "
+            "--storage an RDB URL to let several workers share a study"
+        ) from error

@@ -1,0 +1,246 @@
+"""The search space of a sweep: dotted keys of the composition, and how each is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from optuna.trial import Trial
+
+Applies = Callable[[str, Mapping[str, Any]], bool]
+"""Whether a dotted key exists in the composition once the overrides chosen so far are applied."""
+
+SEARCHABLE = ("drafter", "builder", "controller")
+"""Sections a study may vary. Target, prompts, verifier and lengths are the same for all trials of a study: AR's
+seconds are measured once for them."""
+
+_KEYS = {
+    "int": {"low", "high", "log", "step"},
+    "float": {"low", "high", "log", "step"},
+    "categorical": {"choices"},
+}
+_PLAIN = (bool, int, float, str, type(None))
+
+
+class SpaceError(ValueError):
+    """A sweep section that cannot be searched; the sentence names the key, the value and what is allowed."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One key of the space.
+
+    Attributes:
+        key: dotted key of the composition.
+        kind: ``int``, ``float`` or ``categorical``.
+        low: smallest number.
+        high: largest number.
+        log: draw on a logarithmic scale.
+        step: distance between allowed numbers, None for all.
+        choices: value by its label; the label is what the study stores.
+    """
+
+    key: str
+    kind: str
+    low: float = 0
+    high: float = 0
+    log: bool = False
+    step: float | None = None
+    choices: Mapping[bool | int | float | str | None, Any] | None = None
+
+    def suggest(self, trial: Trial) -> Any:
+        """Draw a value."""
+        if self.choices is not None:
+            return self.choices[trial.suggest_categorical(self.key, list(self.choices))]
+        if self.kind == "int":
+            return trial.suggest_int(
+                self.key, int(self.low), int(self.high), step=int(self.step or 1), log=self.log
+            )
+        return trial.suggest_float(self.key, self.low, self.high, step=self.step, log=self.log)
+
+    def label_of(self, value: Any) -> Any:
+        """What the study stores for ``value``, which must be in the space.
+
+        Raises:
+            KeyError: the value is not in the space.
+        """
+        if self.choices is not None:
+            for label, choice in self.choices.items():
+                if choice == value and isinstance(choice, bool) == isinstance(value, bool):
+                    return label
+        elif (
+            isinstance(value, int | float) and not isinstance(value, bool) and self.low <= value <= self.high
+        ):
+            if self.kind == "float" or float(value).is_integer():
+                if self.step is None or abs((value - self.low) / self.step % 1) < 1e-9:
+                    return value
+        raise KeyError(f"{self.key}={value!r} is not in the space")
+
+    @property
+    def probes(self) -> list[Any]:
+        """Values whose validity stands for all: the ends of a range, every choice."""
+        if self.choices is not None:
+            return list(self.choices.values())
+        return [int(self.low), int(self.high)] if self.kind == "int" else [self.low, self.high]
+
+    def __str__(self) -> str:
+        if self.choices is not None:
+            return "one of " + ", ".join(str(label) for label in self.choices)
+        how = " (log)" if self.log else f" (step {self.step:g})" if self.step not in (None, 1) else ""
+        return f"{self.kind} {self.low:g} to {self.high:g}{how}"
+
+
+class Space:
+    """All keys of a study, whole parts before the keys inside them.
+
+    Args:
+        section: ``sweep.space`` of the file: dotted key to ``{type, low, high, log, step}`` or ``{type, choices}``.
+
+    Raises:
+        SpaceError: an entry is malformed.
+
+    Example:
+        >>> space = Space({"builder.init_args.nodes": {"type": "int", "low": 4, "high": 64, "log": True}})
+        >>> str(space.parameters[0])
+        'int 4 to 64 (log)'
+    """
+
+    def __init__(self, section: Mapping[str, Any]) -> None:
+        if not isinstance(section, Mapping) or not section:
+            raise SpaceError(
+                f"sweep.space is {section!r}; at least one dotted key such as builder.init_args.nodes is needed"
+            )
+        parameters = [_parameter(str(key), entry) for key, entry in section.items()]
+        self.parameters = sorted(parameters, key=lambda parameter: parameter.key.count("."))
+
+    def suggest(self, trial: Trial, applies: Applies) -> dict[str, Any]:
+        """Draw one configuration: the overrides of every key that exists in what was chosen before it."""
+        overrides: dict[str, Any] = {}
+        for parameter in self.parameters:
+            if applies(parameter.key, overrides):
+                overrides[parameter.key] = parameter.suggest(trial)
+        return overrides
+
+    def check(self, applies: Applies, compose: Callable[[Mapping[str, Any]], object]) -> None:
+        """Try every key and the ends of its range against the real signatures.
+
+        Args:
+            applies: see :data:`Applies`.
+            compose: validates the composition with overrides, raising ValueError.
+
+        Raises:
+            SpaceError: a key exists in no choice of the space, or a value is refused; the sentence says which.
+        """
+        for parameter in self.parameters:
+            allowed = [context for context in self._contexts(parameter) if applies(parameter.key, context)]
+            if not allowed:
+                raise SpaceError(
+                    f"sweep.space: {parameter.key} does not exist in any composition of this space: "
+                    "no chosen class takes it"
+                )
+            for context in allowed:
+                for value in parameter.probes:
+                    try:
+                        compose({**context, parameter.key: value})
+                    except ValueError as error:
+                        raise SpaceError(f"sweep.space: {parameter.key}: {error}") from error
+
+    def _contexts(self, parameter: Parameter) -> list[dict[str, Any]]:
+        """The choices of the whole part that ``parameter`` is inside of; one empty one where it is in none."""
+        for part in self.parameters:
+            if parameter.key.startswith(f"{part.key}."):
+                return [{part.key: choice} for choice in part.probes]
+        return [{}]
+
+    def params_of(self, overrides: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The study's parameters of a known configuration, or None where it lies outside the space."""
+        flat = _flatten(overrides, {parameter.key for parameter in self.parameters})
+        by_key = {parameter.key: parameter for parameter in self.parameters}
+        try:
+            return {key: by_key[key].label_of(value) for key, value in flat.items()}
+        except KeyError:
+            return None
+
+
+def _parameter(key: str, entry: Any) -> Parameter:
+    where = f"sweep.space: {key}"
+    if key.partition(".")[0] not in SEARCHABLE:
+        raise SpaceError(
+            f"{where} cannot be searched: a study varies {', '.join(SEARCHABLE)}, and compares all trials on the same "
+            "target, prompts and sampling"
+        )
+    if not isinstance(entry, Mapping):
+        raise SpaceError(
+            f"{where} is {entry!r}; a mapping such as {{type: int, low: 4, high: 64}} is expected"
+        )
+    kind = entry.get("type")
+    if kind not in _KEYS:
+        raise SpaceError(f"{where}: type is {kind!r}{_nearest(kind, _KEYS)}; allowed are {', '.join(_KEYS)}")
+    for given in entry:
+        if given != "type" and given not in _KEYS[kind]:
+            raise SpaceError(
+                f"{where}: unknown key {given!r}{_nearest(given, _KEYS[kind])}; "
+                f"{kind} takes {', '.join(sorted(_KEYS[kind]))}"
+            )
+    if kind == "categorical":
+        return Parameter(key, kind, choices=_choices(where, entry.get("choices")))
+    return _number(where, key, kind, entry)
+
+
+def _number(where: str, key: str, kind: str, entry: Mapping[str, Any]) -> Parameter:
+    wanted = int if kind == "int" else (int, float)
+    for name in ("low", "high"):
+        value = entry.get(name)
+        if not isinstance(value, wanted) or isinstance(value, bool):
+            raise SpaceError(f"{where}: {name} is {value!r}; a number of type {kind} is expected")
+    low, high, log, step = entry["low"], entry["high"], entry.get("log", False), entry.get("step")
+    if low > high:
+        raise SpaceError(f"{where}: low is {low} above high {high}")
+    if not isinstance(log, bool):
+        raise SpaceError(f"{where}: log is {log!r}; true or false is expected")
+    if log and low <= 0:
+        raise SpaceError(f"{where}: low is {low}; with log: true it must be above 0")
+    if step is not None:
+        if not isinstance(step, wanted) or isinstance(step, bool) or step <= 0:
+            raise SpaceError(f"{where}: step is {step!r}; a positive number of type {kind} is expected")
+        if log:
+            raise SpaceError(f"{where}: step and log: true do not go together; leave one out")
+    return Parameter(key, kind, low, high, log, step)
+
+
+def _choices(where: str, choices: Any) -> dict[Any, Any]:
+    if not isinstance(choices, list) or not choices:
+        raise SpaceError(f"{where}: choices is {choices!r}; a list of at least one value is expected")
+    by_label: dict[Any, Any] = {}
+    for choice in choices:
+        if isinstance(choice, _PLAIN):
+            label, value = choice, choice
+        elif isinstance(choice, Mapping) and isinstance(choice.get("name"), str):
+            label, value = choice["name"], {key: inner for key, inner in choice.items() if key != "name"}
+        else:
+            raise SpaceError(
+                f"{where}: choice {choice!r} needs a name, as in {{name: fitted, class_path: FittedTree}}"
+            )
+        if label in by_label:
+            raise SpaceError(f"{where}: two choices are called {label!r}")
+        by_label[label] = value
+    return by_label
+
+
+def _flatten(overrides: Mapping[str, Any], keys: set[str], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in overrides.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, Mapping) and key not in keys:
+            flat.update(_flatten(value, keys, f"{key}."))
+        else:
+            flat[key] = value
+    return flat
+
+
+def _nearest(given: object, allowed: Any) -> str:
+    match = get_close_matches(str(given), [str(name) for name in allowed], n=1)
+    return f" (did you mean {match[0]!r}?)" if match else ""
