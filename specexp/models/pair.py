@@ -27,7 +27,7 @@ class ModelPair:
 
 
 def load_pair(
-    name_or_target: str,
+    target: str,
     draft: str | None = None,
     *,
     target_dtype: str = "bfloat16",
@@ -38,7 +38,7 @@ def load_pair(
     """Loads a model pair.
 
     Args:
-        name_or_target: ``"stdlib"`` for the embedded pair, otherwise hub id or folder of the target.
+        target: ``"stdlib"`` for the embedded pair, otherwise hub id or folder of the target.
         draft: hub id or folder of the draft; of the embedded pair's own draft when absent, none for other
             targets.
         target_dtype: ``bfloat16``, ``float16`` or ``float32``.
@@ -54,9 +54,9 @@ def load_pair(
         >>> load_pair("stdlib").target.config.vocab_size  # doctest: +SKIP
         4096
     """
-    embedded = PAIRS / name_or_target
-    is_embedded = re.fullmatch(r"\w+", name_or_target) is not None and (embedded / "target").is_dir()
-    target_source = str(embedded / "target") if is_embedded else name_or_target
+    embedded = PAIRS / target
+    is_embedded = re.fullmatch(r"\w+", target) is not None and (embedded / "target").is_dir()
+    target_source = str(embedded / "target") if is_embedded else target
     draft_source = str(embedded / "draft") if is_embedded and draft is None else draft
 
     _check_source("target", target_source)
@@ -75,7 +75,7 @@ def load_pair(
                 f"draft {draft_source!r} gives {widths[1]} logits, but target {target_source!r} gives "
                 f"{widths[0]}; a draft must have the target's vocabulary"
             )
-    return ModelPair(target_model, draft_model, tokenizer, name_or_target)
+    return ModelPair(target_model, draft_model, tokenizer, target)
 
 
 def _check_source(role: str, source: str) -> None:
