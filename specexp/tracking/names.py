@@ -26,8 +26,8 @@ Scalar = str | int | float | bool | None
 def parameter_key(key: str, searched: Iterable[str]) -> str:
     """Where the searched ``key`` stands below :data:`PARAMETERS`: the same dotted key as in YAML.
 
-    A key that is itself the start of another searched one (``builder`` beside ``builder.init_args.nodes``) stands at
-    ``builder.name``, because one place cannot hold both a value and what is below it.
+    A key that is itself the start of another searched one (``builder`` beside ``builder.init_args.nodes``) stands
+    at ``builder.name``, because one place cannot hold both a value and what is below it.
 
     Example:
         >>> parameter_key("builder", ["builder", "builder.init_args.nodes"])
@@ -40,7 +40,7 @@ def nest_parameters(params: Mapping[str, Any]) -> dict[str, Any]:
     """Turn dotted keys into the nested mapping that W&B shows under the same dotted keys.
 
     Args:
-        params: searched values by dotted key; a whole part (a mapping) counts as its ``name`` or ``class_path``.
+        params: searched values by dotted key; a whole part (a mapping) counts as its ``name`` or class path.
 
     Example:
         >>> nest_parameters({"builder.init_args.nodes": 16})
@@ -77,7 +77,7 @@ def plain(value: Any) -> Any:
     return str(value)
 
 
-def table_columns(records: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Scalar]]]:
+def table_columns(records: Sequence[Mapping[str, Any]]) -> tuple[list[str | int], list[list[Scalar]]]:
     """Lay records out as a table whose columns hold one type each, which W&B insists on.
 
     Args:

@@ -21,13 +21,13 @@ FINISH_SECONDS = 30.0
 class Tracker:
     """Writes the W&B runs of one study or one ``specexp.run``.
 
-    No method raises: what fails is reported once and the work goes on. With mode ``disabled`` wandb is not imported.
+    No method raises: what fails is reported once and the work goes on. Mode ``disabled`` does not import wandb.
 
     Args:
         name: the study: the group of its runs.
         folder: ``<output>/<name>``; runs are written to ``<folder>/wandb``.
         project: W&B project.
-        mode: ``online``, ``offline``, ``disabled``, or None for :func:`~specexp.tracking.mode.resolve_mode`'s choice.
+        mode: ``online``, ``offline``, ``disabled``, or None: see :func:`~specexp.tracking.mode.resolve_mode`.
         entity: W&B entity; the account's default if None.
         tags: tags of every run.
 
@@ -104,8 +104,8 @@ class Tracker:
         import wandb
 
         self.folder.mkdir(parents=True, exist_ok=True)
-        # Listing the installed packages alone takes 0.1 s a run; environment.json holds them once. Watching the
-        # machine, git and the console would run beside the clock that a trial is measured by.
+        # Listing the installed packages alone takes 0.1 s a run; environment.json holds them once. Watching
+        # the machine, git and the console would run beside the clock that a trial is measured by.
         settings = wandb.Settings(
             silent=True,
             console="off",
