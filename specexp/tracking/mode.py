@@ -39,8 +39,8 @@ def resolve_mode(mode: str | None = None) -> Mode:
     """Choose the mode of a command's runs.
 
     Args:
-        mode: ``online``, ``offline`` or ``disabled``; None: what the environment variable ``WANDB_MODE`` says,
-            else online where somebody is logged in, else offline.
+        mode: ``online``, ``offline`` or ``disabled``; None: what the environment variable ``WANDB_MODE``
+            says, else online where somebody is logged in, else offline.
 
     Returns:
         The mode; ``offline`` instead of ``online`` where nobody is logged in, so that W&B never stops to ask.

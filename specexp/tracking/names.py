@@ -26,8 +26,8 @@ Scalar = str | int | float | bool | None
 def parameter_key(key: str, searched: Iterable[str]) -> str:
     """Where the searched ``key`` stands below :data:`PARAMETERS`: the same dotted key as in YAML.
 
-    A key that is itself the start of another searched one (``builder`` beside ``builder.init_args.nodes``) stands
-    at ``builder.name``, because one place cannot hold both a value and what is below it.
+    A key that is itself the start of another searched one (``builder`` beside ``builder.init_args.nodes``)
+    stands at ``builder.name``, because one place cannot hold both a value and what is below it.
 
     Example:
         >>> parameter_key("builder", ["builder", "builder.init_args.nodes"])

@@ -37,8 +37,8 @@ def staging_in(folder: Path) -> Iterator[None]:
 class TrackedRun:
     """A run of W&B that may be missing, and whose failures never reach the caller.
 
-    As a context manager it finishes itself and lets the caller's exceptions pass; ``state`` in the summary then
-    says ``complete``, or ``failed`` with the ``reason``, unless :meth:`summary` has set it (a pruned trial).
+    As a context manager it finishes itself and lets the caller's exceptions pass; ``state`` in the summary
+    then says ``complete``, or ``failed`` with the ``reason``, unless :meth:`summary` has set it (a pruned trial).
 
     Args:
         run: the run, or None where there is none (mode ``disabled``, or W&B failed to start it).
@@ -109,7 +109,8 @@ class TrackedRun:
     ) -> None:
         """Attach an exported artifact to the run.
 
-        W&B keeps a copy beside the runs until they are synced: the next study may replace the folder before that.
+        W&B keeps a copy beside the runs until they are synced: the next study may replace the folder
+        before that.
 
         Args:
             folder: the artifact's folder; it stays the canonical copy.

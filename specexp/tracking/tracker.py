@@ -21,7 +21,8 @@ FINISH_SECONDS = 30.0
 class Tracker:
     """Writes the W&B runs of one study or one ``specexp.run``.
 
-    No method raises: what fails is reported once and the work goes on. Mode ``disabled`` does not import wandb.
+    No method raises: what fails is reported once and the work goes on. Mode ``disabled`` does not import
+    wandb.
 
     Args:
         name: the study: the group of its runs.
