@@ -36,6 +36,9 @@ class KeyedSampling(DeterministicVerifier):
         top_k: Annotated[int, Field(ge=1)] | None = None,
         top_p: Annotated[float, Field(gt=0, le=1)] | None = None,
     ) -> None:
+        # imported here: a configuration is checked without the seconds this takes
+        from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+
         self.temperature = temperature
         self.top_k = top_k
         self.top_p = top_p

@@ -1,0 +1,92 @@
+"""What an arm of a comparison is: something that answers a prompt and says what it took."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
+
+from specexp.evaluation.record import PromptRecord
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from specexp.data import Prompt
+
+
+@dataclass(frozen=True)
+class Generation:
+    """How much is generated, the same for every arm.
+
+    Args:
+        max_new_tokens: per turn; never exceeded.
+        seed: of verifiers and drafters that draw.
+        samples: continuations of every prompt.
+        stop_at_eos: whether EOS ends an answer.
+        threads: torch's CPU threads; None leaves them.
+    """
+
+    max_new_tokens: Annotated[int, Field(ge=1)] = 128
+    seed: Annotated[int, Field(ge=0)] = 0
+    samples: Annotated[int, Field(ge=1)] = 1
+    stop_at_eos: bool = True
+    threads: Annotated[int, Field(ge=1)] | None = None
+
+
+class Arm(ABC):
+    """Answers prompts, one at a time.
+
+    Attributes:
+        name: in every table.
+    """
+
+    name: str
+
+    @abstractmethod
+    def decode(self, prompt: "Prompt", sample: int = 0, max_new_tokens: int | None = None) -> PromptRecord:
+        """Answer all turns of a prompt, each with the arm's own earlier answers in its context.
+
+        Args:
+            prompt: to answer.
+            sample: which continuation; the same one gives the same output again.
+            max_new_tokens: per turn, instead of the arm's own (for warming up).
+
+        Raises:
+            ValueError: the prompt does not fit.
+        """
+
+    def reset(self) -> None:
+        """Return to the stated initial state; needed only by arms that carry state from prompt to prompt."""
+        return None
+
+
+def sequence_name(prompt: "Prompt", sample: int) -> str:
+    """The place that the randomness of a continuation is keyed by, the same for all arms."""
+    return f"{prompt.prompt_id}#{sample}"
+
+
+def turns(
+    prompt: "Prompt", tokenizer: "PreTrainedTokenizerBase", answer: Callable[[list[int], int], list[int]]
+) -> Iterator[tuple[int, list[int]]]:
+    """Run a conversation: ``answer(context, turn)`` gives the new tokens of a turn.
+
+    Yields:
+        For each turn how many prompt tokens it added, and its answer.
+    """
+    context: list[int] = []
+    for turn in range(len(prompt.turns)):
+        asked = prompt.turn_ids(tokenizer, turn, context)
+        tokens = answer(asked, turn)
+        yield len(asked) - len(context), tokens
+        context = [*asked, *tokens]
+
+
+def eos_of(tokenizer: "PreTrainedTokenizerBase", model_config_eos: int | list[int] | None) -> frozenset[int]:
+    """Tokens that end an answer: the model's own (a chat model may have several) and the tokenizer's."""
+    found = {tokenizer.eos_token_id} if tokenizer.eos_token_id is not None else set()
+    if isinstance(model_config_eos, int):
+        found.add(model_config_eos)
+    elif model_config_eos is not None:
+        found.update(model_config_eos)
+    return frozenset(int(token) for token in found)

@@ -1,0 +1,136 @@
+"""Arms of the engine: any composition of parts, and plain decoding in the same loop."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from specexp.decoder import GenerationResult
+from specexp.evaluation.arm import Arm, Generation, eos_of, sequence_name, turns
+from specexp.evaluation.record import PromptRecord
+from specexp.sequence import PHASES
+from specexp.verifiers import DeterministicVerifier
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from transformers import PreTrainedTokenizerBase
+
+    from specexp.data import Prompt
+    from specexp.decoder import Decoder, OutcomeObserver
+
+
+class DecoderArm(Arm):
+    """A :class:`~specexp.decoder.Decoder` as an arm.
+
+    Args:
+        name: in every table.
+        decoder: of any composition.
+        tokenizer: the target's.
+        generation: how much to generate.
+        count_useful: also count useful tokens (outside the clock).
+
+    Example:
+        >>> DecoderArm("engine", Decoder(model, verifier=verifier), tokenizer, Generation())  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        name: str,
+        decoder: Decoder,
+        tokenizer: PreTrainedTokenizerBase,
+        generation: Generation,
+        count_useful: bool = False,
+    ) -> None:
+        self.name = name
+        self.decoder = decoder
+        self.tokenizer = tokenizer
+        self.generation = generation
+        self.count_useful = count_useful
+        self.eos = (
+            eos_of(tokenizer, decoder.model.model.generation_config.eos_token_id)
+            if generation.stop_at_eos
+            else frozenset()
+        )
+
+    @property
+    def state(self) -> str:
+        """The drafter's state policy; ``stateless`` without one."""
+        return str(getattr(self.decoder.strategy.drafter, "state", "stateless"))
+
+    def decode(self, prompt: Prompt, sample: int = 0, max_new_tokens: int | None = None) -> PromptRecord:
+        """Answer all turns, keeping the cache between them."""
+        results: list[GenerationResult] = []
+        asked = [tokens for tokens, _ in self.conversation(prompt, sample, max_new_tokens, results)]
+        counts = [result.counts for result in results]
+        useful = [count.useful_tokens for count in counts if count.useful_tokens is not None]
+        verifier = self.decoder.strategy.verifier
+        answers = [result.token_ids for result in results]
+        token_ids = tuple(token for answer in answers for token in answer)
+        return PromptRecord(
+            arm=self.name,
+            prompt_id=prompt.prompt_id,
+            category=prompt.category,
+            sample=sample,
+            prompt_tokens=sum(asked),
+            token_ids=token_ids,
+            turn_tokens=tuple(len(answer) for answer in answers),
+            finish_reasons=tuple(result.finish_reason for result in results),
+            steps=sum(count.steps for count in counts),
+            accepted_drafts=sum(count.accepted_drafts for count in counts),
+            bonus_tokens=sum(count.bonus_tokens for count in counts),
+            draft_passes=sum(count.draft_passes for count in counts),
+            drafted_nodes=sum(count.drafted_nodes for count in counts),
+            useful_tokens=sum(useful) if useful else None,
+            prefill_seconds=sum(result.prefill_seconds for result in results),
+            decode_seconds=sum(result.decode_seconds for result in results),
+            decode_tokens=len(token_ids),
+            seconds={phase: sum(count.seconds[phase] for count in counts) for phase in PHASES},
+            dtype=str(self.decoder.model.dtype).removeprefix("torch."),
+            device=str(self.decoder.model.device),
+            state=self.state,
+            verifier=type(verifier).__name__,
+            lossless=verifier.lossless,
+            keyed=isinstance(verifier, DeterministicVerifier),
+            seed=self.generation.seed,
+        )
+
+    def conversation(
+        self,
+        prompt: Prompt,
+        sample: int,
+        max_new_tokens: int | None = None,
+        results: list[GenerationResult] | None = None,
+        observers: Sequence[OutcomeObserver] = (),
+    ) -> list[tuple[int, list[int]]]:
+        """Answer all turns; for each the prompt tokens it added, and its answer.
+
+        Args:
+            prompt: to answer.
+            sample: which continuation.
+            max_new_tokens: per turn, instead of the arm's own.
+            results: takes the result of each turn.
+            observers: called with every step's outcome, outside the clock.
+        """
+
+        def answer(asked: list[int], turn: int) -> list[int]:
+            result = self.decoder.generate(
+                asked,
+                max_new_tokens=max_new_tokens or self.generation.max_new_tokens,
+                eos_token_id=self.eos,
+                seed=self.generation.seed,
+                sequence=sequence_name(prompt, sample),
+                continue_conversation=turn > 0,
+                count_useful=self.count_useful,
+                observers=observers,
+            )
+            if results is not None:
+                results.append(result)
+            return result.token_ids
+
+        return list(turns(prompt, self.tokenizer, answer))
+
+    def reset(self) -> None:
+        """Reset drafter and controller."""
+        if self.decoder.strategy.drafter is not None:
+            self.decoder.strategy.drafter.reset()
+        self.decoder.strategy.controller.reset()

@@ -1,0 +1,289 @@
+"""Hugging Face's own ``generate`` as arms, made to emit the engine's tokens."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import torch
+from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
+from transformers.generation.streamers import BaseStreamer
+
+from specexp.evaluation.arm import Arm, Generation, eos_of, sequence_name, turns
+from specexp.evaluation.record import PromptRecord
+from specexp.noise import place_key
+from specexp.verifiers import Greedy, KeyedSampling, Verifier
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from specexp.data import Prompt
+
+Reference = Literal["hf-eager", "hf-assisted", "hf-prompt-lookup"]
+_LOWEST = -1e30
+
+
+class KeyedNoise(LogitsProcessor):  # type: ignore[misc]
+    """Turns a greedy ``generate`` into keyed sampling: scores become ``s_t + g_t``, whose argmax is the sample.
+
+    Removed tokens (top-k, top-p) get a very low finite score: prompt lookup asks the processor with made-up scores
+    which candidates are forbidden, and takes ``-inf`` for an answer.
+
+    Args:
+        verifier: whose noisy scores are used.
+        key: noise stream of the sequence, ``place_key(seed, sequence, "target")``.
+
+    Example:
+        >>> noise = KeyedNoise(KeyedSampling(0.7), place_key(0, "prompt#0", "target"))  # doctest: +SKIP
+        >>> model.generate(ids, do_sample=False, logits_processor=[noise])  # doctest: +SKIP
+    """
+
+    def __init__(self, verifier: KeyedSampling, key: tuple[int, int]) -> None:
+        self.verifier = verifier
+        self.key = key
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """``[1, V]`` scores of the token after ``input_ids`` ``[1, t]``."""
+        noisy = self.verifier.noisy_scores(self.key, scores[0], input_ids.shape[1])
+        return torch.from_numpy(noisy).to(scores.device).clamp_(min=_LOWEST)[None]
+
+
+class HuggingFaceArm(Arm):
+    """One of Hugging Face's own decoding loops.
+
+    The clock of decoding starts when ``generate`` hands over the first tokens, which its pass over the prompt gave,
+    and stops when it returns; those first tokens are not in ``decode_tokens`` (see :class:`PromptRecord`). Every
+    turn of a conversation is prefilled anew, for assisted generation cannot continue from a cache.
+
+    Args:
+        name: in every table.
+        reference: ``hf-eager`` is plain ``model.generate`` with its dynamic cache.
+        target: the model.
+        tokenizer: its.
+        generation: how much to generate.
+        verifier: ``Greedy`` or ``KeyedSampling``: what decides on the tokens.
+        draft: for ``hf-assisted``.
+        num_assistant_tokens: drafted by ``hf-assisted`` at every step (constant schedule).
+        assistant_confidence_threshold: the draft stops below; 0 never.
+        prompt_lookup_num_tokens: drafted by ``hf-prompt-lookup`` at most.
+        max_matching_ngram_size: of ``hf-prompt-lookup``.
+
+    Raises:
+        ValueError: ``hf-assisted`` has no draft, or the verifier has no equivalent here.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        reference: Reference,
+        target: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        generation: Generation,
+        verifier: Verifier | None = None,
+        draft: PreTrainedModel | None = None,
+        *,
+        num_assistant_tokens: int = 4,
+        assistant_confidence_threshold: float = 0.0,
+        prompt_lookup_num_tokens: int = 8,
+        max_matching_ngram_size: int = 2,
+    ) -> None:
+        verifier = verifier or Greedy()
+        if reference not in get_args(Reference):
+            raise ValueError(f"reference is {reference!r}; allowed are {', '.join(get_args(Reference))}")
+        if not isinstance(verifier, Greedy | KeyedSampling):
+            raise ValueError(
+                f"{reference} cannot follow {type(verifier).__name__}: Hugging Face's arms emit the same tokens only "
+                "with Greedy or KeyedSampling"
+            )
+        if reference == "hf-assisted" and draft is None:
+            raise ValueError(f"arm {name!r} is hf-assisted and the pair has no draft model: give pair.draft")
+        self.name = name
+        self.reference = reference
+        self.target = target
+        self.draft = draft if reference == "hf-assisted" else None
+        self.tokenizer = tokenizer
+        self.generation = generation
+        self.verifier = verifier
+        self._limit = int(target.config.get_text_config().max_position_embeddings)
+        self._lookup = (prompt_lookup_num_tokens, max_matching_ngram_size)
+        self._assistant_config: Any = None
+        if self.draft is not None:
+            self._assistant_config = copy.deepcopy(self.draft.generation_config)
+            self._assistant_config.num_assistant_tokens = num_assistant_tokens
+            self._assistant_config.num_assistant_tokens_schedule = "constant"
+            self._assistant_config.assistant_confidence_threshold = assistant_confidence_threshold
+        self.eos = (
+            eos_of(tokenizer, target.generation_config.eos_token_id) if generation.stop_at_eos else frozenset()
+        )
+
+    def decode(self, prompt: Prompt, sample: int = 0, max_new_tokens: int | None = None) -> PromptRecord:
+        """Answer all turns."""
+        runs: list[_Run] = []
+
+        def answer(asked: list[int], turn: int) -> list[int]:
+            runs.append(self._generate(asked, sequence_name(prompt, sample), max_new_tokens))
+            return runs[-1].token_ids
+
+        asked = [tokens for tokens, _ in turns(prompt, self.tokenizer, answer)]
+        first_tokens = sum(run.tokens_of_pass[0] for run in runs)
+        token_ids = tuple(token for run in runs for token in run.token_ids)
+        accepted = sum(run.accepted_drafts() for run in runs)
+        return PromptRecord(
+            arm=self.name,
+            prompt_id=prompt.prompt_id,
+            category=prompt.category,
+            sample=sample,
+            prompt_tokens=sum(asked),
+            token_ids=token_ids,
+            turn_tokens=tuple(len(run.token_ids) for run in runs),
+            finish_reasons=tuple(run.finish_reason for run in runs),
+            steps=sum(len(run.fed) for run in runs),
+            accepted_drafts=accepted,
+            bonus_tokens=len(token_ids) - accepted,
+            draft_passes=sum(run.draft_passes for run in runs),
+            drafted_nodes=sum(run.drafted_nodes() for run in runs),
+            prefill_seconds=sum(run.prefill_seconds for run in runs),
+            decode_seconds=sum(run.decode_seconds for run in runs),
+            decode_tokens=len(token_ids) - first_tokens,
+            dtype=str(self.target.dtype).removeprefix("torch."),
+            device=str(self.target.device),
+            verifier=type(self.verifier).__name__,
+            lossless=True,
+            keyed=True,
+            seed=self.generation.seed,
+        )
+
+    def _generate(self, asked: list[int], sequence: str, max_new_tokens: int | None) -> _Run:
+        room = self._limit - len(asked)
+        if room < 1:
+            raise ValueError(f"the prompt has {len(asked)} tokens and the model's context holds {self._limit}")
+        wanted = max_new_tokens or self.generation.max_new_tokens
+        run = _Run(len(asked))
+        options: dict[str, Any] = {}
+        if self.draft is not None:
+            options["assistant_model"] = self.draft
+        if isinstance(self.verifier, KeyedSampling) and self.verifier.temperature > 0:
+            noise = KeyedNoise(self.verifier, place_key(self.generation.seed, sequence, "target"))
+            options["logits_processor"] = LogitsProcessorList([noise])
+        config = GenerationConfig(
+            max_new_tokens=min(wanted, room),
+            do_sample=False,
+            eos_token_id=sorted(self.eos) or None,
+            pad_token_id=min(self.eos, default=0),
+        )
+        if self.reference == "hf-prompt-lookup":
+            config.prompt_lookup_num_tokens, config.max_matching_ngram_size = self._lookup
+        input_ids = torch.tensor([asked], device=self.target.device)
+        with self._counted(run, config), torch.inference_mode():
+            run.started = perf_counter()
+            output = self.target.generate(
+                input_ids,
+                attention_mask=torch.ones_like(input_ids),
+                streamer=run.clock,
+                **options,
+            )
+            if self.target.device.type == "cuda":
+                torch.cuda.synchronize(self.target.device)
+            run.finished = perf_counter()
+        run.token_ids = [int(token) for token in output[0, len(asked) :].tolist()]
+        if run.token_ids[-1] in self.eos:
+            run.finish_reason = "eos"
+        elif wanted > room:
+            run.finish_reason = "context"
+        return run
+
+    @contextmanager
+    def _counted(self, run: _Run, config: GenerationConfig) -> Iterator[None]:
+        """Count passes, and put generation settings of our own in the models' place.
+
+        ``generate`` fills settings that are None, such as no EOS, from the model's; so the model's are exchanged.
+        """
+
+        def count_target(module: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            run.fed.append(kwargs["input_ids"])
+
+        def count_draft(module: object, args: tuple[Any, ...]) -> None:
+            run.draft_passes += 1
+
+        hooks = [self.target.register_forward_pre_hook(count_target, with_kwargs=True)]
+        kept = self.target.generation_config
+        self.target.generation_config = config
+        if self.draft is not None:
+            hooks.append(self.draft.register_forward_pre_hook(count_draft))
+            kept_draft = self.draft.generation_config
+            self.draft.generation_config = self._assistant_config
+        try:
+            yield
+        finally:
+            self.target.generation_config = kept
+            if self.draft is not None:
+                self.draft.generation_config = kept_draft
+            for hook in hooks:
+                hook.remove()
+
+
+class _Clock(BaseStreamer):  # type: ignore[misc]
+    """Notes when ``generate`` hands over tokens, and how many: first the prompt, then those of each pass."""
+
+    def __init__(self) -> None:
+        self.first: float | None = None
+        self.counts: list[int] = []
+
+    def put(self, value: torch.Tensor) -> None:
+        if self.first is None and self.counts:
+            self.first = perf_counter()
+        self.counts.append(value.numel())
+
+    def end(self) -> None:
+        return None
+
+
+@dataclass
+class _Run:
+    """One call of ``generate``, counted.
+
+    ``fed`` holds the rows of every target pass: the prompt and its first candidates, then root and candidates.
+    """
+
+    prompt_tokens: int
+    fed: list[torch.Tensor] = field(default_factory=list)
+    clock: _Clock = field(default_factory=_Clock)
+    token_ids: list[int] = field(default_factory=list)
+    finish_reason: str = "length"
+    draft_passes: int = 0
+    started: float = 0.0
+    finished: float = 0.0
+
+    @property
+    def tokens_of_pass(self) -> list[int]:
+        return self.clock.counts[1:]
+
+    @property
+    def prefill_seconds(self) -> float:
+        return (self.clock.first or self.finished) - self.started
+
+    @property
+    def decode_seconds(self) -> float:
+        return self.finished - (self.clock.first or self.finished)
+
+    def _drafts(self) -> Iterator[list[int]]:
+        for number, rows in enumerate(self.fed):
+            committed = self.prompt_tokens if number == 0 else 1
+            yield [int(token) for token in rows[0, committed:].tolist()]
+
+    def drafted_nodes(self) -> int:
+        return sum(len(draft) for draft in self._drafts())
+
+    def accepted_drafts(self) -> int:
+        accepted = start = 0
+        for draft, count in zip(self._drafts(), self.tokens_of_pass, strict=True):
+            for drafted, token in zip(draft, self.token_ids[start : start + count], strict=False):
+                if drafted != token:
+                    break
+                accepted += 1
+            start += count
+        return accepted
