@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from specexp.context import Context
 from specexp.tree import TokenTree, TreeShape
+
+if TYPE_CHECKING:  # torch takes seconds, and parts are checked before a model is needed
+    import torch
 
 
 @dataclass(slots=True)
