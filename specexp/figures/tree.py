@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.collections import LineCollection
+from matplotlib.collections import PathCollection
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle
+from matplotlib.path import Path
 from numpy.typing import NDArray
 
 from specexp.tree import RankPath, TreeShape
@@ -20,6 +23,7 @@ EDGE = "#9aa7b2"
 UNMEASURED = "#dfe7ee"
 ROOT = "#22303c"
 COLOURS = "YlGnBu"
+PLATE = {"boxstyle": "square,pad=0.05", "facecolor": "white", "edgecolor": "none"}
 
 
 def draw_tree(
@@ -27,8 +31,8 @@ def draw_tree(
 ) -> Figure:
     """Draw a tree, one row a depth, the root on top, best candidates to the left.
 
-    Every node shows the rank of its candidate, from 0. With hit rates, its colour and the percentage below it say in
-    what share of the steps the target accepted it; nodes without a rate stay pale.
+    Every node shows the rank of its candidate, from 0. With hit rates, its colour and the percentage below it
+    say in what share of the steps the target accepted it; nodes without a rate stay pale.
 
     Args:
         shape: the tree, from 1 to some hundred nodes.
@@ -44,31 +48,32 @@ def draw_tree(
         4
     """
     x = lay_out(shape)  # [n + 1] in node widths
-    width = float(x.max()) + 1
+    width = float(x.max()) + 1.4
     inches = float(np.clip(0.46 * width, 5.0, 18.0))
     unit = inches / max(width, 5.0 / 0.46)  # inches of one node width
     row_height = max(0.95, 1.7 * unit) / unit  # node widths between depths
-    top = 0.75 + 0.2
+    top = 0.85
     height = shape.max_depth * row_height * unit + 2 * 0.45 + top
     figure = Figure(figsize=(inches, height), dpi=160)
     FigureCanvasAgg(figure)
     axes = figure.add_axes((0.0, 0.0, 1.0, 1.0 - top / height))
     slack = max(inches / unit - width, 0.0) / 2
-    axes.set_xlim(-0.5 - slack, width - 0.5 + slack)
+    axes.set_xlim(-0.7 - slack, width - 0.7 + slack)
     axes.set_ylim(-shape.max_depth * row_height - 0.45 / unit, 0.45 / unit)
     axes.set_aspect("equal")
     axes.axis("off")
 
-    y = -row_height * shape.depths
-    _draw_edges(axes, shape, x, y, hit_rates)
-    _draw_nodes(axes, shape, x, y, hit_rates, unit)
-    _draw_heading(figure, shape, hit_rates, title, height)
+    y = (-row_height * shape.depths).astype(np.float64)
+    rates = hit_rates or {}
+    _draw_edges(axes, shape, x, y, rates)
+    _draw_nodes(axes, shape, x, y, rates, unit)
+    _draw_heading(figure, shape, rates, title, height)
     return figure
 
 
 def lay_out(shape: TreeShape) -> NDArray[np.float64]:
-    """``[n + 1]`` horizontal place of every row: leaves one apart in depth-first order, parents above their middle."""
-    x = np.zeros(shape.parents.size)
+    """``[n + 1]`` horizontal place of every row: leaves one apart, depth first, parents in the middle."""
+    x = np.zeros(shape.parents.size, dtype=np.float64)
     leaves = 0
     for row in shape.depth_first:
         if not shape.children[row]:
@@ -81,18 +86,29 @@ def lay_out(shape: TreeShape) -> NDArray[np.float64]:
     return x
 
 
+def percent(rate: float) -> str:
+    """Write a share in few characters: ``0.613`` as ``61%``, ``0.004`` as ``.4%``."""
+    if 0.0005 <= rate < 0.01:
+        return f"{100 * rate:.1f}%".removeprefix("0")
+    return f"{100 * rate:.0f}%"
+
+
 def _draw_edges(
     axes: Axes,
     shape: TreeShape,
     x: NDArray[np.float64],
     y: NDArray[np.float64],
-    hit_rates: Mapping[RankPath, float] | None,
+    hit_rates: Mapping[RankPath, float],
 ) -> None:
-    rows = range(1, shape.parents.size)
-    lines = [[(x[shape.parents[row]], y[shape.parents[row]]), (x[row], y[row])] for row in rows]
-    rates = [(hit_rates or {}).get(shape.rank_paths[row], 0.0) for row in rows]
+    curves, widths = [], []
+    for row in range(1, shape.parents.size):
+        parent = shape.parents[row]
+        middle = y[row] + 0.62 * (y[parent] - y[row])  # a straight edge would cross the nodes beside its own
+        points = [(x[parent], y[parent]), (x[parent], middle), (x[row], middle), (x[row], y[row])]
+        curves.append(Path(points, [Path.MOVETO, Path.CURVE4, Path.CURVE4, Path.CURVE4]))
+        widths.append(0.8 + 3.0 * hit_rates.get(shape.rank_paths[row], 0.0))
     axes.add_collection(
-        LineCollection(lines, colors=EDGE, linewidths=[0.8 + 3.0 * rate for rate in rates], zorder=1)
+        PathCollection(curves, facecolors="none", edgecolors=EDGE, linewidths=widths, zorder=1)
     )
 
 
@@ -101,61 +117,38 @@ def _draw_nodes(
     shape: TreeShape,
     x: NDArray[np.float64],
     y: NDArray[np.float64],
-    hit_rates: Mapping[RankPath, float] | None,
+    hit_rates: Mapping[RankPath, float],
     unit: float,
 ) -> None:
-    from matplotlib import colormaps
-
-    colours = colormaps[COLOURS]
-    scale = PowerNorm(0.5, vmin=0.0, vmax=max([0.05, *(hit_rates or {}).values()]))
+    scale = PowerNorm(0.5, vmin=0.0, vmax=max([0.05, *hit_rates.values()]))
     radius = min(0.4, 0.17 / unit)
-    points = float(np.clip(radius * unit * 72 * 0.95, 4.5, 10.0))
+    points = float(np.clip(radius * unit * 68, 4.5, 10.0))
     for row, path in enumerate(shape.rank_paths):
-        rate = hit_rates.get(path) if hit_rates is not None and row else None
-        face = ROOT if row == 0 else UNMEASURED if rate is None else colours(scale(rate))
-        dark = row == 0 or (rate is not None and float(scale(rate)) > 0.6)
+        rate = hit_rates.get(path) if row else None
+        face = ROOT if row == 0 else UNMEASURED if rate is None else colormaps[COLOURS](scale(rate))
+        ink = "white" if row == 0 or (rate is not None and float(scale(rate)) > 0.6) else INK
         axes.add_patch(
-            Circle((x[row], y[row]), radius, facecolor=face, edgecolor=INK, linewidth=0.6, zorder=2)
+            Circle((x[row], y[row]), radius, facecolor=face, edgecolor=INK, linewidth=0.6, zorder=3)
         )
-        label = "root" if row == 0 else str(path[-1])
-        size = points * 0.72 if row == 0 else points
-        axes.text(
-            x[row],
-            y[row],
-            label,
-            ha="center",
-            va="center_baseline",
-            fontsize=size,
-            zorder=3,
-            color="w" if dark else INK,
-        )
+        label, size = (str(path[-1]), points) if row else ("root", 0.72 * points)
+        style: dict[str, Any] = {"ha": "center", "zorder": 4, "va": "center_baseline"}
+        axes.text(x[row], y[row], label, fontsize=size, color=ink, **style)
         if rate is not None:
-            place = (x[row], y[row] - radius * 1.25)
-            axes.text(
-                *place, percent(rate), ha="center", va="top", fontsize=points * 0.72, color=INK, zorder=3
-            )
-
-
-def percent(rate: float) -> str:
-    """Write a share in at most three characters and a sign: ``0.613`` as ``61%``, ``0.004`` as ``.4%``."""
-    if 0.0 < rate < 0.01:
-        return f"{100 * rate:.1f}%".removeprefix("0") if rate >= 0.0005 else "~0"
-    return f"{100 * rate:.0f}%"
+            style = {"ha": "center", "zorder": 2, "va": "top", "bbox": PLATE}
+            place = y[row] - 1.3 * radius
+            axes.text(x[row], place, percent(rate), fontsize=0.72 * points, color=INK, **style)
 
 
 def _draw_heading(
-    figure: Figure,
-    shape: TreeShape,
-    hit_rates: Mapping[RankPath, float] | None,
-    title: str | None,
-    height: float,
+    figure: Figure, shape: TreeShape, hit_rates: Mapping[RankPath, float], title: str | None, height: float
 ) -> None:
-    facts = f"{shape.num_nodes} nodes, depth {shape.max_depth}; a node's number is its candidate's rank"
+    facts = f"{shape.num_nodes} node{'s' * (shape.num_nodes != 1)}, depth {shape.max_depth}"
+    legend = "number: rank of the candidate"
     if hit_rates:
-        facts += ", below it the share of steps that accept it"
-        mean = 1 + sum(hit_rates.get(path, 0.0) for path in shape.rank_paths[1:])
-        facts += f"\n{mean:.2f} tokens per step with the bonus token"
-    figure.text(
-        0.02, 1 - 0.12 / height, title or "Draft tree", va="top", fontsize=12, color=INK, weight="bold"
-    )
-    figure.text(0.02, 1 - 0.40 / height, facts, va="top", fontsize=8, color=INK, linespacing=1.4)
+        tokens = 1 + sum(hit_rates.get(path, 0.0) for path in shape.rank_paths[1:])
+        facts += f", {tokens:.2f} tokens per step (bonus token included)"
+        legend += "; percentage: share of steps that accept it"
+    text: dict[str, Any] = {"va": "top", "color": INK, "linespacing": 1.4}
+    left = 0.14 / figure.get_figwidth()
+    figure.text(left, 1 - 0.12 / height, title or "Draft tree", fontsize=12, weight="bold", **text)
+    figure.text(left, 1 - 0.40 / height, f"{facts}\n{legend}", fontsize=8, **text)

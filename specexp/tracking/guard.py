@@ -29,8 +29,8 @@ class Guard:
         try:
             yield
         # The one broad except of the package: what wandb raises (its own errors, those of sockets, disks,
-        # Pillow, a dead service process) is not a closed set, and none of it is worth an hour of measuring. The
-        # records, the journal and the artifact are written by specexp itself, so nothing is lost.
+        # Pillow, a dead service process) is not a closed set, and none of it is worth an hour of measuring.
+        # The records, the journal and the artifact are written by specexp itself, so nothing is lost.
         except Exception as error:
             self.failures[what] = self.failures.get(what, 0) + 1
             if self.failures[what] == 1:

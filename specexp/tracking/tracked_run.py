@@ -38,7 +38,8 @@ class TrackedRun:
     """A run of W&B that may be missing, and whose failures never reach the caller.
 
     As a context manager it finishes itself and lets the caller's exceptions pass; ``state`` in the summary
-    then says ``complete``, or ``failed`` with the ``reason``, unless :meth:`summary` has set it (a pruned trial).
+    then says ``complete``, or ``failed`` with the ``reason``, unless :meth:`summary` has set it (a pruned
+    trial).
 
     Args:
         run: the run, or None where there is none (mode ``disabled``, or W&B failed to start it).
