@@ -1,0 +1,145 @@
+"""What every kind of artifact has: provenance, metrics, fingerprint, payloads, and parts ready to compose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from specexp.artifacts.error import ArtifactError
+from specexp.artifacts.fingerprint import Fingerprint, fingerprint, first_difference
+from specexp.artifacts.manifest import Manifest
+from specexp.artifacts.parts import PARTS, Parts, check_parts, instantiate
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from specexp.builders import TreeBuilder
+    from specexp.controllers import Controller
+    from specexp.decoder import Decoder
+    from specexp.drafters import Drafter
+    from specexp.models.language_model import LanguageModel
+    from specexp.verifiers import Verifier
+
+
+class Artifact:
+    """A result of a study that a deployment loads. A further kind is one file in ``specexp/artifacts/kinds``.
+
+    Subclasses name their payloads, check their content in :meth:`read`, and override the parts they hold.
+    Iterating gives the parts, so ``Decoder(target, *artifact)`` decodes with it.
+
+    Args:
+        manifest: the checked ``artifact.json``.
+        payloads: content by file name: JSON values, or arrays by name for safetensors.
+        folder: where it lies.
+
+    Raises:
+        ArtifactError: a payload holds something else than the kind promises.
+
+    Attributes:
+        kind: e.g. ``static-tree``; the module's name with dashes.
+        required: payload files that must be there.
+        optional: payload files that may be.
+    """
+
+    kind: ClassVar[str]
+    required: ClassVar[tuple[str, ...]]
+    optional: ClassVar[tuple[str, ...]] = (PARTS,)
+
+    def __init__(self, manifest: Manifest, payloads: Mapping[str, Any], folder: Path) -> None:
+        self.folder = folder
+        self.name = manifest.name
+        self.provenance = manifest.provenance
+        self.fingerprint: Fingerprint = manifest.fingerprint
+        self.part_specs: dict[str, Any] = {}
+        if PARTS in payloads:
+            self.part_specs = check_parts(payloads[PARTS], self._where(PARTS))
+        self.read(payloads)
+
+    def read(self, payloads: Mapping[str, Any]) -> None:
+        """Check the kind's own payloads and keep what they hold."""
+        raise NotImplementedError
+
+    @property
+    def metrics(self) -> dict[str, dict[str, Any]]:
+        """Measured figures by name, each with ``value`` and, where known, an interval ``low``, ``high``."""
+        metrics: dict[str, dict[str, Any]] = self.provenance["metrics"]
+        return metrics
+
+    @property
+    def parts(self) -> Parts:
+        """Drafter, builder, verifier and controller for ``Decoder(target, *artifact.parts)``.
+
+        They are made once for each loaded artifact, so decoders made from it share what they learn.
+
+        Raises:
+            ArtifactError: the artifact records no drafter or builder, or a recorded part cannot be made.
+        """
+        return Parts(self.drafter, self.builder, self.verifier, self.controller)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.parts)
+
+    @cached_property
+    def drafter(self) -> Drafter:
+        """The drafter it was tuned with."""
+        drafter: Drafter = self._needed("drafter")
+        return drafter
+
+    @cached_property
+    def builder(self) -> TreeBuilder:
+        """The builder it was tuned with."""
+        builder: TreeBuilder = self._needed("builder")
+        return builder
+
+    @cached_property
+    def verifier(self) -> Verifier | None:
+        """The verifier it was tuned with; None where none is recorded, which decodes greedily."""
+        verifier: Verifier | None = self._made("verifier")
+        return verifier
+
+    @cached_property
+    def controller(self) -> Controller | None:
+        """The controller it was tuned with; None where none is recorded."""
+        controller: Controller | None = self._made("controller")
+        return controller
+
+    def check(
+        self, model: PreTrainedModel | None = None, tokenizer: PreTrainedTokenizerBase | None = None
+    ) -> None:
+        """Refuse a model or tokenizer other than the recorded one; what was not recorded is not compared.
+
+        Raises:
+            ArtifactError: the first field that differs, with both values.
+        """
+        difference = first_difference(self.fingerprint, fingerprint(model, tokenizer))
+        if difference is not None:
+            raise ArtifactError(f"{self.folder}: {difference}")
+
+    def decoder(self, target: PreTrainedModel | LanguageModel) -> Decoder:
+        """A decoder for the model this artifact belongs to.
+
+        Raises:
+            ArtifactError: it belongs to another model. ``Decoder(target, *artifact.parts)`` does not ask.
+        """
+        from specexp.decoder import Decoder
+        from specexp.models.language_model import LanguageModel
+
+        self.check(target.model if isinstance(target, LanguageModel) else target)
+        return Decoder(target, *self.parts)
+
+    def _needed(self, family: str) -> Any:
+        part = self._made(family)
+        if part is None:
+            raise ArtifactError(
+                f"{self.folder}: the artifact records no {family}: give Decoder one of your own"
+            )
+        return part
+
+    def _made(self, family: str) -> Any:
+        spec = self.part_specs.get(family)
+        return None if spec is None else instantiate(family, spec, self._where(PARTS))
+
+    def _where(self, file: str) -> str:
+        return f"{self.folder}: {file}"

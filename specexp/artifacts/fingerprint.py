@@ -1,0 +1,74 @@
+"""Whether an artifact belongs to a model and a tokenizer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from specexp.artifacts.manifest import canonical_json, sha256
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+Fingerprint = dict[str, dict[str, Any]]
+_SPECIAL = (
+    "bos_token_id",
+    "eos_token_id",
+    "unk_token_id",
+)  # a pad token is often set by the user, so it is left out
+_SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "tie_word_embeddings",
+)
+
+
+def fingerprint(
+    model: PreTrainedModel | None = None, tokenizer: PreTrainedTokenizerBase | None = None
+) -> Fingerprint:
+    """What tells one tokenizer, and one model architecture, from another.
+
+    The tokenizer's part is a hash of its vocabulary and its special ids; the model's the sizes of its
+    configuration, which dtype, device and the version of ``transformers`` leave alone: a fine-tuned model is
+    no foreign model.
+
+    Args:
+        model: the target.
+        tokenizer: its tokenizer.
+    """
+    sections: Fingerprint = {}
+    if tokenizer is not None:
+        vocabulary = tokenizer.get_vocab()
+        sections["tokenizer"] = {
+            "vocabulary_sha256": sha256(canonical_json(vocabulary)),
+            "vocabulary_size": len(vocabulary),
+            **{key: getattr(tokenizer, key, None) for key in _SPECIAL},
+        }
+    if model is not None:
+        text = model.config.get_text_config()
+        sizes = {key: getattr(text, key, None) for key in _SIZES}
+        sections["model"] = {"model_type": text.model_type, **sizes}
+    return sections
+
+
+def first_difference(recorded: Fingerprint, given: Fingerprint) -> str | None:
+    """The first recorded entry that ``given`` contradicts, as a clause; None if there is none.
+
+    Sections or entries that one side does not have are not compared.
+    """
+    for section, entries in given.items():
+        known = recorded.get(section, {})
+        for key, value in entries.items():
+            if key in known and known[key] != value:
+                return (
+                    f"fingerprint.{section}.{key} is {_short(known[key])} and the given {section}'s "
+                    f"{_short(value)}: the artifact belongs to another {section}"
+                )
+    return None
+
+
+def _short(value: Any) -> str:
+    return f"{value[:12]}..." if isinstance(value, str) and len(value) > 24 else repr(value)

@@ -1,0 +1,1 @@
+"""Formats that deployments read: one file and one class each, found by the file's name."""

@@ -1,0 +1,55 @@
+"""A tuned tree: rank paths, and the parts it was tuned with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from specexp.artifacts.artifact import Artifact
+from specexp.artifacts.error import ArtifactError
+from specexp.tree import TreeShape
+
+if TYPE_CHECKING:
+    from specexp.builders import TreeBuilder
+
+TREE = "tree.json"
+
+
+class StaticTreeArtifact(Artifact):
+    """``tree.json``: rank paths as Medusa and EAGLE list them, e.g. ``[[0], [1], [0, 0]]``, without the root.
+
+    Attributes:
+        rank_paths: the paths, sorted by length, then rank.
+    """
+
+    kind = "static-tree"
+    required = (TREE,)
+
+    def read(self, payloads: Mapping[str, Any]) -> None:
+        """The paths must be lists of ranks, each with its prefixes."""
+        paths = payloads[TREE]
+        where = self._where(TREE)
+        if not isinstance(paths, list) or not paths:
+            raise ArtifactError(
+                f"{where} is no list of rank paths; one such as [[0], [1], [0, 0]] is expected"
+            )
+        for index, path in enumerate(paths):
+            if not isinstance(path, list) or not all(
+                type(rank) is int and 0 <= rank < 2**31 for rank in path
+            ):
+                raise ArtifactError(
+                    f"{where}: entry {index} is no rank path; a list of integers from 0 is expected"
+                )
+        try:
+            shape = TreeShape.from_rank_paths(paths)
+        except ValueError as error:
+            raise ArtifactError(f"{where}: {error}") from error
+        self.rank_paths = [list(path) for path in shape.rank_paths[1:]]
+
+    @cached_property
+    def builder(self) -> TreeBuilder:
+        """The tree itself, whichever builder found it."""
+        from specexp.builders import StaticTree
+
+        return StaticTree(self.rank_paths)

@@ -1,0 +1,207 @@
+"""``artifact.json``: what an artifact is, where it comes from, and the hashes of its payloads."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from specexp.artifacts.error import ArtifactError
+
+SCHEMA_VERSION = 1
+MANIFEST = "artifact.json"
+_PAYLOAD_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\.(json|safetensors)")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_PROVENANCE: dict[str, tuple[type, ...]] = {
+    "study": (str, type(None)),
+    "trial": (int, type(None)),
+    "command": (str, type(None)),
+    "git_commit": (str, type(None)),
+    "packages": (dict,),
+    "device": (str, type(None)),
+    "config": (dict, type(None)),
+    "metrics": (dict,),
+}
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The checked content of an ``artifact.json``.
+
+    Attributes:
+        kind: e.g. ``static-tree``.
+        name: what the artifact is called, by default its study.
+        created: UTC time, ISO 8601.
+        provenance: study, trial, command, git commit, package versions, device, resolved config, metrics.
+        fingerprint: of the tokenizer and the model, by section; empty where none was recorded.
+        payloads: file name to ``{"sha256": ..., "bytes": ...}``.
+    """
+
+    kind: str
+    name: str
+    created: str
+    provenance: dict[str, Any]
+    fingerprint: dict[str, dict[str, Any]]
+    payloads: dict[str, dict[str, Any]]
+
+    def to_json(self) -> bytes:
+        """The file: the fields, the schema version, and the hash of all of them."""
+        fields: dict[str, Any] = {"schema_version": SCHEMA_VERSION, **asdict(self)}
+        fields["sha256"] = sha256(canonical_json(fields))
+        return (json.dumps(fields, indent=2, allow_nan=False) + "\n").encode()
+
+    @classmethod
+    def from_json(cls, data: bytes, label: str) -> Manifest:
+        """Check and read the file.
+
+        Args:
+            data: its bytes.
+            label: folder, for messages.
+
+        Raises:
+            ArtifactError: one sentence that names the folder and the field.
+        """
+        where = f"{label}: {MANIFEST}"
+        fields = read_json(data, where)
+        if not isinstance(fields, dict):
+            raise ArtifactError(f"{where} holds {_type_name(fields)}; an object is expected")
+        version = _field(fields, "schema_version", (int,), where)
+        if version != SCHEMA_VERSION:
+            raise ArtifactError(
+                f"{where}: schema_version is {version}; this specexp reads version {SCHEMA_VERSION}"
+            )
+        manifest = cls(
+            kind=_field(fields, "kind", (str,), where),
+            name=_field(fields, "name", (str,), where),
+            created=_field(fields, "created", (str,), where),
+            provenance=_field(fields, "provenance", (dict,), where),
+            fingerprint=_field(fields, "fingerprint", (dict,), where),
+            payloads=_field(fields, "payloads", (dict,), where),
+        )
+        manifest._check_provenance(where)
+        manifest._check_fingerprint(where)
+        manifest._check_payloads(where)
+        recorded = _field(fields, "sha256", (str,), where)
+        rest = {key: value for key, value in fields.items() if key != "sha256"}
+        try:
+            same = sha256(canonical_json(rest)) == recorded
+        except (ValueError, RecursionError) as error:
+            raise ArtifactError(f"{where} holds a value that JSON does not allow ({error})") from error
+        if not same:
+            raise ArtifactError(
+                f"{where}: sha256 does not match the other fields: the file was changed or damaged"
+            )
+        return manifest
+
+    def _check_provenance(self, where: str) -> None:
+        for key, types in _PROVENANCE.items():
+            _field(self.provenance, key, types, where, "provenance.")
+        for package, version in self.provenance["packages"].items():
+            if not isinstance(version, str):
+                _wrong(where, f"provenance.packages.{package}", version, "a string")
+        for name, metric in self.provenance["metrics"].items():
+            field = f"provenance.metrics.{name}"
+            if not isinstance(metric, dict):
+                _wrong(where, field, metric, "an object with a value")
+            if not _is_number(metric.get("value")):
+                _wrong(where, f"{field}.value", metric.get("value"), "a number")
+            for end in ("low", "high"):
+                if metric.get(end) is not None and not _is_number(metric[end]):
+                    _wrong(where, f"{field}.{end}", metric[end], "a number or null")
+
+    def _check_fingerprint(self, where: str) -> None:
+        for section, entries in self.fingerprint.items():
+            if section not in ("tokenizer", "model"):
+                raise ArtifactError(f"{where}: fingerprint has the unknown section {section!r}")
+            if not isinstance(entries, dict):
+                _wrong(where, f"fingerprint.{section}", entries, "an object")
+            for key, value in entries.items():
+                if isinstance(value, (dict, list)):
+                    _wrong(where, f"fingerprint.{section}.{key}", value, "a single value")
+
+    def _check_payloads(self, where: str) -> None:
+        for name, entry in self.payloads.items():
+            field = f"payloads.{name}"
+            if not _PAYLOAD_NAME.fullmatch(name) or name == MANIFEST:
+                raise ArtifactError(
+                    f"{where}: payloads names {name!r}; a plain *.json or *.safetensors name is expected"
+                )
+            if not isinstance(entry, dict):
+                _wrong(where, field, entry, "an object")
+            digest = _field(entry, "sha256", (str,), where, f"{field}.")
+            if not _SHA256.fullmatch(digest):
+                _wrong(where, f"{field}.sha256", digest, "64 hexadecimal digits")
+            if _field(entry, "bytes", (int,), where, f"{field}.") < 0:
+                _wrong(where, f"{field}.bytes", entry["bytes"], "a size")
+
+
+def sha256(data: bytes) -> str:
+    """Hexadecimal SHA-256."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def canonical_json(value: Any) -> bytes:
+    """One spelling for one value: what hashes are taken of."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def read_json(data: bytes, where: str) -> Any:
+    """Parse UTF-8 JSON.
+
+    Raises:
+        ArtifactError: it is none; ``where`` names the file.
+    """
+    try:
+        return json.loads(data.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ArtifactError(f"{where} is not JSON ({error})") from error
+
+
+def read_bytes(path: Path, where: str) -> bytes:
+    """Read a file of an artifact.
+
+    Raises:
+        ArtifactError: it is missing or cannot be read; ``where`` names it.
+    """
+    try:
+        return path.read_bytes()
+    except FileNotFoundError as error:
+        raise ArtifactError(f"{where} is missing") from error
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ArtifactError(f"{where} cannot be read ({reason})") from error
+
+
+def _field(fields: Mapping[str, Any], key: str, types: tuple[type, ...], where: str, prefix: str = "") -> Any:
+    if key not in fields:
+        raise ArtifactError(f"{where} has no field {prefix + key!r}")
+    value = fields[key]
+    if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+        _wrong(where, prefix + key, value, " or ".join(_NAMES[each] for each in types))
+    return value
+
+
+def _wrong(where: str, field: str, value: Any, expected: str) -> NoReturn:
+    raise ArtifactError(f"{where}: {field} is {_type_name(value)}; {expected} is expected")
+
+
+def _type_name(value: Any) -> str:
+    return "true or false" if isinstance(value, bool) else _NAMES.get(type(value), repr(value))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+_NAMES: dict[type, str] = {
+    str: "a string",
+    int: "an integer",
+    float: "a number",
+    dict: "an object",
+    list: "a list",
+    type(None): "null",
+}

@@ -1,0 +1,186 @@
+"""Writing and loading artifacts; whatever is written was first read back by the loader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specexp.artifacts import kinds
+from specexp.artifacts.artifact import Artifact
+from specexp.artifacts.error import ArtifactError
+from specexp.artifacts.fingerprint import Fingerprint
+from specexp.artifacts.kinds.adjacency_matrix import AdjacencyMatrixArtifact
+from specexp.artifacts.kinds.static_tree import StaticTreeArtifact
+from specexp.artifacts.manifest import MANIFEST, Manifest, canonical_json, read_bytes, read_json, sha256
+from specexp.artifacts.plugins import class_in, names_in, nearest
+from specexp.artifacts.provenance import complete_provenance
+from specexp.artifacts.versions import resolve, set_alias, write_version
+from specexp.artifacts.wandb_reference import PREFIX, download
+
+AnyArtifact = TypeVar("AnyArtifact", bound=Artifact)
+
+
+def save_artifact(
+    folder: str | Path,
+    kind: str,
+    payloads: Mapping[str, Any],
+    provenance: Mapping[str, Any] | None = None,
+    fingerprint: Fingerprint | None = None,
+    *,
+    name: str | None = None,
+    aliases: Iterable[str] = ("latest", "best"),
+) -> Artifact:
+    """Write the next version below ``folder``, whole or not at all, and let the aliases name it.
+
+    Args:
+        folder: e.g. ``artifacts/tree_shape``; the version becomes ``artifacts/tree_shape/v1``, ``v2``, ...
+        kind: ``static-tree`` or ``adjacency-matrix``.
+        payloads: content by file name. ``static-tree``: ``tree.json`` (rank paths) and optionally
+            ``parts.json`` (``{"drafter": {"class_path": ..., "init_args": {...}}, "builder": ..., ...}``);
+            ``adjacency-matrix``: ``matrix.safetensors`` (``TokenRecycling.state_dict()``) and optionally
+            ``parts.json``.
+        provenance: any of study, trial, command, device, config, ``metrics`` (a number, or ``{"value", "low",
+            "high"}``, by name) and whatever else explains the result; commit and package versions are added.
+        fingerprint: of :func:`specexp.artifacts.fingerprint`; without one nothing is compared on loading.
+        name: of the artifact; the folder's name if None.
+        aliases: names that mean this version from now on.
+
+    Returns:
+        The artifact as loaded back, its :attr:`folder` being the version's.
+
+    Raises:
+        ArtifactError: the content is not what the kind promises, or it cannot be written; nothing is left
+            behind.
+
+    Example:
+        >>> save_artifact("artifacts/tree", "static-tree", {"tree.json": [[0], [0, 0]]})  # doctest: +SKIP
+    """
+    folder = Path(folder)
+    chosen = _kind(kind, f"{folder}")
+    files: dict[str, bytes] = {}
+    for file, content in payloads.items():
+        files[file] = _encode(file, content, f"{folder}: {file}")
+    try:
+        manifest = Manifest(
+            kind=kind,
+            name=name or folder.name,
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            provenance=complete_provenance(provenance or {}),
+            fingerprint=dict(fingerprint or {}),
+            payloads={file: {"sha256": sha256(data), "bytes": len(data)} for file, data in files.items()},
+        )
+        files[MANIFEST] = manifest.to_json()
+    except (TypeError, ValueError) as error:
+        raise ArtifactError(
+            f"{folder}: provenance or fingerprint cannot be written as JSON ({error})"
+        ) from error
+    _decode(chosen, Manifest.from_json(files[MANIFEST], str(folder)), files, folder)
+    version = write_version(folder, files)
+    for alias in aliases:
+        set_alias(folder, alias, version.name)
+    return load_artifact(version)
+
+
+def load_artifact(path_or_reference: str | Path) -> Artifact:
+    """Load an artifact and check all of it: schema, kind, every hash, every payload.
+
+    Args:
+        path_or_reference: folder of a version (``artifacts/tree_shape/v2``), an alias of one
+            (``artifacts/tree_shape/best``), the folder of versions, or ``wandb:entity/project/name:alias``.
+
+    Raises:
+        ArtifactError: one sentence that names the folder and the field.
+
+    Example:
+        >>> artifact = load_artifact("artifacts/tree_shape/best")  # doctest: +SKIP
+        >>> Decoder(pair.target, *artifact.parts)  # doctest: +SKIP
+    """
+    if str(path_or_reference).startswith(PREFIX):
+        folder = resolve(download(str(path_or_reference)))
+    else:
+        folder = resolve(Path(path_or_reference))
+    manifest = Manifest.from_json(read_bytes(folder / MANIFEST, f"{folder}: {MANIFEST}"), str(folder))
+    chosen = _kind(manifest.kind, f"{folder}: {MANIFEST}")
+    files = {file: read_bytes(folder / file, f"{folder}: payload {file}") for file in manifest.payloads}
+    for file, entry in manifest.payloads.items():
+        if len(files[file]) != entry["bytes"]:
+            size = f"{len(files[file])} bytes long, {entry['bytes']} are recorded"
+            raise ArtifactError(f"{folder}: payload {file} is {size}: it was changed or truncated")
+        if sha256(files[file]) != entry["sha256"]:
+            raise ArtifactError(
+                f"{folder}: payload {file} does not have the recorded sha256: it was changed or damaged"
+            )
+    return _decode(chosen, manifest, files, folder)
+
+
+def load_rank_paths(path_or_reference: str | Path) -> list[list[int]]:
+    """The rank paths of a ``static-tree`` artifact.
+
+    Raises:
+        ArtifactError: as :func:`load_artifact`, or it is of another kind.
+    """
+    return _load(StaticTreeArtifact, path_or_reference).rank_paths
+
+
+def load_adjacency_matrix(path_or_reference: str | Path) -> NDArray[np.int32]:
+    """``[V, k]`` matrix of an ``adjacency-matrix`` artifact.
+
+    Raises:
+        ArtifactError: as :func:`load_artifact`, or it is of another kind.
+    """
+    return _load(AdjacencyMatrixArtifact, path_or_reference).matrix
+
+
+def _kind(kind: str, where: str) -> type[Artifact]:
+    try:
+        return class_in(kinds, kind, Artifact)
+    except LookupError as error:
+        raise ArtifactError(f"{where}: kind {kind!r} is not known{nearest(kind, names_in(kinds))}") from error
+
+
+def _decode(kind: type[Artifact], manifest: Manifest, files: Mapping[str, bytes], folder: Path) -> Artifact:
+    """Parse the payloads and let the kind check them."""
+    for file in kind.required:
+        if file not in manifest.payloads:
+            raise ArtifactError(f"{folder}: payloads has no {file!r}, which a {kind.kind} needs")
+    for file in manifest.payloads:
+        if file not in (*kind.required, *kind.optional):
+            hint = nearest(file, (*kind.required, *kind.optional))
+            raise ArtifactError(f"{folder}: payloads has {file!r}, which a {kind.kind} does not hold{hint}")
+    content = {file: _parse(file, files[file], f"{folder}: {file}") for file in manifest.payloads}
+    return kind(manifest, content, folder)
+
+
+def _parse(file: str, data: bytes, where: str) -> Any:
+    if file.endswith(".json"):
+        return read_json(data, where)
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    try:
+        return load(data)
+    except (SafetensorError, KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise ArtifactError(f"{where} is not a whole safetensors file ({error})") from error
+
+
+def _encode(file: str, content: Any, where: str) -> bytes:
+    try:
+        if file.endswith(".json"):
+            return canonical_json(content) + b"\n"
+        from safetensors.numpy import save
+
+        return save({name: np.ascontiguousarray(array) for name, array in content.items()})
+    except (TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise ArtifactError(f"{where} cannot be written ({error})") from error
+
+
+def _load(kind: type[AnyArtifact], path_or_reference: str | Path) -> AnyArtifact:
+    artifact = load_artifact(path_or_reference)
+    if not isinstance(artifact, kind):
+        raise ArtifactError(f"{artifact.folder}: kind is {artifact.kind!r}; {kind.kind!r} is expected here")
+    return artifact

@@ -1,0 +1,209 @@
+"""A tuned composition inside Hugging Face's own ``model.generate``.
+
+From a finished study to generated text::
+
+    import specexp
+    from specexp.deployment import custom_generate
+    pair = specexp.load_pair("stdlib")
+    fast = custom_generate(specexp.load_artifact("artifacts/tree_shape/best"))
+    ids = pair.tokenizer("def main(", return_tensors="pt").input_ids
+    print(pair.tokenizer.decode(pair.target.generate(ids, custom_generate=fast, max_new_tokens=64)[0]))
+
+``generate`` prepares its generation config, logits processors and stopping criteria as always; the loop is
+ours. The output is that of plain ``generate``: the same tokens under greedy decoding, exact samples with
+``do_sample=True``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+import torch
+from transformers import LogitsProcessorList, PreTrainedModel, StoppingCriteriaList
+from transformers.generation import EosTokenCriteria, GenerationConfig, MaxLengthCriteria
+
+from specexp.artifacts import Artifact, Parts
+from specexp.context import Context
+from specexp.decoder import Decoder, OutcomeObserver
+from specexp.models.language_model import LanguageModel
+from specexp.noise import gumbel
+from specexp.outcome import Outcome
+from specexp.tree import TokenTree
+from specexp.verifiers import Verdict, Verifier
+
+
+class CustomGenerate(Protocol):
+    """What ``model.generate(custom_generate=...)`` calls."""
+
+    def __call__(
+        self,
+        model: PreTrainedModel,
+        input_ids: torch.Tensor,
+        logits_processor: LogitsProcessorList,
+        stopping_criteria: StoppingCriteriaList,
+        generation_config: GenerationConfig,
+        seed: int | None = None,
+        **model_kwargs: Any,
+    ) -> torch.Tensor:
+        """Continue ``input_ids`` ``[1, p]``; returns ``[1, p + new]``."""
+        ...
+
+
+def custom_generate(artifact_or_parts: Artifact | Iterable[Any], seed: int | None = None) -> CustomGenerate:
+    """The callable for ``model.generate(input_ids, custom_generate=...)``.
+
+    It respects the whole generation config (``max_new_tokens``, ``max_length``, ``eos_token_id``,
+    ``do_sample``, ``temperature``, ``top_k``, ``top_p``, penalties, ``max_time``, given processors and
+    stopping criteria; ``stop_strings`` as a ``StopStringCriteria``, for ``generate`` keeps the tokenizer from
+    callables). The verifier of the artifact is replaced by what the generation config asks for. One KV cache
+    serves all calls with one model.
+
+    Args:
+        artifact_or_parts: an artifact, or drafter, builder and, optionally, verifier and controller.
+        seed: for ``do_sample=True``; ``model.generate(..., seed=7)`` overrides it. Without one each call
+            draws its seed from torch's generator, so ``torch.manual_seed`` repeats a run as it does for plain
+            ``generate``.
+
+    Raises:
+        ValueError: when called, what cannot be done here: batches, beams, ``return_dict_in_generate``, padded
+            or embedded prompts, a filled cache, or a model the artifact does not belong to; one sentence
+            each.
+
+    Example:
+        >>> model.generate(ids, custom_generate=custom_generate(artifact))  # doctest: +SKIP
+    """
+    artifact = artifact_or_parts if isinstance(artifact_or_parts, Artifact) else None
+    parts = Parts(*artifact_or_parts)
+    default_seed = seed
+    served: LanguageModel | None = None
+
+    def generate(
+        model: PreTrainedModel,
+        input_ids: torch.Tensor,  # [1, p]
+        logits_processor: LogitsProcessorList,
+        stopping_criteria: StoppingCriteriaList,
+        generation_config: GenerationConfig,
+        seed: int | None = None,
+        **model_kwargs: Any,
+    ) -> torch.Tensor:
+        nonlocal served
+        _check_request(input_ids, generation_config, model_kwargs)
+        if served is None or not _serves(served, model):
+            if artifact is not None:
+                artifact.check(model)
+            served = LanguageModel(model)
+        if seed is None:
+            seed = default_seed
+        if seed is None:
+            seed = int(torch.randint(2**62, ()).item()) if generation_config.do_sample else 0
+        verifier = ProcessedSampling(logits_processor, sample=bool(generation_config.do_sample))
+        decoder = Decoder(served, parts.drafter, parts.builder, verifier, parts.controller)
+        try:
+            new_tokens = decoder.generate(
+                input_ids,
+                max_new_tokens=generation_config.max_length - input_ids.shape[1],
+                eos_token_id=_eos_ids(generation_config),
+                seed=seed,
+                observers=_observers(stopping_criteria, input_ids),
+            ).token_ids
+        except _Stopped as stopped:
+            new_tokens = stopped.new_tokens
+        return torch.cat(
+            (input_ids, torch.tensor([new_tokens], dtype=torch.long, device=input_ids.device)), dim=1
+        )
+
+    return generate
+
+
+class ProcessedSampling(Verifier):
+    """Greedy or keyed sampling of scores that any of Hugging Face's logits processors have changed.
+
+    Every token of the output passes the processors once, in order, with the tokens before it, just as in
+    plain ``generate``: so penalties on repetition and processors with a memory work. With temperature, top-k
+    and top-p alone it is :class:`~specexp.verifiers.KeyedSampling`.
+
+    Args:
+        processors: applied in their order.
+        sample: add the keyed noise; otherwise the highest score wins.
+    """
+
+    def __init__(self, processors: LogitsProcessorList, *, sample: bool) -> None:
+        self.processors = processors
+        self.sample = sample
+
+    def verify(self, context: Context, tree: TokenTree, logits: torch.Tensor) -> Verdict:
+        """Walk down the tree along the tokens that plain decoding would choose."""
+        ids = torch.tensor([context.token_ids.tolist()] if self.processors else [[]], device=logits.device)
+        accepted: list[int] = []
+        row = 0
+        while True:
+            scores = self.processors(ids, logits[row].float()[None])[0]  # [V]
+            if self.sample:
+                noise = gumbel(context.target_noise_key, len(context) + len(accepted), scores.shape[0])
+                token = int((scores.cpu() + torch.from_numpy(noise)).argmax())
+            else:
+                token = int(scores.argmax())
+            child = tree.child_with_token(row, token)
+            if child is None:
+                return Verdict(tuple(accepted), token)
+            accepted.append(child)
+            row = child
+            if self.processors:
+                ids = torch.cat((ids, ids.new_tensor([[token]])), dim=1)
+
+
+class _Stopped(Exception):  # noqa: N818 - a message to the caller, no error
+    """A stopping criterion ended the output after these tokens."""
+
+    def __init__(self, new_tokens: list[int]) -> None:
+        super().__init__()
+        self.new_tokens = new_tokens
+
+
+def _observers(criteria: StoppingCriteriaList, input_ids: torch.Tensor) -> list[OutcomeObserver]:
+    """What asks the criteria after each token; length and EOS are the decoder's own business."""
+    others = StoppingCriteriaList(
+        criterion
+        for criterion in criteria
+        if not isinstance(criterion, (MaxLengthCriteria, EosTokenCriteria))
+    )
+
+    def ask(outcome: Outcome) -> None:
+        new_tokens = outcome.context.new_token_ids
+        before = len(new_tokens) - len(outcome.new_token_ids)
+        ids = torch.cat((input_ids, input_ids.new_tensor([new_tokens])), dim=1)
+        for count in range(before + 1, len(new_tokens) + 1):
+            if bool(others(ids[:, : input_ids.shape[1] + count], None).all()):
+                raise _Stopped(new_tokens[:count])
+
+    return [ask] if others else []
+
+
+def _serves(served: LanguageModel, model: PreTrainedModel) -> bool:
+    return served.model is model and served.device == model.device and served.dtype == model.dtype
+
+
+def _eos_ids(config: GenerationConfig) -> list[int]:
+    eos = config.eos_token_id
+    return [] if eos is None else [int(token) for token in torch.as_tensor(eos).flatten()]
+
+
+def _check_request(input_ids: torch.Tensor, config: GenerationConfig, model_kwargs: dict[str, Any]) -> None:
+    batch = input_ids.shape[0]
+    cache = model_kwargs.get("past_key_values")
+    problem = None
+    if config.num_beams is not None and config.num_beams > 1:
+        problem = f"num_beams={config.num_beams} is not supported: use num_beams=1"
+    elif batch != 1:
+        problem = f"a batch of {batch} is not supported: give one prompt and num_return_sequences=1"
+    elif config.return_dict_in_generate:
+        problem = "return_dict_in_generate=True is not supported: the token ids alone are returned"
+    elif input_ids.shape[1] == 0 or model_kwargs.get("inputs_embeds") is not None:
+        problem = "a prompt of embeddings is not supported: give input_ids with at least one token"
+    elif model_kwargs.get("attention_mask") is not None:
+        problem = "a prompt with masked (padding) tokens is not supported: give it unpadded"
+    elif cache is not None and cache.get_seq_length() > 0:
+        problem = "past_key_values that already hold tokens are not supported: leave them out"
+    if problem is not None:
+        raise ValueError(f"custom_generate of specexp: {problem}")
