@@ -117,7 +117,9 @@ class HuggingFaceArm(Arm):
             self._assistant_config.num_assistant_tokens_schedule = "constant"
             self._assistant_config.assistant_confidence_threshold = assistant_confidence_threshold
         self.eos = (
-            eos_of(tokenizer, target.generation_config.eos_token_id) if generation.stop_at_eos else frozenset()
+            eos_of(tokenizer, target.generation_config.eos_token_id)
+            if generation.stop_at_eos
+            else frozenset()
         )
 
     def decode(self, prompt: Prompt, sample: int = 0, max_new_tokens: int | None = None) -> PromptRecord:
@@ -160,7 +162,9 @@ class HuggingFaceArm(Arm):
     def _generate(self, asked: list[int], sequence: str, max_new_tokens: int | None) -> _Run:
         room = self._limit - len(asked)
         if room < 1:
-            raise ValueError(f"the prompt has {len(asked)} tokens and the model's context holds {self._limit}")
+            raise ValueError(
+                f"the prompt has {len(asked)} tokens and the model's context holds {self._limit}"
+            )
         wanted = max_new_tokens or self.generation.max_new_tokens
         run = _Run(len(asked))
         options: dict[str, Any] = {}

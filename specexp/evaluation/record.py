@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -177,12 +178,10 @@ def read_records(path: str | Path) -> list[PromptRecord]:
     return list(found.values())
 
 
-def _record(values: dict[str, object]) -> PromptRecord:
+def _record(values: dict[str, Any]) -> PromptRecord:
     values.pop("new_tokens", None)
-    difference = values.pop("difference")
-    lists = {name: tuple(values.pop(name)) for name in ("token_ids", "turn_tokens", "finish_reasons")}  # type: ignore[arg-type]
-    return PromptRecord(
-        **values,  # type: ignore[arg-type]
-        **lists,
-        difference=None if difference is None else Difference(**difference),  # type: ignore[arg-type]
-    )
+    for name in ("token_ids", "turn_tokens", "finish_reasons"):
+        values[name] = tuple(values[name])
+    if values["difference"] is not None:
+        values["difference"] = Difference(**values["difference"])
+    return PromptRecord(**values)
