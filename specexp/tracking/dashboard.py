@@ -1,0 +1,111 @@
+"""The W&B workspace that compares the runs of a study, kept as code."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from specexp.sequence import PHASES
+from specexp.tracking.names import (
+    DEPTH,
+    NODES,
+    PARAMETERS,
+    PHASE_PREFIX,
+    SPEEDUP,
+    TOKENS_PER_SECOND,
+    TOKENS_PER_STEP,
+    parameter_key,
+)
+
+if TYPE_CHECKING:
+    from wandb_workspaces.workspaces import Workspace
+
+TRIAL_TABLE = "trials"
+TREE_PICTURE = "tree"
+
+
+def build_dashboard(study: str, searched: Sequence[str], entity: str, project: str) -> Workspace:
+    """Build the workspace of a study; needs neither the network nor an account.
+
+    Args:
+        study: name of the study: the group its runs are filtered by.
+        searched: dotted keys of the search space, as in ``sweep.space``; an axis of the plot each.
+        entity: W&B entity that will own it.
+        project: W&B project of the runs.
+
+    Returns:
+        A ``wandb_workspaces`` workspace, not yet saved: ``.save()`` publishes it.
+
+    Raises:
+        ImportError: the extra ``dashboard`` is not installed.
+
+    Example:
+        >>> build_dashboard("tree_shape", ["builder.init_args.nodes"], "me", "specexp").name
+        'specexp tree_shape'
+    """
+    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+    import wandb_workspaces.workspaces as ws
+
+    return ws.Workspace(
+        entity=entity,
+        project=project,
+        name=f"specexp {study}",
+        sections=[
+            ws.Section(
+                name="Which setup is fastest", panels=_speed_panels(searched), is_open=True, pinned=True
+            ),
+            ws.Section(name="Where a step spends its time", panels=_phase_panels(), is_open=True),
+            ws.Section(name="Trials and trees", panels=_study_panels(), is_open=True),
+        ],
+        runset_settings=ws.RunsetSettings(
+            filters=[ws.Metric("Group") == study],
+            order=[ws.Ordering(ws.Summary(SPEEDUP), ascending=False)],
+            pinned_columns=[f"summary:{name}" for name in (SPEEDUP, NODES, DEPTH, TOKENS_PER_STEP)],
+        ),
+    )
+
+
+def _speed_panels(searched: Sequence[str]) -> list[Any]:
+    import wandb_workspaces.reports.v2 as wr
+
+    axes = [
+        wr.ParallelCoordinatesPlotColumn(
+            wr.Config(f"{PARAMETERS}.{parameter_key(key, searched)}"),
+            display_name=parameter_key(key, searched),
+        )
+        for key in searched
+    ]
+    axes.append(wr.ParallelCoordinatesPlotColumn(wr.SummaryMetric(SPEEDUP)))
+    return [
+        _scatter("Speedup over AR by nodes", NODES, SPEEDUP),
+        _scatter("Tokens per step by nodes", NODES, TOKENS_PER_STEP),
+        _scatter("Speedup over AR by tokens per step", TOKENS_PER_STEP, SPEEDUP),
+        wr.ParallelCoordinatesPlot(title="Searched values and speedup", columns=axes),
+        wr.ParameterImportancePlot(with_respect_to=SPEEDUP),
+    ]
+
+
+def _scatter(title: str, x: str, y: str) -> Any:
+    import wandb_workspaces.reports.v2 as wr
+
+    return wr.ScatterPlot(title=title, x=wr.SummaryMetric(x), y=wr.SummaryMetric(y), regression=False)
+
+
+def _phase_panels() -> list[Any]:
+    import wandb_workspaces.reports.v2 as wr
+
+    phases = [PHASE_PREFIX + phase for phase in PHASES]
+    return [
+        wr.BarPlot(title="Seconds per phase", metrics=phases, title_x="seconds"),
+        wr.BarPlot(title="Tokens per second", metrics=[TOKENS_PER_SECOND]),
+    ]
+
+
+def _study_panels() -> list[Any]:
+    import wandb_workspaces.reports.v2 as wr
+
+    return [
+        wr.WeavePanelSummaryTable(table_name=TRIAL_TABLE),
+        wr.MediaBrowser(title="Tree", media_keys=[TREE_PICTURE], num_columns=1),
+    ]

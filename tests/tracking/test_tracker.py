@@ -1,0 +1,195 @@
+"""What a study leaves in W&B, read back from the files of its offline runs."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from matplotlib.figure import Figure
+
+from specexp.tracking import Tracker
+
+PARAMS = {"builder": {"name": "parametric", "class_path": "ParametricTree"}, "builder.init_args.nodes": 16}
+
+
+@pytest.fixture(autouse=True)
+def _no_account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in (
+        "WANDB_API_KEY",
+        "WANDB_IDENTITY_TOKEN_FILE",
+        "WANDB_MODE",
+        "WANDB_BASE_URL",
+        "WANDB_DATA_DIR",
+    ):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+
+
+def offline_runs(folder: Path) -> list[dict[str, Any]]:
+    """Every offline run below ``folder`` as ``wandb leet inspect --summary`` tells it, in order of name."""
+    runs = [json.loads(inspect(run, "--summary")) for run in (folder / "wandb").glob("offline-run-*")]
+    return sorted(runs, key=lambda run: str(run["name"]))
+
+
+def inspect(run: Path, *options: str) -> str:
+    command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", *options, str(run)]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def records(run: Path, kind: str) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in inspect(run).splitlines() if line.startswith("{")]
+    return [line[kind] for line in lines if line["type"] == kind]
+
+
+def test_a_trial_is_an_offline_run_of_the_study_s_group(tmp_path: Path) -> None:
+    tracker = Tracker("tree_shape", tmp_path / "runs", tags=["cpu"])
+    with tracker.trial(3, PARAMS, {"generation": {"seed": 0, "folder": Path("runs")}}) as run:
+        for prompt in range(3):
+            run.log({"prompt": prompt, "speedup": 1.0 + prompt})
+        run.summary({"speedup": 1.5, "seconds/draft": 0.25})
+
+    assert tracker.failures == {}
+    (folder,) = (tmp_path / "runs" / "wandb").glob("offline-run-*")
+    (found,) = offline_runs(tmp_path / "runs")
+    assert found["name"] == "tree_shape-003"
+    assert found["project"] == "specexp"
+    assert found["state"] == "finished"
+    assert found["config"] == {
+        "trial": 3,
+        "params": {"builder": {"name": "parametric", "init_args": {"nodes": 16}}},
+        "generation": {"seed": 0, "folder": "runs"},
+    }
+    summary = found["summary"]
+    assert (summary["speedup"], summary["seconds/draft"], summary["state"]) == (1.5, 0.25, "complete")
+    assert [record["item"]["speedup"] for record in records(folder, "history")] == [1.0, 2.0, 3.0]
+    (started,) = records(folder, "run")
+    assert (started["run_group"], started["job_type"], started["tags"]) == ("tree_shape", "trial", ["cpu"])
+
+
+def test_the_study_run_holds_table_picture_and_artifact(tmp_path: Path) -> None:
+    exported = tmp_path / "artifacts"
+    exported.mkdir()
+    (exported / "artifact.json").write_text('{"kind": "static-tree"}')
+    tracker = Tracker("tree_shape", tmp_path / "runs")
+    with tracker.study({"question": "Which tree?"}) as run:
+        run.table(
+            "trials", [{"number": 0, "speedup": 1, "tree": [[0]]}, {"number": 1, "speedup": 1.5, "note": "x"}]
+        )
+        run.picture("tree", Figure(figsize=(1, 1)), caption="the winner")
+        run.artifact(exported, "tree_shape", "static-tree", metadata={"speedup": 1.5})
+    (exported / "artifact.json").unlink()
+
+    assert tracker.failures == {}
+    (folder,) = (tmp_path / "runs" / "wandb").glob("offline-run-*")
+    (table,) = folder.glob("files/media/table/*.json")
+    assert json.loads(table.read_text()) == {
+        "columns": ["number", "speedup", "tree", "note"],
+        "data": [[0, 1, "[[0]]", None], [1, 1.5, None, "x"]],
+    }
+    assert len(list(folder.glob("files/media/images/*.png"))) == 1
+    (artifact,) = [found for found in records(folder, "artifact") if found["name"] == "tree_shape"]
+    assert (artifact["type"], sorted(artifact["aliases"])) == ("static-tree", ["best", "latest"])
+    (entry,) = artifact["manifest"]["contents"]
+    kept = Path(entry["local_path"])
+    assert kept.is_relative_to(tmp_path / "runs")
+    assert kept.read_text() == '{"kind": "static-tree"}'
+
+
+def test_a_failing_trial_is_recorded_and_its_error_passes(tmp_path: Path) -> None:
+    tracker = Tracker("study", tmp_path)
+    with pytest.raises(RuntimeError, match="no memory"), tracker.trial(0, {}):
+        raise RuntimeError("no memory")
+    with tracker.trial(1, {}) as run:
+        run.summary({"state": "pruned"})
+
+    failed, pruned = offline_runs(tmp_path)
+    assert (failed["summary"]["state"], failed["exit_code"]) == ("failed", 1)
+    assert failed["summary"]["reason"] == "RuntimeError('no memory')"
+    assert (pruned["summary"]["state"], pruned["exit_code"]) == ("pruned", 0)
+
+
+def test_the_hint_says_what_to_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    tracker = Tracker("tree shape", "my runs/tree shape")
+    assert tracker.sync_hint() == ""
+    with tracker.run("arms") as run:
+        run.log({"speedup": 1.0})
+    assert tracker.sync_hint() == "wandb sync 'my runs/tree shape/wandb'/offline-run-*"
+    assert len(list(Path("my runs/tree shape/wandb").glob("offline-run-*"))) == 1
+
+
+def test_disabled_never_imports_wandb(tmp_path: Path) -> None:
+    program = f"""
+import sys
+from pathlib import Path
+from specexp.tracking import Tracker
+tracker = Tracker("study", Path({str(tmp_path)!r}) / "runs", mode="disabled")
+with tracker.trial(0, {{"nodes": 4}}) as trial, tracker.study() as study:
+    trial.log({{"speedup": 1.0}})
+    study.table("trials", [{{"number": 0}}])
+    study.artifact("nowhere", "tree", "static-tree")
+assert tracker.sync_hint() == ""
+assert "wandb" not in sys.modules, "imported"
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_broken_wandb_warns_once_and_never_raises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    import wandb
+
+    def broken(**_: object) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(wandb, "init", broken)
+    tracker = Tracker("study", tmp_path, mode="offline")
+    with caplog.at_level(logging.WARNING):
+        for number in range(3):
+            with tracker.trial(number, {"nodes": number}) as run:
+                run.log({"speedup": 1.0})
+                run.picture("tree", "missing.png")
+    assert tracker.failures == {"start a run": 3}
+    assert [record.getMessage() for record in caplog.records] == [
+        "W&B could not start a run (OSError: no space left on device); the work goes on without it"
+    ]
+    assert tracker.sync_hint() == ""
+
+
+def test_a_run_that_breaks_midway_never_raises(tmp_path: Path) -> None:
+    tracker = Tracker("study", tmp_path, mode="offline")
+    with tracker.trial(0, {}) as run:
+        run.picture("tree", tmp_path / "missing.png")
+        run.artifact(tmp_path / "missing", "a/b:c", "static-tree")
+        run.finish()
+        run.log({"speedup": 1.0})
+    assert set(tracker.failures) == {"write a picture", "attach an artifact"}
+
+
+def test_an_unreachable_server_falls_back_to_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import wandb
+
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    start = wandb.init
+    modes: list[str] = []
+
+    def without_network(**arguments: Any) -> Any:
+        modes.append(arguments["mode"])
+        if arguments["mode"] == "online":
+            raise wandb.errors.CommError("unreachable")
+        return start(**arguments)
+
+    monkeypatch.setattr(wandb, "init", without_network)
+    tracker = Tracker("study", tmp_path)
+    for number in range(2):
+        with tracker.trial(number, {}) as run:
+            run.summary({"speedup": 1.0})
+    assert modes == ["online", "offline", "offline"]
+    assert len(offline_runs(tmp_path)) == 2
+    assert "offline-run-*" in tracker.sync_hint()
