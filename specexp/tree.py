@@ -168,9 +168,15 @@ class TreeShape:
         return tuple(levels)
 
     def select(self, keep: NDArray[np.bool_]) -> TreeShape:
-        """Shape of the rows where ``keep`` ``[n + 1]`` is true; the kept rows must be closed under parents."""
+        """Shape of the rows where ``keep`` ``[n + 1]`` is true.
+
+        Raises:
+            ValueError: a kept row's parent is not kept.
+        """
         new_row = np.cumsum(keep) - 1
         parents = self.parents[keep]
+        if not keep[parents[1:]].all():
+            raise ValueError("a selection must keep the parent of every node it keeps")
         parents[1:] = new_row[parents[1:]]
         part = TreeShape(parents, self.ranks[keep])
         part.__dict__["depths"] = self.depths[keep]  # cheaper than walking the new parents
