@@ -87,7 +87,11 @@ class TokenRecycling(Drafter):
         return self._matrix
 
     def check_vocabulary(self, vocab_size: int) -> None:
-        """Allocate for ``vocab_size`` tokens; a preloaded matrix must have as many rows."""
+        """Allocate for ``vocab_size`` tokens, at least ``k``; a preloaded matrix must have as many rows."""
+        if self.k > vocab_size:
+            raise ValueError(
+                f"TokenRecycling was given k={self.k}, but the target's vocabulary has only {vocab_size} tokens"
+            )
         if self.state == "preloaded":
             if self._initial.shape[0] != vocab_size:
                 raise ValueError(
@@ -139,9 +143,12 @@ class TokenRecycling(Drafter):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved matrix of the same size."""
+        if state.keys() != {"matrix"}:
+            raise ValueError(f"the state of a TokenRecycling has the entry 'matrix', but {sorted(state)} was given")
         matrix = np.asarray(state["matrix"], dtype=np.int32)
-        if self._matrix.size and matrix.shape != self._matrix.shape:
-            raise ValueError(f"the saved matrix is {list(matrix.shape)}, this drafter's {list(self._matrix.shape)}")
+        rows = self._matrix.shape[0] or matrix.shape[0]  # any number until the vocabulary is known
+        if matrix.shape != (rows, self.k):
+            raise ValueError(f"the saved matrix is {list(matrix.shape)}, this drafter's {[rows, self.k]}")
         self._matrix = matrix.copy()
 
     def _put_first(self, token: int, candidate: int) -> None:

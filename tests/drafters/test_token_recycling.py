@@ -1,0 +1,194 @@
+"""Token Recycling by hand: what each rule writes into the matrix."""
+
+import numpy as np
+import pytest
+import torch
+
+from specexp.context import Context
+from specexp.drafters import Request, TokenRecycling
+from specexp.outcome import Outcome, prefill_outcome
+from specexp.testing.drafters import DrafterContract
+from specexp.tree import NO_CANDIDATE, TokenTree, TreeShape
+
+VOCABULARY = 6
+NONE = NO_CANDIDATE
+
+
+class TestTokenRecycling(DrafterContract):
+    def make_drafter(self):
+        return TokenRecycling()
+
+
+class TestFirst(DrafterContract):
+    def make_drafter(self):
+        return TokenRecycling(k=3, update="first", state="carry")
+
+
+class TestMerge(DrafterContract):
+    def make_drafter(self):
+        return TokenRecycling(k=4, update="merge", initialisation="prompt", prefill_update=False)
+
+
+class TestAccepted(DrafterContract):
+    def make_drafter(self):
+        return TokenRecycling(k=2, update="accepted", initialisation="prompt", state="carry")
+
+
+def logits_ranking(*rankings):
+    """``[n, V]`` logits whose best tokens are these, in this order."""
+    logits = torch.zeros(len(rankings), VOCABULARY)
+    for row, ranking in enumerate(rankings):
+        for rank, token in enumerate(ranking):
+            logits[row, token] = 10.0 - rank
+    return logits
+
+
+def drafter_with(**arguments):
+    drafter = TokenRecycling(k=2, **arguments)
+    drafter.check_vocabulary(VOCABULARY)
+    return drafter
+
+
+def observe(drafter, tokens, parents, accepted, *rankings):
+    shape = TreeShape(parents, [-1] + [0] * (len(parents) - 1))
+    context = Context([tokens[0]])
+    drafter.observe(
+        Outcome(context, TokenTree(shape, np.array(tokens)), logits_ranking(*rankings), accepted, (0,))
+    )
+
+
+# Token 3 is fed twice, at rows 1 (rejected) and 2 (accepted); the root is token 1.
+STEP = ([1, 3, 3, 4], [-1, 0, 0, 2], (2,), (2, 3), (4, 5), (5, 0), (0, 1))
+
+
+@pytest.mark.parametrize(
+    ("update", "after_three", "after_four"),
+    [
+        ("last", [5, 0], [0, 1]),
+        ("first", [4, 5], [0, 1]),
+        ("merge", [4, 5], [0, 1]),
+        ("accepted", [5, 0], [NONE, NONE]),
+    ],
+)
+def test_a_token_fed_twice(update, after_three, after_four):
+    drafter = drafter_with(update=update)
+    observe(drafter, *STEP)
+    assert drafter.matrix[1].tolist() == [2, 3]
+    assert drafter.matrix[3].tolist() == after_three
+    assert drafter.matrix[4].tolist() == after_four
+    assert (drafter.matrix[[0, 2, 5]] == NONE).all()
+
+
+def test_merging_takes_the_best_rank_of_every_occurrence_first():
+    drafter = drafter_with(update="merge")
+    observe(drafter, [1, 3, 3, 3], [-1, 0, 1, 2], (), (2, 3), (4, 5), (4, 0), (2, 1))
+    assert drafter.matrix[3].tolist() == [4, 2]  # best of each occurrence: 4, 4, 2
+
+
+def test_empty_initialisation_proposes_nothing():
+    drafter = drafter_with(prefill_update=False)
+    context = Context([1, 2, 3])
+    drafter.begin(context, None)
+    answer = drafter.propose(context, Request(np.array([3]), np.array([-1]), np.array([0]), 2))
+    assert answer.tokens.tolist() == [[NONE, NONE]]
+
+
+def test_initialisation_from_the_prompt_puts_the_newest_follower_first():
+    drafter = drafter_with(initialisation="prompt", prefill_update=False)
+    drafter.begin(Context([1, 2, 1, 3, 1, 4, 1, 3]), None)
+    assert drafter.matrix[1].tolist() == [3, 4]
+    assert drafter.matrix[2].tolist() == [1, NONE]
+
+
+def test_the_prefill_updates_every_fed_token():
+    drafter = drafter_with()
+    assert drafter.wants_prefill_logits
+    context = Context([1, 2, 1, 5])
+    drafter.begin(
+        context, prefill_outcome(context, np.array([1, 2, 1]), logits_ranking((2, 3), (4, 5), (0, 3)))
+    )
+    assert drafter.matrix[1].tolist() == [0, 3]
+    assert drafter.matrix[2].tolist() == [4, 5]
+    assert (drafter.matrix[5] == NONE).all()  # the root is fed by the first step
+
+
+def test_without_prefill_update_the_logits_of_the_prompt_are_not_asked_for():
+    assert not drafter_with(prefill_update=False).wants_prefill_logits
+
+
+@pytest.mark.parametrize(("state", "after_one"), [("cold", [NONE, NONE]), ("carry", [2, 3])])
+def test_what_a_prompt_inherits(state, after_one):
+    drafter = drafter_with(state=state, prefill_update=False)
+    drafter.begin(Context([1]), None)
+    observe(drafter, *STEP)
+    drafter.begin(Context([5]), None)
+    assert drafter.matrix[1].tolist() == after_one
+
+
+def test_a_continued_conversation_keeps_what_was_learned():
+    drafter = drafter_with(state="cold", prefill_update=False)
+    context = Context([1])
+    drafter.begin(context, None)
+    observe(drafter, *STEP)
+    context.next_turn([2])
+    drafter.begin(context, None)
+    assert drafter.matrix[1].tolist() == [2, 3]
+
+
+@pytest.fixture
+def saved_matrix(monkeypatch):
+    """A matrix that the artifact ``somewhere`` holds."""
+    import specexp.artifacts
+
+    matrix = np.full((VOCABULARY, 2), NONE, dtype=np.int32)
+    matrix[1] = [5, 4]
+    monkeypatch.setattr(
+        specexp.artifacts, "load_adjacency_matrix", lambda folder: matrix.copy(), raising=False
+    )
+    return matrix
+
+
+def test_every_prompt_starts_from_the_preloaded_matrix(saved_matrix):
+    drafter = drafter_with(state="preloaded", matrix="somewhere", prefill_update=False)
+    for prompt in ([1], [2]):
+        drafter.begin(Context(prompt), None)
+        assert (drafter.matrix == saved_matrix).all()
+        observe(drafter, *STEP)
+        assert drafter.matrix[1].tolist() == [2, 3]
+
+
+def test_a_preloaded_matrix_of_another_size_is_refused(saved_matrix):
+    with pytest.raises(ValueError, match="k=2, TokenRecycling was given k=8"):
+        TokenRecycling(k=8, state="preloaded", matrix="somewhere")
+    drafter = TokenRecycling(k=2, state="preloaded", matrix="somewhere")
+    with pytest.raises(ValueError, match="6 rows, the target's vocabulary 7"):
+        drafter.check_vocabulary(7)
+
+
+@pytest.mark.parametrize("arguments", [{"matrix": "somewhere"}, {"state": "preloaded"}])
+def test_preloaded_and_matrix_belong_together(arguments):
+    with pytest.raises(ValueError, match="'preloaded' needs a matrix"):
+        TokenRecycling(**arguments)
+
+
+def test_more_candidates_than_the_vocabulary_has_are_refused():
+    with pytest.raises(ValueError, match="k=8"):
+        TokenRecycling(k=8).check_vocabulary(6)
+
+
+@pytest.mark.parametrize("shape", [(VOCABULARY, 3), (VOCABULARY + 1, 2)])
+def test_a_state_of_another_size_is_refused(shape):
+    state = {"matrix": torch.zeros(shape, dtype=torch.int32)}
+    with pytest.raises(ValueError, match="saved matrix"):
+        drafter_with().load_state_dict(state)
+
+
+def test_a_state_of_another_k_is_refused_before_the_vocabulary_is_known():
+    with pytest.raises(ValueError, match="saved matrix"):
+        TokenRecycling(k=2).load_state_dict({"matrix": torch.zeros(VOCABULARY, 3, dtype=torch.int32)})
+
+
+def test_the_matrix_of_a_32k_vocabulary_takes_less_than_2_mb():
+    drafter = TokenRecycling(k=8)
+    drafter.check_vocabulary(32_000)
+    assert drafter.matrix.nbytes == 32_000 * 8 * 4 < 2_000_000

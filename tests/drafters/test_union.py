@@ -1,0 +1,52 @@
+"""Union by hand: the first drafter's candidates, then what the next ones add."""
+
+import numpy as np
+import pytest
+
+from specexp.context import Context
+from specexp.drafters import PromptLookup, Request, TokenRecycling, Union
+from specexp.testing.drafters import DrafterContract
+from specexp.testing.fakes import FakeDrafter
+
+
+class TestUnion(DrafterContract):
+    def make_drafter(self):
+        return Union([PromptLookup(candidates=2), TokenRecycling(k=4)])
+
+
+class TestUnionOfThree(DrafterContract):
+    def make_drafter(self):
+        return Union(
+            [TokenRecycling(k=2, state="carry"), PromptLookup(), TokenRecycling(k=3, update="merge")]
+        )
+
+
+def fixed(*tokens):
+    return FakeDrafter(lambda path: tokens, max_candidates=len(tokens))
+
+
+@pytest.mark.parametrize(("k", "expected"), [(1, [5]), (3, [5, 2, 7]), (6, [5, 2, 7, 1, -1, -1])])
+def test_candidates_keep_their_drafters_order_and_appear_once(k, expected):
+    drafter = Union([fixed(5, 2), fixed(2, 7, 5, 1)])
+    request = Request(np.array([9]), np.array([-1]), np.array([0]), k)
+    assert drafter.propose(Context([9]), request).tokens.tolist() == [expected]
+
+
+def test_a_drafter_without_candidates_leaves_its_ranks_to_the_next():
+    drafter = Union([FakeDrafter(lambda path: [], 3), fixed(4, 6)])
+    request = Request(np.array([9]), np.array([-1]), np.array([0]), 2)
+    assert drafter.propose(Context([9]), request).tokens.tolist() == [[4, 6]]
+
+
+def test_it_ranks_as_many_as_its_drafters_together():
+    assert Union([fixed(5, 2), fixed(2, 7, 5, 1)]).max_candidates == 6
+
+
+def test_one_drafter_is_no_union():
+    with pytest.raises(ValueError, match="at least 2"):
+        Union([PromptLookup()])
+
+
+def test_each_drafter_is_shown_the_vocabulary():
+    with pytest.raises(ValueError, match="k=8"):
+        Union([PromptLookup(), TokenRecycling(k=8)]).check_vocabulary(4)
