@@ -1,0 +1,212 @@
+"""What every drafter promises, as tests that an implementation inherits, also one outside this project."""
+
+import json
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from specexp.builders import StaticTree
+from specexp.context import Context
+from specexp.decoder import Decoder
+from specexp.drafters import Candidates, Drafter, Request
+from specexp.outcome import Outcome, prefill_outcome
+from specexp.testing.fakes import hashed_model
+from specexp.tree import NO_CANDIDATE, TokenTree, TreeShape
+
+_SHAPE = TreeShape.from_rank_paths([[0], [1], [0, 0], [0, 1], [0, 0, 0]])
+
+
+class DrafterContract:
+    """Inherit, and say how to make one; pytest finds the rest.
+
+    Attributes:
+        vocab_size: of the target the drafter is shown; override where a drafter has a vocabulary of its own.
+
+    Example::
+
+        class TestPrevious(DrafterContract):
+            def make_drafter(self):
+                return Previous()
+    """
+
+    vocab_size: ClassVar[int] = 24
+
+    def make_drafter(self) -> Drafter:
+        """A new drafter in its initial state; every call gives an equal one."""
+        raise NotImplementedError(f"{type(self).__name__} has to override make_drafter().")
+
+    @pytest.fixture
+    def drafter(self) -> Drafter:
+        """A new drafter that knows the vocabulary."""
+        return self._new()
+
+    def test_ranks_at_least_one_candidate(self, drafter: Drafter) -> None:
+        """``max_candidates`` is what a composition is checked against."""
+        assert drafter.max_candidates >= 1
+
+    def test_candidates_are_distinct_tokens_then_padding(self, drafter: Drafter) -> None:
+        """``[f, k]`` distinct ids of the vocabulary, best first, then ``NO_CANDIDATE``."""
+        context = self._teach(drafter)
+        for k in range(1, drafter.max_candidates + 1):
+            answer = drafter.propose(context, self._request(context, [0, 1, 4], k))
+            assert answer.tokens.shape == (3, k)
+            for row in answer.tokens.tolist():
+                filled = [token for token in row if token != NO_CANDIDATE]
+                assert row == filled + [NO_CANDIDATE] * (k - len(filled))
+                assert len(set(filled)) == len(filled)
+                assert all(0 <= token < self.vocab_size for token in filled)
+
+    def test_log_probabilities_fall_with_the_rank(self, drafter: Drafter) -> None:
+        """Where a drafter gives them, they are ``[f, k]``, at most 0, best first."""
+        context = self._teach(drafter)
+        answer = drafter.propose(context, self._request(context, [0, 1], drafter.max_candidates))
+        if answer.log_probs is not None:
+            assert answer.log_probs.shape == answer.tokens.shape
+            for tokens, log_probs in zip(answer.tokens, answer.log_probs, strict=True):
+                given = log_probs[tokens != NO_CANDIDATE]
+                assert (given <= 1e-6).all()
+                assert (np.diff(given) <= 1e-6).all()
+
+    def test_proposing_does_not_change_later_answers(self, drafter: Drafter) -> None:
+        """State changes only in ``begin`` and ``observe``."""
+        context = self._teach(drafter)
+        before = self._answers(drafter, context)
+        drafter.propose(context, self._request(context, [2, 3, 4], 1))
+        assert self._answers(drafter, context) == before
+
+    def test_proposing_does_not_change_the_question(self, drafter: Drafter) -> None:
+        """The tree so far belongs to the builder."""
+        context = self._teach(drafter)
+        request = self._request(context, [0, 2], drafter.max_candidates)
+        tokens, rows = request.tokens.copy(), request.rows.copy()
+        drafter.propose(context, request)
+        assert (request.tokens == tokens).all()
+        assert (request.rows == rows).all()
+
+    def test_a_row_is_answered_as_if_it_were_asked_alone(self, drafter: Drafter) -> None:
+        """Whoever drives a builder may batch its questions."""
+        context = self._teach(drafter)
+        together = drafter.propose(context, self._request(context, [0, 2, 4], drafter.max_candidates))
+        for number, row in enumerate((0, 2, 4)):
+            alone = drafter.propose(context, self._request(context, [row], drafter.max_candidates))
+            assert alone.tokens[0].tolist() == together.tokens[number].tolist()
+
+    def test_an_answer_is_not_changed_by_what_is_learned_later(self, drafter: Drafter) -> None:
+        """A builder may keep answers while the drafter goes on."""
+        context = self._teach(drafter)
+        answer = drafter.propose(context, self._request(context, [0, 1], drafter.max_candidates))
+        kept = answer.tokens.copy()
+        self._step(drafter, context, seed=99)
+        assert (answer.tokens == kept).all()
+
+    def test_the_same_history_gives_the_same_answers(self) -> None:
+        """Nothing depends on the clock or a global generator."""
+        first, second = self._new(), self._new()
+        assert self._answers(first, self._teach(first)) == self._answers(second, self._teach(second))
+
+    def test_reset_returns_to_the_initial_state(self, drafter: Drafter) -> None:
+        """After ``reset`` a prompt is answered as by a new drafter."""
+        expected = self._answers(drafter, self._teach(drafter, seed=1))
+        drafter.reset()
+        self._teach(drafter, seed=2)
+        drafter.reset()
+        assert self._answers(drafter, self._teach(drafter, seed=1)) == expected
+
+    def test_a_saved_state_gives_the_same_answers(self, drafter: Drafter) -> None:
+        """``state_dict`` holds all that was learned, beside the committed tokens themselves."""
+        context = self._teach(drafter)
+        restored = self._new()
+        restored.begin(context, None)
+        restored.load_state_dict(drafter.state_dict())
+        assert self._answers(restored, context) == self._answers(drafter, context)
+
+    def test_the_state_is_a_snapshot_of_tensors_and_plain_values(self, drafter: Drafter) -> None:
+        """It can be stored without pickle, and later learning does not change it."""
+        context = self._teach(drafter)
+        state = drafter.state_dict()
+        stored = _plain(state)
+        self._step(drafter, context, seed=99)
+        assert _plain(state) == stored
+        json.dumps(stored)
+
+    def test_a_state_of_something_else_is_refused(self, drafter: Drafter) -> None:
+        """With a ``ValueError`` of one sentence."""
+        with pytest.raises(ValueError, match=r"\S"):
+            drafter.load_state_dict({"no such entry": 1})
+
+    def test_draft_passes_are_counted_where_they_are_announced(self, drafter: Drafter) -> None:
+        """An answer for which ``costs_pass`` is false runs no draft model."""
+        context = self._teach(drafter)
+        request = self._request(context, [0], 1)
+        announced, before = drafter.costs_pass(request), drafter.draft_passes
+        drafter.propose(context, request)
+        assert drafter.draft_passes - before >= 0
+        if not announced:
+            assert drafter.draft_passes == before
+
+    def test_the_output_is_that_of_plain_decoding(self) -> None:
+        """A drafter changes the speed and nothing else."""
+        model = hashed_model(self.vocab_size)
+        drafter = self.make_drafter()
+        paths = [path for path in ([0], [1], [0, 0], [0, 1], [0, 0, 0]) if max(path) < drafter.max_candidates]
+        plain, drafted = Decoder(model), Decoder(model, drafter, StaticTree(paths))
+        for prompt in ([3], [1, 2, 3, 1, 2], [5] * 9):
+            expected = plain.generate(prompt, max_new_tokens=24).token_ids
+            assert drafted.generate(prompt, max_new_tokens=24).token_ids == expected
+
+    def _new(self) -> Drafter:
+        drafter = self.make_drafter()
+        drafter.check_vocabulary(self.vocab_size)
+        return drafter
+
+    def _teach(self, drafter: Drafter, seed: int = 1) -> Context:
+        """Begin a prompt and live through five steps; the numbers depend on ``seed`` alone."""
+        generator = np.random.default_rng(seed)
+        prompt = generator.integers(self.vocab_size // 3, size=12)
+        context = Context(prompt.tolist(), sequence=seed)
+        logits = torch.from_numpy(generator.standard_normal((prompt.size - 1, self.vocab_size)))
+        prefill = prefill_outcome(context, prompt[:-1], logits) if drafter.wants_prefill_logits else None
+        drafter.begin(context, prefill)
+        for number in range(5):
+            self._step(drafter, context, seed=100 * seed + number)
+        return context
+
+    def _step(self, drafter: Drafter, context: Context, seed: int) -> None:
+        generator = np.random.default_rng(seed)
+        tokens = generator.integers(self.vocab_size // 3, size=_SHAPE.num_nodes + 1)
+        tokens[0] = context.root
+        logits = torch.from_numpy(generator.standard_normal((tokens.size, self.vocab_size)))
+        accepted = _SHAPE.path(int(generator.integers(tokens.size)))
+        new = (*(int(tokens[row]) for row in accepted), int(logits[accepted[-1] if accepted else 0].argmax()))
+        context.append(new)
+        drafter.observe(Outcome(context, TokenTree(_SHAPE, tokens), logits, accepted, new))
+
+    def _request(self, context: Context, rows: list[int], k: int) -> Request:
+        generator = np.random.default_rng(len(context))
+        tokens = generator.integers(self.vocab_size // 3, size=_SHAPE.num_nodes + 1)
+        tokens[0] = context.root
+        tokens[5] = NO_CANDIDATE  # not yet filled
+        return Request(tokens, _SHAPE.parents, np.array(rows, dtype=np.int64), k)
+
+    def _answers(self, drafter: Drafter, context: Context) -> list[list[int]]:
+        answer: Candidates = drafter.propose(
+            context, self._request(context, [0, 1, 2, 4], drafter.max_candidates)
+        )
+        tokens: NDArray[np.int64] = answer.tokens
+        return [[int(token) for token in row] for row in tokens]
+
+
+def _plain(value: Any) -> Any:
+    """``value`` with tensors as lists; raises TypeError for anything that is neither tensor nor plain."""
+    if isinstance(value, torch.Tensor):
+        return value.tolist()
+    if isinstance(value, dict):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    raise TypeError(f"a state holds a {type(value).__name__}; tensors and plain values are allowed")

@@ -1,0 +1,157 @@
+"""Static trees keep the contract, and the families reach the forms they promise."""
+
+import json
+
+import numpy as np
+import pytest
+
+from specexp.builders import Chain, FittedTree, ParametricTree, StaticTree, TokenRecyclingTree
+from specexp.builders.tree_search import most_hit_paths, read_hits
+from specexp.context import Context
+from specexp.controllers import Plan
+from specexp.hits import HitCounter
+from specexp.outcome import Outcome
+from specexp.testing.builders import TreeBuilderContract, grow
+from specexp.tree import TokenTree, TreeShape
+
+
+class TestStaticTree(TreeBuilderContract):
+    def make_builder(self):
+        return StaticTree([[0], [2], [0, 1], [0, 0], [2, 0], [0, 0, 3]])
+
+
+class TestChain(TreeBuilderContract):
+    def make_builder(self):
+        return Chain(5)
+
+
+class TestTokenRecyclingTree(TreeBuilderContract):
+    def make_builder(self):
+        return TokenRecyclingTree()
+
+
+class TestParametricTree(TreeBuilderContract):
+    def make_builder(self):
+        return ParametricTree(nodes=20, depth=5)
+
+
+class TestFittedTree(TreeBuilderContract):
+    @pytest.fixture(autouse=True)
+    def _hits(self, tmp_path):
+        self.path = tmp_path / "hits.json"
+        self.path.write_text(json.dumps({"0": 90, "0,0": 40, "1": 30, "0,2": 9, "0,0,0": 8}))
+
+    def make_builder(self):
+        return FittedTree(str(self.path), nodes=4)
+
+
+def test_a_tree_is_filled_breadth_first_by_rank():
+    tree = grow(StaticTree([[0], [1], [0, 1]]), lambda path: [path[-1] + 1, path[-1] + 2], root=10)
+    assert tree.tokens.tolist() == [10, 11, 12, 13]
+
+
+def test_a_missing_candidate_leaves_out_its_node_and_all_below():
+    answers = {(10,): [20], (10, 20): [30, 31]}
+    tree = grow(
+        StaticTree([[0], [1], [0, 1], [1, 0], [1, 0, 0]]), lambda path: answers.get(path, [99]), root=10
+    )
+    assert tree.tokens.tolist() == [10, 20, 31]
+    assert tree.shape.rank_paths == ((), (0,), (0, 1))
+
+
+def test_a_plan_cuts_breadth_first():
+    tree = grow(TokenRecyclingTree(), lambda path: range(8), Plan(max_nodes=10))
+    assert np.bincount(tree.shape.depths).tolist() == [1, 8, 2]
+
+
+def test_rank_paths_come_out_sorted():
+    assert StaticTree([[0, 0], [1], [0]]).rank_paths == [[0], [1], [0, 0]]
+
+
+def test_a_chain_is_one_path():
+    assert Chain(3).rank_paths == [[0], [0, 0], [0, 0, 0]]
+    assert Chain(3).max_candidates == 1
+
+
+@pytest.mark.parametrize("arguments", [{}, {"rank_paths": [[0]], "artifact": "x"}, {"rank_paths": []}])
+def test_a_static_tree_needs_exactly_one_source(arguments):
+    with pytest.raises(ValueError, match="StaticTree"):
+        StaticTree(**arguments)
+
+
+def test_the_parametric_family_spans_chain_to_bush():
+    assert ParametricTree(nodes=5, depth=5, rank_decay=8.0).rank_paths == Chain(5).rank_paths
+    bush = ParametricTree(nodes=6, depth=5, rank_decay=0.0, depth_decay=0.01, width=6)
+    assert bush.rank_paths == [[rank] for rank in range(6)]
+    between = ParametricTree(nodes=12, depth=5)
+    assert 1 < between.shape.max_depth <= 5
+    assert between.max_candidates > 1
+
+
+@pytest.mark.parametrize("nodes", [1, 7, 30, 85])
+def test_the_parametric_family_spends_its_budget_within_depth_and_width(nodes):
+    tree = ParametricTree(nodes=nodes, depth=3, width=4)
+    assert tree.max_nodes == min(nodes, 4 + 16 + 64)
+    assert tree.shape.max_depth <= 3
+    assert tree.max_candidates <= 4
+
+
+def test_the_parametric_tree_keeps_the_best_scores():
+    arguments = {"depth": 4, "rank_decay": 1.3, "depth_decay": 0.7, "width": 4}
+    everything = ParametricTree(nodes=4096, **arguments).rank_paths
+    assert len(everything) == 4 + 16 + 64 + 256
+
+    def score(path):
+        return np.prod([0.7 * (rank + 1) ** -1.3 for rank in path])
+
+    kept = ParametricTree(nodes=25, **arguments).rank_paths
+    dropped = [path for path in everything if path not in kept]
+    assert min(map(score, kept)) >= max(map(score, dropped)) - 1e-12
+
+
+def test_a_fitted_tree_takes_the_most_hit_paths_which_are_closed():
+    hits = {(0,): 90, (0, 0): 40, (1,): 30, (0, 2): 9, (0, 0, 0): 9, (2,): 9}
+    assert most_hit_paths(hits, nodes=3, depth=8) == [[0], [0, 0], [1]]
+    assert most_hit_paths(hits, nodes=4, depth=8)[-1] == [2]  # a tie goes to the shorter
+    assert most_hit_paths(hits, nodes=5, depth=8)[-1] == [0, 2]
+    assert most_hit_paths(hits, nodes=9, depth=1) == [[0], [1], [2]]
+
+
+def test_recorded_hits_are_counted_by_rank_path(tmp_path):
+    counter = HitCounter()
+    tree = TokenTree(TreeShape.from_rank_paths([[0], [1], [1, 0]]), np.array([1, 2, 3, 4]))
+    for accepted in ((), (2,), (2, 3)):
+        counter.observe(Outcome(Context([1]), tree, None, accepted, (*accepted, 9)))
+    assert counter.steps == 3
+    assert counter.drafted == {(0,): 3, (1,): 3, (1, 0): 3}
+    counter.save(tmp_path / "hits.json")
+    assert read_hits(tmp_path / "hits.json") == {(1,): 2, (1, 0): 1}
+    assert FittedTree(str(tmp_path / "hits.json"), nodes=1).rank_paths == [[1]]
+
+
+@pytest.mark.parametrize("text", ["", "[]", "3", '{"a": 1}', '{"0": "x"}', '{"0": null}', '{"": 3}'])
+def test_a_file_without_hits_is_refused(tmp_path, text):
+    path = tmp_path / "hits.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=r"hits\.json"):
+        FittedTree(str(path))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{}", "record no accepted path"),
+        ('{"0": 0}', "record no accepted path"),
+        ('{"1,0": 4}', "has no parent"),
+    ],
+)
+def test_hits_that_make_no_tree_are_refused(tmp_path, text, message):
+    path = tmp_path / "hits.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=message):
+        FittedTree(str(path))
+
+
+def test_a_missing_hits_file_is_named(tmp_path):
+    with pytest.raises(ValueError, match=r"nowhere\.json"):
+        FittedTree(str(tmp_path / "nowhere.json"))

@@ -1,0 +1,27 @@
+"""Settings every test shares."""
+
+import os
+
+import hypothesis
+import pytest
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("WANDB_MODE", "offline")
+
+hypothesis.settings.register_profile(
+    "specexp",
+    deadline=None,  # the first example of a model compiles kernels
+    derandomize=True,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("specexp")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _quiet_and_single_threaded() -> None:
+    """Small models are fastest on one thread, and transformers' advice about them is noise."""
+    import torch
+    import transformers
+
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()

@@ -1,0 +1,131 @@
+"""Keyed sampling keeps the contract and draws exact samples, whatever drafts for it."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+
+from specexp.builders import StaticTree
+from specexp.context import Context
+from specexp.decoder import Decoder
+from specexp.noise import gumbel
+from specexp.testing.fakes import FakeDrafter, bigram_model
+from specexp.testing.verifiers import VerifierContract
+from specexp.verifiers import KeyedSampling
+
+
+class TestDefault(VerifierContract):
+    def make_verifier(self):
+        return KeyedSampling()
+
+
+class TestGreedyTemperature(VerifierContract):
+    def make_verifier(self):
+        return KeyedSampling(temperature=0, top_k=2)
+
+
+class TestHot(VerifierContract):
+    def make_verifier(self):
+        return KeyedSampling(temperature=1.5, top_k=4, top_p=0.9)
+
+
+class TestPlain(VerifierContract):
+    def make_verifier(self):
+        return KeyedSampling(temperature=1.0)
+
+
+LOGITS = np.random.default_rng(3).standard_normal((4, 4)) * 1.2
+SETTINGS = [
+    {"temperature": 1.0},
+    {"temperature": 0.6},
+    {"temperature": 1.4, "top_k": 3},
+    {"temperature": 0.9, "top_p": 0.8},
+]
+
+
+def exact(settings):
+    """``[4, 4]`` probabilities after each token, by transformers' own processors."""
+    processors = LogitsProcessorList([TemperatureLogitsWarper(settings["temperature"])])
+    if "top_k" in settings:
+        processors.append(TopKLogitsWarper(settings["top_k"]))
+    if "top_p" in settings:
+        processors.append(TopPLogitsWarper(settings["top_p"]))
+    return torch.softmax(processors(None, torch.from_numpy(LOGITS)), dim=-1).numpy()
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_three_consecutive_tokens_have_the_targets_joint_distribution(settings):
+    probabilities = exact(settings)
+    expected = {
+        (a, b, c): probabilities[1, a] * probabilities[a, b] * probabilities[b, c]
+        for a, b, c in itertools.product(range(4), repeat=3)
+    }
+    drafter = FakeDrafter(lambda tokens: np.argsort(LOGITS[tokens[-1]])[::-1].tolist(), max_candidates=2)
+    decoder = Decoder(
+        bigram_model(LOGITS.tolist()), drafter, StaticTree([[0], [1], [0, 0]]), KeyedSampling(**settings)
+    )
+    draws = 1500
+    counts = dict.fromkeys(expected, 0)
+    for sequence in range(draws):
+        counts[tuple(decoder.generate([1], max_new_tokens=3, sequence=sequence).token_ids)] += 1
+    impossible = [triple for triple, probability in expected.items() if probability == 0]
+    assert sum(counts[triple] for triple in impossible) == 0
+    # Chi-square wants some five expected counts a cell: pool the rarest.
+    cells = sorted((expected[triple] * draws, counts[triple]) for triple in expected if expected[triple] > 0)
+    pooled = [(0.0, 0)]
+    for wanted, seen in cells:
+        if pooled[-1][0] < 8:
+            pooled[-1] = (pooled[-1][0] + wanted, pooled[-1][1] + seen)
+        else:
+            pooled.append((wanted, seen))
+    wanted, seen = zip(*pooled, strict=True)
+    assert stats.chisquare(seen, wanted).pvalue > 0.01
+
+
+def test_samples_of_one_prompt_differ_and_a_rerun_repeats_them():
+    decoder = Decoder(bigram_model(LOGITS.tolist()), verifier=KeyedSampling(1.0))
+    outputs = [
+        tuple(decoder.generate([1], max_new_tokens=12, sequence=f"p#{n}").token_ids) for n in range(20)
+    ]
+    again = [
+        tuple(decoder.generate([1], max_new_tokens=12, sequence=f"p#{n}").token_ids)
+        for n in reversed(range(20))
+    ]
+    assert outputs == again[::-1]
+    assert len(set(outputs)) > 15
+    assert outputs[0] != tuple(decoder.generate([1], max_new_tokens=12, sequence="p#0", seed=1).token_ids)
+
+
+def test_neighbouring_positions_are_drawn_independently():
+    fair = bigram_model([[0.0, 0.0]] * 2)
+    tokens = np.array(Decoder(fair, verifier=KeyedSampling(1.0)).generate([0], max_new_tokens=450).token_ids)
+    table = np.histogram2d(tokens[:-1], tokens[1:], bins=2)[0]
+    assert stats.chi2_contingency(table).pvalue > 0.01
+    assert stats.binomtest(int(tokens.sum()), tokens.size).pvalue > 0.01
+
+
+def test_the_noise_belongs_to_the_absolute_position():
+    context = Context([1, 2, 3], seed=4, sequence="s")
+    logits = torch.randn(50, generator=torch.Generator().manual_seed(0))
+    expected = int((logits / 0.7 + torch.from_numpy(gumbel(context.target_noise_key, 9, 50))).argmax())
+    assert KeyedSampling(0.7).target_token(context, logits, 9) == expected
+
+
+def test_temperature_zero_is_greedy():
+    logits = torch.tensor([0.1, 3.0, 2.9])
+    assert KeyedSampling(0.0, top_k=1, top_p=0.1).target_token(Context([0]), logits, 5) == 1
+
+
+def test_top_k_of_one_and_a_tiny_top_p_leave_only_the_best():
+    logits = torch.tensor([0.1, 1.0, 0.9])
+    for verifier in (KeyedSampling(1.0, top_k=1), KeyedSampling(1.0, top_p=0.01)):
+        assert {verifier.target_token(Context([0]), logits, position) for position in range(50)} == {1}
+
+
+def test_a_vocabulary_smaller_than_top_k_is_kept_whole():
+    logits = torch.zeros(3)
+    verifier = KeyedSampling(1.0, top_k=50)
+    assert {verifier.target_token(Context([0]), logits, position) for position in range(60)} == {0, 1, 2}
