@@ -12,6 +12,7 @@ import torch
 from transformers import PreTrainedModel
 
 from specexp.builders import TreeBuilder
+from specexp.composition import check_composition
 from specexp.context import Context
 from specexp.controllers import Controller, Fixed
 from specexp.drafters import Drafter
@@ -285,22 +286,6 @@ class Decoder:
                 f"the prompt holds token id {max(prompt) if min(prompt) >= 0 else min(prompt)}; "
                 f"the target's vocabulary has ids 0 to {self.model.vocab_size - 1}"
             )
-
-
-def check_composition(drafter: Drafter | None, builder: TreeBuilder | None) -> None:
-    """Refuse parts that cannot work together.
-
-    Raises:
-        ValueError: one sentence that says what to change.
-    """
-    if (drafter is None) != (builder is None):
-        missing = "drafter" if drafter is None else "builder"
-        raise ValueError(f"the composition has no {missing}: give both drafter and builder, or neither for plain decoding")
-    if drafter is not None and builder is not None and builder.max_candidates > drafter.max_candidates:
-        raise ValueError(
-            f"the {type(builder).__name__} asks for {builder.max_candidates} candidates a node and "
-            f"{type(drafter).__name__} ranks at most {drafter.max_candidates}: narrow the tree or widen the drafter"
-        )
 
 
 def _token_list(input_ids: Tokens[int] | torch.Tensor) -> list[int]:

@@ -1,0 +1,25 @@
+"""Which parts go together: checked when they are composed, never in the middle of a run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from specexp.builders import TreeBuilder
+    from specexp.drafters import Drafter
+
+
+def check_composition(drafter: Drafter | None, builder: TreeBuilder | None) -> None:
+    """Refuse parts that cannot work together.
+
+    Raises:
+        ValueError: one sentence that says what to change.
+    """
+    if (drafter is None) != (builder is None):
+        missing = "drafter" if drafter is None else "builder"
+        raise ValueError(f"the composition has no {missing}: give both drafter and builder, or neither for plain decoding")
+    if drafter is not None and builder is not None and builder.max_candidates > drafter.max_candidates:
+        raise ValueError(
+            f"the {type(builder).__name__} asks for {builder.max_candidates} candidates a node and "
+            f"{type(drafter).__name__} ranks at most {drafter.max_candidates}: narrow the tree or widen the drafter"
+        )
