@@ -1,37 +1,18 @@
 """What an arm of a comparison is: something that answers a prompt and says what it took."""
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from pydantic import Field
-
+from specexp.config.schema import Generation
 from specexp.evaluation.record import PromptRecord
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from specexp.data import Prompt
-
-
-@dataclass(frozen=True)
-class Generation:
-    """How much is generated, the same for every arm.
-
-    Args:
-        max_new_tokens: per turn; never exceeded.
-        seed: of verifiers and drafters that draw.
-        samples: continuations of every prompt.
-        stop_at_eos: whether EOS ends an answer.
-        threads: torch's CPU threads; None leaves them.
-    """
-
-    max_new_tokens: Annotated[int, Field(ge=1)] = 128
-    seed: Annotated[int, Field(ge=0)] = 0
-    samples: Annotated[int, Field(ge=1)] = 1
-    stop_at_eos: bool = True
-    threads: Annotated[int, Field(ge=1)] | None = None
 
 
 class Arm(ABC):
@@ -44,7 +25,7 @@ class Arm(ABC):
     name: str
 
     @abstractmethod
-    def decode(self, prompt: "Prompt", sample: int = 0, max_new_tokens: int | None = None) -> PromptRecord:
+    def decode(self, prompt: Prompt, sample: int = 0, max_new_tokens: int | None = None) -> PromptRecord:
         """Answer all turns of a prompt, each with the arm's own earlier answers in its context.
 
         Args:
@@ -61,13 +42,13 @@ class Arm(ABC):
         return None
 
 
-def sequence_name(prompt: "Prompt", sample: int) -> str:
+def sequence_name(prompt: Prompt, sample: int) -> str:
     """The place that the randomness of a continuation is keyed by, the same for all arms."""
     return f"{prompt.prompt_id}#{sample}"
 
 
 def turns(
-    prompt: "Prompt", tokenizer: "PreTrainedTokenizerBase", answer: Callable[[list[int], int], list[int]]
+    prompt: Prompt, tokenizer: PreTrainedTokenizerBase, answer: Callable[[list[int], int], list[int]]
 ) -> Iterator[tuple[int, list[int]]]:
     """Run a conversation: ``answer(context, turn)`` gives the new tokens of a turn.
 
@@ -82,7 +63,7 @@ def turns(
         context = [*asked, *tokens]
 
 
-def eos_of(tokenizer: "PreTrainedTokenizerBase", model_config_eos: int | list[int] | None) -> frozenset[int]:
+def eos_of(tokenizer: PreTrainedTokenizerBase, model_config_eos: int | list[int] | None) -> frozenset[int]:
     """Tokens that end an answer: the model's own (a chat model may have several) and the tokenizer's."""
     found = {tokenizer.eos_token_id} if tokenizer.eos_token_id is not None else set()
     if isinstance(model_config_eos, int):
@@ -90,3 +71,6 @@ def eos_of(tokenizer: "PreTrainedTokenizerBase", model_config_eos: int | list[in
     elif model_config_eos is not None:
         found.update(model_config_eos)
     return frozenset(int(token) for token in found)
+
+
+__all__ = ["Arm", "Generation", "eos_of", "sequence_name", "turns"]

@@ -1,4 +1,4 @@
-"""Is the output still plain decoding's, token for token? Low precision parts at near ties, which are counted."""
+"""Is the output still plain decoding's, token for token? Near ties of a low precision are counted."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from specexp.outcome import Outcome
 
 NEAR_TIE = {"bfloat16": 0.125, "float16": 0.125 / 8, "float32": 0.0, "float64": 0.0}
-"""Largest gap, in logits + T * noise, at which outputs may part: rounding of the dtype; float32 must be identical."""
+"""Largest gap, in logits + T * noise, at which outputs may part: the dtype's rounding; float32 may not."""
 
 
 def first_difference(tokens: tuple[int, ...], reference: tuple[int, ...]) -> int | None:
-    """Number of the first token in which two outputs differ; the length of the shorter if it begins the longer."""
+    """Number of the first token in which two outputs differ; None if they are equal."""
     for index, (token, expected) in enumerate(zip(tokens, reference, strict=False)):
         if token != expected:
             return index
@@ -81,7 +81,7 @@ class _Found(Exception):  # noqa: N818
 
 
 def tie_gap(plain: DecoderArm, outcome: Outcome, other: int | None) -> float:
-    """Gap of the two best values of logits + T * noise, or the distance to the top-k / top-p cut if that is less.
+    """Gap of the two best values of logits + T * noise, or the distance to the top-k / top-p cut if less.
 
     Args:
         plain: the arm of plain decoding.

@@ -28,10 +28,10 @@ _LOWEST = -1e30
 
 
 class KeyedNoise(LogitsProcessor):  # type: ignore[misc]
-    """Turns a greedy ``generate`` into keyed sampling: scores become ``s_t + g_t``, whose argmax is the sample.
+    """Turns a greedy ``generate`` into keyed sampling: the argmax of ``s_t + g_t`` is the sample.
 
-    Removed tokens (top-k, top-p) get a very low finite score: prompt lookup asks the processor with made-up scores
-    which candidates are forbidden, and takes ``-inf`` for an answer.
+    Removed tokens (top-k, top-p) get a very low finite score: prompt lookup asks the processor with made-up
+    scores which candidates are forbidden, and takes ``-inf`` for an answer.
 
     Args:
         verifier: whose noisy scores are used.
@@ -55,9 +55,10 @@ class KeyedNoise(LogitsProcessor):  # type: ignore[misc]
 class HuggingFaceArm(Arm):
     """One of Hugging Face's own decoding loops.
 
-    The clock of decoding starts when ``generate`` hands over the first tokens, which its pass over the prompt gave,
-    and stops when it returns; those first tokens are not in ``decode_tokens`` (see :class:`PromptRecord`). Every
-    turn of a conversation is prefilled anew, for assisted generation cannot continue from a cache.
+    The clock of decoding starts when ``generate`` hands over the first tokens, which its pass over the prompt
+    gave, and stops when it returns; those first tokens are not in ``decode_tokens`` (see
+    :class:`PromptRecord`). Every turn of a conversation is prefilled anew, for assisted generation cannot
+    continue from a cache.
 
     Args:
         name: in every table.
@@ -204,7 +205,8 @@ class HuggingFaceArm(Arm):
     def _counted(self, run: _Run, config: GenerationConfig) -> Iterator[None]:
         """Count passes, and put generation settings of our own in the models' place.
 
-        ``generate`` fills settings that are None, such as no EOS, from the model's; so the model's are exchanged.
+        ``generate`` fills settings that are None, such as no EOS, from the model's; so the model's are
+        exchanged.
         """
 
         def count_target(module: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -250,7 +252,8 @@ class _Clock(BaseStreamer):  # type: ignore[misc]
 class _Run:
     """One call of ``generate``, counted.
 
-    ``fed`` holds the rows of every target pass: the prompt and its first candidates, then root and candidates.
+    ``fed`` holds the rows of every target pass: the prompt and its first candidates, then root and
+    candidates.
     """
 
     prompt_tokens: int

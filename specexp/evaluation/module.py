@@ -26,14 +26,15 @@ WARM_UP_TOKENS = 16
 class EvaluationModule(LightningModule):
     """Decodes each prompt by each arm; the order of the arms rotates from prompt to prompt.
 
-    A first, unrecorded decoding warms every arm up, after which it is reset. A prompt that fails is recorded with its
-    reason, and the run goes on. Models live in the arms, which are no submodules: nothing of them is in the
-    ``state_dict``.
+    A first, unrecorded decoding warms every arm up, after which it is reset. A prompt that fails is recorded
+    with its reason, and the run goes on. Models live in the arms, which are no submodules: nothing of them is
+    in the ``state_dict``.
 
     Args:
         arms: with different names.
         baseline: name of the arm of plain decoding that outputs are compared with.
-        records_path: JSONL file that records are appended to after every prompt; None keeps them in memory only.
+        records_path: JSONL file that records are appended to after every prompt; None keeps them in memory
+            only.
         samples: continuations of every prompt.
         orders: for arms that take the prompts in another order: all prompts in that order.
         on_records: called with the records of each step, e.g. to track them.

@@ -28,7 +28,8 @@ class Breakdown:
 
     @property
     def outside_forward(self) -> float:
-        """Share of the time outside the models' forward passes: of the target, and of a draft model if there is one.
+        """Share of the time outside the models' forward passes: of the target, and of a draft model if there
+        is one.
 
         Where a drafter has a model, all of its answering time counts as forward passes.
         """

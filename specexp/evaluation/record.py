@@ -16,8 +16,8 @@ class Difference:
 
     Attributes:
         index: number of the token, from 0 over all turns.
-        gap: how far the two best tokens of plain decoding lay apart there, in logits + T * noise; the distance to
-            the top-k / top-p cut where that is nearer. None where it could not be measured.
+        gap: how far the two best tokens of plain decoding lay apart there, in logits + T * noise; the
+            distance to the top-k / top-p cut where that is nearer. None where it could not be measured.
         near_tie: whether the gap is within the tolerance of the dtype.
     """
 
@@ -30,10 +30,11 @@ class Difference:
 class PromptRecord:
     """One prompt, one arm; sums over the prompt's turns.
 
-    Seconds per token are ``decode_seconds / decode_tokens``. For the engine's arms the prefill feeds all prompt tokens
-    but the last, and every new token is paid by a step: ``decode_tokens == new_tokens``. Hugging Face's ``generate``
-    feeds the whole prompt in the pass that gives its first tokens: that pass is prefill, and ``decode_tokens`` leaves
-    its tokens out. Both are the steady cost of a token with the prompt already in the cache.
+    Seconds per token are ``decode_seconds / decode_tokens``. For the engine's arms the prefill feeds all
+    prompt tokens but the last, and every new token is paid by a step: ``decode_tokens == new_tokens``.
+    Hugging Face's ``generate`` feeds the whole prompt in the pass that gives its first tokens: that pass is
+    prefill, and ``decode_tokens`` leaves its tokens out. Both are the steady cost of a token with the prompt
+    already in the cache.
 
     Attributes:
         arm: name of the arm.
@@ -49,8 +50,8 @@ class PromptRecord:
         bonus_tokens: tokens the target added itself.
         draft_passes: forward passes of a draft model.
         drafted_nodes: nodes fed to the target, roots not counted.
-        useful_tokens: drafted tokens the target answered identically, also beyond the first mismatch; None if not
-            counted.
+        useful_tokens: drafted tokens the target answered identically, also beyond the first mismatch; None if
+            not counted.
         prefill_seconds: before decoding.
         decode_seconds: of decoding.
         decode_tokens: tokens that ``decode_seconds`` paid for.
@@ -60,8 +61,8 @@ class PromptRecord:
         state: ``cold``, ``carry``, ``preloaded``, or ``stateless``.
         verifier: class name of the verifier.
         lossless: whether the output has the target's distribution.
-        keyed: whether the output depends on the target, prompt, seed and sample alone, so that it can be compared
-            with plain decoding token by token.
+        keyed: whether the output depends on the target, prompt, seed and sample alone, so that it can be
+            compared with plain decoding token by token.
         seed: seed of the run.
         turn_in_rotation: how many arms decoded before this one at this step of the run.
         difference: from plain decoding; None when equal or not compared.
@@ -152,8 +153,9 @@ def write_records(path: str | Path, records: Iterable[PromptRecord]) -> None:
 
 
 def read_records(path: str | Path) -> list[PromptRecord]:
-    """Records of a JSONL file in the order of their first line; of two with one arm, prompt and sample the later counts.
+    """Records of a JSONL file, in the order of their first line.
 
+    Of two with the same arm, prompt and sample the later counts.
     A last line cut short by a kill is left out.
 
     Raises:

@@ -40,7 +40,8 @@ def results_table(
         records: of a run.
         title: above the table.
         baselines: arms that speedups are over, as far as they were run; outputs are compared with the first.
-        published: rows of a paper's table that were not run: ``name``, ``tokens_per_step``, ``speedup``, ``source``.
+        published: rows of a paper's table that were not run: ``method``, ``tokens_per_step``, ``speedup``,
+            ``source``.
     """
     records = list(records)
     names = arm_names(records)
@@ -88,7 +89,7 @@ def _published_row(item: Mapping[str, Any], baselines: int) -> list[Cell]:
             f"{speedup:.2f}x published"  # papers compare with Hugging Face's generate: the last baseline
         )
     return [
-        f"{item['name']} (not run here)",
+        f"{item['method']} (not run here)",
         None,
         item.get("tokens_per_step"),
         None,
@@ -120,8 +121,8 @@ def _notes(records: Sequence[PromptRecord], names: Sequence[str], baselines: Seq
         "(which flatters every method)."
     )
     notes.append(
-        "Speedups: seconds per decoded token (prefill apart), paired prompt by prompt, geometric mean, 95 % bootstrap "
-        "interval. tokens/step: all tokens / all target passes; macro: mean of the prompts' own."
+        "Speedups: seconds per decoded token (prefill apart), paired prompt by prompt, geometric mean, 95 % "
+        "bootstrap interval. tokens/step: all tokens / all target passes; macro: mean of the prompts' own."
     )
     near = sum(record.difference is not None and record.difference.near_tie for record in good)
     if near:
@@ -145,7 +146,7 @@ def _notes(records: Sequence[PromptRecord], names: Sequence[str], baselines: Seq
 def category_table(
     records: Iterable[PromptRecord], *, baseline: str = "engine", title: str = "By category"
 ) -> Table | None:
-    """Speedup over a baseline and tokens per step by category; None for one category, or too many for a page."""
+    """Speedup and tokens per step by category; None for one category, or too many for a page."""
     records = list(records)
     found = categories(records)
     if not 2 <= len(found) <= MOST_CATEGORIES:
@@ -185,7 +186,16 @@ def long_table(
     """Every arm in every category and in all: what CSV holds."""
     records = list(records)
     baselines = [name for name in baselines if name in arm_names(records)]
-    titles = ("arm", "category", "prompts", "failed", "state", "dtype", "verifier", "nodes_per_step")
+    titles: tuple[str, ...] = (
+        "arm",
+        "category",
+        "prompts",
+        "failed",
+        "state",
+        "dtype",
+        "verifier",
+        "nodes_per_step",
+    )
     titles += ("tokens_per_step", "tokens_per_step_macro", "tokens_per_second", "prefill_seconds")
     titles += (
         "draft_passes_per_step",
