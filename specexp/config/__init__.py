@@ -1,0 +1,39 @@
+"""Configuration: YAML files checked against the constructor signatures of the parts, without importing torch."""
+
+from specexp.config.composed import (
+    ComposedArm,
+    Parts,
+    arms_of,
+    build_data,
+    build_generation,
+    build_pair,
+    build_parts,
+    build_workload,
+    check_parts,
+)
+from specexp.config.config import Config, apply_overrides, check_key, check_value, has_key, load_config
+from specexp.config.errors import ConfigError
+from specexp.config.resolved import environment, save_resolved
+from specexp.config.schema import Generation
+
+__all__ = [
+    "ComposedArm",
+    "Config",
+    "ConfigError",
+    "Generation",
+    "Parts",
+    "apply_overrides",
+    "arms_of",
+    "build_data",
+    "build_generation",
+    "build_pair",
+    "build_parts",
+    "build_workload",
+    "check_key",
+    "check_parts",
+    "check_value",
+    "environment",
+    "has_key",
+    "load_config",
+    "save_resolved",
+]

@@ -1,0 +1,252 @@
+"""Checks that need the whole file: parts together, arms, the search space; and the objects it describes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from specexp.config.annotations import arguments_of
+from specexp.config.config import Config, apply_overrides, check_key, compose_arm, has_key
+from specexp.config.errors import ConfigError, did_you_mean, first_line
+from specexp.config.schema import OVERRIDES, REFERENCE_KEYS, SPACE_ENTRIES, Experiment, Generation
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from specexp.builders import TreeBuilder
+    from specexp.controllers import Controller
+    from specexp.data import Workload
+    from specexp.data.prompts import PromptDataModule
+    from specexp.drafters import Drafter
+    from specexp.models.pair import ModelPair
+    from specexp.verifiers import Verifier
+
+_FIELDS = arguments_of(Experiment) or {}
+_REFERENCE = ("num_assistant_tokens", "assistant_confidence_threshold", "prompt_lookup_num_tokens",
+              "max_matching_ngram_size")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The four parts of a composition; drafter and builder are None for plain decoding."""
+
+    drafter: Drafter | None
+    builder: TreeBuilder | None
+    verifier: Verifier
+    controller: Controller
+
+
+@dataclass(frozen=True)
+class ComposedArm:
+    """An arm to run: a composition, or one of Hugging Face's own loops with its arguments."""
+
+    name: str
+    title: str
+    config: Config
+    reference: str | None
+    arguments: Mapping[str, Any]
+
+
+def build_parts(config: Config) -> Parts:
+    """New objects of the four parts.
+
+    Raises:
+        ConfigError: a constructor refuses its arguments, or the parts do not go together.
+    """
+    check_parts(config)
+    return Parts(**{name: _build(config, name) for name in ("drafter", "builder", "verifier", "controller")})
+
+
+def build_pair(config: Config) -> ModelPair:
+    """Load the models.
+
+    Raises:
+        ConfigError: a model cannot be loaded, or the vocabularies differ.
+    """
+    from specexp.models.pair import load_pair
+
+    pair: ModelPair = config.checker.call(load_pair, config.get("pair"), ("pair",))
+    return pair
+
+
+def build_workload(config: Config) -> Workload:
+    """Which prompts are decoded; nothing is read."""
+    workload: Workload = _build(config, "data")
+    return workload
+
+
+def build_data(config: Config, tokenizer: PreTrainedTokenizerBase) -> PromptDataModule:
+    """The prompts, for Lightning's Trainer; nothing is read before its ``setup``."""
+    from specexp.data.prompts import PromptDataModule
+
+    return PromptDataModule(build_workload(config), tokenizer)
+
+
+def build_generation(config: Config) -> Generation:
+    """The ``generation:`` section."""
+    return Generation(**config.get("generation"))
+
+
+def arms_of(config: Config) -> list[ComposedArm]:
+    """The arms of a file in its order, grids unrolled; without ``arms:``, the composition itself."""
+    if not config.get("arms"):
+        return [ComposedArm(config.get("name"), config.get("name"), config, None, {})]
+    found = []
+    for name, arm in config.get("arms").items():
+        title, reference = arm.get("title") or name, arm.get("reference")
+        arguments = {key: arm[key] for key in REFERENCE_KEYS.get(reference, ()) if key in arm}
+        for point in product(
+            *([(key, value) for value in values] for key, values in (arm.get("grid") or {}).items())
+        ):
+            suffix = ", ".join(f"{key.rpartition('.')[2]}={_label(value)}" for key, value in point)
+            found.append(
+                ComposedArm(
+                    f"{name}[{suffix}]" if suffix else name,
+                    f"{title}, {suffix}" if suffix else title,
+                    config if reference else compose_arm(config, name, dict(point)),
+                    reference,
+                    arguments,
+                )
+            )
+    return found
+
+
+def check_parts(config: Config) -> None:
+    """Refuse a drafter and a builder that do not go together; builds both, without torch for our own."""
+    from specexp.composition import check_composition
+
+    drafter, builder = _build(config, "drafter"), _build(config, "builder")
+    try:
+        check_composition(drafter, builder)
+    except ValueError as error:
+        section = "builder" if builder is not None else "drafter"
+        raise ConfigError(f"{config.source_of((section,))}: {section}: {first_line(error)}") from error
+
+
+def check_arms(config: Config) -> None:
+    """Compose every arm."""
+    for name, arm in config.get("arms").items():
+        where = f"{config.source_of(('arms', name))}: arms.{name}"
+        reference = arm.get("reference")
+        for key in arm:
+            if reference is not None and (
+                key in OVERRIDES
+                or key == "grid"
+                or key in _REFERENCE
+                and key not in REFERENCE_KEYS[reference]
+            ):
+                allowed = ", ".join(("title", *REFERENCE_KEYS[reference]))
+                raise ConfigError(
+                    f"{where}.{key} does not go with reference {reference!r}, which takes {allowed}"
+                )
+            if reference is None and key in _REFERENCE:
+                raise ConfigError(f"{where}.{key} needs a reference, one of {', '.join(REFERENCE_KEYS)}")
+        if reference is not None:
+            continue
+        composed = compose_arm(config, name)
+        for key, values in (arm.get("grid") or {}).items():
+            check_key(composed, key, f"{where}.grid")
+            if not values:
+                raise ConfigError(f"{where}.grid.{key} is an empty list; at least one value is needed")
+            for value in values:
+                check_parts(compose_arm(config, name, {key: value}))
+        if not arm.get("grid"):
+            check_parts(composed)
+
+
+def check_sweep(config: Config) -> None:
+    """Check the search space against the compositions it leads to, and what is measured before it."""
+    sweep = config.get("sweep")
+    if sweep is None:
+        return
+    space = sweep["space"]
+    if not space:
+        raise ConfigError(f"{config.source_of(('sweep', 'space'))}: sweep.space is empty; at least one dotted key such as builder.init_args.nodes is needed")  # fmt: skip
+    for key, entry in space.items():
+        check_space_entry(config, key, entry)
+    contexts = [config]
+    for key in sorted((key for key in space if "." not in key), key=str):
+        contexts = [_try(outer, key, choice, sweep) for outer in contexts for choice in space[key]["choices"]]
+    for key, entry in space.items():
+        where = config.source_of(("sweep", "space", key)) + ": sweep.space"
+        if "." not in key:
+            continue
+        fitting = [context for context in contexts if has_key(context, key)]
+        if not fitting:
+            known = {name for context in contexts for name in context.keys()}
+            raise ConfigError(
+                f"{where}: {key!r} does not exist in any composition of this space{did_you_mean(key, known)}"
+            )
+        for context in fitting:
+            for value in entry.get("choices", (entry.get("low"), entry.get("high"))):
+                apply_overrides(context, {key: value}, f"{where}.{key}")
+    for number, overrides in enumerate(sweep["enqueue"]):
+        source = f"{config.source_of(('sweep', 'enqueue'))}: sweep.enqueue.{number}"
+        known_overrides = {key: _with_hits(value, sweep) for key, value in overrides.items() if key != "name"}
+        composed = apply_overrides(config, known_overrides, source)
+        if not _awaits_hits(composed, sweep):
+            check_parts(composed)
+    for stage in ("record_hits", "confirm"):
+        if sweep[stage]:
+            apply_overrides(
+                config, {"data": sweep[stage]["data"]}, f"{config.source_of(('sweep', stage))}: sweep.{stage}"
+            )
+    if sweep["record_hits"]:
+        source = f"{config.source_of(('sweep', 'record_hits'))}: sweep.record_hits"
+        check_parts(apply_overrides(config, {"builder": sweep["record_hits"]["builder"]}, source))
+
+
+def check_space_entry(config: Config, key: str, entry: Mapping[str, Any]) -> None:
+    """Check one entry of ``sweep.space``."""
+    at = ("sweep", "space", key)
+    kind = entry.get("type")
+    if kind not in SPACE_ENTRIES:
+        hint = did_you_mean(kind, SPACE_ENTRIES)
+        raise config.checker.error((*at, "type"), f" is {kind!r}{hint}")
+    config.checker.arguments(SPACE_ENTRIES[kind], entry, at)
+    if kind == "categorical":
+        if not entry["choices"]:
+            raise config.checker.error((*at, "choices"), " is empty; at least one choice is needed")
+        return
+    if entry["low"] > entry["high"]:
+        raise config.checker.error(at, f": low {entry['low']} is above high {entry['high']}")
+    if entry.get("log") and (entry["low"] <= 0 or entry.get("step") not in (None, 1)):
+        raise config.checker.error(at, f": log: true needs low above 0 and no step, low is {entry['low']}")
+    if "." not in key:
+        raise config.checker.error(
+            (*at, "type"), f" is {kind!r}; a whole part needs type categorical with choices"
+        )
+
+
+def _try(config: Config, key: str, choice: Any, sweep: Mapping[str, Any]) -> Config:
+    source = f"{config.source_of(('sweep', 'space', key))}: sweep.space.{key}"
+    return apply_overrides(config, {key: _with_hits(choice, sweep)}, source)
+
+
+def _with_hits(value: Any, sweep: Mapping[str, Any]) -> Any:
+    """A fitted tree gets the hits that the study records first."""
+    if (
+        isinstance(value, Mapping)
+        and sweep["record_hits"]
+        and str(value.get("class_path")).endswith("FittedTree")
+    ):
+        return {**value, "init_args": {"hits": "hits.json", **(value.get("init_args") or {})}}
+    return value
+
+
+def _awaits_hits(config: Config, sweep: Mapping[str, Any]) -> bool:
+    hits = config.get("builder.init_args.hits", None)
+    return bool(sweep["record_hits"]) and hits is not None and not Path(hits).is_file()
+
+
+def _build(config: Config, section: str) -> Any:
+    return config.checker.build(config.get(section), _FIELDS[section].annotation, (section,))
+
+
+def _label(value: Any) -> str:
+    return (
+        str(value.get("name") or value.get("class_path", value)) if isinstance(value, Mapping) else str(value)
+    )

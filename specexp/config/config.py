@@ -1,0 +1,214 @@
+"""A configuration: composed, overridden and checked against the signatures of its parts, in about a second."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from specexp.config.check import Checker
+from specexp.config.errors import ConfigError, did_you_mean
+from specexp.config.files import parse_overrides, read_layers
+from specexp.config.layers import Key, Layers
+from specexp.config.schema import OVERRIDES, Experiment
+
+_MISSING = object()
+
+
+class Config:
+    """A checked configuration. Made by :func:`load_config` and :func:`apply_overrides`; it is never changed.
+
+    Args:
+        layers: the given values and where they came from.
+        file: the file they were read from.
+
+    Raises:
+        ConfigError: a key is unknown or a value is not allowed.
+    """
+
+    def __init__(self, layers: Layers, file: str) -> None:
+        self.file = file
+        self.layers = layers
+        self.checker = Checker(self.source_of)
+        given = {"name": Path(file).stem, **layers.values}
+        self._values = self.checker.arguments(Experiment, given, ())
+        # An arm says what differs, so nothing is filled in: `builder: null` is not the same as no builder.
+        self._values["arms"] = copy.deepcopy(
+            {name: arm or {} for name, arm in (given.get("arms") or {}).items()}
+        )
+        self._values["trainer"] = _checked_trainer(self._values["trainer"], self.checker)
+
+    def source_of(self, key: Key) -> str:
+        """The file that set a key, or ``command line``."""
+        return self.layers.source_of(key, self.file)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, defaults filled in: a file with this content is the same configuration."""
+        return copy.deepcopy(self._values)
+
+    def section(self, name: str) -> Any:
+        """One section, resolved."""
+        return self.get(name)
+
+    def get(self, dotted: str, default: Any = _MISSING) -> Any:
+        """The value at a dotted key, e.g. ``builder.init_args.nodes``.
+
+        Raises:
+            ConfigError: it does not exist and there is no default.
+        """
+        here: Any = self._values
+        for step in self.layers.split(dotted):
+            if isinstance(here, Mapping) and step in here:
+                here = here[step]
+            elif isinstance(here, list) and step.isdecimal() and int(step) < len(here):
+                here = here[int(step)]
+            elif default is not _MISSING:
+                return default
+            else:
+                raise ConfigError(
+                    f"{self.file}: {dotted!r} does not exist{did_you_mean(dotted, self.keys())}"
+                )
+        return copy.deepcopy(here)
+
+    def keys(self) -> list[str]:
+        """Every dotted key that exists with the configured classes."""
+        sections = {
+            name: value for name, value in self._values.items() if name not in ("arms", "sweep", "trainer")
+        }
+        found = _dotted(sections, "")
+        found += [f"trainer.{name}" for name in _trainer_arguments() or ()] + ["trainer", "arms", "sweep"]
+        return found
+
+
+def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
+    """Read, compose, override and check a file; torch is not imported.
+
+    Args:
+        path: YAML; ``compose:`` names files to lay under it.
+        overrides: ``--dotted.key value`` or ``--dotted.key=value``, later ones win.
+
+    Raises:
+        ConfigError: one sentence with file, key, value and what is allowed.
+
+    Example:
+        >>> load_config("experiments/tree_shape.yaml", ["--generation.seed", "1"])  # doctest: +SKIP
+    """
+    from specexp.config.composed import check_arms, check_parts, check_sweep
+
+    config = Config(read_layers(path, overrides), str(path))
+    varied = (config.get("sweep") or {}).get("space", {})
+    if "builder" not in varied and "drafter" not in varied:
+        check_parts(config)
+    check_arms(config)
+    check_sweep(config)
+    return config
+
+
+def apply_overrides(config: Config, overrides: Mapping[str, Any], source: str = "override") -> Config:
+    """The configuration with other values, checked like a file; ``config`` stays as it is.
+
+    Args:
+        config: what they are laid on.
+        overrides: dotted key to value; a mapping with another ``class_path`` replaces the part, other mappings merge.
+            ``name`` beside ``class_path`` (the label of a choice) is left out.
+        source: whom errors name.
+
+    Raises:
+        ConfigError: a key does not exist or a value is not allowed.
+
+    Example:
+        >>> apply_overrides(config, {"builder": {"class_path": "Chain"}, "builder.init_args.length": 6})  # doctest: +SKIP
+    """
+    layers = config.layers.copy()
+    for dotted, value in sorted(overrides.items(), key=lambda item: item[0].count(".")):  # whole parts first
+        if isinstance(value, Mapping) and "class_path" in value and "name" in value:
+            value = {key: inner for key, inner in value.items() if key != "name"}
+        layers.set(dotted, value, source)
+    return Config(layers, config.file)
+
+
+def has_key(config: Config, dotted: str) -> bool:
+    """Whether a dotted key exists with the configured classes."""
+    return dotted in config.keys() or config.get(dotted, None) is not None
+
+
+def check_key(config: Config, dotted: str, source: str | None = None) -> None:
+    """Refuse a dotted key that the configured classes do not have.
+
+    Raises:
+        ConfigError: with the nearest key that exists.
+    """
+    if not has_key(config, dotted):
+        keys = config.keys()
+        hint = did_you_mean(dotted, keys)
+        raise ConfigError(f"{source or config.file}: {dotted!r} does not exist in this composition{hint}")
+
+
+def check_value(config: Config, dotted: str, value: Any, source: str | None = None) -> None:
+    """Refuse a value that a key does not allow.
+
+    Raises:
+        ConfigError: one sentence with what is allowed.
+    """
+    check_key(config, dotted, source)
+    apply_overrides(config, {dotted: value}, source or config.file)
+
+
+def compose_arm(config: Config, name: str, extra: Mapping[str, Any] | None = None) -> Config:
+    """The composition of one of ``arms:``, with ``extra`` overrides (a point of its grid)."""
+    arm = config.get("arms")[name]
+    overrides = {key: arm[key] for key in OVERRIDES if key in arm}
+    source = f"{config.source_of(('arms', name))}: arms.{name}"
+    return apply_overrides(config, {**overrides, **(extra or {})}, source)
+
+
+def override_from_arguments(config: Config, arguments: Sequence[str]) -> Config:
+    """The configuration with command-line overrides."""
+    layers = config.layers.copy()
+    for dotted, value in parse_overrides(arguments):
+        layers.set(dotted, value, "command line")
+    return Config(layers, config.file)
+
+
+def _dotted(value: Any, prefix: str) -> list[str]:
+    inner = (
+        value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+    )
+    found = [prefix] if prefix else []
+    for name, item in inner:
+        found += _dotted(item, f"{prefix}.{name}" if prefix else str(name))
+    return found
+
+
+def _checked_trainer(given: dict[str, Any], checker: Checker) -> dict[str, Any]:
+    known = _trainer_arguments()
+    for name in given if known is not None else ():
+        if name not in (known or ()):
+            path = f"trainer.{name}"
+            hint = did_you_mean(path, [f"trainer.{argument}" for argument in known or ()])
+            raise ConfigError(
+                f"{checker.source_of(('trainer', name))}: unknown key {path!r} of Trainer{hint}"
+            )
+    return given
+
+
+@lru_cache(maxsize=1)
+def _trainer_arguments() -> list[str] | None:
+    """Arguments of ``lightning.Trainer``, read from its source: importing it takes seconds."""
+    import ast
+    from importlib.util import find_spec
+
+    spec = find_spec("lightning")
+    if spec is None or spec.origin is None:
+        return None
+    source = Path(spec.origin).parent / "pytorch" / "trainer" / "trainer.py"
+    if not source.is_file():
+        return None
+    for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ClassDef) and node.name == "Trainer":
+            for method in node.body:
+                if isinstance(method, ast.FunctionDef) and method.name == "__init__":
+                    return [argument.arg for argument in (*method.args.args[1:], *method.args.kwonlyargs)]
+    return None

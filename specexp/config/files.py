@@ -1,0 +1,139 @@
+"""Reading YAML files that compose each other, and overrides from the command line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from specexp.config.errors import ConfigError, first_line
+from specexp.config.layers import Layers
+
+COMMAND_LINE = "command line"
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML in which ``1e-3`` is a number and a key given twice is an error."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)  # type: ignore[no-untyped-call]
+            if key_node.tag != "tag:yaml.org,2002:merge":
+                if isinstance(key, list | dict):
+                    raise yaml.MarkedYAMLError(
+                        problem="a key must be a text", problem_mark=key_node.start_mark
+                    )
+                if key in seen:
+                    raise yaml.MarkedYAMLError(
+                        problem=f"key {key!r} is given twice", problem_mark=key_node.start_mark
+                    )
+                seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$"),
+    list("-+0123456789"),
+)
+
+
+def read_layers(path: str | Path, overrides: Sequence[str] = ()) -> Layers:
+    """Read a file, what it composes, and the overrides.
+
+    Raises:
+        ConfigError: a file is missing, is no YAML mapping, or composes itself; an override is malformed.
+    """
+    layers = Layers()
+    _read(Path(path), layers, ())
+    for dotted, value in parse_overrides(overrides):
+        layers.set(dotted, value, COMMAND_LINE)
+    return layers
+
+
+def parse_overrides(arguments: Sequence[str]) -> list[tuple[str, Any]]:
+    """``["--builder.init_args.nodes", "12"]`` to ``[("builder.init_args.nodes", 12)]``; values are YAML."""
+    found = []
+    waiting = list(arguments)
+    while waiting:
+        argument = waiting.pop(0)
+        if not argument.startswith("--") or len(argument) < 3:
+            raise ConfigError(
+                f"{COMMAND_LINE}: {argument!r} is no override; write --key value, as in --generation.seed 1"
+            )
+        key, equals, text = argument[2:].partition("=")
+        if not equals:
+            if not waiting or (waiting[0].startswith("--") and len(waiting[0]) > 2):
+                raise ConfigError(
+                    f"{COMMAND_LINE}: --{key} has no value; write --{key} VALUE or --{key}=VALUE"
+                )
+            text = waiting.pop(0)
+        try:
+            found.append((key, yaml.load(text, _Loader)))
+        except yaml.YAMLError as error:
+            raise ConfigError(
+                f"{COMMAND_LINE}: --{key} {text!r} is no YAML value ({_problem(error)})"
+            ) from error
+    return found
+
+
+def _read(path: Path, layers: Layers, including: tuple[Path, ...]) -> None:
+    where = f"{including[-1]}: compose: " if including else ""
+    if path.resolve() in [outer.resolve() for outer in including]:
+        chain = " -> ".join(str(outer) for outer in (*including, path))
+        raise ConfigError(f"{where}{path} composes itself ({chain})")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise ConfigError(f"{where}{path} does not exist{_near_file(path)}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{where}{path} cannot be read ({first_line(error)})") from error
+    try:
+        content = yaml.load(text, _Loader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark is not None else ""
+        raise ConfigError(f"{path}{line}: not valid YAML ({_problem(error)})") from error
+    content = {} if content is None else content
+    if not isinstance(content, dict):
+        raise ConfigError(
+            f"{path}: holds {type(content).__name__}, but a mapping of sections such as builder is expected"
+        )
+    composed = content.pop("compose", None) or []
+    composed = [composed] if isinstance(composed, str) else composed
+    if not isinstance(composed, list) or not all(isinstance(entry, str) for entry in composed):
+        raise ConfigError(
+            f"{path}: compose is {composed!r}; a list of file names relative to this file is expected"
+        )
+    for entry in composed:
+        _read(_tidy(path.parent / entry), layers, (*including, path))
+    layers.merge(content, str(path))
+
+
+def _tidy(path: Path) -> Path:
+    """``experiments/../configs/x.yaml`` reads as ``configs/x.yaml``."""
+    steps: list[str] = []
+    for step in path.parts:
+        if step == ".." and steps and steps[-1] not in ("..", path.anchor):
+            steps.pop()
+        else:
+            steps.append(step)
+    return Path(*steps)
+
+
+def _near_file(path: Path) -> str:
+    from difflib import get_close_matches
+
+    if not path.parent.is_dir():
+        return ""
+    near = get_close_matches(path.name, sorted(file.name for file in path.parent.glob("*.y*ml")), n=1)
+    return f"; did you mean {str(path.parent / near[0])!r}?" if near else ""
+
+
+def _problem(error: yaml.YAMLError) -> str:
+    problem = getattr(error, "problem", None)
+    return str(problem) if problem else first_line(error)

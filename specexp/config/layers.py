@@ -1,0 +1,156 @@
+"""Layers of configuration: files composed into each other, the command line on top; later wins.
+
+Every key remembers the layer that set it, so that an error can name the file.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from specexp.config.errors import ConfigError
+
+Key = tuple[str, ...]
+
+PARTS = ("drafter", "builder", "verifier", "controller")
+"""Sections that are one part each; a bare text in their place is the class."""
+
+# A mapping that names another kind replaces the old one: arguments of one class mean nothing to another.
+_KINDS = ("class_path", "type", "reference")
+_SPACE_FIELDS = ("type", "low", "high", "log", "step", "choices")
+
+
+class Layers:
+    """Merged values, and where each came from.
+
+    Attributes:
+        values: the merged mapping.
+        sources: the layer that set a key, for every key at every depth.
+    """
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self.sources: dict[Key, str] = {}
+
+    def copy(self) -> Layers:
+        """An independent copy."""
+        twin = Layers()
+        twin.values, twin.sources = copy.deepcopy(self.values), dict(self.sources)
+        return twin
+
+    def source_of(self, key: Key, otherwise: str = "configuration") -> str:
+        """The layer that set ``key``, or the nearest mapping around it."""
+        for length in range(len(key), 0, -1):
+            if key[:length] in self.sources:
+                return self.sources[key[:length]]
+        return otherwise
+
+    def merge(self, values: Mapping[str, Any], source: str) -> None:
+        """Lay a mapping of sections on top."""
+        self._merge(self.values, values, source, ())
+
+    def set(self, dotted: str, value: Any, source: str) -> None:
+        """Lay one value on top.
+
+        Raises:
+            ConfigError: the key goes through something that is no mapping, or through a list past its end.
+        """
+        *outer, last = self.split(dotted)
+        if last == "class_path" and outer:
+            return self.set(".".join(outer), {"class_path": value}, source)
+        here: Any = self.values
+        for depth, name in enumerate(outer):
+            key = (*outer[: depth + 1],)
+            if isinstance(here, list):
+                here = here[_index(here, name, key, source)]
+                continue
+            if isinstance(here.get(name), str) and outer[depth + 1 : depth + 2] in (["init_args"], []):
+                here[name] = {"class_path": here[name]}
+            if here.get(name) is None:
+                here[name] = {}
+                self.sources[key] = source
+            here = here[name]
+            if not isinstance(here, dict | list):
+                raise ConfigError(f"{source}: {dotted} cannot be set, for {'.'.join(key)} is {here!r}")
+        if isinstance(here, list):
+            number = _index(here, last, (*outer, last), source)
+            cell = {last: here[number]}
+            self._merge(cell, {last: value}, source, tuple(outer))
+            here[number] = cell[last]
+        else:
+            self._merge(here, {last: value}, source, tuple(outer))
+
+    def split(self, dotted: str) -> list[str]:
+        """The steps of a dotted key; a key of ``sweep.space`` holds dots itself."""
+        steps = dotted.split(".")
+        if steps[:2] == ["sweep", "space"] and len(steps) > 3:
+            known = (self.values.get("sweep") or {}).get("space") or {}
+            inner = ".".join(steps[2:-1])
+            if steps[-1] in _SPACE_FIELDS and inner in known:
+                return ["sweep", "space", inner, steps[-1]]
+            return ["sweep", "space", ".".join(steps[2:])]
+        return steps
+
+    def _merge(self, base: dict[str, Any], over: Mapping[str, Any], source: str, at: Key) -> None:
+        for name, value in over.items():
+            key = (*at, str(name))
+            old = base.get(name)
+            value = _as_part(key, old, value)
+            if isinstance(old, str) and isinstance(value, Mapping) and "init_args" in value:
+                old = base[name] = {"class_path": old}
+            if isinstance(value, Mapping) and isinstance(old, dict) and not _another_kind(old, value):
+                self.sources.setdefault(key, source)
+                self._merge(old, value, source, key)
+                continue
+            for known in [known for known in self.sources if known[: len(key)] == key]:
+                del self.sources[known]
+            base[name] = copy.deepcopy(value)
+            self._record(key, value, source)
+
+    def _record(self, key: Key, value: Any, source: str) -> None:
+        self.sources[key] = source
+        inner = (
+            value.items()
+            if isinstance(value, Mapping)
+            else enumerate(value)
+            if isinstance(value, list)
+            else ()
+        )
+        for name, item in inner:
+            self._record((*key, str(name)), item, source)
+
+
+def _as_part(key: Key, old: Any, value: Any) -> Any:
+    """``builder: Chain`` is ``builder: {class_path: Chain}``."""
+    if not isinstance(value, str):
+        return value
+    known_part = key[-1:] in [(part,) for part in PARTS] and (len(key) == 1 or key[0] in ("arms", "sweep"))
+    return {"class_path": value} if known_part or key == ("data", "prompts") or _is_part(old) else value
+
+
+def _is_part(value: Any) -> bool:
+    return isinstance(value, Mapping) and "class_path" in value
+
+
+def _another_kind(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    for kind in _KINDS:
+        if kind in new and kind in old and not _same(str(old[kind]), str(new[kind])):
+            return True
+    return False
+
+
+def _same(one: str, other: str) -> bool:
+    """Whether two class paths mean one class: our own go by the short name and by their module."""
+    if one == other:
+        return True
+    own = all("." not in name or name.startswith("specexp.") for name in (one, other))
+    return own and one.rpartition(".")[2] == other.rpartition(".")[2]
+
+
+def _index(items: Sequence[Any], name: str, key: Key, source: str) -> int:
+    if not name.isdecimal() or int(name) >= len(items):
+        raise ConfigError(
+            f"{source}: {'.'.join(key)} does not exist; the list has positions 0 to {len(items) - 1}"
+        )
+    return int(name)

@@ -1,0 +1,211 @@
+"""Sections of an experiment file. Parts are not here: their constructors are their schema."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from specexp.config.annotations import CallOf, PartOf
+
+Count = Annotated[int, Field(ge=1)]
+Dtype = Literal["bfloat16", "float16", "float32"]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Arguments of :func:`specexp.models.pair.load_pair`."""
+
+    target: str = "stdlib"
+    draft: str | None = None
+    target_dtype: Dtype = "bfloat16"
+    draft_dtype: Dtype = "float32"
+    device: str = "cpu"
+    attn_implementation: Literal["sdpa", "eager"] = "sdpa"
+
+
+@dataclass(frozen=True)
+class Generation:
+    """How much is generated, the same for every arm.
+
+    Args:
+        max_new_tokens: per turn; never exceeded.
+        seed: of verifiers and drafters that draw.
+        samples: continuations of every prompt.
+        stop_at_eos: whether EOS ends an answer.
+        threads: torch's CPU threads; None leaves them.
+    """
+
+    max_new_tokens: Count = 128
+    seed: Annotated[int, Field(ge=0)] = 0
+    samples: Count = 1
+    stop_at_eos: bool = True
+    threads: Count | None = None
+
+
+@dataclass(frozen=True)
+class Tracking:
+    """Arguments of :class:`specexp.tracking.Tracker`; ``mode`` null is online if logged in, else offline."""
+
+    project: str = "specexp"
+    mode: Literal["online", "offline", "disabled"] | None = None
+    entity: str | None = None
+    tags: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A named arm: overrides of the composition, or one of Hugging Face's own loops.
+
+    Args:
+        title: what tables say; the arm's name if None.
+        grid: dotted key to values: one arm for each.
+        reference: Hugging Face's own generate instead of our decoder, with the arguments below.
+    """
+
+    title: str | None = None
+    drafter: Any = None
+    builder: Any = None
+    verifier: Any = None
+    controller: Any = None
+    data: dict[str, Any] | None = None
+    generation: dict[str, Any] | None = None
+    pair: dict[str, Any] | None = None
+    grid: dict[str, list[Any]] = field(default_factory=dict)
+    reference: Literal["hf-eager", "hf-assisted", "hf-prompt-lookup"] | None = None
+    num_assistant_tokens: Count = 4
+    assistant_confidence_threshold: Annotated[float, Field(ge=0, le=1)] = 0.0
+    prompt_lookup_num_tokens: Count = 8
+    max_matching_ngram_size: Count = 2
+
+
+OVERRIDES = ("drafter", "builder", "verifier", "controller", "data", "generation", "pair")
+"""What an arm may override."""
+
+REFERENCE_KEYS = {
+    "hf-eager": (),
+    "hf-assisted": ("num_assistant_tokens", "assistant_confidence_threshold"),
+    "hf-prompt-lookup": ("prompt_lookup_num_tokens", "max_matching_ngram_size"),
+}
+"""Arguments of each reference loop."""
+
+
+@dataclass(frozen=True)
+class IntRange:
+    """Whole numbers of a search space."""
+
+    type: Literal["int"]
+    low: int
+    high: int
+    log: bool = False
+    step: Count | None = None
+
+
+@dataclass(frozen=True)
+class FloatRange:
+    """Numbers of a search space."""
+
+    type: Literal["float"]
+    low: float
+    high: float
+    log: bool = False
+    step: Annotated[float, Field(gt=0)] | None = None
+
+
+@dataclass(frozen=True)
+class Categorical:
+    """Choices of a search space; whole parts have a ``name`` beside ``class_path`` and ``init_args``."""
+
+    type: Literal["categorical"]
+    choices: list[Any]
+
+
+SPACE_ENTRIES: dict[str, type] = {"int": IntRange, "float": FloatRange, "categorical": Categorical}
+
+
+@dataclass(frozen=True)
+class RecordHits:
+    """The stage that records which rank paths are accepted in a wide tree."""
+
+    builder: Annotated[Any, PartOf("specexp.builders.TreeBuilder")]
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Confirm:
+    """The stage that re-measures the best trials on prompts the search did not see."""
+
+    best: Count = 3
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Export:
+    """The artifact a study leaves."""
+
+    to: str
+    kind: Literal[
+        "static-tree",
+        "q-table",
+        "thresholds",
+        "adjacency-matrix",
+        "phrase-cache",
+        "latency-profile",
+        "schedule",
+    ] = "static-tree"
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Arguments of a study; the meaning of each is :mod:`specexp.search.settings`'s."""
+
+    space: dict[str, dict[str, Any]]
+    direction: Literal["maximize", "minimize"] = "maximize"
+    n_trials: Count = 24
+    objectives: list[str] | dict[str, Literal["maximize", "minimize"] | None] = field(
+        default_factory=lambda: ["speedup"]
+    )
+    sampler: Annotated[Any, PartOf("optuna.samplers.BaseSampler")] | None = None
+    pruner: Annotated[Any, PartOf("optuna.pruners.BasePruner")] | None = None
+    storage: str | None = None
+    enqueue: list[dict[str, Any]] = field(default_factory=list)
+    constraints: dict[str, float] = field(default_factory=dict)
+    record_hits: RecordHits | None = None
+    confirm: Confirm | None = None
+    export: Export | None = None
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A whole file. ``data`` is :class:`specexp.data.Workload`, the four parts are any of their family.
+
+    Args:
+        published: rows of the paper's table that are not run here: a ``method`` and its figures.
+        figure: which figure ``specexp.run`` draws; its default if None.
+    """
+
+    name: str
+    question: str | None = None
+    paper: str | None = None
+    pair: Pair = field(default_factory=Pair)
+    data: Annotated[Any, CallOf("specexp.data.Workload")] = field(
+        default_factory=lambda: {"prompts": {"class_path": "StdlibFunctions"}}
+    )
+    drafter: Annotated[Any, PartOf("specexp.drafters.Drafter")] | None = None
+    builder: Annotated[Any, PartOf("specexp.builders.TreeBuilder")] | None = None
+    verifier: Annotated[Any, PartOf("specexp.verifiers.Verifier")] = field(
+        default_factory=lambda: {"class_path": "Greedy"}
+    )
+    controller: Annotated[Any, PartOf("specexp.controllers.Controller")] = field(
+        default_factory=lambda: {"class_path": "Fixed"}
+    )
+    generation: Generation = field(default_factory=Generation)
+    trainer: dict[str, Any] = field(default_factory=dict)
+    output: str = "runs"
+    tracking: Tracking = field(default_factory=Tracking)
+    arms: dict[str, Arm | None] = field(default_factory=dict)
+    baselines: list[Literal["engine", "hf-eager"]] = field(default_factory=lambda: ["engine", "hf-eager"])
+    published: list[dict[str, str | float | None]] = field(default_factory=list)
+    figure: str | None = None
+    sweep: Sweep | None = None
