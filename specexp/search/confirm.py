@@ -1,0 +1,209 @@
+"""Re-measuring the best few on prompts the search did not see, and promoting by what that says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from optuna import Study
+from optuna.trial import FrozenTrial
+
+from specexp.evaluation.decoder_arm import DecoderArm
+from specexp.evaluation.hugging_face_arm import HuggingFaceArm
+from specexp.evaluation.module import EvaluationModule
+from specexp.evaluation.record import PromptRecord
+from specexp.evaluation.statistics import Speedup, paired_speedup, summarise
+from specexp.evaluation.table import Column, Table
+from specexp.search.objective import confirmable
+
+if TYPE_CHECKING:
+    from lightning import Trainer
+
+    from specexp.data.prompts import PromptDataModule
+
+AR = "engine"
+EAGER = "hf-eager"
+
+
+@dataclass(frozen=True)
+class Confirmed:
+    """One candidate on the prompts of the confirmation.
+
+    Attributes:
+        name: of the known configuration, or ``trial 7``.
+        trial: number of the trial it comes from.
+        attributes: its tree, see :class:`~specexp.search.objective.Candidate`.
+        searched: speedup over AR that the search measured.
+        tokens_per_step: micro mean.
+        tokens_per_second: all tokens / all decode seconds.
+        over_ar: paired speedup over plain decoding in the same loop.
+        over_eager: paired speedup over Hugging Face's plain ``generate``.
+    """
+
+    name: str
+    trial: int
+    attributes: dict[str, Any]
+    searched: float | None
+    tokens_per_step: float
+    tokens_per_second: float
+    over_ar: Speedup
+    over_eager: Speedup
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether no node has a sibling: ordinary speculative decoding."""
+        paths = self.attributes.get("rank_paths")
+        return paths is not None and all(rank == 0 for path in paths for rank in path)
+
+    @property
+    def label(self) -> str:
+        """Name with what it is made of, for a table."""
+        if not self.name.startswith("trial "):
+            return self.name
+        resolved = self.attributes.get("resolved", {})
+        classes = [str((resolved.get(part) or {}).get("class_path", "")) for part in ("builder", "drafter")]
+        return f"{self.name} ({', '.join(path.rpartition('.')[2] for path in classes if path)})"
+
+
+def select(study: Study, best: int) -> list[FrozenTrial]:
+    """The trials to confirm: the ``best`` fastest of the search, and every known configuration.
+
+    Only trials measured on every prompt and within the constraints are asked; a known configuration that was pruned
+    or failed is left out as well. Of a study with several objectives the trials that none dominates come first.
+    """
+    finished = confirmable(study)
+    if len(study.directions) > 1:
+        front = {trial.number for trial in study.best_trials}
+        ranked = sorted(finished, key=lambda trial: (trial.number not in front, -trial.values[0]))
+    else:
+        sign = -1 if study.direction.name == "MAXIMIZE" else 1
+        ranked = sorted(finished, key=lambda trial: sign * trial.values[0])
+    chosen = ranked[:best]
+    known = [trial for trial in finished if "known" in trial.user_attrs and trial not in chosen]
+    return chosen + known
+
+
+def confirm(
+    trials: Sequence[FrozenTrial],
+    arms: Sequence[DecoderArm],
+    baselines: tuple[DecoderArm, HuggingFaceArm],
+    data: PromptDataModule,
+    trainer: Trainer,
+    records_path: Path,
+    samples: int,
+    tick: Callable[[], None],
+) -> tuple[list[Confirmed], list[PromptRecord]]:
+    """Decode the prompts by every arm, interleaved, AR and Hugging Face's ``generate`` on all of them.
+
+    Args:
+        trials: what is confirmed.
+        arms: one for each, in the same order, named as :func:`~specexp.search.trial_table.name_of_trial` says.
+        baselines: AR in our loop, and plain ``generate``.
+        data: the prompts.
+        trainer: drives the test.
+        records_path: where every prompt's records go; what an earlier confirmation left there is removed.
+        samples: continuations of every prompt.
+        tick: called after every prompt.
+
+    Returns:
+        The candidates, fastest first, and the records of all arms.
+    """
+    records_path.unlink(missing_ok=True)
+    module = EvaluationModule(
+        [*baselines, *arms],
+        baseline=AR,
+        records_path=records_path,
+        samples=samples,
+        on_records=lambda records: tick(),
+    )
+    trainer.test(module, datamodule=data, verbose=False)
+    confirmed = []
+    for trial, arm in zip(trials, arms, strict=True):
+        summary = summarise(module.records, arm.name)
+        attributes = dict(trial.user_attrs.get("attributes", {}))
+        confirmed.append(
+            Confirmed(
+                name=arm.name,
+                trial=trial.number,
+                attributes=attributes,
+                searched=trial.values[0] if trial.values else None,
+                tokens_per_step=summary.tokens_per_step,
+                tokens_per_second=summary.tokens_per_second,
+                over_ar=paired_speedup(module.records, arm.name, AR),
+                over_eager=paired_speedup(module.records, arm.name, EAGER),
+            )
+        )
+    return rank(confirmed), module.records
+
+
+def rank(confirmed: Sequence[Confirmed]) -> list[Confirmed]:
+    """Fastest first by the confirmed speedup over AR; those whose speedup was refused last."""
+    return sorted(confirmed, key=lambda one: (one.over_ar.refused is not None, -one.over_ar.mean_log_ratio))
+
+
+def table(name: str, question: str | None, confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> Table:
+    """The candidates, fastest first, then the two baselines."""
+    columns = [
+        Column("tree"),
+        Column("nodes"),
+        Column("depth"),
+        Column("tokens per step"),
+        Column("tokens/s", digits=0),
+        Column("speedup over AR"),
+        Column("speedup over hf-eager"),
+    ]
+    confirmation = Table(question or f"{name}: confirmed on prompts the search did not see", columns)
+    for one in confirmed:
+        confirmation.rows.append(
+            [
+                one.label,
+                one.attributes.get("nodes"),
+                one.attributes.get("depth"),
+                one.tokens_per_step,
+                one.tokens_per_second,
+                str(one.over_ar),
+                str(one.over_eager),
+            ]
+        )
+    for baseline, meaning in ((AR, "AR (engine)"), (EAGER, "hf-eager")):
+        summary = summarise(records, baseline)
+        over_ar = "1" if baseline == AR else str(paired_speedup(records, baseline, AR))
+        over_eager = "1" if baseline == EAGER else str(paired_speedup(records, baseline, EAGER))
+        confirmation.rows.append(
+            [meaning, 0, 0, summary.tokens_per_step, summary.tokens_per_second, over_ar, over_eager]
+        )
+    prompts = len({record.prompt_id for record in records})
+    own = summarise(records, AR)
+    confirmation.notes = [
+        f"{prompts} prompts the search did not see, {own.verifier}, target {own.dtype}, state {_states(records)}; "
+        "speedups are geometric means of paired per-prompt ratios with 95 % bootstrap intervals"
+    ]
+    return confirmation
+
+
+def sentences(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> list[str]:
+    """What the winner is compared with the best chain and with every known tree that is no chain."""
+    winner = confirmed[0]
+    others = [one for one in confirmed if one.is_chain][:1]
+    others += [one for one in confirmed if not one.is_chain and not one.name.startswith("trial ")]
+    said = []
+    for other in others:
+        kind = f"the best chain ({other.name})" if other.is_chain else f"the {other.name}"
+        if other is winner:
+            said.append(f"The fastest is {kind} itself.")
+            continue
+        paired = paired_speedup(records, winner.name, other.name)
+        if paired.refused is not None:
+            said.append(f"{winner.label} cannot be compared with {kind}: {paired.refused}.")
+            continue
+        verdict = (
+            "faster" if paired.low > 1 else "slower" if paired.high < 1 else "not told apart on these prompts"
+        )
+        said.append(f"{winner.label} against {kind}, prompt by prompt: {paired}, {verdict}.")
+    return said
+
+
+def _states(records: Sequence[PromptRecord]) -> str:
+    return " and ".join(sorted({record.state for record in records} - {"stateless"})) or "stateless"

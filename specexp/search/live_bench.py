@@ -1,0 +1,172 @@
+"""The bench of real decoding: models and prompts loaded once, candidates measured one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lightning import Trainer
+from torch.utils.data import DataLoader
+
+from specexp.builders import StaticTree
+from specexp.data import Prompt
+from specexp.decoder import Decoder
+from specexp.evaluation.arm import Generation
+from specexp.evaluation.decoder_arm import DecoderArm
+from specexp.evaluation.record import PromptRecord, write_records
+from specexp.hits import HitCounter
+from specexp.models.language_model import LanguageModel
+from specexp.search.composition import Composition
+from specexp.search.drift import Reference
+from specexp.search.objective import Candidate, Measurement, Report
+from specexp.search.study import digest_of
+from specexp.search.trial_module import TrialModule, decode_all, seconds_per_token
+
+if TYPE_CHECKING:
+    from specexp.models.pair import ModelPair
+
+WARM_UP_TOKENS = 8
+
+
+class LiveBench:
+    """Measures candidates against AR on the prompts of the search.
+
+    Args:
+        composition: what candidates are overrides of.
+        pair: the models.
+        prompts: of the search, in one fixed order.
+        folder: of the study: keeps AR's seconds and every trial's records.
+        tick: called after every prompt, for a progress bar.
+
+    Attributes:
+        model: the target, wrapped once for all candidates.
+        reference: AR's seconds per token, once :meth:`measure_reference` has run.
+    """
+
+    def __init__(
+        self,
+        composition: Composition,
+        pair: ModelPair,
+        prompts: Sequence[Prompt],
+        folder: Path,
+        tick: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.composition = composition
+        self.pair = pair
+        self.model = LanguageModel(pair.target)
+        self.prompts = list(prompts)
+        self.folder = folder
+        self.tick = tick
+        self.generation: Generation = composition.generation()
+        self.engine = self.arm("engine", Decoder(self.model, verifier=composition.verifier()))
+        self.reference = Reference({})
+        self._trainer = quiet_trainer()
+
+    def applies(self, key: str, overrides: Mapping[str, Any]) -> bool:
+        """Whether a dotted key exists in the composition with these overrides."""
+        return self.composition.applies(key, overrides)
+
+    def arm(self, name: str, decoder: Decoder) -> DecoderArm:
+        """A decoder as an arm."""
+        return DecoderArm(name, decoder, self.pair.tokenizer, self.generation)
+
+    def prepare(self, overrides: Mapping[str, Any]) -> Candidate:
+        """Compose a decoder.
+
+        Raises:
+            ValueError: the parts cannot be made, or do not go together.
+        """
+        decoder = self.composition.decoder(overrides, self.model, self.pair)
+        resolved = self.composition.resolved(overrides)
+        attributes: dict[str, Any] = {"resolved": resolved}
+        builder = decoder.strategy.builder
+        made_of = dict(resolved)
+        if builder is not None:
+            attributes["nodes"] = builder.max_nodes
+        if isinstance(builder, StaticTree):
+            # Whatever class and arguments led to it, the same rank paths are the same tree.
+            made_of["builder"] = attributes["rank_paths"] = builder.rank_paths
+            attributes["depth"] = builder.shape.max_depth
+        return Candidate(digest_of(made_of), attributes, decoder)
+
+    def measure_reference(self, tick: Callable[[], None] = lambda: None) -> None:
+        """Measure AR on every prompt, or take what an earlier process of this study measured."""
+        path, workload = self.folder / "reference.json", self.composition.workload()
+        kept = Reference.load(path, workload)
+        if kept is None or any(prompt.prompt_id not in kept.seconds_per_token for prompt in self.prompts):
+            self.engine.decode(self.prompts[0], max_new_tokens=WARM_UP_TOKENS)
+            seconds = {}
+            for prompt in self.prompts:
+                seconds[prompt.prompt_id] = seconds_per_token(self._decode_reference(prompt))
+                tick()
+            kept = Reference(seconds)
+            kept.save(path, workload)
+        self.reference = kept
+
+    def _decode_reference(self, prompt: Prompt) -> list[PromptRecord]:
+        return decode_all(self.engine, prompt, self.generation.samples)
+
+    def measure(self, candidate: Candidate, report: Report, trial: int) -> Measurement:
+        """Decode the prompts in order until the last, or until ``report`` says stop."""
+        arm = self.arm(f"trial {trial}", candidate.parts)
+        arm.decode(self.prompts[0], max_new_tokens=WARM_UP_TOKENS)
+        module = TrialModule(arm, self.engine, self.reference, self.generation.samples, report, self.tick)
+        self._trainer.test(module, _loader(self.prompts), verbose=False)
+        records = self.folder / "records"
+        records.mkdir(exist_ok=True)
+        write_records(records / f"trial_{trial:04d}.jsonl", module.records)
+        own = [record for record in module.records if record.arm == arm.name]
+        return Measurement(module.log_speedups, {**metrics_of(own), "drift": self.reference.drift})
+
+
+def record_hits(bench: LiveBench, overrides: Mapping[str, Any], prompts: Sequence[Prompt], path: Path) -> None:
+    """Decode ``prompts`` with a wide tree and write how often each rank path was accepted.
+
+    Args:
+        bench: target and composition.
+        overrides: the recording's builder.
+        prompts: other prompts than the search's.
+        path: the hits file; written whole or not at all.
+    """
+    counter = HitCounter()
+    arm = bench.arm("record hits", bench.composition.decoder(overrides, bench.model, bench.pair))
+    for prompt in prompts:
+        for sample in range(bench.generation.samples):
+            arm.conversation(prompt, sample, observers=[counter.observe])
+        bench.tick()
+    unfinished = path.with_suffix(".part")
+    counter.save(unfinished)
+    unfinished.replace(path)
+
+
+def metrics_of(records: Sequence[PromptRecord]) -> dict[str, float]:
+    """Means per target pass and decode speed, over all tokens of the records."""
+    steps = sum(record.steps for record in records)
+    seconds = sum(record.decode_seconds for record in records)
+    phases = {phase: sum(record.seconds[phase] for record in records) for phase in records[0].seconds}
+    return {
+        "tokens_per_step": sum(record.new_tokens for record in records) / steps,
+        "drafted_nodes": sum(record.drafted_nodes for record in records) / steps,
+        "draft_passes": sum(record.draft_passes for record in records) / steps,
+        "tokens_per_second": sum(record.decode_tokens for record in records) / seconds,
+        "decode_seconds": seconds,
+        **{f"seconds/{phase}": spent for phase, spent in phases.items()},
+    }
+
+
+def quiet_trainer() -> Trainer:
+    """A trainer that only tests: no logger, no checkpoint, no bar of its own."""
+    return Trainer(
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        barebones=False,
+        accelerator="cpu",  # places nothing: the models are where load_pair put them
+        devices=1,
+    )
+
+
+def _loader(prompts: list[Prompt]) -> DataLoader[Prompt]:
+    return DataLoader(prompts, batch_size=None, shuffle=False)  # type: ignore[arg-type]

@@ -1,0 +1,65 @@
+"""The progress bar of a sweep: one line a stage, one line a finished trial above it."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+
+class StageBar:
+    """Shows how far the running stage is.
+
+    Args:
+        console: where to; where it is no terminal, only finished trials are printed.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}"),
+            TimeElapsedColumn(),
+            console=console,
+        )
+        self._task: TaskID | None = None
+        self._prompts: int | None = None
+        self._seen = 0
+
+    def stage(self, what: str, total: int, done: int = 0, prompts: int | None = None) -> None:
+        """Begin a stage of ``total`` prompts, or of ``total`` trials where ``prompts`` says how many each has."""
+        if self._task is not None:
+            self._progress.update(self._task, note="")
+            self._progress.stop_task(self._task)
+        self._task = self._progress.add_task(what, total=total, completed=done, note="")
+        self._prompts = prompts
+        self._seen = 0
+
+    def prompt(self) -> None:
+        """One prompt is done."""
+        if self._task is None:
+            return
+        if self._prompts is None:
+            self._progress.advance(self._task)
+        else:
+            self._seen += 1
+            self._progress.update(self._task, note=f"prompt {self._seen}/{self._prompts}")
+
+    def trial(self, finished: int, line: str) -> None:
+        """One trial is done; ``finished`` count so far."""
+        self._seen = 0
+        if self._task is not None:
+            self._progress.console.print(line, highlight=False, markup=False)
+            self._progress.update(self._task, completed=finished, note="")
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()

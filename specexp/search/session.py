@@ -1,0 +1,238 @@
+"""One sweep from the loaded models to the exported winner: record, reference, search, confirm, export."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import optuna
+import torch
+from optuna import Study
+from optuna.trial import FrozenTrial
+from rich.console import Console
+
+from specexp.evaluation.decoder_arm import DecoderArm
+from specexp.evaluation.hugging_face_arm import HuggingFaceArm
+from specexp.evaluation.record import PromptRecord
+from specexp.search.composition import Composition
+from specexp.search.confirm import Confirmed, confirm, select, sentences, table
+from specexp.search.export import draw_winner, export_winner
+from specexp.search.journal import study_lock
+from specexp.search.live_bench import LiveBench, quiet_trainer, record_hits
+from specexp.search.objective import distinct_finished
+from specexp.search.plots import save_plots
+from specexp.search.progress import StageBar
+from specexp.search.settings import Settings
+from specexp.search.study import StudyError, digest_of, open_study, resume, run_study
+from specexp.search.trial_table import name_of_trial, state_of, trial_row, write_trials
+from specexp.tracking import Tracker
+
+if TYPE_CHECKING:
+    from specexp.data.prompts import PromptDataModule
+    from specexp.models.pair import ModelPair
+
+
+class Session:
+    """A sweep over one experiment.
+
+    Args:
+        composition: what candidates are overrides of.
+        settings: the sweep section.
+        folder: of the study; exists and can be written.
+        console: where progress and tables go.
+        command: as typed, for provenance.
+    """
+
+    def __init__(
+        self, composition: Composition, settings: Settings, folder: Path, console: Console, command: str
+    ) -> None:
+        self.composition = composition
+        self.settings = settings
+        self.folder = folder
+        self.console = console
+        self.command = command
+        self.name = composition.config.name
+        self.tracker = Tracker(self.name, folder, **composition.section("tracking"))
+
+    def run(self) -> None:
+        """Run what is left of the sweep.
+
+        Raises:
+            ValueError: models, prompts and parts do not go together.
+            StudyError: the study cannot go on.
+            StudyBusyError: another process runs it.
+            OSError: something cannot be written.
+        """
+        lock: AbstractContextManager[None] = nullcontext()
+        if self.settings.storage is None:
+            lock = study_lock(self.folder)
+        with lock:
+            study = open_study(self.name, self.settings, self.folder, self._study_digest())
+            revived = resume(study, self.settings, alone=self.settings.storage is None)
+            self._greet(study, revived)
+            pair = self.composition.load_pair()
+            with StageBar(self.console) as bar:
+                bench = self._bench(pair, bar)
+                self._search(study, bench, bar)
+            write_trials(study, list(self.settings.objectives), self.folder / "trials.csv")
+            save_plots(study, list(self.settings.objectives), self.folder / "plots")
+            if self.settings.confirm is not None:
+                self._conclude(study, bench, pair)
+        if hint := self.tracker.sync_hint():
+            self.console.print(f"W&B: {hint}", soft_wrap=True, highlight=False)
+
+    def _study_digest(self) -> str:
+        return digest_of([self.composition.workload(), dict(self.settings.objectives)])
+
+    def _greet(self, study: Study, revived: int) -> None:
+        done = len(distinct_finished(study))
+        if done:
+            self.console.print(
+                f"Going on with study {self.name}: {done} of {self.settings.n_trials} trials are finished"
+                + (f", {revived} had been cut off and {'is' if revived == 1 else 'are'} repeated." if revived else ".")
+            )
+
+    def _bench(self, pair: ModelPair, bar: StageBar) -> LiveBench:
+        threads = self.composition.generation().threads
+        if threads is not None:
+            torch.set_num_threads(threads)
+        data = self.composition.prompts(pair.tokenizer)
+        bench = LiveBench(self.composition, pair, data, self.folder, tick=bar.prompt)
+        self.composition.check_lengths(data.prompts, bench.model)
+        self._record_hits(bench, pair, bar)
+        bar.stage("AR on every prompt", len(data.prompts))
+        bench.measure_reference(bar.prompt)
+        return bench
+
+    def _record_hits(self, bench: LiveBench, pair: ModelPair, bar: StageBar) -> None:
+        stage, path = self.settings.record_hits, self.composition.hits
+        if stage is None or path is None:
+            return
+        made_of = digest_of([self.composition.workload(), self.composition.resolved({}), dict(stage)])
+        mark = path.with_suffix(".digest")
+        if path.exists() and mark.exists() and mark.read_text(encoding="utf-8") == made_of:
+            return
+        prompts = self.composition.prompts(pair.tokenizer, stage.get("data") or {}).prompts
+        bar.stage("recording hits", len(prompts))
+        record_hits(bench, {"builder": stage["builder"]}, prompts, path)
+        mark.write_text(made_of, encoding="utf-8")
+
+    def _search(self, study: Study, bench: LiveBench, bar: StageBar) -> None:
+        bar.stage("search", self.settings.n_trials, done=len(distinct_finished(study)), prompts=len(bench.prompts))
+
+        def after(study: Study, trial: FrozenTrial) -> None:
+            self._track(trial)
+            bar.trial(len(distinct_finished(study)), self._line(study, trial))
+
+        run_study(study, self.settings, bench, after)
+
+    def _line(self, study: Study, trial: FrozenTrial) -> str:
+        nodes = trial.user_attrs.get("attributes", {}).get("nodes")
+        what = f"{name_of_trial(trial)}{'' if nodes is None else f', {nodes} nodes'}"
+        state = state_of(trial)
+        if state == "duplicate":
+            return f"{what}: the same as {name_of_trial(study.trials[trial.user_attrs['duplicate_of']])}"
+        if state in ("failed", "infeasible"):
+            return f"{what}: {state}, {trial.user_attrs.get('reason') or trial.user_attrs.get('infeasible')}"
+        shown = ", ".join(
+            f"{math.exp(value):.2f}x AR" if name == "speedup" else f"{value:.2f} {name.replace('_', ' ')}"
+            for name, value in zip(self.settings.objectives, trial.values, strict=True)
+        )
+        return f"{what}: {shown}" + (f", pruned after {trial.user_attrs['pruned_at']} prompts" if state == "pruned" else "")
+
+    def _track(self, trial: FrozenTrial) -> None:
+        row = trial_row(trial, list(self.settings.objectives))
+        resolved = trial.user_attrs.get("attributes", {}).get("resolved", {})
+        with self.tracker.trial(trial.number, trial.params, config=resolved) as run:
+            for prompt, log_speedup in trial.intermediate_values.items():
+                run.log({"speedup": math.exp(log_speedup)}, step=prompt)
+            run.summary({**_filled(row), **_speedup(row)})
+
+    def _conclude(self, study: Study, bench: LiveBench, pair: ModelPair) -> None:
+        confirmed, records, data = self._confirm(study, bench, pair)
+        shown = table(self.name, self.composition.question, confirmed, records)
+        said = sentences(confirmed, records)
+        self.console.print(shown.to_rich())
+        for sentence in said:
+            self.console.print(sentence, highlight=False)
+        text = shown.to_markdown() + "\n" + "\n".join(f"{sentence}  " for sentence in said) + "\n"
+        (self.folder / "confirm.md").write_text(text, encoding="utf-8")
+        (self.folder / "confirm.csv").write_text(shown.to_csv(), encoding="utf-8")
+        winner = confirmed[0]
+        picture = draw_winner(winner, bench, data.prompts, self.folder / "tree.png")
+        artifact = export_winner(self, study, winner, pair)
+        if artifact is not None:
+            self.console.print(f"The winner, {winner.label}, is in {artifact}.", soft_wrap=True, highlight=False)
+        self._track_study(study, shown, picture, artifact)
+
+    def _confirm(
+        self, study: Study, bench: LiveBench, pair: ModelPair
+    ) -> tuple[list[Confirmed], list[PromptRecord], PromptDataModule]:
+        assert self.settings.confirm is not None
+        trials = select(study, self.settings.confirm["best"])
+        if not trials:
+            raise StudyError("no trial was measured on every prompt within the constraints, so none can be confirmed")
+        data = self.composition.prompts(pair.tokenizer, self.settings.confirm["data"])
+        self.composition.check_lengths(data.prompts, bench.model)
+        arms = [self._arm(trial, bench) for trial in trials]
+        eager = HuggingFaceArm(
+            "hf-eager", "hf-eager", pair.target, pair.tokenizer, bench.generation, self.composition.verifier()
+        )
+        with StageBar(self.console) as bar:
+            bar.stage(f"confirming {len(arms)} trees on other prompts", len(data.prompts) * bench.generation.samples)
+            confirmed, records = confirm(
+                trials,
+                arms,
+                (bench.engine, eager),
+                data,
+                quiet_trainer(),
+                self.folder / "confirm.jsonl",
+                bench.generation.samples,
+                bar.prompt,
+            )
+        return confirmed, records, data
+
+    def _arm(self, trial: FrozenTrial, bench: LiveBench) -> DecoderArm:
+        candidate = bench.prepare(trial.user_attrs["attributes"]["resolved"])
+        return bench.arm(name_of_trial(trial), candidate.parts)
+
+    def _track_study(self, study: Study, shown: Any, picture: Path | None, artifact: Path | None) -> None:
+        rows = [trial_row(trial, list(self.settings.objectives)) for trial in study.get_trials(deepcopy=False)]
+        with self.tracker.study(config=self.composition.config_dict()) as run:
+            run.table("trials", [{**row, **_speedup(row)} for row in rows])
+            titles = [column.title for column in shown.columns]
+            run.table("confirm", [dict(zip(titles, row, strict=True)) for row in shown.rows])
+            for path in [picture, *sorted((self.folder / "plots").glob("*.png"))]:
+                if path is not None:
+                    run.picture(path.stem, path)
+            if artifact is not None and self.settings.export is not None:
+                run.artifact(artifact, self.name, self.settings.export["kind"])
+
+
+def _speedup(row: Mapping[str, Any]) -> dict[str, float]:
+    value = row.get("log_speedup")
+    return {} if value is None else {"speedup": math.exp(value)}
+
+
+def _filled(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in row.items() if value is not None}
+
+
+def silence() -> None:
+    """Quiet the libraries: what they tell of loading and testing would bury the study's own lines."""
+    import logging
+    import warnings
+
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    for name in ("lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    if not sys.warnoptions:
+        warnings.simplefilter("ignore")

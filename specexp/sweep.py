@@ -1,0 +1,145 @@
+"""``python -m specexp.sweep EXPERIMENT.yaml``: an Optuna study, its confirmation, and the exported winner."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from specexp.config import Config, ConfigError, load_config, parse_overrides
+from specexp.search.composition import Composition
+from specexp.search.settings import Settings, read_settings
+from specexp.search.space import SpaceError
+
+USAGE = "python -m specexp.sweep experiments/X.yaml [--n-trials N] [--storage URL] [--dry-run] [--key value]"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code: 0, 1 for a study that cannot go on, 2 for a mistake."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    parser = argparse.ArgumentParser(prog="python -m specexp.sweep", usage=USAGE, description=__doc__, allow_abbrev=False)
+    parser.add_argument("experiment", help="a YAML file with a sweep: section")
+    parser.add_argument("--n-trials", type=int, help="finished, distinct trials to end with; sweep.n_trials")
+    parser.add_argument("--storage", help="database URL, so that several workers share the study; sweep.storage")
+    parser.add_argument("--dry-run", action="store_true", help="show what would be searched, and stop")
+    given, rest = parser.parse_known_args(arguments)
+    error = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
+    try:
+        overrides = parse_overrides(rest)
+        if given.n_trials is not None:
+            overrides["sweep.n_trials"] = given.n_trials
+        if given.storage is not None:
+            overrides["sweep.storage"] = given.storage
+        config = load_config(given.experiment, overrides)
+        composition, settings = read_sweep(config, given.experiment)
+        if given.dry_run:
+            show(composition, settings, Console(highlight=False, soft_wrap=True))
+            return 0
+        command = shlex.join(["python", "-m", "specexp.sweep", *arguments])
+        return _search(composition, settings, command, error)
+    except (ConfigError, SpaceError) as mistake:
+        error.print(str(mistake))
+        return 2
+
+
+def read_sweep(config: Config, file: str) -> tuple[Composition, Settings]:
+    """The composition and the checked sweep section of an experiment.
+
+    Raises:
+        ConfigError: the file has no sweep section; the sentence names the command for it.
+        SpaceError: the section is wrong.
+    """
+    section = config.section("sweep")
+    if not section:
+        raise ConfigError(f"{file} has no sweep: section; run it with python -m specexp.run {file}")
+    settings = read_settings(section)
+    folder = Path(config.section("output")) / config.name
+    hits = folder / "hits.json" if settings.record_hits is not None else None
+    composition = Composition(config, hits)
+    try:
+        settings.space.check(composition.applies, composition.check)
+        for known in settings.known:
+            composition.check_known(known)
+    except SpaceError as error:
+        raise SpaceError(f"{file}: {error}") from error
+    if settings.record_hits is not None:
+        composition.check({"builder": settings.record_hits["builder"]})
+    return composition, settings
+
+
+def show(composition: Composition, settings: Settings, console: Console) -> None:
+    """Print what a sweep would do."""
+    from rich.table import Table
+
+    console.print(f"study {composition.config.name}: {settings.n_trials} trials, known configurations included")
+    console.print(f"objectives: {', '.join(f'{name} ({way})' for name, way in settings.objectives.items())}")
+    space = Table("key", "values", title="space", title_justify="left")
+    for parameter in settings.space.parameters:
+        space.add_row(parameter.key, str(parameter))
+    console.print(space)
+    for known in settings.known:
+        console.print(f"measured first: {known.name}: {dict(known.overrides)}", markup=False)
+    for name, limit in settings.constraints.items():
+        console.print(f"constraint: {name} {limit:g}")
+    console.print(f"storage: {settings.storage or composition.folder / 'journal.log'}")
+
+
+def _search(composition: Composition, settings: Settings, command: str, error: Console) -> int:
+    folder = composition.folder
+    try:
+        prepare_folder(folder)
+    except OSError as problem:
+        error.print(f"output: {folder} cannot be written ({problem.strerror or problem}): set --output to a folder that can")
+        return 2
+    from specexp.search.session import Session, silence
+    from specexp.search.study import StudyError, StudyBusyError, check_optuna_parts
+
+    silence()
+    try:
+        check_optuna_parts(settings)
+        composition.config.save_resolved(folder)
+        Session(composition, settings, folder, Console(highlight=False), command).run()
+    except (StudyError, StudyBusyError) as problem:
+        error.print(str(problem))
+        return 1
+    except OSError as problem:
+        error.print(
+            f"{problem.filename or folder} cannot be written ({problem.strerror or problem}): nothing that was finished is "
+            "lost, and the same command goes on once it can"
+        )
+        return 1
+    except KeyboardInterrupt:
+        error.print("Interrupted: the same command goes on where it stopped.")
+        return 130
+    except ValueError as problem:
+        error.print(str(problem))
+        return 2
+    return 0
+
+
+def prepare_folder(folder: Path) -> None:
+    """Make the study's folder and see that files can be written there.
+
+    Raises:
+        OSError: they cannot; folders made for it are removed again.
+    """
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(4096))
+            file.flush()
+    except OSError:
+        for path in made:
+            if path.is_dir():
+                path.rmdir()
+        raise
+
+
+if __name__ == "__main__":
+    sys.exit(main())

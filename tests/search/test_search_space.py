@@ -1,0 +1,111 @@
+"""A space is checked word by word before the first trial, and draws only keys of the chosen part."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import optuna
+import pytest
+from fake_bench import SECTION, FakeBench, settings
+
+from specexp.search.settings import read_settings
+from specexp.search.space import Space, SpaceError
+
+NODES = {"builder.init_args.nodes": {"type": "int", "low": 1, "high": 8}}
+
+
+def refused(section: Mapping[str, Any]) -> str:
+    with pytest.raises(SpaceError) as caught:
+        Space(section)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ({"type": "integer", "low": 1, "high": 2}, "type is 'integer'"),
+        ({"type": "int", "low": 1, "hihg": 2}, "did you mean 'high'"),
+        ({"type": "int", "low": 1}, "high is None"),
+        ({"type": "int", "low": 1.5, "high": 2}, "low is 1.5"),
+        ({"type": "int", "low": 3, "high": 2}, "low is 3 above high 2"),
+        ({"type": "float", "low": 0.0, "high": 2.0, "log": True}, "must be above 0"),
+        ({"type": "float", "low": 1.0, "high": 2.0, "log": True, "step": 0.1}, "do not go together"),
+        ({"type": "int", "low": 1, "high": 2, "step": 0}, "step is 0"),
+        ({"type": "categorical", "choices": []}, "choices is []"),
+        ({"type": "categorical", "choices": [{"class_path": "Chain"}]}, "needs a name"),
+        ({"type": "categorical", "choices": ["a", "a"]}, "two choices are called 'a'"),
+        (7, "a mapping"),
+    ],
+)
+def test_a_malformed_entry_is_refused_in_one_sentence(entry: Any, words: str) -> None:
+    sentence = refused({"builder.init_args.nodes": entry})
+    assert "builder.init_args.nodes" in sentence
+    assert words in sentence
+
+
+def test_what_all_trials_share_cannot_be_searched() -> None:
+    assert "pair.target cannot be searched" in refused({"pair.target": {"type": "categorical", "choices": ["a"]}})
+
+
+def test_an_empty_space_is_refused() -> None:
+    assert "at least one dotted key" in refused({})
+
+
+@pytest.mark.parametrize(
+    ("section", "words"),
+    [
+        ({"space": NODES, "n_trails": 3}, "did you mean 'n_trials'"),
+        ({"space": NODES, "n_trials": 0}, "sweep.n_trials is 0"),
+        ({"space": NODES, "objectives": ["sped"]}, "did you mean 'speedup'"),
+        ({"space": NODES, "objectives": {"speedup": "up"}}, "speedup is 'up'"),
+        ({"space": NODES, "constraints": {"max_nodes": 3}}, "did you mean 'max_draft_nodes'"),
+        ({"space": NODES, "enqueue": [{"builder": "a"}, {"builder": "a"}]}, "two configurations"),
+        ({"space": NODES, "confirm": {"best": 0}}, "sweep.confirm.best is 0"),
+        ({"space": NODES, "export": {"kind": "static-tree"}}, "lacks 'to'"),
+    ],
+)
+def test_a_wrong_section_is_refused_in_one_sentence(section: Mapping[str, Any], words: str) -> None:
+    with pytest.raises(SpaceError, match=".*") as caught:
+        read_settings(section)
+    assert words in str(caught.value)
+
+
+def test_a_key_is_drawn_only_where_the_chosen_class_has_it() -> None:
+    space, bench = settings().space, FakeBench()
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+    seen = set()
+    for _ in range(20):
+        overrides = space.suggest(study.ask(), bench.applies)
+        chosen = overrides["builder"]["class_path"]
+        assert ("builder.init_args.decay" in overrides) == (chosen == "Bush")
+        seen.add(chosen)
+    assert seen == {"Bush", "Chain"}
+
+
+def test_a_key_of_no_class_is_refused() -> None:
+    space = Space({**SECTION["space"], "builder.init_args.colour": NODES["builder.init_args.nodes"]})
+    with pytest.raises(SpaceError, match=r"builder.init_args.colour does not exist in any composition"):
+        space.check(FakeBench().applies, lambda overrides: None)
+
+
+def test_the_ends_of_every_range_are_tried() -> None:
+    tried: list[Any] = []
+
+    def compose(overrides: Mapping[str, Any]) -> None:
+        tried.append(overrides.get("builder.init_args.nodes"))
+        if overrides.get("builder.init_args.nodes") == 64:
+            raise ValueError("nodes is 64; allowed is at most 32")
+
+    with pytest.raises(SpaceError, match=r"builder.init_args.nodes: nodes is 64; allowed is at most 32"):
+        settings().space.check(FakeBench().applies, compose)
+    assert {1, 64} <= set(tried)
+
+
+def test_a_known_configuration_inside_the_space_becomes_its_parameters() -> None:
+    space = settings().space
+    inside = {"builder": {"class_path": "Chain"}, "builder.init_args.nodes": 7}
+    assert space.params_of(inside) == {"builder": "chain", "builder.init_args.nodes": 7}
+    assert space.params_of({"builder": {"class_path": "Elsewhere"}}) is None
+    assert space.params_of({"builder": {"class_path": "Chain"}, "builder.init_args.nodes": 65}) is None
