@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass
 from time import perf_counter
@@ -98,7 +98,7 @@ class Decoder:
     Example:
         >>> pair = specexp.load_pair("stdlib")  # doctest: +SKIP
         >>> decoder = Decoder(pair.target, TokenRecycling(), TokenRecyclingTree())  # doctest: +SKIP
-        >>> decoder.generate(pair.tokenizer("def main("), max_new_tokens=32).token_ids  # doctest: +SKIP
+        >>> decoder.generate(pair.tokenizer("def main(").input_ids, max_new_tokens=32).token_ids  # doctest: +SKIP
     """
 
     def __init__(
@@ -268,7 +268,7 @@ class Decoder:
     def _reserve(self, tokens: int, slots: int) -> None:
         builder = self.strategy.builder
         rows = 1 + (0 if builder is None else builder.max_nodes)
-        self.model.cache.reserve(tokens + rows, slots)
+        self.model.cache.reserve(min(tokens, self.model.context_limit) + rows, slots)
 
     def _check_request(self, prompt: list[int], max_new_tokens: int) -> None:
         if not prompt:
@@ -293,6 +293,8 @@ def _token_list(input_ids: Tokens[int] | torch.Tensor) -> list[int]:
         if input_ids.dim() == 2 and input_ids.shape[0] != 1:
             raise ValueError(f"input_ids has a batch of {input_ids.shape[0]}; one prompt a call is decoded")
         return [int(token) for token in input_ids.flatten().tolist()]
+    if isinstance(input_ids, Mapping):
+        raise ValueError("the prompt is a tokenizer's whole answer: pass its input_ids")
     return [int(token) for token in input_ids]
 
 

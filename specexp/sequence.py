@@ -166,7 +166,8 @@ class Sequence:
         if counts.useful_tokens is not None:
             paused = perf_counter()
             counts.useful_tokens += self._useful(tree, logits)
-            verified += perf_counter() - paused
+            pause = perf_counter() - paused
+            started, verified = started + pause, verified + pause  # outside the clock
         self.context.append(tokens)
         committed = perf_counter()
         outcome = Outcome(self.context, tree, logits, accepted, tuple(tokens), self._step_draft_passes)

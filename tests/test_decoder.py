@@ -1,0 +1,171 @@
+"""The decoding loop: requests, conversations, samples, and what it refuses."""
+
+import numpy as np
+import pytest
+import torch
+
+from specexp.builders import Chain, StaticTree, TokenRecyclingTree
+from specexp.decoder import Decoder
+from specexp.drafters import PromptLookup, TokenRecycling, Union
+from specexp.testing.fakes import FakeDrafter, counting_model, hashed_model
+from specexp.verifiers import Greedy, KeyedSampling
+
+STRATEGIES = {
+    "plain": lambda: (None, None),
+    "recycling": lambda: (TokenRecycling(k=3), StaticTree([[0], [1], [2], [0, 0], [0, 1], [1, 0]])),
+    "recycling-carry": lambda: (TokenRecycling(k=2, state="carry", prefill_update=False), StaticTree([[0], [1]])),
+    "lookup": lambda: (PromptLookup(), Chain(3)),
+    "union": lambda: (Union([PromptLookup(), TokenRecycling(k=2)]), StaticTree([[0], [1], [0, 0]])),
+}
+
+
+@pytest.fixture(params=STRATEGIES, ids=str)
+def strategy(request):
+    return STRATEGIES[request.param]
+
+
+@pytest.fixture(params=[Greedy, lambda: KeyedSampling(0.8)], ids=["greedy", "keyed"])
+def verifier(request):
+    return request.param()
+
+
+def test_a_prompt_of_one_token(strategy, verifier):
+    model = hashed_model(20)
+    expected = Decoder(model, verifier=verifier).generate([7], max_new_tokens=15).token_ids
+    assert Decoder(model, *strategy(), verifier).generate([7], max_new_tokens=15).token_ids == expected
+
+
+def test_lists_arrays_and_tensors_are_the_same_prompt():
+    decoder = Decoder(counting_model(9))
+    for prompt in ([3, 4], (3, 4), np.array([3, 4]), torch.tensor([3, 4]), torch.tensor([[3, 4]])):
+        assert decoder.generate(prompt, max_new_tokens=2).token_ids == [5, 6]
+
+
+def test_a_tokenizers_answer_is_named_instead_of_misread():
+    with pytest.raises(ValueError, match="pass its input_ids"):
+        Decoder(counting_model(9)).generate({"input_ids": [3, 4], "attention_mask": [1, 1]}, max_new_tokens=2)
+
+
+def test_a_call_leaves_nothing_behind_for_the_next(strategy, verifier):
+    model = hashed_model(20)
+    decoder = Decoder(model, *strategy(), verifier)
+    decoder.generate([1, 2, 3, 4, 5], max_new_tokens=20)
+    expected = Decoder(model, verifier=verifier).generate([9, 8], max_new_tokens=20).token_ids
+    assert decoder.generate([9, 8], max_new_tokens=20).token_ids == expected
+
+
+def test_samples_are_the_separate_calls(strategy):
+    model = hashed_model(20)
+    verifier = KeyedSampling(1.0)
+    shared = Decoder(model, *strategy(), verifier).sample([1, 2, 3, 1, 2], num_samples=4, max_new_tokens=15, sequence="p")
+    decoder = Decoder(model, *strategy(), verifier)
+    alone = [decoder.generate([1, 2, 3, 1, 2], max_new_tokens=15, sequence=f"p#{number}") for number in range(4)]
+    assert [result.token_ids for result in shared] == [result.token_ids for result in alone]
+    assert [result.steps for result in shared] == [result.steps for result in alone]
+    assert len({tuple(result.token_ids) for result in shared}) > 1
+
+
+def test_samples_end_at_eos_each():
+    results = Decoder(counting_model(9), verifier=KeyedSampling(0.1)).sample([0], num_samples=2, eos_token_id=4)
+    assert [result.token_ids for result in results] == [[1, 2, 3, 4]] * 2
+
+
+def test_a_later_turn_equals_a_fresh_decode_of_the_same_text(strategy, verifier):
+    model = hashed_model(20)
+    decoder = Decoder(model, *strategy(), verifier)
+    plain = Decoder(model, verifier=verifier)
+    text = [1, 2, 3]
+    for turn in range(4):
+        passes = decoder.model.passes
+        result = decoder.generate(text, max_new_tokens=9, continue_conversation=turn > 0, eos_token_id=5)
+        assert result.token_ids == plain.generate(text, max_new_tokens=9, eos_token_id=5).token_ids
+        assert decoder.model.passes - passes <= result.steps + 1
+        text = text + result.token_ids + [4, turn]
+
+
+def test_a_later_turn_feeds_only_what_is_new():
+    decoder = Decoder(counting_model(9))
+    first = decoder.generate([1, 2, 3], max_new_tokens=4).token_ids
+    fed = []
+    forward = decoder.model.model.forward
+    decoder.model.model.forward = lambda **inputs: fed.append(inputs["input_ids"].tolist()) or forward(**inputs)
+    decoder.generate([1, 2, 3, *first, 0, 0, 5], max_new_tokens=1, continue_conversation=True)
+    assert fed == [[[first[-1], 0, 0]], [[5]]]
+
+
+@pytest.mark.parametrize("prompt", [[1, 2, 3], [1, 2], [1, 9, 3, 4, 5, 6]])
+def test_a_prompt_that_does_not_continue_is_refused_and_the_conversation_kept(prompt):
+    decoder = Decoder(counting_model(11))
+    first = decoder.generate([1, 2], max_new_tokens=1).token_ids
+    with pytest.raises(ValueError, match="does not continue the conversation"):
+        decoder.generate(prompt, continue_conversation=True)
+    text = [1, 2, *first, 7]
+    assert decoder.generate(text, max_new_tokens=2, continue_conversation=True).token_ids == [8, 9]
+
+
+def test_there_must_be_a_conversation_to_continue():
+    decoder = Decoder(counting_model(9))
+    with pytest.raises(ValueError, match="no conversation to continue"):
+        decoder.generate([1], continue_conversation=True)
+    decoder.generate([1], max_new_tokens=1)
+    decoder.sample([1], num_samples=1, max_new_tokens=1)
+    with pytest.raises(ValueError, match="no conversation to continue"):
+        decoder.generate([1, 2, 3], continue_conversation=True)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "arguments", "message"),
+    [
+        ([], {}, "the prompt is empty"),
+        ([1] * 32, {}, "the prompt has 32 tokens and the model's context holds 32"),
+        ([1, 9], {}, "token id 9; the target's vocabulary has ids 0 to 8"),
+        ([1, -1], {}, "token id -1; the target's vocabulary has ids 0 to 8"),
+        ([1], {"max_new_tokens": 0}, "max_new_tokens was 0"),
+        (torch.ones(2, 3, dtype=torch.long), {}, "batch of 2"),
+    ],
+    ids=["empty", "too-long", "id-too-high", "id-negative", "no-tokens", "batch"],
+)
+def test_wrong_requests_are_refused_in_one_sentence(prompt, arguments, message):
+    decoder = Decoder(counting_model(9, context_limit=32))
+    with pytest.raises(ValueError, match=message):
+        decoder.generate(prompt, **arguments)
+    with pytest.raises(ValueError, match=message):
+        decoder.sample(prompt, num_samples=1, **arguments)
+
+
+def test_at_least_one_sample():
+    with pytest.raises(ValueError, match="num_samples was 0"):
+        Decoder(counting_model(9)).sample([1], num_samples=0)
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"drafter": PromptLookup()}, "has no builder"),
+        ({"builder": Chain(2)}, "has no drafter"),
+        ({"drafter": PromptLookup(), "builder": TokenRecyclingTree()}, "asks for 8 candidates a node and PromptLookup"),
+        ({"drafter": TokenRecycling(k=64), "builder": Chain(2)}, "k=64"),
+    ],
+    ids=["no-builder", "no-drafter", "narrow-drafter", "small-vocabulary"],
+)
+def test_parts_that_cannot_work_together_are_refused(parts, message):
+    with pytest.raises(ValueError, match=message):
+        Decoder(counting_model(9), **parts)
+
+
+def test_a_drafter_of_another_vocabulary_is_refused(monkeypatch):
+    import specexp.artifacts
+
+    matrix = np.zeros((12, 2), dtype=np.int32)
+    monkeypatch.setattr(specexp.artifacts, "load_adjacency_matrix", lambda folder: matrix, raising=False)
+    drafter = TokenRecycling(k=2, state="preloaded", matrix="somewhere")
+    with pytest.raises(ValueError, match="12 rows, the target's vocabulary 9 tokens"):
+        Decoder(counting_model(9), drafter, Chain(2))
+
+
+def test_observers_see_every_step():
+    seen = []
+    decoder = Decoder(counting_model(9), FakeDrafter(lambda tokens: [(tokens[-1] + 1) % 9]), Chain(2))
+    result = decoder.generate([0], max_new_tokens=7, observers=[seen.append])
+    assert len(seen) == result.steps == 3
+    assert [token for outcome in seen for token in outcome.new_token_ids] == result.token_ids
