@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -77,7 +79,8 @@ def instantiate(family: str, spec: Mapping[str, Any], where: str) -> Any:
     parser = ArgumentParser(exit_on_error=False)
     try:
         parser.add_subclass_arguments(getattr(home, FAMILIES[family]), family)
-        return parser.instantiate(parser.parse_object({family: dict(spec)}))[family]
+        with warnings.catch_warnings(action="ignore"):  # what jsonargparse thinks of a path it then refuses
+            return parser.instantiate(parser.parse_object({family: dict(spec)}))[family]
     except (Exception, SystemExit) as error:
         short = spec["class_path"].rpartition(".")[2]
         known = [name for name in vars(home) if name in getattr(home, "__all__", ())]
@@ -88,9 +91,9 @@ def instantiate(family: str, spec: Mapping[str, Any], where: str) -> Any:
 
 
 def _reason(error: BaseException) -> str:
-    """The most telling line of an error; jsonargparse's says what was wrong last but not least deep."""
-    lines = [line.strip(" -") for line in str(error).splitlines() if line.strip()]
-    telling = [
-        line for line in lines if "Import path" in line or "Input should" in line or "not accept" in line
-    ]
-    return (telling or lines or [type(error).__name__])[0].split(" [type=")[0]
+    """The one telling line of jsonargparse's tree of reasons, led by the keys down to it."""
+    text = str(error).partition("Errors:\n")[2] or str(error)
+    lines = [line.strip(" -") for line in text.partition("- Expected a <class 'NoneType'>")[0].splitlines()]
+    told = [line for line in lines if line and not line.startswith(("For further information", "Parser key"))]
+    keys = re.findall(r'Parser key "(\w+)"', text)
+    return ": ".join([*keys, (told or [type(error).__name__])[-1].split(" [type=")[0]])

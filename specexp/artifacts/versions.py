@@ -41,8 +41,9 @@ def resolve(path: Path) -> Path:
             raise ArtifactError(f"{path}: {MANIFEST} is missing")
         if _ALIAS.fullmatch(path.name) and _alias_file(path.parent, path.name).is_file():
             return _target(path.parent, path.name)
-        known = sorted(entry.stem for entry in path.parent.glob("*.json")) if path.parent.is_dir() else []
-        known += versions(path.parent)
+        known = versions(path.parent)
+        if known:
+            known = sorted(entry.stem for entry in path.parent.glob("*.json")) + known
     except (OSError, ValueError) as error:
         if isinstance(error, ArtifactError):
             raise

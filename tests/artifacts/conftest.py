@@ -1,0 +1,52 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from specexp.artifacts import Artifact, save_artifact
+from specexp.artifacts.manifest import canonical_json, sha256
+
+PATHS = [[0], [1], [0, 0], [0, 1], [0, 0, 0]]
+PARTS = {
+    "drafter": {"class_path": "TokenRecycling", "init_args": {"k": 4}},
+    "builder": {"class_path": "ParametricTree", "init_args": {"nodes": 5}},
+    "verifier": {"class_path": "KeyedSampling", "init_args": {"temperature": 0.7}},
+    "controller": None,
+}
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Artifact:
+    """A whole static tree."""
+    return save_artifact(
+        tmp_path / "tree_shape",
+        "static-tree",
+        {"tree.json": PATHS, "parts.json": PARTS},
+        {"study": "tree_shape", "trial": 7, "metrics": {"speedup": {"value": 1.4, "low": 1.3, "high": 1.5}}},
+        {"tokenizer": {"vocabulary_sha256": "a" * 64, "eos_token_id": 2}, "model": {"hidden_size": 32}},
+    )
+
+
+@pytest.fixture
+def matrix(tmp_path: Path) -> Artifact:
+    """A whole adjacency matrix of 10 tokens."""
+    values = np.arange(40, dtype=np.int32).reshape(10, 4) % 10
+    return save_artifact(tmp_path / "matrix", "adjacency-matrix", {"matrix.safetensors": {"matrix": values}})
+
+
+@pytest.fixture
+def edit() -> Callable[[Artifact, Callable[[dict[str, Any]], object]], None]:
+    """Change the fields of an ``artifact.json`` and make its own hash right again, as a forger would."""
+
+    def edit(artifact: Artifact, change: Callable[[dict[str, Any]], object]) -> None:
+        file = artifact.folder / "artifact.json"
+        fields = json.loads(file.read_text())
+        change(fields)
+        fields.pop("sha256", None)
+        fields["sha256"] = sha256(canonical_json(fields))
+        file.write_text(json.dumps(fields))
+
+    return edit

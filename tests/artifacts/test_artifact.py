@@ -1,0 +1,181 @@
+"""What is saved is loaded again, ready to compose."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import specexp
+from specexp.artifacts import (
+    Artifact,
+    ArtifactError,
+    kinds,
+    load_adjacency_matrix,
+    load_artifact,
+    load_rank_paths,
+    save_artifact,
+    set_alias,
+)
+from specexp.artifacts.plugins import class_in, names_in
+from specexp.builders import StaticTree
+from specexp.drafters import TokenRecycling
+from specexp.verifiers import KeyedSampling
+
+
+def test_a_tree_is_loaded_by_its_alias_with_parts_ready_for_a_decoder(tree: Artifact) -> None:
+    loaded = specexp.load_artifact(tree.folder.parent / "best")
+
+    drafter, builder, verifier, controller = loaded.parts
+    assert isinstance(drafter, TokenRecycling)
+    assert drafter.k == 4
+    assert isinstance(builder, StaticTree)
+    assert builder.rank_paths == [[0], [1], [0, 0], [0, 1], [0, 0, 0]]
+    assert isinstance(verifier, KeyedSampling)
+    assert controller is None
+    assert tuple(loaded) == loaded.parts
+    assert loaded.kind == "static-tree"
+    assert loaded.metrics["speedup"] == {"value": 1.4, "low": 1.3, "high": 1.5}
+    assert loaded.provenance["trial"] == 7
+    assert loaded.provenance["packages"]["torch"] == torch.__version__
+
+
+def test_the_tree_is_used_by_its_path_in_a_configuration(tree: Artifact) -> None:
+    assert StaticTree(artifact=str(tree.folder)).rank_paths == load_rank_paths(tree.folder)
+
+
+def test_rank_paths_are_sorted_by_length_then_rank(tmp_path: Path) -> None:
+    saved = save_artifact(tmp_path / "a", "static-tree", {"tree.json": [[1, 0], [1], [0], [0, 2]]})
+
+    assert load_rank_paths(saved.folder) == [[0], [1], [0, 2], [1, 0]]
+
+
+def test_a_learned_matrix_starts_every_prompt(tmp_path: Path) -> None:
+    teacher = TokenRecycling(k=3)
+    teacher.check_vocabulary(11)
+    teacher.matrix[5] = [1, 2, 3]
+    saved = save_artifact(tmp_path / "m", "adjacency-matrix", {"matrix.safetensors": teacher.state_dict()})
+
+    drafter = load_artifact(saved.folder).drafter
+    assert isinstance(drafter, TokenRecycling)
+    drafter.check_vocabulary(11)
+    assert drafter.state == "preloaded"
+    np.testing.assert_array_equal(drafter.matrix, teacher.matrix)
+    np.testing.assert_array_equal(load_adjacency_matrix(saved.folder), teacher.matrix)
+
+
+def test_an_artifact_without_a_part_says_which(matrix: Artifact) -> None:
+    with pytest.raises(ArtifactError, match="records no builder"):
+        _ = matrix.parts
+
+
+def test_versions_count_up_and_aliases_move(tree: Artifact) -> None:
+    folder = tree.folder.parent
+    second = save_artifact(folder, "static-tree", {"tree.json": [[0]]}, aliases=["latest"])
+
+    assert (tree.folder.name, second.folder.name) == ("v1", "v2")
+    assert load_artifact(folder / "latest").folder == second.folder
+    assert load_artifact(folder / "best").folder == tree.folder
+    assert load_artifact(folder).folder == tree.folder, "the folder alone means the best"
+    set_alias(folder, "best", "v2")
+    assert load_artifact(folder).folder == second.folder
+    assert json.loads((folder / "best.json").read_text()) == {"version": "v2"}
+
+
+@pytest.mark.parametrize(("alias", "version"), [("Best", "v1"), ("v1", "v1"), ("best", "v9"), ("../x", "v1")])
+def test_an_alias_names_an_existing_version(tree: Artifact, alias: str, version: str) -> None:
+    with pytest.raises(ArtifactError):
+        set_alias(tree.folder.parent, alias, version)
+
+
+@pytest.mark.parametrize("name", names_in(kinds))
+def test_every_kind_is_its_files_name(name: str) -> None:
+    assert class_in(kinds, name, Artifact).kind == name
+
+
+@pytest.mark.parametrize(
+    ("kind", "payloads", "message"),
+    [
+        ("static-tre", {"tree.json": [[0]]}, "did you mean 'static-tree'"),
+        ("static-tree", {}, "payloads has no 'tree.json'"),
+        ("static-tree", {"tree.json": [[0]], "tre.json": 1}, "does not hold"),
+        ("static-tree", {"tree.json": [[0]], "../up.json": 1}, "'../up.json'"),
+        ("static-tree", {"tree.json": []}, "no list of rank paths"),
+        ("static-tree", {"tree.json": [[0, 1]]}, r"\[0\] is missing"),
+        ("static-tree", {"tree.json": [[0], [0]]}, "twice"),
+        ("static-tree", {"tree.json": [[True]]}, "entry 0"),
+        ("static-tree", {"tree.json": {1, 2}}, "tree.json cannot be written"),
+        ("static-tree", {"tree.json": [[0]], "parts.json": {"draftr": None}}, "did you mean 'drafter'"),
+        ("adjacency-matrix", {"matrix.safetensors": {"matrix": np.zeros((3, 2))}}, "float64"),
+        ("adjacency-matrix", {"matrix.safetensors": {"matrix": np.full((3, 2), 3, np.int32)}}, "-1 to 2"),
+        ("adjacency-matrix", {"matrix.safetensors": {"m": np.zeros((3, 2), np.int32)}}, "'matrix'"),
+    ],
+)
+def test_what_the_kind_does_not_promise_is_not_written(
+    tmp_path: Path, kind: str, payloads: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ArtifactError, match=message):
+        save_artifact(tmp_path / "a", kind, payloads)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full_disk(self: Path, data: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    save_artifact(tmp_path / "a", "static-tree", {"tree.json": [[0]]})
+    before = sorted(tmp_path.rglob("*"))
+    monkeypatch.setattr(Path, "write_bytes", full_disk)
+    with pytest.raises(ArtifactError, match="No space left"):
+        save_artifact(tmp_path / "a", "static-tree", {"tree.json": [[1], [0]]})
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_values_json_has_no_word_for_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="provenance"):
+        save_artifact(
+            tmp_path / "a", "static-tree", {"tree.json": [[0]]}, {"metrics": {"speedup": float("nan")}}
+        )
+
+
+@pytest.mark.parametrize(
+    ("reference", "message"),
+    [
+        ("wandb:name", "entity/project/name:alias"),
+        ("wandb:me/specexp/tree:best", "WANDB_MODE is 'offline'"),
+    ],
+)
+def test_a_wandb_reference_offline_is_one_sentence(
+    reference: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    with pytest.raises(ArtifactError, match=message):
+        load_artifact(reference)
+
+
+def test_a_wandb_reference_without_an_account_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    with pytest.raises(ArtifactError, match="wandb login"):
+        load_artifact("wandb:me/specexp/tree:best")
+
+
+def test_a_wandb_reference_is_what_the_api_downloads(tree: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
+    import wandb
+
+    class Api:
+        def artifact(self, name: str) -> "Api":
+            assert name == "me/specexp/tree:best"
+            return self
+
+        def download(self) -> str:
+            return str(tree.folder)
+
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    monkeypatch.setattr(wandb, "login", lambda **_: True)
+    monkeypatch.setattr(wandb, "Api", Api)
+    assert load_artifact("wandb:me/specexp/tree:best").folder == tree.folder

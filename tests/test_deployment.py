@@ -1,0 +1,263 @@
+"""``model.generate(custom_generate=...)`` gives what plain ``model.generate`` gives."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
+
+from specexp import Decoder, deployment
+from specexp.artifacts import Artifact, ArtifactError, fingerprint, save_artifact
+from specexp.builders import Chain, TokenRecyclingTree
+from specexp.deployment import custom_generate
+from specexp.drafters import PromptLookup, TokenRecycling
+from specexp.models.pair import PAIRS
+from specexp.verifiers import KeyedSampling
+
+VOCABULARY = 61
+SIZES = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 160,
+}
+NO_SPECIAL: dict[str, Any] = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+
+
+def make(family: str, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    torch.manual_seed(0)
+    model: PreTrainedModel
+    if family == "gpt2":
+        gpt2 = GPT2Config(
+            vocab_size=VOCABULARY, n_positions=160, n_embd=32, n_layer=2, n_head=4, **NO_SPECIAL
+        )
+        model = GPT2LMHeadModel(gpt2)
+    elif family == "qwen2":
+        model = Qwen2ForCausalLM(Qwen2Config(**SIZES, **NO_SPECIAL))
+    else:
+        model = LlamaForCausalLM(LlamaConfig(**SIZES, **NO_SPECIAL))
+    for parameter in model.parameters():
+        parameter.data *= 4  # far from ties
+    return model.to(dtype).eval()
+
+
+@pytest.fixture(scope="module")
+def llama() -> PreTrainedModel:
+    return make("llama")
+
+
+@pytest.fixture
+def prompt() -> torch.Tensor:
+    return torch.randint(4, VOCABULARY, (1, 9), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture
+def artifact(tmp_path: Path, llama: PreTrainedModel) -> Artifact:
+    return save_artifact(
+        tmp_path / "artifacts" / "tree_shape",
+        "static-tree",
+        {
+            "tree.json": [[0], [1], [0, 0], [0, 1], [0, 0, 0]],
+            "parts.json": {"drafter": {"class_path": "TokenRecycling", "init_args": {"k": 4}}},
+        },
+        fingerprint=fingerprint(llama),
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("family", ["llama", "gpt2", "qwen2"])
+def test_greedy_output_is_that_of_plain_generate(family: str, dtype: torch.dtype) -> None:
+    model = make(family, dtype)
+    for fast in (
+        custom_generate((TokenRecycling(), TokenRecyclingTree())),
+        custom_generate((PromptLookup(), Chain())),
+    ):
+        for seed in range(3):
+            ids = torch.randint(
+                4, VOCABULARY, (1, 5 + 7 * seed), generator=torch.Generator().manual_seed(seed)
+            )
+            plain = model.generate(ids, max_new_tokens=40, do_sample=False)
+            ours = model.generate(ids, max_new_tokens=40, do_sample=False, custom_generate=fast)
+            assert ours.dtype == torch.long
+            torch.testing.assert_close(ours, plain, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"max_new_tokens": 1},
+        {"max_length": 20},
+        {"max_new_tokens": 30, "repetition_penalty": 1.3},
+        {"max_new_tokens": 30, "no_repeat_ngram_size": 2},
+        {"max_new_tokens": 30, "suppress_tokens": [5, 6, 7]},
+        {"max_new_tokens": 30, "bad_words_ids": [[9], [10, 11]]},
+    ],
+)
+def test_the_generation_config_is_respected(
+    llama: PreTrainedModel, prompt: torch.Tensor, settings: dict[str, Any]
+) -> None:
+    fast = custom_generate((TokenRecycling(), TokenRecyclingTree()))
+    plain = llama.generate(prompt, do_sample=False, **settings)
+    assert torch.equal(llama.generate(prompt, do_sample=False, custom_generate=fast, **settings), plain)
+
+
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("minimum", [None, 25])
+def test_eos_ends_the_output_where_plain_generate_ends(
+    llama: PreTrainedModel, prompt: torch.Tensor, several: bool, minimum: int | None
+) -> None:
+    free = llama.generate(prompt, max_new_tokens=30, do_sample=False)[0].tolist()
+    eos = [free[15], 3] if several else free[15]
+    settings = {"max_new_tokens": 30, "eos_token_id": eos, "pad_token_id": 0, "min_new_tokens": minimum}
+    fast = custom_generate((TokenRecycling(), TokenRecyclingTree()))
+    plain = llama.generate(prompt, do_sample=False, **settings)
+    ours = llama.generate(prompt, do_sample=False, custom_generate=fast, **settings)
+    assert torch.equal(ours, plain)
+    assert (ours.shape[1] < 39) == (minimum is None)
+
+
+def test_stopping_criteria_end_the_output_where_plain_generate_ends(
+    llama: PreTrainedModel, prompt: torch.Tensor
+) -> None:
+    def enough(ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
+        return torch.tensor([int(ids.sum()) > 700])
+
+    fast = custom_generate((TokenRecycling(), TokenRecyclingTree()))
+    settings: dict[str, Any] = {"max_new_tokens": 60, "do_sample": False, "stopping_criteria": [enough]}
+    plain = llama.generate(prompt, **settings)
+    assert plain.shape[1] < 69
+    assert torch.equal(llama.generate(prompt, custom_generate=fast, **settings), plain)
+    assert torch.equal(  # and the next call is not disturbed
+        llama.generate(prompt, custom_generate=fast, max_new_tokens=20),
+        llama.generate(prompt, max_new_tokens=20),
+    )
+
+
+def test_sampling_is_keyed_sampling_with_the_generation_configs_temperature(
+    llama: PreTrainedModel, prompt: torch.Tensor
+) -> None:
+    fast = custom_generate((TokenRecycling(), TokenRecyclingTree()), seed=3)
+    settings: dict[str, Any] = {
+        "do_sample": True,
+        "temperature": 0.7,
+        "top_k": 9,
+        "top_p": 0.9,
+        "max_new_tokens": 40,
+    }
+    plain = Decoder(llama, verifier=KeyedSampling(0.7, top_k=9, top_p=0.9))
+    for seed in (3, 4):
+        ours = llama.generate(prompt, custom_generate=fast, seed=seed, **settings)
+        assert ours[0, 9:].tolist() == plain.generate(prompt, max_new_tokens=40, seed=seed).token_ids
+    assert torch.equal(
+        llama.generate(prompt, custom_generate=fast, **settings),
+        llama.generate(prompt, custom_generate=fast, seed=3, **settings),
+    )
+
+
+def test_without_a_seed_torchs_generator_decides(llama: PreTrainedModel, prompt: torch.Tensor) -> None:
+    fast = custom_generate((TokenRecycling(), TokenRecyclingTree()))
+
+    def sample() -> list[int]:
+        ids: list[int] = llama.generate(prompt, custom_generate=fast, do_sample=True, max_new_tokens=20)[
+            0
+        ].tolist()
+        return ids
+
+    torch.manual_seed(5)
+    first, second = sample(), sample()
+    torch.manual_seed(5)
+    assert (sample(), sample()) == (first, second)
+    assert first != second
+
+
+def test_one_cache_serves_all_calls_with_a_model(
+    llama: PreTrainedModel, prompt: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrapped: list[PreTrainedModel] = []
+    wrap = deployment.LanguageModel
+
+    def count(model: PreTrainedModel) -> Any:
+        wrapped.append(model)
+        return wrap(model)
+
+    monkeypatch.setattr(deployment, "LanguageModel", count)
+    fast = custom_generate((TokenRecycling(), TokenRecyclingTree()))
+    for length in (9, 4):
+        ids = prompt[:, :length]
+        plain = llama.generate(ids, max_new_tokens=12)
+        assert torch.equal(llama.generate(ids, max_new_tokens=12, custom_generate=fast), plain)
+    assert wrapped == [llama]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"return_dict_in_generate": True}, "return_dict_in_generate=True is not supported"),
+        ({"num_beams": 2}, "num_beams=2 is not supported"),
+        ({"num_return_sequences": 2, "do_sample": True}, "a batch of 2 is not supported"),
+        ({"attention_mask": torch.tensor([[0] * 2 + [1] * 7])}, "give it unpadded"),
+    ],
+)
+def test_what_it_cannot_do_is_one_sentence(
+    llama: PreTrainedModel, prompt: torch.Tensor, settings: dict[str, Any], message: str
+) -> None:
+    fast = custom_generate((TokenRecycling(), TokenRecyclingTree()))
+    with pytest.raises(ValueError, match=message):
+        llama.generate(prompt, max_new_tokens=5, custom_generate=fast, **settings)
+
+
+def test_a_batch_of_prompts_is_refused(llama: PreTrainedModel, prompt: torch.Tensor) -> None:
+    fast = custom_generate((TokenRecycling(), TokenRecyclingTree()))
+    with pytest.raises(ValueError, match="a batch of 3"):
+        llama.generate(prompt.repeat(3, 1), max_new_tokens=5, custom_generate=fast)
+
+
+def test_an_artifact_generates_and_refuses_a_foreign_model(
+    llama: PreTrainedModel, prompt: torch.Tensor, artifact: Artifact
+) -> None:
+    fast = custom_generate(artifact)
+    plain = llama.generate(prompt, max_new_tokens=24)
+    assert torch.equal(llama.generate(prompt, custom_generate=fast, max_new_tokens=24), plain)
+    assert artifact.decoder(llama).generate(prompt, max_new_tokens=24).token_ids == plain[0, 9:].tolist()
+
+    foreign = make("gpt2")
+    with pytest.raises(ArtifactError, match=r"fingerprint\.model\.model_type is 'llama'"):
+        foreign.generate(prompt, custom_generate=fast, max_new_tokens=24)
+    with pytest.raises(ArtifactError, match="belongs to another model"):
+        artifact.decoder(foreign)
+
+
+@pytest.mark.skipif(not (PAIRS / "stdlib").is_dir(), reason="the embedded pair is not in this checkout yet")
+def test_the_documented_lines_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_artifact(
+        tmp_path / "artifacts" / "tree_shape",
+        "static-tree",
+        {"tree.json": [[0], [0, 0]], "parts.json": {"drafter": {"class_path": "TokenRecycling"}}},
+    )
+    monkeypatch.chdir(tmp_path)
+    exec(_snippet(), {})
+
+
+def _snippet() -> str:
+    lines = iter((ast.get_docstring(ast.parse(Path(deployment.__file__).read_text())) or "").splitlines())
+    return "\n".join(_indented(lines))
+
+
+def _indented(lines: Iterator[str]) -> Iterator[str]:
+    for line in lines:
+        if line.startswith("    "):
+            yield line.removeprefix("    ")
