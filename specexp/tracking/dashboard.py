@@ -6,12 +6,12 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from specexp.sequence import PHASES
 from specexp.tracking.names import (
     DEPTH,
     NODES,
     PARAMETERS,
     PHASE_PREFIX,
+    PHASES,
     SPEEDUP,
     TOKENS_PER_SECOND,
     TOKENS_PER_STEP,
@@ -59,7 +59,7 @@ def build_dashboard(study: str, searched: Sequence[str], entity: str, project: s
             ws.Section(name="Trials and trees", panels=_study_panels(), is_open=True),
         ],
         runset_settings=ws.RunsetSettings(
-            filters=[ws.Metric("Group") == study],
+            filters=ws.And(ws.Metric("Group") == study),
             order=[ws.Ordering(ws.Summary(SPEEDUP), ascending=False)],
             pinned_columns=[f"summary:{name}" for name in (SPEEDUP, NODES, DEPTH, TOKENS_PER_STEP)],
         ),

@@ -28,7 +28,7 @@ class Guard:
         """Run the block; if it raises, warn that ``what`` failed, once, and go on."""
         try:
             yield
-        # The one broad except of the package: what wandb raises (its own errors, those of sockets, disks,
+        # A broad except on purpose: what wandb raises (its own errors, those of sockets, disks,
         # Pillow, a dead service process) is not a closed set, and none of it is worth an hour of measuring.
         # The records, the journal and the artifact are written by specexp itself, so nothing is lost.
         except Exception as error:

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from specexp.tracking.names import nest_parameters, parameter_key, plain, table_columns
+from specexp.sequence import PHASES as ENGINE_PHASES
+from specexp.tracking.names import PHASES, nest_parameters, parameter_key, plain, table_columns
 
 
 def test_parameters_keep_their_dotted_keys() -> None:
@@ -42,3 +43,7 @@ def test_a_column_has_one_type() -> None:
     columns, rows = table_columns([{"a": 1, "b": "x", "c": True}, {"a": 2.5, "b": [0, 1]}, {"b": 3}])
     assert columns == ["a", "b", "c"]
     assert rows == [[1, "x", True], [2.5, "[0, 1]", None], [None, "3", None]]
+
+
+def test_the_phases_are_the_engine_s() -> None:
+    assert PHASES == ENGINE_PHASES
