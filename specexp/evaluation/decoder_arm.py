@@ -55,7 +55,7 @@ class DecoderArm(Arm):
     @property
     def state(self) -> str:
         """The drafter's state policy; ``stateless`` without one."""
-        return str(getattr(self.decoder.strategy.drafter, "state", "stateless"))
+        return _state_of(self.decoder.strategy.drafter)
 
     def decode(self, prompt: Prompt, sample: int = 0, max_new_tokens: int | None = None) -> PromptRecord:
         """Answer all turns, keeping the cache between them."""
@@ -134,3 +134,9 @@ class DecoderArm(Arm):
         if self.decoder.strategy.drafter is not None:
             self.decoder.strategy.drafter.reset()
         self.decoder.strategy.controller.reset()
+
+
+def _state_of(drafter: object) -> str:
+    """A drafter's policy; of several in one, all that keep state, e.g. ``carry+cold``."""
+    inner = {_state_of(part) for part in getattr(drafter, "drafters", ())} - {"stateless"}
+    return str(getattr(drafter, "state", None) or "+".join(sorted(inner)) or "stateless")

@@ -97,8 +97,8 @@ class HuggingFaceArm(Arm):
             raise ValueError(f"reference is {reference!r}; allowed are {', '.join(get_args(Reference))}")
         if not isinstance(verifier, Greedy | KeyedSampling):
             raise ValueError(
-                f"{reference} cannot follow {type(verifier).__name__}: Hugging Face's arms emit the same tokens only "
-                "with Greedy or KeyedSampling"
+                f"{reference} cannot follow {type(verifier).__name__}: Hugging Face's arms emit the same "
+                "tokens only with Greedy or KeyedSampling"
             )
         if reference == "hf-assisted" and draft is None:
             raise ValueError(f"arm {name!r} is hf-assisted and the pair has no draft model: give pair.draft")

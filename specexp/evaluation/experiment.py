@@ -1,0 +1,199 @@
+"""An experiment file as arms: its compositions, Hugging Face's loops, and plain decoding beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from specexp.config import (
+    ComposedArm,
+    Config,
+    ConfigError,
+    arms_of,
+    build_generation,
+    build_pair,
+    build_parts,
+)
+from specexp.config.errors import first_line
+
+if TYPE_CHECKING:
+    from specexp.data import Prompt
+    from specexp.evaluation.arm import Arm
+    from specexp.evaluation.figures import Curve
+    from specexp.models.pair import ModelPair
+
+ENGINE = "engine"
+_SAME_FOR_ALL = ("generation", "pair")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What an experiment file asks to run.
+
+    Attributes:
+        arms: plain decoding first, then Hugging Face's, then the file's own.
+        baselines: arms that speedups are over.
+        shuffle_seeds: of arms that take the prompts in another order; None is the set's own order.
+    """
+
+    arms: Sequence[Arm]
+    baselines: Sequence[str]
+    shuffle_seeds: Mapping[str, int | None]
+
+
+def check_experiment(config: Config) -> list[ComposedArm]:
+    """The file's arms, checked; models and data are not touched.
+
+    Raises:
+        ConfigError: there is nothing to run, two arms share a title, or an arm overrides what all must share.
+    """
+    composed = arms_of(config)
+    if not config.get("arms") and config.get("drafter") is None and config.get("sweep") is not None:
+        raise ConfigError(
+            f"{config.file}: its composition is plain decoding and it has no arms, but a sweep: "
+            f"use python -m specexp.sweep {config.file}"
+        )
+    titles = [ENGINE, *(name for name in config.get("baselines") if name != ENGINE)]
+    for arm in composed if not _is_plain(config) else ():
+        where = f"{config.source_of(('arms',))}: arms.{arm.name}"
+        if arm.title in titles:
+            raise ConfigError(
+                f"{where} is called {arm.title!r} as another arm is; give it a title of its own"
+            )
+        titles.append(arm.title)
+        for section in _SAME_FOR_ALL:
+            if arm.config.get(section) != config.get(section):
+                raise ConfigError(
+                    f"{where}.{section} differs from the experiment's, but arms are compared on the same models "
+                    "and token counts; give it a run of its own"
+                )
+        other = {**arm.config.get("data"), "shuffle_seed": config.get("data.shuffle_seed")}
+        if other != config.get("data"):
+            raise ConfigError(
+                f"{where}.data may override shuffle_seed alone: all arms decode the same prompts"
+            )
+    return composed
+
+
+def _is_plain(config: Config) -> bool:
+    return not config.get("arms") and config.get("drafter") is None
+
+
+def build_experiment(config: Config, pair: ModelPair | None = None) -> Experiment:
+    """Load the models and compose the arms.
+
+    Args:
+        config: of the file.
+        pair: models loaded already; the file's own if None.
+
+    Raises:
+        ConfigError: as :func:`check_experiment`, or the parts do not go with the models.
+    """
+    composed = check_experiment(config)
+    pair = pair or build_pair(config)
+    try:
+        return _build(config, composed, pair)
+    except ConfigError:
+        raise
+    except ValueError as error:
+        raise ConfigError(f"{config.file}: {first_line(error)}") from error
+
+
+def _build(config: Config, composed: Sequence[ComposedArm], pair: ModelPair) -> Experiment:
+    from specexp.decoder import Decoder
+    from specexp.evaluation.decoder_arm import DecoderArm
+    from specexp.evaluation.hugging_face_arm import HuggingFaceArm
+    from specexp.models.language_model import LanguageModel
+    from specexp.verifiers import DeterministicVerifier
+
+    generation = build_generation(config)
+    model = LanguageModel(pair.target)  # one cache and one self-check for all arms of the engine
+    verifier = build_parts(config).verifier
+    arms: list[Arm] = [DecoderArm(ENGINE, Decoder(model, verifier=verifier), pair.tokenizer, generation)]
+    baselines = list(config.get("baselines"))
+    if "hf-eager" in baselines:
+        arms.append(HuggingFaceArm("hf-eager", "hf-eager", pair.target, pair.tokenizer, generation, verifier))
+    seeds: dict[str, int | None] = {}
+    for arm in composed if not _is_plain(config) else ():
+        if arm.reference is not None:
+            arms.append(
+                HuggingFaceArm(
+                    arm.title,
+                    arm.reference,  # type: ignore[arg-type]
+                    pair.target,
+                    pair.tokenizer,
+                    generation,
+                    verifier,
+                    pair.draft,
+                    **arm.arguments,
+                )
+            )
+            continue
+        parts = build_parts(arm.config)
+        if arm.config.get("verifier") != config.get("verifier") and isinstance(
+            parts.verifier, DeterministicVerifier
+        ):
+            raise ConfigError(
+                f"{config.source_of(('arms',))}: arms.{arm.name}.verifier changes the output, which is "
+                "compared with plain decoding token for token; give it a run of its own"
+            )
+        decoder = Decoder(model, parts.drafter, parts.builder, parts.verifier, parts.controller)
+        arms.append(DecoderArm(arm.title, decoder, pair.tokenizer, generation))
+        if arm.config.get("data.shuffle_seed") != config.get("data.shuffle_seed"):
+            seeds[arm.title] = arm.config.get("data.shuffle_seed")
+    return Experiment(arms, baselines or [ENGINE], seeds)
+
+
+def reordered(prompts: Sequence[Prompt], shuffle_seed: int | None) -> list[Prompt]:
+    """The same prompts in the set's own order, or in another fixed order.
+
+    Args:
+        prompts: of a run.
+        shuffle_seed: of the order; None for the set's own.
+    """
+    import numpy as np
+
+    ordered = sorted(prompts, key=lambda prompt: prompt.index)
+    if shuffle_seed is None:
+        return ordered
+    return [ordered[place] for place in np.random.default_rng(shuffle_seed).permutation(len(ordered))]
+
+
+def check_prompts(config: Config, prompts: Sequence[Prompt], pair: ModelPair) -> None:
+    """Refuse prompts that do not fit the target, before anything is decoded.
+
+    Raises:
+        ConfigError: one sentence that names the prompt and what to set.
+    """
+    limit = int(pair.target.config.get_text_config().max_position_embeddings)
+    most = config.get("generation.max_new_tokens")
+    for prompt in prompts:
+        # room for one new token must be left even after the longest answers to earlier turns
+        needed = prompt.longest_context(pair.tokenizer, most) - most + 1
+        if needed > limit:
+            raise ConfigError(
+                f"{config.source_of(('data',))}: data: prompt {prompt.prompt_id!r} may take {needed} tokens "
+                f"and the target's context holds {limit}; set data.max_prompt_tokens with data.too_long: truncate"
+            )
+
+
+def curves_of(config: Config) -> list[Curve]:
+    """The arms that sweep one number: a ``grid`` of one key with numeric values."""
+    from specexp.evaluation.figures import Curve
+
+    composed, curves = arms_of(config), []
+    start = 0
+    for name, arm in (config.get("arms") or {}).items():
+        grid: dict[str, list[Any]] = arm.get("grid") or {}
+        count = prod(len(values) for values in grid.values())
+        points = composed[start : start + count]
+        start += count
+        if len(grid) != 1:
+            continue
+        ((key, values),) = grid.items()
+        if len(values) > 1 and all(isinstance(value, int | float) for value in values):
+            titles = [(float(value), point.title) for value, point in zip(values, points, strict=True)]
+            curves.append(Curve(arm.get("title") or name, key.rpartition(".")[2], titles))
+    return curves

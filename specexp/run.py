@@ -1,0 +1,237 @@
+"""``python -m specexp.run EXPERIMENT.yaml [--key value]``: arms beside plain decoding on the same prompts.
+
+Writes ``<output>/<name>/{config.yaml,environment.json,records.jsonl,table.md,table.csv,figure.png}``; a
+second run of the same name replaces them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from specexp.config import Config, ConfigError, load_config, save_resolved
+from specexp.evaluation.experiment import check_experiment
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from specexp.evaluation.experiment import Experiment
+    from specexp.evaluation.record import PromptRecord
+    from specexp.evaluation.table import Table
+    from specexp.models.pair import ModelPair
+
+USAGE = """usage: python -m specexp.run EXPERIMENT.yaml [--dry-run] [--key value ...]
+
+Decodes the prompts of an experiment with each of its arms and with plain decoding, and compares them.
+--dry-run checks the file and lists the arms; any other --dotted.key overrides the file,
+e.g. --data.max_prompts 8 --verifier.init_args.temperature 0 --tracking.mode disabled."""
+FIGURES = ("speedup", "curves", "phases")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if not given or given[0] in ("-h", "--help"):
+        print(USAGE)
+        return 0 if given else 2
+    dry_run = "--dry-run" in given
+    try:
+        config = load_config(given[0], [argument for argument in given[1:] if argument != "--dry-run"])
+        arms = check_experiment(config)
+        _check_figure(config)
+        if dry_run:
+            print("\n".join(arm.title for arm in arms))
+            return 0
+        records = run(config)
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0 if any(not record.error for record in records) else 1
+
+
+def run(config: Config, pair: ModelPair | None = None) -> list[PromptRecord]:
+    """Run an experiment, print its tables and write its folder.
+
+    Args:
+        config: of the file.
+        pair: models loaded already; the file's own if None.
+
+    Raises:
+        ConfigError: the file, its data, models or output folder cannot be used; nothing was decoded then.
+    """
+    from specexp.evaluation.experiment import build_experiment
+
+    folder = Path(config.get("output")) / config.get("name")
+    save_resolved(config, folder)
+    if pair is None:
+        from specexp.config import build_pair
+
+        pair = build_pair(config)
+    experiment = build_experiment(config, pair)
+    records = decode(config, experiment, pair, folder / "records.jsonl")
+    report(config, experiment, records, folder)
+    return records
+
+
+def decode(config: Config, experiment: Experiment, pair: ModelPair, path: Path) -> list[PromptRecord]:
+    """Decode every prompt by every arm under Lightning's Trainer.
+
+    Args:
+        config: of the file.
+        experiment: its arms.
+        pair: its models.
+        path: of the records; a file there is replaced.
+
+    Raises:
+        ConfigError: the data set cannot be read, or a prompt does not fit.
+    """
+    import torch
+
+    from specexp.config import build_data
+    from specexp.data import PromptSetError
+    from specexp.evaluation.experiment import check_prompts, reordered
+    from specexp.evaluation.module import EvaluationModule
+
+    threads = config.get("generation.threads")
+    if threads is not None:
+        torch.set_num_threads(threads)
+    data = build_data(config, pair.tokenizer)
+    try:
+        prompts = data.prompts
+    except PromptSetError as error:
+        raise ConfigError(f"{config.source_of(('data',))}: data: {error}") from error
+    check_prompts(config, prompts, pair)
+    path.unlink(missing_ok=True)
+    module = EvaluationModule(
+        experiment.arms,
+        records_path=path,
+        samples=config.get("generation.samples"),
+        orders={name: reordered(prompts, seed) for name, seed in experiment.shuffle_seeds.items()},
+    )
+    trainer(config).test(module, datamodule=data, verbose=False)
+    return module.records
+
+
+def trainer(config: Config) -> Any:
+    """Lightning's Trainer with the ``trainer:`` section over defaults that write nothing of their own."""
+    import logging
+    import warnings
+
+    from lightning import Trainer
+
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", module="lightning")
+    settings = {
+        "accelerator": "cpu",  # models stand where pair.device says; the Trainer moves nothing
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_model_summary": False,
+        **config.get("trainer"),
+    }
+    return Trainer(**{name: _object(value) for name, value in settings.items()})
+
+
+def _object(value: Any) -> Any:
+    """Build what has a ``class_path``: loggers, callbacks, profilers."""
+    if isinstance(value, list):
+        return [_object(item) for item in value]
+    if isinstance(value, Mapping) and "class_path" in value:
+        module, _, name = str(value["class_path"]).rpartition(".")
+        return getattr(import_module(module), name)(**(value.get("init_args") or {}))
+    return value
+
+
+def report(config: Config, experiment: Experiment, records: Sequence[PromptRecord], folder: Path) -> None:
+    """Print the tables, write them and the figure, and track the run.
+
+    Args:
+        config: of the file.
+        experiment: its arms.
+        records: of the run.
+        folder: ``<output>/<name>``.
+    """
+    from rich.console import Console
+
+    from specexp.evaluation.report import category_table, long_table, phase_table, results_table
+    from specexp.tracking import Tracker
+
+    title = config.get("question") or config.get("name")
+    if config.get("paper"):
+        title += f" ({config.get('paper')})"
+    baselines = experiment.baselines
+    tables: list[Table | None] = [
+        results_table(records, title, baselines=baselines, published=config.get("published")),
+        category_table(records, baseline=baselines[0]),
+        phase_table(records),
+    ]
+    shown = [table for table in tables if table is not None]
+    (folder / "table.md").write_text("\n".join(table.to_markdown() for table in shown), encoding="utf-8")
+    (folder / "table.csv").write_text(long_table(records, baselines=baselines).to_csv(), encoding="utf-8")
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    for table in shown:
+        console.print(table.to_rich())
+    picture = draw(config, records, baselines[0])
+    picture.savefig(folder / "figure.png")
+    tracker = Tracker(config.get("name"), folder, **config.get("tracking"))
+    with tracker.run(config.get("name"), config=config.to_dict()) as tracked:
+        tracked.table("arms", table_records(shown[0]))
+        tracked.picture("figure", picture)
+        tracked.summary(summary_of(records, baselines[0]))
+    console.print(f"Results in {folder}")
+    if tracker.sync_hint():
+        console.print(f"W&B: {tracker.sync_hint()}")
+
+
+def table_records(table: Table) -> list[dict[str, str]]:
+    """A table's rows as mappings, as a person reads them."""
+    titles = [column.title for column in table.columns]
+    return [dict(zip(titles, row, strict=True)) for row in table.shown()]
+
+
+def summary_of(records: Sequence[PromptRecord], baseline: str) -> dict[str, float]:
+    """What to compare runs by: each arm's speedup, tokens per step and speed."""
+    from specexp.evaluation.statistics import arm_names, paired_speedup, summarise
+
+    found: dict[str, float] = {}
+    for name in arm_names(records):
+        summary, speedup = summarise(records, name), paired_speedup(records, name, baseline)
+        found[f"{name}/tokens_per_step"] = summary.tokens_per_step
+        found[f"{name}/tokens_per_second"] = summary.tokens_per_second
+        if name != baseline and speedup.refused is None:
+            found[f"{name}/speedup"] = speedup.ratio
+            found[f"{name}/speedup_low"], found[f"{name}/speedup_high"] = speedup.low, speedup.high
+    return found
+
+
+def draw(config: Config, records: Sequence[PromptRecord], baseline: str) -> Figure:
+    """The figure the file asks for: ``speedup``, ``curves`` or ``phases``; curves where arms sweep a number."""
+    from specexp.evaluation.experiment import curves_of
+    from specexp.evaluation.figures import parameter_curves, phase_bars, speedup_bars
+
+    title = config.get("question") or config.get("name")
+    curves = curves_of(config)
+    kind = config.get("figure") or ("curves" if curves else "speedup")
+    if kind == "phases":
+        return phase_bars(records, title=title)
+    if kind == "curves" and curves:
+        return parameter_curves(records, curves, baseline=baseline, title=title)
+    published = {
+        str(item["method"]): float(item["speedup"])
+        for item in config.get("published")
+        if item.get("speedup") is not None
+    }
+    return speedup_bars(records, baseline=baseline, title=title, published=published)
+
+
+def _check_figure(config: Config) -> None:
+    kind = config.get("figure")
+    if kind is not None and kind not in FIGURES:
+        where = f"{config.source_of(('figure',))}: figure"
+        raise ConfigError(f"{where} is {kind!r}; allowed are {', '.join(FIGURES)}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
