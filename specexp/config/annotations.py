@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import Enum
+from functools import cache
 from os import PathLike
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin
 
 REQUIRED = inspect.Parameter.empty
 
@@ -37,6 +39,7 @@ class Argument:
     default: Any
 
 
+@cache
 def arguments_of(component: Callable[..., Any]) -> dict[str, Argument] | None:
     """The arguments a class or function takes by name, ``**kwargs`` looked up in its bases.
 
@@ -136,6 +139,8 @@ def parse(value: Any, annotation: Any) -> Any:
     kinds = [bare(member) for member in members(annotation)]
     if Any in kinds:
         return value
+    if value is None and type(None) not in kinds:
+        raise ValueError
     if (
         isinstance(value, bool)
         and bool not in kinds
@@ -144,6 +149,17 @@ def parse(value: Any, annotation: Any) -> Any:
         raise ValueError
     if isinstance(value, float) and value != value:  # nan passes every bound
         raise ValueError
+    asked = (repr(value), repr(annotation))
+    if asked not in _PARSED:
+        _PARSED[asked] = _parse(value, annotation)
+    return copy.deepcopy(_PARSED[asked])
+
+
+_PARSED: dict[tuple[str, str], Any] = {}
+"""What was allowed before: every trial and arm asks for the same values again."""
+
+
+def _parse(value: Any, annotation: Any) -> Any:
     from jsonargparse import ArgumentError, ArgumentParser
 
     try:
@@ -219,6 +235,3 @@ def _hints(component: Any) -> dict[str, Any]:
             except Exception:
                 found[name] = Any
         return found
-
-
-__all__ = ["REQUIRED", "Annotated", "Argument", "CallOf", "PartOf"]

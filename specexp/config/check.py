@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, is_dataclass
@@ -110,7 +111,7 @@ class Checker:
             raise ConfigError(
                 f"{self.source_of((*key, name))}: {where} is missing; {owner} needs {describe(argument.annotation)}"
             )
-        default = argument.default
+        default = copy.deepcopy(argument.default)
         if is_dataclass(default) and not isinstance(default, type):
             default = asdict(default)
         elif isinstance(default, Mapping) and is_nested(argument.annotation):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -135,8 +136,7 @@ def check_arms(config: Config) -> None:
             if reference is not None and (
                 key in OVERRIDES
                 or key == "grid"
-                or key in _REFERENCE
-                and key not in REFERENCE_KEYS[reference]
+                or (key in _REFERENCE and key not in REFERENCE_KEYS[reference])
             ):
                 allowed = ", ".join(("title", *REFERENCE_KEYS[reference]))
                 raise ConfigError(
@@ -146,15 +146,16 @@ def check_arms(config: Config) -> None:
                 raise ConfigError(f"{where}.{key} needs a reference, one of {', '.join(REFERENCE_KEYS)}")
         if reference is not None:
             continue
-        composed = compose_arm(config, name)
-        for key, values in (arm.get("grid") or {}).items():
-            check_key(composed, key, f"{where}.grid")
-            if not values:
-                raise ConfigError(f"{where}.grid.{key} is an empty list; at least one value is needed")
-            for value in values:
-                check_parts(compose_arm(config, name, {key: value}))
-        if not arm.get("grid"):
-            check_parts(composed)
+        with _inside(where):
+            composed = compose_arm(config, name)
+            for key, values in (arm.get("grid") or {}).items():
+                check_key(composed, key, f"{where}.grid")
+                if not values:
+                    raise ConfigError(f"{where}.grid.{key} is an empty list; at least one value is needed")
+                for value in values:
+                    check_parts(compose_arm(config, name, {key: value}))
+            if not arm.get("grid"):
+                check_parts(composed)
 
 
 def check_sweep(config: Config) -> None:
@@ -197,6 +198,17 @@ def check_sweep(config: Config) -> None:
     if sweep["record_hits"]:
         source = f"{config.source_of(('sweep', 'record_hits'))}: sweep.record_hits"
         check_parts(apply_overrides(config, {"builder": sweep["record_hits"]["builder"]}, source))
+
+
+@contextmanager
+def _inside(where: str) -> Iterator[None]:
+    """Name the arm in an error that comes from something it did not set itself."""
+    try:
+        yield
+    except ConfigError as error:
+        if where in str(error):
+            raise
+        raise ConfigError(f"{where}: {str(error).partition(': ')[2]}") from error
 
 
 def check_space_entry(config: Config, key: str, entry: Mapping[str, Any]) -> None:

@@ -15,6 +15,7 @@ from specexp.config.layers import Key, Layers
 from specexp.config.schema import OVERRIDES, Experiment
 
 _MISSING = object()
+_MISSING_HERE = object()
 
 
 class Config:
@@ -33,6 +34,10 @@ class Config:
         self.layers = layers
         self.checker = Checker(self.source_of)
         given = {"name": Path(file).stem, **layers.values}
+        if isinstance(
+            given.get("data"), Mapping
+        ):  # whatever else is said of the prompts, they have a default
+            given["data"] = {"prompts": {"class_path": "StdlibFunctions"}, **given["data"]}
         self._values = self.checker.arguments(Experiment, given, ())
         # An arm says what differs, so nothing is filled in: `builder: null` is not the same as no builder.
         self._values["arms"] = copy.deepcopy(
@@ -131,7 +136,7 @@ def apply_overrides(config: Config, overrides: Mapping[str, Any], source: str = 
 
 def has_key(config: Config, dotted: str) -> bool:
     """Whether a dotted key exists with the configured classes."""
-    return dotted in config.keys() or config.get(dotted, None) is not None
+    return config.get(dotted, _MISSING_HERE) is not _MISSING_HERE or dotted in config.keys()  # noqa: SIM118
 
 
 def check_key(config: Config, dotted: str, source: str | None = None) -> None:

@@ -21,7 +21,7 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
         for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)  # type: ignore[no-untyped-call]
+            key = self.construct_object(key_node, deep=True)
             if key_node.tag != "tag:yaml.org,2002:merge":
                 if isinstance(key, list | dict):
                     raise yaml.MarkedYAMLError(

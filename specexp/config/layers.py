@@ -65,7 +65,7 @@ class Layers:
             if isinstance(here, list):
                 here = here[_index(here, name, key, source)]
                 continue
-            if isinstance(here.get(name), str) and outer[depth + 1 : depth + 2] in (["init_args"], []):
+            if isinstance(here.get(name), str) and (*outer, last)[depth + 1] == "init_args":
                 here[name] = {"class_path": here[name]}
             if here.get(name) is None:
                 here[name] = {}
@@ -134,10 +134,7 @@ def _is_part(value: Any) -> bool:
 
 
 def _another_kind(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
-    for kind in _KINDS:
-        if kind in new and kind in old and not _same(str(old[kind]), str(new[kind])):
-            return True
-    return False
+    return any(kind in new and kind in old and not _same(str(old[kind]), str(new[kind])) for kind in _KINDS)
 
 
 def _same(one: str, other: str) -> bool:

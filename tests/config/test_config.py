@@ -1,0 +1,161 @@
+"""What composing, overriding and building give."""
+
+import sys
+import types
+
+import pytest
+
+from specexp.builders import Chain, ParametricTree
+from specexp.config import apply_overrides, arms_of, build_parts, build_workload, load_config, save_resolved
+from specexp.drafters import Drafter, TokenRecycling, Union
+
+
+def test_later_wins_and_mappings_merge(write):
+    write("generation: {seed: 1, samples: 2}\nname: block", "a/block.yaml")
+    write("compose: block.yaml\ngeneration: {seed: 3}", "a/outer.yaml")
+    config = load_config(
+        write("compose: [a/outer.yaml]\ngeneration: {samples: 4}"), ["--generation.threads=2"]
+    )
+    assert config.get("generation") == {
+        "max_new_tokens": 128, "seed": 3, "samples": 4, "stop_at_eos": True, "threads": 2}  # fmt: skip
+    assert config.get("name") == "block"
+
+
+def test_name_is_the_file_stem(write):
+    assert load_config(write("")).get("name") == "mine"
+
+
+def test_another_class_replaces_the_same_class_merges(composition):
+    merged = apply_overrides(
+        composition, {"builder": {"class_path": "ParametricTree", "init_args": {"depth": 3}}}
+    )
+    assert merged.get("builder.init_args.nodes") == 16
+    assert merged.get("builder.init_args.depth") == 3
+    spelled_out = {"class_path": "specexp.builders.ParametricTree", "init_args": {"depth": 3}}
+    assert apply_overrides(composition, {"builder": spelled_out}).get("builder.init_args.nodes") == 16
+    chain = apply_overrides(composition, {"builder.class_path": "Chain"})
+    assert chain.get("builder") == {"class_path": "Chain", "init_args": {"length": 4}}
+    assert composition.get("builder.class_path") == "ParametricTree"
+
+
+def test_whole_parts_are_laid_before_the_keys_inside(composition):
+    chosen = apply_overrides(
+        composition, {"builder.init_args.length": 6, "builder": {"name": "chain", "class_path": "Chain"}}
+    )
+    assert chosen.get("builder") == {"class_path": "Chain", "init_args": {"length": 6}}
+
+
+def test_command_line_values_are_yaml(write):
+    config = load_config(write(""), ["--drafter", "TokenRecycling", "--drafter.init_args.k=4", "--builder=Chain",
+                                     "--builder.init_args", "{length: 2}", "--data.max_prompts", "3",
+                                     "--verifier={class_path: KeyedSampling, init_args: {temperature: 1e-1}}"])  # fmt: skip
+    parts = build_parts(config)
+    assert isinstance(parts.drafter, TokenRecycling)
+    assert parts.drafter.k == 4
+    assert isinstance(parts.builder, Chain)
+    assert parts.builder.max_nodes == 2
+    assert parts.verifier.temperature == 0.1
+    assert build_workload(config).max_prompts == 3
+
+
+def test_keys_inside_lists(write):
+    text = (
+        "drafter: {class_path: Union, init_args: {drafters: [PromptLookup, {class_path: TokenRecycling}]}}\n"
+        "builder: {class_path: ParametricTree, init_args: {nodes: 4}}"
+    )
+    config = load_config(write(text), ["--drafter.init_args.drafters.1.init_args.k", "3"])
+    drafter = build_parts(config).drafter
+    assert isinstance(drafter, Union)
+    assert drafter.drafters[1].max_candidates == 3
+    assert config.get("drafter.init_args.drafters.0.init_args.max_ngram") == 3
+
+
+def test_plain_decoding(write):
+    parts = build_parts(load_config(write("")))
+    assert (parts.drafter, parts.builder) == (None, None)
+
+
+def test_part_of_another_package_needs_no_registration(write, monkeypatch):
+    module = types.ModuleType("somebodys_parts")
+
+    class Echo(Drafter):
+        def __init__(self, times: int = 2) -> None:
+            self.times = times
+
+        max_candidates = 8
+
+        def propose(self, context, request):
+            raise NotImplementedError
+
+    module.Echo = Echo
+    monkeypatch.setitem(sys.modules, "somebodys_parts", module)
+    text = "drafter: {class_path: somebodys_parts.Echo, init_args: {times: 3}}\nbuilder: Chain"
+    assert build_parts(load_config(write(text))).drafter.times == 3
+    with pytest.raises(ValueError, match=r"drafter\.init_args\.times is 'x'; allowed is an integer"):
+        load_config(write(text), ["--drafter.init_args.times=x"])
+
+
+def test_arms_and_grids(write):
+    text = (
+        "drafter: TokenRecycling\nbuilder: {class_path: ParametricTree, init_args: {nodes: 16}}\n"
+        "arms:\n  same: {title: As it is}\n  plain: {drafter: null, builder: null}\n  chain: {builder: Chain}\n"
+        "  sizes: {grid: {builder.init_args.nodes: [4, 8]}}\n"
+        "  hf: {reference: hf-assisted, num_assistant_tokens: 6}\n"
+    )
+    arms = {arm.name: arm for arm in arms_of(load_config(write(text)))}
+    assert list(arms) == ["same", "plain", "chain", "sizes[nodes=4]", "sizes[nodes=8]", "hf"]
+    assert arms["same"].title == "As it is"
+    assert arms["plain"].config.get("builder") is None
+    assert isinstance(build_parts(arms["chain"].config).builder, Chain)
+    assert build_parts(arms["sizes[nodes=8]"].config).builder.max_nodes == 8
+    assert (arms["hf"].reference, arms["hf"].arguments) == ("hf-assisted", {"num_assistant_tokens": 6})
+
+
+def test_space_over_whole_parts(write):
+    text = (
+        "drafter: TokenRecycling\n"
+        "sweep:\n  record_hits: {builder: {class_path: ParametricTree, init_args: {nodes: 60}}}\n"
+        "  enqueue: [{name: chain, builder: Chain}, {name: fitted, builder: {class_path: FittedTree}}]\n"
+        "  space:\n    builder.init_args.nodes: {type: int, low: 4, high: 64, log: true}\n"
+        "    builder.init_args.rank_decay: {type: float, low: 0.5, high: 3}\n"
+        "    builder: {type: categorical, choices: [{name: fitted, class_path: FittedTree}, "
+        "{name: parametric, class_path: ParametricTree}]}\n"
+    )
+    config = load_config(
+        write(text), ["--sweep.space.builder.init_args.nodes.high", "32", "--sweep.n_trials=3"]
+    )
+    assert config.get("sweep.space.builder.init_args.nodes") == {
+        "type": "int",
+        "low": 4,
+        "high": 32,
+        "log": True,
+    }
+    assert config.get("sweep.n_trials") == 3
+
+
+def test_resolved_configuration_is_the_same_configuration(write, tmp_path):
+    text = (
+        "drafter: TokenRecycling\nbuilder: ParametricTree\narms: {chain: {builder: Chain}, plain: {drafter: null, builder: null}}\n"
+        "sweep: {space: {builder.init_args.nodes: {type: int, low: 4, high: 64}}}"
+    )
+    config = load_config(write(text), ["--generation.seed", "5"])
+    save_resolved(config, tmp_path / "run", command=["specexp.run"])
+    again = load_config(tmp_path / "run" / "config.yaml")
+    assert again.to_dict() == config.to_dict()
+    assert isinstance(build_parts(again).builder, ParametricTree)
+
+
+def test_environment(composition, tmp_path):
+    import json
+
+    save_resolved(composition, tmp_path, command=["python", "-m", "specexp.run"])
+    found = json.loads((tmp_path / "environment.json").read_text())
+    assert found["command"] == ["python", "-m", "specexp.run"]
+    assert {"torch", "transformers", "specexp"} <= set(found["packages"])
+    assert {"git_commit", "git_dirty", "python", "platform", "device_name", "threads", "time"} <= set(found)
+
+
+def test_unwritable_output(composition, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="output: .* cannot be written"):
+        save_resolved(composition, tmp_path / "file" / "run")
