@@ -185,10 +185,14 @@ def test_writers_at_the_same_time_get_a_version_each(tmp_path: Path) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     def write(trial: int) -> str:
-        saved = save_artifact(tmp_path / "a", "static-tree", {"tree.json": [[0]]}, {"trial": trial}, aliases=[])
+        saved = save_artifact(
+            tmp_path / "a", "static-tree", {"tree.json": [[0]]}, {"trial": trial}, aliases=[]
+        )
         assert saved.provenance["trial"] == trial
         return saved.folder.name
 
     with ThreadPoolExecutor(8) as pool:
         assert sorted(pool.map(write, range(8))) == [f"v{number}" for number in range(1, 9)]
-    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == [f"v{number}" for number in range(1, 9)]
+    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == [
+        f"v{number}" for number in range(1, 9)
+    ]
