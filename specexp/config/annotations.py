@@ -18,8 +18,10 @@ REQUIRED = inspect.Parameter.empty
 
 @dataclass(frozen=True)
 class PartOf:
-    """Marks a value as ``class_path`` and ``init_args`` of a subclass, named by its dotted path: the family is
-    imported only when such a part is given."""
+    """Marks a value as ``class_path`` and ``init_args`` of a subclass of ``base``.
+
+    Named by its dotted path, so that the family is imported only when such a part is given.
+    """
 
     base: str
 
@@ -53,7 +55,9 @@ def arguments_of(component: Callable[..., Any]) -> dict[str, Argument] | None:
             if field.init
         }
     found: dict[str, Argument] = {}
-    layers = [base.__init__ for base in component.__mro__ if "__init__" in vars(base)] if isinstance(component, type) else [component]  # type: ignore[misc]  # fmt: skip
+    layers: list[Any] = [component]
+    if isinstance(component, type):
+        layers = [vars(base)["__init__"] for base in component.__mro__ if "__init__" in vars(base)]
     for function in layers:
         if function is object.__init__:
             return found

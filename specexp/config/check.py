@@ -109,7 +109,8 @@ class Checker:
         if argument.default is REQUIRED:
             where = ".".join((*key, name))
             raise ConfigError(
-                f"{self.source_of((*key, name))}: {where} is missing; {owner} needs {describe(argument.annotation)}"
+                f"{self.source_of((*key, name))}: {where} is missing; "
+                f"{owner} needs {describe(argument.annotation)}"
             )
         default = copy.deepcopy(argument.default)
         if is_dataclass(default) and not isinstance(default, type):
@@ -127,9 +128,10 @@ class Checker:
         given = {"class_path": given} if isinstance(given, str) else given
         for name in given:
             if name not in ("class_path", "init_args"):
+                whole, inside = (*key, str(name)), ".".join((*key, "init_args"))
                 raise ConfigError(
-                    f"{self.source_of((*key, str(name)))}: unknown key {'.'.join((*key, str(name)))!r}; a part has "
-                    f"class_path and init_args, and {name!r} may belong into {'.'.join((*key, 'init_args'))!r}"
+                    f"{self.source_of(whole)}: unknown key {'.'.join(whole)!r}; a part has class_path and "
+                    f"init_args, and {name!r} may belong into {inside!r}"
                 )
         base = base_of(annotation)
         if not isinstance(given.get("class_path"), str):

@@ -165,7 +165,9 @@ def check_sweep(config: Config) -> None:
         return
     space = sweep["space"]
     if not space:
-        raise ConfigError(f"{config.source_of(('sweep', 'space'))}: sweep.space is empty; at least one dotted key such as builder.init_args.nodes is needed")  # fmt: skip
+        raise config.checker.error(
+            ("sweep", "space"), " is empty; at least one dotted key such as builder.init_args.nodes is needed"
+        )
     for key, entry in space.items():
         check_space_entry(config, key, entry)
     contexts = [config]
@@ -177,7 +179,7 @@ def check_sweep(config: Config) -> None:
             continue
         fitting = [context for context in contexts if has_key(context, key)]
         if not fitting:
-            known = {name for context in contexts for name in context.keys()}
+            known = {name for context in contexts for name in context.keys()}  # noqa: SIM118
             raise ConfigError(
                 f"{where}: {key!r} does not exist in any composition of this space{did_you_mean(key, known)}"
             )

@@ -17,8 +17,10 @@ import yaml
 from specexp.config.config import Config
 from specexp.config.errors import ConfigError, first_line
 
-_PACKAGES = ("specexp", "torch", "transformers", "tokenizers", "numpy", "lightning", "optuna", "wandb", "datasets",
-             "jsonargparse", "pydantic")  # fmt: skip
+_PACKAGES = (
+    *("specexp", "torch", "transformers", "tokenizers", "numpy", "lightning", "optuna"),
+    *("wandb", "datasets", "jsonargparse", "pydantic"),
+)
 
 
 def save_resolved(config: Config, folder: str | Path, command: list[str] | None = None) -> None:

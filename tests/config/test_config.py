@@ -46,9 +46,10 @@ def test_whole_parts_are_laid_before_the_keys_inside(composition):
 
 
 def test_command_line_values_are_yaml(write):
-    config = load_config(write(""), ["--drafter", "TokenRecycling", "--drafter.init_args.k=4", "--builder=Chain",
-                                     "--builder.init_args", "{length: 2}", "--data.max_prompts", "3",
-                                     "--verifier={class_path: KeyedSampling, init_args: {temperature: 1e-1}}"])  # fmt: skip
+    arguments = ["--drafter", "TokenRecycling", "--drafter.init_args.k=4", "--builder=Chain"]
+    arguments += ["--builder.init_args", "{length: 2}", "--data.max_prompts", "3"]
+    arguments += ["--verifier={class_path: KeyedSampling, init_args: {temperature: 1e-1}}"]
+    config = load_config(write(""), arguments)
     parts = build_parts(config)
     assert isinstance(parts.drafter, TokenRecycling)
     assert parts.drafter.k == 4
@@ -98,7 +99,8 @@ def test_part_of_another_package_needs_no_registration(write, monkeypatch):
 def test_arms_and_grids(write):
     text = (
         "drafter: TokenRecycling\nbuilder: {class_path: ParametricTree, init_args: {nodes: 16}}\n"
-        "arms:\n  same: {title: As it is}\n  plain: {drafter: null, builder: null}\n  chain: {builder: Chain}\n"
+        "arms:\n  same: {title: As it is}\n  plain: {drafter: null, builder: null}\n"
+        "  chain: {builder: Chain}\n"
         "  sizes: {grid: {builder.init_args.nodes: [4, 8]}}\n"
         "  hf: {reference: hf-assisted, num_assistant_tokens: 6}\n"
     )
@@ -135,7 +137,8 @@ def test_space_over_whole_parts(write):
 
 def test_resolved_configuration_is_the_same_configuration(write, tmp_path):
     text = (
-        "drafter: TokenRecycling\nbuilder: ParametricTree\narms: {chain: {builder: Chain}, plain: {drafter: null, builder: null}}\n"
+        "drafter: TokenRecycling\nbuilder: ParametricTree\n"
+        "arms: {chain: {builder: Chain}, plain: {drafter: null, builder: null}}\n"
         "sweep: {space: {builder.init_args.nodes: {type: int, low: 4, high: 64}}}"
     )
     config = load_config(write(text), ["--generation.seed", "5"])
@@ -157,5 +160,5 @@ def test_environment(composition, tmp_path):
 
 def test_unwritable_output(composition, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match="output: .* cannot be written"):
+    with pytest.raises(ValueError, match=r"output: .* cannot be written"):
         save_resolved(composition, tmp_path / "file" / "run")
