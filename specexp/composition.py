@@ -17,9 +17,11 @@ def check_composition(drafter: Drafter | None, builder: TreeBuilder | None) -> N
     """
     if (drafter is None) != (builder is None):
         missing = "drafter" if drafter is None else "builder"
-        raise ValueError(f"the composition has no {missing}: give both drafter and builder, or neither for plain decoding")
+        raise ValueError(
+            f"the composition has no {missing}: give both drafter and builder, or neither for plain decoding"
+        )
     if drafter is not None and builder is not None and builder.max_candidates > drafter.max_candidates:
         raise ValueError(
-            f"the {type(builder).__name__} asks for {builder.max_candidates} candidates a node and "
-            f"{type(drafter).__name__} ranks at most {drafter.max_candidates}: narrow the tree or widen the drafter"
+            f"the {type(builder).__name__} asks for {builder.max_candidates} candidates a node "
+            f"and {type(drafter).__name__} ranks at most {drafter.max_candidates}: narrow the tree or widen the drafter"
         )
