@@ -34,9 +34,5 @@ class Guard:
         except Exception as error:
             self.failures[what] = self.failures.get(what, 0) + 1
             if self.failures[what] == 1:
-                log.warning(
-                    "W&B could not %s (%s: %s); the work goes on without it",
-                    what,
-                    type(error).__name__,
-                    error,
-                )
+                reason = ": ".join([type(error).__name__, *str(error).splitlines()[:1]])
+                log.warning("W&B could not %s (%s); the work goes on without it", what, reason)

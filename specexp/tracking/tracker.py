@@ -121,6 +121,7 @@ class Tracker:
             init_timeout=ONLINE_START_SECONDS,
             finish_timeout=FINISH_SECONDS,
         )
+        wandb.setup(wandb.Settings(silent=True))  # login speaks before a run's own settings count
         return wandb.init(
             project=self.project,
             entity=self.entity,
