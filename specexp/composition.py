@@ -23,5 +23,6 @@ def check_composition(drafter: Drafter | None, builder: TreeBuilder | None) -> N
     if drafter is not None and builder is not None and builder.max_candidates > drafter.max_candidates:
         raise ValueError(
             f"the {type(builder).__name__} asks for {builder.max_candidates} candidates a node "
-            f"and {type(drafter).__name__} ranks at most {drafter.max_candidates}: narrow the tree or widen the drafter"
+            f"and {type(drafter).__name__} ranks at most {drafter.max_candidates}: "
+            "narrow the tree or widen the drafter"
         )
