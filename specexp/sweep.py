@@ -11,12 +11,15 @@ from pathlib import Path
 
 from rich.console import Console
 
-from specexp.config import Config, ConfigError, load_config, parse_overrides
+from specexp.config import Config, ConfigError, load_config, save_resolved
 from specexp.search.composition import Composition
 from specexp.search.settings import Settings, read_settings
 from specexp.search.space import SpaceError
 
 USAGE = "python -m specexp.sweep experiments/X.yaml [--n-trials N] [--storage URL] [--dry-run] [--key value]"
+
+WIDTH = 120
+"""Of tables that go to a file, where 80 columns would break them up."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -24,19 +27,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     parser = argparse.ArgumentParser(prog="python -m specexp.sweep", usage=USAGE, description=__doc__, allow_abbrev=False)
     parser.add_argument("experiment", help="a YAML file with a sweep: section")
-    parser.add_argument("--n-trials", type=int, help="finished, distinct trials to end with; sweep.n_trials")
+    parser.add_argument("--n-trials", help="finished, distinct trials to end with; sweep.n_trials")
     parser.add_argument("--storage", help="database URL, so that several workers share the study; sweep.storage")
     parser.add_argument("--dry-run", action="store_true", help="show what would be searched, and stop")
     given, rest = parser.parse_known_args(arguments)
     error = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
     try:
-        overrides = parse_overrides(rest)
         if given.n_trials is not None:
-            overrides["sweep.n_trials"] = given.n_trials
+            rest += ["--sweep.n_trials", given.n_trials]
         if given.storage is not None:
-            overrides["sweep.storage"] = given.storage
-        config = load_config(given.experiment, overrides)
-        composition, settings = read_sweep(config, given.experiment)
+            rest += ["--sweep.storage", given.storage]
+        composition, settings = read_sweep(load_config(given.experiment, rest))
         if given.dry_run:
             show(composition, settings, Console(highlight=False, soft_wrap=True))
             return 0
@@ -47,36 +48,29 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
 
 
-def read_sweep(config: Config, file: str) -> tuple[Composition, Settings]:
-    """The composition and the checked sweep section of an experiment.
+def read_sweep(config: Config) -> tuple[Composition, Settings]:
+    """The composition and the sweep section of an experiment; :func:`load_config` has checked them against the parts.
 
     Raises:
         ConfigError: the file has no sweep section; the sentence names the command for it.
         SpaceError: the section is wrong.
     """
-    section = config.section("sweep")
-    if not section:
-        raise ConfigError(f"{file} has no sweep: section; run it with python -m specexp.run {file}")
-    settings = read_settings(section)
-    folder = Path(config.section("output")) / config.name
-    hits = folder / "hits.json" if settings.record_hits is not None else None
-    composition = Composition(config, hits)
+    section = config.get("sweep")
+    if section is None:
+        raise ConfigError(
+            f"{config.file} has no sweep: section, so nothing is searched; run it with python -m specexp.run {config.file}"
+        )
     try:
-        settings.space.check(composition.applies, composition.check)
-        for known in settings.known:
-            composition.check_known(known)
+        return Composition(config), read_settings(section)
     except SpaceError as error:
-        raise SpaceError(f"{file}: {error}") from error
-    if settings.record_hits is not None:
-        composition.check({"builder": settings.record_hits["builder"]})
-    return composition, settings
+        raise SpaceError(f"{config.file}: {error}") from error
 
 
 def show(composition: Composition, settings: Settings, console: Console) -> None:
     """Print what a sweep would do."""
     from rich.table import Table
 
-    console.print(f"study {composition.config.name}: {settings.n_trials} trials, known configurations included")
+    console.print(f"study {composition.name}: {settings.n_trials} trials, known configurations included")
     console.print(f"objectives: {', '.join(f'{name} ({way})' for name, way in settings.objectives.items())}")
     space = Table("key", "values", title="space", title_justify="left")
     for parameter in settings.space.parameters:
@@ -97,13 +91,17 @@ def _search(composition: Composition, settings: Settings, command: str, error: C
         error.print(f"output: {folder} cannot be written ({problem.strerror or problem}): set --output to a folder that can")
         return 2
     from specexp.search.session import Session, silence
-    from specexp.search.study import StudyError, StudyBusyError, check_optuna_parts
+    from specexp.search.journal import StudyBusyError
+    from specexp.search.study import StudyError, check_optuna_parts
 
     silence()
     try:
         check_optuna_parts(settings)
-        composition.config.save_resolved(folder)
-        Session(composition, settings, folder, Console(highlight=False), command).run()
+        save_resolved(composition.config, folder)
+        console = Console(highlight=False)
+        if not console.is_terminal:
+            console.width = WIDTH
+        Session(composition, settings, folder, console, command).run()
     except (StudyError, StudyBusyError) as problem:
         error.print(str(problem))
         return 1

@@ -34,6 +34,7 @@ class Confirmed:
     Attributes:
         name: of the known configuration, or ``trial 7``.
         trial: number of the trial it comes from.
+        chosen: names of the parts that were chosen for it, e.g. ``fitted``.
         attributes: its tree, see :class:`~specexp.search.objective.Candidate`.
         searched: speedup over AR that the search measured.
         tokens_per_step: micro mean.
@@ -44,6 +45,7 @@ class Confirmed:
 
     name: str
     trial: int
+    chosen: tuple[str, ...]
     attributes: dict[str, Any]
     searched: float | None
     tokens_per_step: float
@@ -59,19 +61,15 @@ class Confirmed:
 
     @property
     def label(self) -> str:
-        """Name with what it is made of, for a table."""
-        if not self.name.startswith("trial "):
-            return self.name
-        resolved = self.attributes.get("resolved", {})
-        classes = [str((resolved.get(part) or {}).get("class_path", "")) for part in ("builder", "drafter")]
-        return f"{self.name} ({', '.join(path.rpartition('.')[2] for path in classes if path)})"
+        """Name with the parts chosen for it, for a table."""
+        return f"{self.name} ({', '.join(self.chosen)})" if self.chosen else self.name
 
 
 def select(study: Study, best: int) -> list[FrozenTrial]:
     """The trials to confirm: the ``best`` fastest of the search, and every known configuration.
 
-    Only trials measured on every prompt and within the constraints are asked; a known configuration that was pruned
-    or failed is left out as well. Of a study with several objectives the trials that none dominates come first.
+    Only trials measured on every prompt and within the constraints are asked; a known configuration that failed is
+    left out as well. Of a study with several objectives the trials that none dominates come first.
     """
     finished = confirmable(study)
     if len(study.directions) > 1:
@@ -127,6 +125,7 @@ def confirm(
             Confirmed(
                 name=arm.name,
                 trial=trial.number,
+                chosen=tuple(value for value in trial.params.values() if isinstance(value, str)),
                 attributes=attributes,
                 searched=trial.values[0] if trial.values else None,
                 tokens_per_step=summary.tokens_per_step,

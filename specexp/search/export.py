@@ -65,7 +65,7 @@ def export_winner(session: Session, study: Study, winner: Confirmed, pair: Model
     parts = {
         "drafter": resolved["drafter"],
         "builder": {"class_path": "StaticTree", "init_args": {"rank_paths": rank_paths}},
-        "verifier": session.composition.section("verifier"),
+        "verifier": session.composition.config.get("verifier"),
         "controller": resolved["controller"],
     }
     artifact = save_artifact(
@@ -77,7 +77,7 @@ def export_winner(session: Session, study: Study, winner: Confirmed, pair: Model
             "trial": winner.trial,
             "command": session.command,
             "device": str(pair.target.device),
-            "config": session.composition.config_dict(resolved),
+            "config": session.composition.to_dict(resolved),
             "metrics": _metrics(winner),
         },
         fingerprint=fingerprint(pair.target, pair.tokenizer),

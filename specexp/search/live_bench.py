@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightning import Trainer
-from torch.utils.data import DataLoader
 
 from specexp.builders import StaticTree
 from specexp.data import Prompt
@@ -24,6 +23,7 @@ from specexp.search.study import digest_of
 from specexp.search.trial_module import TrialModule, decode_all, seconds_per_token
 
 if TYPE_CHECKING:
+    from specexp.data.prompts import PromptDataModule
     from specexp.models.pair import ModelPair
 
 WARM_UP_TOKENS = 8
@@ -35,7 +35,7 @@ class LiveBench:
     Args:
         composition: what candidates are overrides of.
         pair: the models.
-        prompts: of the search, in one fixed order.
+        data: the prompts of the search, in one fixed order.
         folder: of the study: keeps AR's seconds and every trial's records.
         tick: called after every prompt, for a progress bar.
 
@@ -48,14 +48,15 @@ class LiveBench:
         self,
         composition: Composition,
         pair: ModelPair,
-        prompts: Sequence[Prompt],
+        data: PromptDataModule,
         folder: Path,
         tick: Callable[[], None] = lambda: None,
     ) -> None:
         self.composition = composition
         self.pair = pair
         self.model = LanguageModel(pair.target)
-        self.prompts = list(prompts)
+        self.data = data
+        self.prompts = data.prompts
         self.folder = folder
         self.tick = tick
         self.generation: Generation = composition.generation()
@@ -66,6 +67,20 @@ class LiveBench:
     def applies(self, key: str, overrides: Mapping[str, Any]) -> bool:
         """Whether a dotted key exists in the composition with these overrides."""
         return self.composition.applies(key, overrides)
+
+    def check_lengths(self, prompts: Sequence[Prompt]) -> None:
+        """Refuse prompts that leave no room for an answer.
+
+        Raises:
+            ValueError: one does not fit the target's context.
+        """
+        limit = self.model.context_limit
+        for prompt in prompts:
+            if len(prompt.token_ids) >= limit:
+                raise ValueError(
+                    f"prompt {prompt.prompt_id!r} has {len(prompt.token_ids)} tokens and the target's context holds "
+                    f"{limit}: set data.max_prompt_tokens below it, with data.too_long: truncate to keep the prompt"
+                )
 
     def arm(self, name: str, decoder: Decoder) -> DecoderArm:
         """A decoder as an arm."""
@@ -92,7 +107,7 @@ class LiveBench:
 
     def measure_reference(self, tick: Callable[[], None] = lambda: None) -> None:
         """Measure AR on every prompt, or take what an earlier process of this study measured."""
-        path, workload = self.folder / "reference.json", self.composition.workload()
+        path, workload = self.folder / "reference.json", digest_of(self.composition.workload())
         kept = Reference.load(path, workload)
         if kept is None or any(prompt.prompt_id not in kept.seconds_per_token for prompt in self.prompts):
             self.engine.decode(self.prompts[0], max_new_tokens=WARM_UP_TOKENS)
@@ -112,7 +127,7 @@ class LiveBench:
         arm = self.arm(f"trial {trial}", candidate.parts)
         arm.decode(self.prompts[0], max_new_tokens=WARM_UP_TOKENS)
         module = TrialModule(arm, self.engine, self.reference, self.generation.samples, report, self.tick)
-        self._trainer.test(module, _loader(self.prompts), verbose=False)
+        self._trainer.test(module, datamodule=self.data, verbose=False)
         records = self.folder / "records"
         records.mkdir(exist_ok=True)
         write_records(records / f"trial_{trial:04d}.jsonl", module.records)
@@ -167,6 +182,3 @@ def quiet_trainer() -> Trainer:
         devices=1,
     )
 
-
-def _loader(prompts: list[Prompt]) -> DataLoader[Prompt]:
-    return DataLoader(prompts, batch_size=None, shuffle=False)  # type: ignore[arg-type]

@@ -68,7 +68,7 @@ class Objective:
     A failing trial, and one whose parts do not go together, keeps its reason in the user attribute ``reason``. A
     trial that resolves to a configuration already finished is not measured: values and intermediate values are copied,
     and ``duplicate_of`` names the original. A pruned trial returns the mean so far, which helps the sampler, and
-    carries ``pruned_at``: it is never confirmed.
+    carries ``pruned_at``: it is never confirmed. Known configurations are not pruned.
     """
 
     def __init__(self, study: Study, settings: Settings, bench: Bench) -> None:
@@ -94,7 +94,7 @@ class Objective:
         candidate = self.bench.prepare(overrides)
         trial.set_user_attr("digest", candidate.digest)
         trial.set_user_attr("attributes", dict(candidate.attributes))
-        original = self._finished(candidate.digest)
+        original = self._finished(candidate.digest, whole="known" in trial.user_attrs)
         if original is not None:
             return self._copy(trial, original)
         self._refuse_too_large(trial, candidate)
@@ -112,8 +112,8 @@ class Objective:
             if not self.settings.prunes:
                 return False
             trial.report(log_speedup, prompt)
-            if not trial.should_prune():
-                return False
+            if "known" in trial.user_attrs or not trial.should_prune():
+                return False  # what others are compared with is measured on every prompt
             trial.set_user_attr("pruned_at", prompt + 1)
             return True
 
@@ -125,10 +125,13 @@ class Objective:
         values = tuple(known[name] for name in self.settings.objectives)
         return values if len(values) > 1 else values[0]
 
-    def _finished(self, digest: str) -> FrozenTrial | None:
+    def _finished(self, digest: str, whole: bool) -> FrozenTrial | None:
+        """The trial that measured a configuration, on every prompt if ``whole``."""
         for trial in self.study.get_trials(deepcopy=False, states=FINISHED):
-            if trial.user_attrs.get("digest") == digest and "duplicate_of" not in trial.user_attrs:
-                return trial
+            attributes = trial.user_attrs
+            if attributes.get("digest") == digest and "duplicate_of" not in attributes:
+                if not (whole and "pruned_at" in attributes):
+                    return trial
         return None
 
     def _copy(self, trial: Trial, original: FrozenTrial) -> float | tuple[float, ...]:

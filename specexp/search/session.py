@@ -55,8 +55,8 @@ class Session:
         self.folder = folder
         self.console = console
         self.command = command
-        self.name = composition.config.name
-        self.tracker = Tracker(self.name, folder, **composition.section("tracking"))
+        self.name = composition.name
+        self.tracker = Tracker(self.name, folder, **composition.config.get("tracking"))
 
     def run(self) -> None:
         """Run what is left of the sweep.
@@ -100,9 +100,9 @@ class Session:
         threads = self.composition.generation().threads
         if threads is not None:
             torch.set_num_threads(threads)
-        data = self.composition.prompts(pair.tokenizer)
+        data = self.composition.data(pair.tokenizer)
         bench = LiveBench(self.composition, pair, data, self.folder, tick=bar.prompt)
-        self.composition.check_lengths(data.prompts, bench.model)
+        bench.check_lengths(data.prompts)
         self._record_hits(bench, pair, bar)
         bar.stage("AR on every prompt", len(data.prompts))
         bench.measure_reference(bar.prompt)
@@ -116,7 +116,7 @@ class Session:
         mark = path.with_suffix(".digest")
         if path.exists() and mark.exists() and mark.read_text(encoding="utf-8") == made_of:
             return
-        prompts = self.composition.prompts(pair.tokenizer, stage.get("data") or {}).prompts
+        prompts = self.composition.data(pair.tokenizer, stage.get("data") or {}).prompts
         bar.stage("recording hits", len(prompts))
         record_hits(bench, {"builder": stage["builder"]}, prompts, path)
         mark.write_text(made_of, encoding="utf-8")
@@ -176,8 +176,8 @@ class Session:
         trials = select(study, self.settings.confirm["best"])
         if not trials:
             raise StudyError("no trial was measured on every prompt within the constraints, so none can be confirmed")
-        data = self.composition.prompts(pair.tokenizer, self.settings.confirm["data"])
-        self.composition.check_lengths(data.prompts, bench.model)
+        data = self.composition.data(pair.tokenizer, self.settings.confirm["data"])
+        bench.check_lengths(data.prompts)
         arms = [self._arm(trial, bench) for trial in trials]
         eager = HuggingFaceArm(
             "hf-eager", "hf-eager", pair.target, pair.tokenizer, bench.generation, self.composition.verifier()
@@ -202,7 +202,7 @@ class Session:
 
     def _track_study(self, study: Study, shown: Any, picture: Path | None, artifact: Path | None) -> None:
         rows = [trial_row(trial, list(self.settings.objectives)) for trial in study.get_trials(deepcopy=False)]
-        with self.tracker.study(config=self.composition.config_dict()) as run:
+        with self.tracker.study(config=self.composition.to_dict()) as run:
             run.table("trials", [{**row, **_speedup(row)} for row in rows])
             titles = [column.title for column in shown.columns]
             run.table("confirm", [dict(zip(titles, row, strict=True)) for row in shown.rows])

@@ -79,13 +79,6 @@ class Parameter:
                     return value
         raise KeyError(f"{self.key}={value!r} is not in the space")
 
-    @property
-    def probes(self) -> list[Any]:
-        """Values whose validity stands for all: the ends of a range, every choice."""
-        if self.choices is not None:
-            return list(self.choices.values())
-        return [int(self.low), int(self.high)] if self.kind == "int" else [self.low, self.high]
-
     def __str__(self) -> str:
         if self.choices is not None:
             return "one of " + ", ".join(str(label) for label in self.choices)
@@ -123,37 +116,6 @@ class Space:
             if applies(parameter.key, overrides):
                 overrides[parameter.key] = parameter.suggest(trial)
         return overrides
-
-    def check(self, applies: Applies, compose: Callable[[Mapping[str, Any]], object]) -> None:
-        """Try every key and the ends of its range against the real signatures.
-
-        Args:
-            applies: see :data:`Applies`.
-            compose: validates the composition with overrides, raising ValueError.
-
-        Raises:
-            SpaceError: a key exists in no choice of the space, or a value is refused; the sentence says which.
-        """
-        for parameter in self.parameters:
-            allowed = [context for context in self._contexts(parameter) if applies(parameter.key, context)]
-            if not allowed:
-                raise SpaceError(
-                    f"sweep.space: {parameter.key} does not exist in any composition of this space: "
-                    "no chosen class takes it"
-                )
-            for context in allowed:
-                for value in parameter.probes:
-                    try:
-                        compose({**context, parameter.key: value})
-                    except ValueError as error:
-                        raise SpaceError(f"sweep.space: {parameter.key}: {error}") from error
-
-    def _contexts(self, parameter: Parameter) -> list[dict[str, Any]]:
-        """The choices of the whole part that ``parameter`` is inside of; one empty one where it is in none."""
-        for part in self.parameters:
-            if parameter.key.startswith(f"{part.key}."):
-                return [{part.key: choice} for choice in part.probes]
-        return [{}]
 
     def params_of(self, overrides: Mapping[str, Any]) -> dict[str, Any] | None:
         """The study's parameters of a known configuration, or None where it lies outside the space."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-import torch
 from lightning import LightningModule
 
 from specexp.data import Prompt
@@ -65,10 +64,6 @@ class TrialModule(LightningModule):
         self.log_speedups[batch_idx] = math.log(self.reference.now(batch.prompt_id) / seconds)
         self.tick()
         self._stopped = self.report(batch_idx, self.log_speedups[batch_idx])
-
-    def transfer_batch_to_device(self, batch: Prompt, device: torch.device, dataloader_idx: int) -> Prompt:
-        """The prompt as it is: it holds no tensor."""
-        return batch
 
     def _seconds_per_token(self, arm: Arm, prompt: Prompt) -> float:
         records = decode_all(arm, prompt, self.samples)

@@ -56,14 +56,27 @@ def test_a_configuration_measured_before_is_copied(tmp_path: Path) -> None:
 
 
 def test_a_trial_that_is_surely_worse_is_pruned_and_never_confirmed(tmp_path: Path) -> None:
-    study = search(tmp_path, FakeBench(), enqueued(20, 2, 22, n_trials=3))
-    best, worse, near = study.trials[:3]
-    assert state_of(best) == "complete"
-    assert state_of(worse) == "pruned"
-    assert 2 <= worse.user_attrs["pruned_at"] < 12
-    assert worse.value == pytest.approx(sum(worse.intermediate_values.values()) / worse.user_attrs["pruned_at"])
-    assert worse.number not in {trial.number for trial in confirmable(study)}
-    assert best.number in {trial.number for trial in confirmable(study)}
+    study = search(tmp_path, FakeBench(), enqueued(20, 22, 2, n_trials=12))
+    known, searched = study.trials[:3], study.trials[3:]
+    assert [state_of(trial) for trial in known] == ["complete"] * 3  # what others are compared with
+    pruned = [trial for trial in searched if "pruned_at" in trial.user_attrs]
+    assert pruned
+    for trial in pruned:
+        assert 2 <= trial.user_attrs["pruned_at"] < 12
+        assert trial.value == pytest.approx(sum(trial.intermediate_values.values()) / trial.user_attrs["pruned_at"])
+    assert not {trial.number for trial in pruned} & {trial.number for trial in confirmable(study)}
+    assert {0, 1, 2} <= {trial.number for trial in confirmable(study)}
+
+
+def test_a_known_configuration_is_measured_whole_even_if_it_was_pruned_before(tmp_path: Path) -> None:
+    study = search(tmp_path, FakeBench(), enqueued(20, n_trials=1))
+    study.enqueue_trial({"builder": "chain", "builder.init_args.nodes": 2})
+    search(tmp_path, FakeBench(), enqueued(20, n_trials=2))
+    assert state_of(study.trials[1]) == "pruned"
+    study.enqueue_trial({"builder": "chain", "builder.init_args.nodes": 2}, user_attrs={"known": "late"})
+    search(tmp_path, FakeBench(), enqueued(20, n_trials=3))
+    assert state_of(study.trials[2]) == "complete"
+    assert study.trials[2].number in {trial.number for trial in confirmable(study)}
 
 
 def test_a_tree_above_the_limit_is_not_measured(tmp_path: Path) -> None:
@@ -139,7 +152,7 @@ def test_every_trial_is_a_row(tmp_path: Path) -> None:
     header, *rows = (tmp_path / "trials.csv").read_text().splitlines()
     assert header.startswith("trial,name,state,log_speedup,prompts,nodes")
     assert len(rows) == len(study.trials)
-    assert [row.split(",")[2] for row in rows[:4]] == ["complete", "failed", "duplicate", "pruned"]
+    assert [row.split(",")[2] for row in rows[:4]] == ["complete", "failed", "duplicate", "complete"]
 
 
 def test_random_seed_moves_on_when_a_study_is_resumed(tmp_path: Path) -> None:
