@@ -67,8 +67,12 @@ def run(config: Config, pair: ModelPair | None = None) -> list[PromptRecord]:
     folder = Path(config.get("output")) / config.get("name")
     save_resolved(config, folder)
     if pair is None:
+        from transformers.utils import logging
+
         from specexp.config import build_pair
 
+        logging.set_verbosity_error()
+        logging.disable_progress_bar()
         pair = build_pair(config)
     experiment = build_experiment(config, pair)
     records = decode(config, experiment, pair, folder / "records.jsonl")
@@ -207,7 +211,7 @@ def summary_of(records: Sequence[PromptRecord], baseline: str) -> dict[str, floa
 
 
 def draw(config: Config, records: Sequence[PromptRecord], baseline: str) -> Figure:
-    """The figure the file asks for: ``speedup``, ``curves`` or ``phases``; curves where arms sweep a number."""
+    """The figure the file asks for: ``speedup``, ``curves`` (where arms sweep a number) or ``phases``."""
     from specexp.evaluation.experiment import curves_of
     from specexp.evaluation.figures import parameter_curves, phase_bars, speedup_bars
 

@@ -63,6 +63,13 @@ def turns(
         context = [*asked, *tokens]
 
 
+def describe(part: object) -> str:
+    """A part with its arguments, e.g. ``KeyedSampling(temperature=0.7)``; what is None is left out."""
+    given = {name: value for name, value in vars(part).items() if name[0] != "_" and value is not None}
+    inner = ", ".join(f"{name}={value}" for name, value in given.items())
+    return f"{type(part).__name__}({inner})" if inner else type(part).__name__
+
+
 def eos_of(tokenizer: PreTrainedTokenizerBase, model_config_eos: int | list[int] | None) -> frozenset[int]:
     """Tokens that end an answer: the model's own (a chat model may have several) and the tokenizer's."""
     found = {tokenizer.eos_token_id} if tokenizer.eos_token_id is not None else set()
@@ -73,4 +80,4 @@ def eos_of(tokenizer: PreTrainedTokenizerBase, model_config_eos: int | list[int]
     return frozenset(int(token) for token in found)
 
 
-__all__ = ["Arm", "Generation", "eos_of", "sequence_name", "turns"]
+__all__ = ["Arm", "Generation", "describe", "eos_of", "sequence_name", "turns"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from specexp.decoder import GenerationResult
-from specexp.evaluation.arm import Arm, Generation, eos_of, sequence_name, turns
+from specexp.evaluation.arm import Arm, Generation, describe, eos_of, sequence_name, turns
 from specexp.evaluation.record import PromptRecord
 from specexp.sequence import PHASES
 from specexp.verifiers import DeterministicVerifier
@@ -88,7 +88,7 @@ class DecoderArm(Arm):
             dtype=str(self.decoder.model.dtype).removeprefix("torch."),
             device=str(self.decoder.model.device),
             state=self.state,
-            verifier=type(verifier).__name__,
+            verifier=describe(verifier),
             lossless=verifier.lossless,
             keyed=isinstance(verifier, DeterministicVerifier),
             seed=self.generation.seed,

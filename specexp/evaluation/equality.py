@@ -30,6 +30,11 @@ def first_difference(tokens: tuple[int, ...], reference: tuple[int, ...]) -> int
     return None if len(tokens) == len(reference) else min(len(tokens), len(reference))
 
 
+def _same_output(record: PromptRecord, reference: PromptRecord) -> bool:
+    """Whether the two should be equal token for token."""
+    return record.keyed and reference.keyed and record.verifier == reference.verifier
+
+
 def compare(record: PromptRecord, reference: PromptRecord, plain: DecoderArm, prompt: Prompt) -> PromptRecord:
     """The record with its difference from plain decoding, if there is one.
 
@@ -41,7 +46,7 @@ def compare(record: PromptRecord, reference: PromptRecord, plain: DecoderArm, pr
         plain: the arm that made it.
         prompt: the prompt.
     """
-    if record.error or reference.error or not record.keyed:
+    if record.error or reference.error or not _same_output(record, reference):
         return record
     index = first_difference(record.token_ids, reference.token_ids)
     if index is None:
@@ -145,7 +150,9 @@ def token_equality(records: Iterable[PromptRecord], arm: str, baseline: str = "e
     reference = {record.key: record for record in records if record.arm == baseline and not record.error}
     equal = near = wrong = 0
     for record in records:
-        if record.arm != arm or record.error or not record.keyed or record.key not in reference:
+        if record.arm != arm or record.error or record.key not in reference:
+            continue
+        if not _same_output(record, reference[record.key]):
             continue
         if record.token_ids == reference[record.key].token_ids:
             equal += 1

@@ -66,8 +66,8 @@ def check_experiment(config: Config) -> list[ComposedArm]:
         for section in _SAME_FOR_ALL:
             if arm.config.get(section) != config.get(section):
                 raise ConfigError(
-                    f"{where}.{section} differs from the experiment's, but arms are compared on the same models "
-                    "and token counts; give it a run of its own"
+                    f"{where}.{section} differs from the experiment's, but arms are compared on the same "
+                    "models and token counts; give it a run of its own"
                 )
         other = {**arm.config.get("data"), "shuffle_seed": config.get("data.shuffle_seed")}
         if other != config.get("data"):
@@ -106,7 +106,6 @@ def _build(config: Config, composed: Sequence[ComposedArm], pair: ModelPair) -> 
     from specexp.evaluation.decoder_arm import DecoderArm
     from specexp.evaluation.hugging_face_arm import HuggingFaceArm
     from specexp.models.language_model import LanguageModel
-    from specexp.verifiers import DeterministicVerifier
 
     generation = build_generation(config)
     model = LanguageModel(pair.target)  # one cache and one self-check for all arms of the engine
@@ -132,13 +131,6 @@ def _build(config: Config, composed: Sequence[ComposedArm], pair: ModelPair) -> 
             )
             continue
         parts = build_parts(arm.config)
-        if arm.config.get("verifier") != config.get("verifier") and isinstance(
-            parts.verifier, DeterministicVerifier
-        ):
-            raise ConfigError(
-                f"{config.source_of(('arms',))}: arms.{arm.name}.verifier changes the output, which is "
-                "compared with plain decoding token for token; give it a run of its own"
-            )
         decoder = Decoder(model, parts.drafter, parts.builder, parts.verifier, parts.controller)
         arms.append(DecoderArm(arm.title, decoder, pair.tokenizer, generation))
         if arm.config.get("data.shuffle_seed") != config.get("data.shuffle_seed"):
@@ -175,7 +167,7 @@ def check_prompts(config: Config, prompts: Sequence[Prompt], pair: ModelPair) ->
         if needed > limit:
             raise ConfigError(
                 f"{config.source_of(('data',))}: data: prompt {prompt.prompt_id!r} may take {needed} tokens "
-                f"and the target's context holds {limit}; set data.max_prompt_tokens with data.too_long: truncate"
+                f"and the target holds {limit}; set data.max_prompt_tokens with data.too_long: truncate"
             )
 
 

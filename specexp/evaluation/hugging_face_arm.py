@@ -13,7 +13,7 @@ import torch
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 from transformers.generation.streamers import BaseStreamer
 
-from specexp.evaluation.arm import Arm, Generation, eos_of, sequence_name, turns
+from specexp.evaluation.arm import Arm, Generation, describe, eos_of, sequence_name, turns
 from specexp.evaluation.record import PromptRecord
 from specexp.noise import place_key
 from specexp.verifiers import Greedy, KeyedSampling, Verifier
@@ -154,7 +154,7 @@ class HuggingFaceArm(Arm):
             decode_tokens=len(token_ids) - first_tokens,
             dtype=str(self.target.dtype).removeprefix("torch."),
             device=str(self.target.device),
-            verifier=type(self.verifier).__name__,
+            verifier=describe(self.verifier),
             lossless=True,
             keyed=True,
             seed=self.generation.seed,

@@ -59,7 +59,7 @@ class PromptRecord:
         dtype: of the target.
         device: of the target.
         state: ``cold``, ``carry``, ``preloaded``, or ``stateless``.
-        verifier: class name of the verifier.
+        verifier: with its arguments, e.g. ``KeyedSampling(temperature=0.7)``.
         lossless: whether the output has the target's distribution.
         keyed: whether the output depends on the target, prompt, seed and sample alone, so that it can be
             compared with plain decoding token by token.

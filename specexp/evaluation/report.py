@@ -17,7 +17,7 @@ from specexp.evaluation.statistics import (
 )
 from specexp.evaluation.table import Cell, Column, Table
 
-MOST_CATEGORIES = 16  # more do not fit a line; CSV has them all
+MOST_CATEGORIES, PROMPTS_PER_CATEGORY = 16, 3  # more, or of fewer prompts, say nothing on a page; CSV has all
 _RESULT_COLUMNS = (
     Column("arm"),
     Column("nodes/step", 1),
@@ -40,8 +40,8 @@ def results_table(
         records: of a run.
         title: above the table.
         baselines: arms that speedups are over, as far as they were run; outputs are compared with the first.
-        published: rows of a paper's table that were not run: ``method``, ``tokens_per_step``, ``speedup``,
-            ``source``.
+        published: rows of a paper's table that were not run: ``method``, ``tokens_per_step``,
+            ``tokens_per_second``, ``speedup``, ``source``.
     """
     records = list(records)
     names = arm_names(records)
@@ -93,7 +93,7 @@ def _published_row(item: Mapping[str, Any], baselines: int) -> list[Cell]:
         None,
         item.get("tokens_per_step"),
         None,
-        None,
+        item.get("tokens_per_second"),
         *figures,
         None,
         None,
@@ -101,8 +101,10 @@ def _published_row(item: Mapping[str, Any], baselines: int) -> list[Cell]:
 
 
 def _sources(published: Sequence[Mapping[str, Any]]) -> list[str]:
-    sources = dict.fromkeys(str(item["source"]) for item in published if item.get("source"))
-    return [f"Not run here: published figures of {source}." for source in sources]
+    sources = dict.fromkeys(str(item.get("source") or "the paper") for item in published)
+    return [
+        f"Not run here: figures as published by {source}, on its models and device." for source in sources
+    ]
 
 
 def _notes(records: Sequence[PromptRecord], names: Sequence[str], baselines: Sequence[str]) -> list[str]:
@@ -146,10 +148,11 @@ def _notes(records: Sequence[PromptRecord], names: Sequence[str], baselines: Seq
 def category_table(
     records: Iterable[PromptRecord], *, baseline: str = "engine", title: str = "By category"
 ) -> Table | None:
-    """Speedup and tokens per step by category; None for one category, or too many for a page."""
+    """Speedup and tokens per step by category; None for one category, or too many to show."""
     records = list(records)
     found = categories(records)
-    if not 2 <= len(found) <= MOST_CATEGORIES:
+    prompts = {record.prompt_id for record in records}
+    if not 2 <= len(found) <= MOST_CATEGORIES or len(prompts) < PROMPTS_PER_CATEGORY * len(found):
         return None
     table = Table(title, [Column("arm"), *(Column(name) for name in found), Column("all")])
     for name in arm_names(records):

@@ -117,6 +117,8 @@ def refusal(pairs: Sequence[tuple[PromptRecord, PromptRecord]], arm: str, baseli
     for first, second in pairs:
         if "stateless" not in (first.state, second.state) and first.state != second.state:
             return f"state policy differs ({arm}: {first.state}, {baseline}: {second.state})"
+        if first.keyed and second.keyed and first.verifier != second.verifier:
+            return f"verifier differs ({arm}: {first.verifier}, {baseline}: {second.verifier})"
     wrong = sum(_unexcused(first, second) for first, second in pairs)
     if wrong:
         return f"{wrong} of {len(pairs)} outputs differ from {baseline}'s other than at a near tie"
@@ -160,7 +162,7 @@ class ArmSummary:
         failed: prompts and samples that failed.
         state: state policy.
         dtype: of the target.
-        verifier: class name, marked where it is lossy.
+        verifier: with its arguments, marked where it is lossy.
         tokens_per_step: micro mean: all tokens / all steps.
         tokens_per_step_macro: macro mean: of the prompts' own ratios.
         tokens_per_second: all decoded tokens / all decode seconds.
