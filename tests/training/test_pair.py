@@ -48,7 +48,7 @@ def test_a_draft_with_another_tokenizer_is_refused(target: str, tmp_path: Path) 
 
 def test_a_draft_with_another_number_of_logits_is_refused(target: str, tmp_path: Path) -> None:
     other = saved(tmp_path, vocab_size=320, text="def f(x): return x + 1")
-    with pytest.raises(ValueError, match="gives 320 logits, but target .* gives 300"):
+    with pytest.raises(ValueError, match=r"gives 320 logits, but target .* gives 300"):
         load_pair(target, other)
 
 
@@ -64,7 +64,7 @@ def test_a_folder_without_a_model_is_named(tmp_path: Path, target: str) -> None:
 
 
 def test_an_unknown_type_is_refused(target: str) -> None:
-    with pytest.raises(ValueError, match="target_dtype is .int8.; allowed"):
+    with pytest.raises(ValueError, match=r"target_dtype is .int8.; allowed"):
         load_pair(target, target_dtype="int8")
 
 
