@@ -13,7 +13,10 @@ from specexp.verifiers import Greedy, KeyedSampling
 STRATEGIES = {
     "plain": lambda: (None, None),
     "recycling": lambda: (TokenRecycling(k=3), StaticTree([[0], [1], [2], [0, 0], [0, 1], [1, 0]])),
-    "recycling-carry": lambda: (TokenRecycling(k=2, state="carry", prefill_update=False), StaticTree([[0], [1]])),
+    "recycling-carry": lambda: (
+        TokenRecycling(k=2, state="carry", prefill_update=False),
+        StaticTree([[0], [1]]),
+    ),
     "lookup": lambda: (PromptLookup(), Chain(3)),
     "union": lambda: (Union([PromptLookup(), TokenRecycling(k=2)]), StaticTree([[0], [1], [0, 0]])),
 }
@@ -57,16 +60,22 @@ def test_a_call_leaves_nothing_behind_for_the_next(strategy, verifier):
 def test_samples_are_the_separate_calls(strategy):
     model = hashed_model(20)
     verifier = KeyedSampling(1.0)
-    shared = Decoder(model, *strategy(), verifier).sample([1, 2, 3, 1, 2], num_samples=4, max_new_tokens=15, sequence="p")
+    shared = Decoder(model, *strategy(), verifier).sample(
+        [1, 2, 3, 1, 2], num_samples=4, max_new_tokens=15, sequence="p"
+    )
     decoder = Decoder(model, *strategy(), verifier)
-    alone = [decoder.generate([1, 2, 3, 1, 2], max_new_tokens=15, sequence=f"p#{number}") for number in range(4)]
+    alone = [
+        decoder.generate([1, 2, 3, 1, 2], max_new_tokens=15, sequence=f"p#{number}") for number in range(4)
+    ]
     assert [result.token_ids for result in shared] == [result.token_ids for result in alone]
     assert [result.steps for result in shared] == [result.steps for result in alone]
     assert len({tuple(result.token_ids) for result in shared}) > 1
 
 
 def test_samples_end_at_eos_each():
-    results = Decoder(counting_model(9), verifier=KeyedSampling(0.1)).sample([0], num_samples=2, eos_token_id=4)
+    results = Decoder(counting_model(9), verifier=KeyedSampling(0.1)).sample(
+        [0], num_samples=2, eos_token_id=4
+    )
     assert [result.token_ids for result in results] == [[1, 2, 3, 4]] * 2
 
 
@@ -88,7 +97,9 @@ def test_a_later_turn_feeds_only_what_is_new():
     first = decoder.generate([1, 2, 3], max_new_tokens=4).token_ids
     fed = []
     forward = decoder.model.model.forward
-    decoder.model.model.forward = lambda **inputs: fed.append(inputs["input_ids"].tolist()) or forward(**inputs)
+    decoder.model.model.forward = lambda **inputs: (
+        fed.append(inputs["input_ids"].tolist()) or forward(**inputs)
+    )
     decoder.generate([1, 2, 3, *first, 0, 0, 5], max_new_tokens=1, continue_conversation=True)
     assert fed == [[[first[-1], 0, 0]], [[5]]]
 
@@ -143,7 +154,10 @@ def test_at_least_one_sample():
     [
         ({"drafter": PromptLookup()}, "has no builder"),
         ({"builder": Chain(2)}, "has no drafter"),
-        ({"drafter": PromptLookup(), "builder": TokenRecyclingTree()}, "asks for 8 candidates a node and PromptLookup"),
+        (
+            {"drafter": PromptLookup(), "builder": TokenRecyclingTree()},
+            "asks for 8 candidates a node and PromptLookup",
+        ),
         ({"drafter": TokenRecycling(k=64), "builder": Chain(2)}, "k=64"),
     ],
     ids=["no-builder", "no-drafter", "narrow-drafter", "small-vocabulary"],

@@ -53,7 +53,9 @@ def test_a_sibling_is_accepted_where_the_first_candidate_is_wrong():
     assert steps[0].accepted == (2, 5)  # rows: root, [0], [1], [0, 0], [1, 0], [1, 1]
 
 
-@pytest.mark.parametrize(("eos", "accepted", "bonus"), [(1, 1, 0), (3, 3, 0), (4, 4, 0), (5, 4, 1), (7, 6, 1)])
+@pytest.mark.parametrize(
+    ("eos", "accepted", "bonus"), [(1, 1, 0), (3, 3, 0), (4, 4, 0), (5, 4, 1), (7, 6, 1)]
+)
 def test_eos_ends_the_output_exactly_there(eos, accepted, bonus):
     result = counting(4).generate([0], max_new_tokens=30, eos_token_id=eos)
     assert result.token_ids == list(range(1, eos + 1))
@@ -120,7 +122,9 @@ def test_useful_tokens_also_count_beyond_the_first_mismatch():
     assert steps[0].tree.tokens.tolist() == [0, 1, 9, 0]
     result = decoder.generate([0], max_new_tokens=2, count_useful=True)
     assert result.useful_tokens == 1
-    result = Decoder(counting_model(VOCABULARY), drafter, Chain(3)).generate([0], max_new_tokens=4, count_useful=True)
+    result = Decoder(counting_model(VOCABULARY), drafter, Chain(3)).generate(
+        [0], max_new_tokens=4, count_useful=True
+    )
     # First step 1 9 0: the target answers 1, 2, 0: two matches, one of them beyond the mismatch.
     # Second step, root 2, two tokens wanted: 3 is drafted and matches.
     assert result.useful_tokens == 2 + 1

@@ -90,6 +90,7 @@ class SlotCache(Cache):  # type: ignore[misc]
         """Number of slots."""
         return int(self._storage.shape[1])
 
+    @torch.inference_mode()  # the storage may have been made in a pass
     def reserve(self, capacity: int, slots: int = 1) -> None:
         """Make room for at least ``capacity`` rows in at least ``slots`` slots, keeping what is committed."""
         if capacity <= self.capacity and slots <= self.slots:
@@ -124,6 +125,7 @@ class SlotCache(Cache):  # type: ignore[misc]
         chosen = list(self._open)
         return stored_keys[chosen, :, :end], stored_values[chosen, :, :end]
 
+    @torch.inference_mode()  # the storage may have been made in a pass
     def commit(self, slot: int, rows: Sequence[int]) -> None:
         """Keep these rows of the slot's last pass, in this order, and forget its other rows.
 
@@ -142,6 +144,7 @@ class SlotCache(Cache):  # type: ignore[misc]
         """Forget everything of a slot beyond its first ``length`` tokens (at most what it holds)."""
         self.lengths[slot] = min(length, self.lengths[slot])
 
+    @torch.inference_mode()  # the storage may have been made in a pass
     def fork(self, source: int, target: int) -> None:
         """Copy a slot's committed tokens to another slot, so that samples of one prompt share one prefill."""
         length = self.lengths[source]

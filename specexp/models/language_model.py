@@ -60,7 +60,8 @@ class LanguageModel:
             ``[p, V]`` logits, or None when not asked for or nothing was fed.
         """
         kept: list[torch.Tensor] = []
-        self.cache.reserve(self.cache.lengths[slot] + len(token_ids), slot + 1)
+        self.cache.reserve(0, slot + 1)
+        self.cache.reserve(self.cache.lengths[slot] + len(token_ids))
         for start in range(0, len(token_ids), _PREFILL_CHUNK):
             chunk = list(token_ids[start : start + _PREFILL_CHUNK])
             past = self.cache.lengths[slot]

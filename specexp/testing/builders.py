@@ -1,4 +1,4 @@
-"""What every tree builder promises, as tests that an implementation inherits, also one outside this project."""
+"""What every tree builder promises, as tests that an implementation inherits, also outside this project."""
 
 from collections.abc import Callable, Sequence
 

@@ -18,8 +18,8 @@ from specexp.tree import NO_CANDIDATE
 class FakeCausalLM(torch.nn.Module):
     """Shaped like a Hugging Face causal LM; its logits are a function of the tokens a row may attend to.
 
-    It is honest about what a tree pass needs: tokens and positions go through the KV cache, each row sees the keys its
-    mask shows, ordered by their positions. Wrong masks, positions or cache rows give other tokens.
+    It is honest about what a tree pass needs: tokens and positions go through the KV cache, each row sees the
+    keys its mask shows, ordered by their positions. Wrong masks, positions or cache rows give other tokens.
 
     Args:
         next_logits: from the visible tokens, oldest first, to ``[V]`` logits of the next one.

@@ -44,7 +44,7 @@ class VerifierContract:
     def test_accepts_a_path_of_the_tree_and_adds_a_token(
         self, verifier: Verifier, dtype: torch.dtype
     ) -> None:
-        """``accepted`` goes down from depth 1, each the parent of the next; the bonus is of the vocabulary."""
+        """``accepted`` goes down from depth 1, each the next one's parent; the bonus is of the vocabulary."""
         for seed in range(50):
             context, tree, logits = self._case(seed, dtype)
             verdict = verifier.verify(context, tree, logits)

@@ -1,0 +1,156 @@
+"""The promise of the whole project: whatever is composed, the output is that of plain decoding, token for token."""
+
+from functools import cache
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_models import FULL_ATTENTION, VOCABULARY, small_model
+
+from specexp.builders import Chain, ParametricTree, StaticTree, TokenRecyclingTree
+from specexp.controllers import Fixed
+from specexp.decoder import Decoder
+from specexp.drafters import PromptLookup, TokenRecycling, Union
+from specexp.models.language_model import LanguageModel
+from specexp.verifiers import Greedy, KeyedSampling
+
+K = 4
+
+
+@cache
+def language_model(name, attention):
+    return LanguageModel(small_model(name, attention))
+
+
+recycling = st.builds(
+    TokenRecycling,
+    k=st.just(K),
+    update=st.sampled_from(["last", "first", "merge", "accepted"]),
+    initialisation=st.sampled_from(["empty", "prompt"]),
+    prefill_update=st.booleans(),
+    state=st.sampled_from(["cold", "carry"]),
+)
+lookup = st.builds(PromptLookup, max_ngram=st.integers(1, 4), candidates=st.just(K))
+drafters = st.one_of(recycling, lookup, st.lists(recycling | lookup, min_size=2, max_size=3).map(Union))
+
+
+@st.composite
+def rank_paths(draw):
+    paths = [()]
+    for _ in range(draw(st.integers(1, 20))):
+        child = (*draw(st.sampled_from(paths)), draw(st.integers(0, K - 1)))
+        if child not in paths:
+            paths.append(child)
+    return [list(path) for path in paths[1:]]
+
+
+builders = st.one_of(
+    st.builds(Chain, length=st.integers(1, 9)),
+    st.builds(StaticTree, rank_paths=rank_paths()),
+    st.builds(
+        ParametricTree,
+        nodes=st.integers(1, 40),
+        depth=st.integers(1, 7),
+        rank_decay=st.floats(0, 4),
+        depth_decay=st.floats(0.1, 1),
+        width=st.just(K),
+    ),
+)
+verifiers = st.one_of(
+    st.builds(Greedy),
+    st.builds(
+        KeyedSampling,
+        temperature=st.sampled_from([0.0, 0.3, 0.7, 1.0, 1.5]),
+        top_k=st.none() | st.integers(1, VOCABULARY),
+        top_p=st.none() | st.floats(0.1, 1.0),
+    ),
+)
+limits = st.none() | st.integers(0, 6)
+prompts = st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=12)
+
+
+@settings(max_examples=120)
+@given(
+    name=st.sampled_from(sorted(FULL_ATTENTION)),
+    attention=st.sampled_from(["sdpa", "eager"]),
+    drafter=drafters,
+    builder=builders,
+    verifier=verifiers,
+    max_depth=limits,
+    max_nodes=limits,
+    texts=st.lists(prompts, min_size=1, max_size=2),
+    max_new_tokens=st.integers(1, 24),
+    eos=st.none() | st.integers(0, VOCABULARY - 1),
+    seed=st.integers(0, 3),
+)
+def test_the_output_is_that_of_plain_decoding(
+    name, attention, drafter, builder, verifier, max_depth, max_nodes, texts, max_new_tokens, eos, seed
+):
+    model = language_model(name, attention)
+    plain = Decoder(model, verifier=verifier)
+    drafted = Decoder(model, drafter, builder, verifier, Fixed(max_depth=max_depth, max_nodes=max_nodes))
+    for number, prompt in enumerate(texts):
+        request = {
+            "max_new_tokens": max_new_tokens,
+            "eos_token_id": eos,
+            "seed": seed,
+            "sequence": f"{number}#0",
+        }
+        expected = plain.generate(prompt, **request)
+        result = drafted.generate(prompt, **request)
+        assert result.token_ids == expected.token_ids
+        assert result.finish_reason == expected.finish_reason
+        assert result.accepted_drafts + result.counts.bonus_tokens == len(result.token_ids)
+        assert result.steps <= expected.steps
+
+
+@settings(max_examples=25)
+@given(
+    name=st.sampled_from(sorted(FULL_ATTENTION)),
+    drafter=drafters,
+    builder=builders,
+    verifier=verifiers,
+    turns=st.lists(prompts, min_size=2, max_size=3),
+)
+def test_a_conversation_is_that_of_plain_decoding_from_the_start(name, drafter, builder, verifier, turns):
+    model = small_model(name)
+    plain, drafted = Decoder(model, verifier=verifier), Decoder(model, drafter, builder, verifier)
+    text = []
+    for number, turn in enumerate(turns):
+        text = text + turn
+        expected = plain.generate(text, max_new_tokens=10).token_ids
+        result = drafted.generate(text, max_new_tokens=10, continue_conversation=number > 0)
+        assert result.token_ids == expected
+        text = text + result.token_ids
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("name", sorted(FULL_ATTENTION))
+def test_the_papers_tree_up_to_the_context_limit(name, attention):
+    model = language_model(name, attention)
+    for verifier in (Greedy(), KeyedSampling(0.7)):
+        drafter = Union([PromptLookup(), TokenRecycling(k=8)])
+        expected = Decoder(model, verifier=verifier).generate([1, 2, 3] * 30, max_new_tokens=500)
+        result = Decoder(model, drafter, TokenRecyclingTree(), verifier).generate(
+            [1, 2, 3] * 30, max_new_tokens=500
+        )
+        assert result.token_ids == expected.token_ids
+        assert result.finish_reason == "context"
+        assert len(result.token_ids) == 160 - 90
+
+
+@pytest.mark.parametrize("name", sorted(FULL_ATTENTION))
+def test_plain_greedy_decoding_is_hugging_faces_own(name):
+    model = small_model(name)
+    import torch
+
+    prompt = torch.tensor([[1, 2, 3, 4]])
+    expected = model.generate(
+        prompt,
+        attention_mask=torch.ones_like(prompt),
+        max_new_tokens=40,
+        do_sample=False,
+        eos_token_id=None,
+        pad_token_id=0,
+    )[0, 4:].tolist()
+    assert Decoder(model).generate(prompt, max_new_tokens=40).token_ids == expected
