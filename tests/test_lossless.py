@@ -1,4 +1,4 @@
-"""The promise of the whole project: whatever is composed, the output is that of plain decoding, token for token."""
+"""The promise of the whole project: whatever is composed, the output is plain decoding's, token for token."""
 
 from functools import cache
 
