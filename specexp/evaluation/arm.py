@@ -10,7 +10,7 @@ from specexp.config.schema import Generation
 from specexp.evaluation.record import PromptRecord
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from specexp.data import Prompt
 
@@ -70,8 +70,9 @@ def describe(part: object) -> str:
     return f"{type(part).__name__}({inner})" if inner else type(part).__name__
 
 
-def eos_of(tokenizer: PreTrainedTokenizerBase, model_config_eos: int | list[int] | None) -> frozenset[int]:
+def eos_of(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> frozenset[int]:
     """Tokens that end an answer: the model's own (a chat model may have several) and the tokenizer's."""
+    model_config_eos = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
     found = {tokenizer.eos_token_id} if tokenizer.eos_token_id is not None else set()
     if isinstance(model_config_eos, int):
         found.add(model_config_eos)

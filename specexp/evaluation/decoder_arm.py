@@ -46,11 +46,7 @@ class DecoderArm(Arm):
         self.tokenizer = tokenizer
         self.generation = generation
         self.count_useful = count_useful
-        self.eos = (
-            eos_of(tokenizer, decoder.model.model.generation_config.eos_token_id)
-            if generation.stop_at_eos
-            else frozenset()
-        )
+        self.eos = eos_of(tokenizer, decoder.model.model) if generation.stop_at_eos else frozenset()
 
     @property
     def state(self) -> str:

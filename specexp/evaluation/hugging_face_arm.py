@@ -117,11 +117,7 @@ class HuggingFaceArm(Arm):
             self._assistant_config.num_assistant_tokens = num_assistant_tokens
             self._assistant_config.num_assistant_tokens_schedule = "constant"
             self._assistant_config.assistant_confidence_threshold = assistant_confidence_threshold
-        self.eos = (
-            eos_of(tokenizer, target.generation_config.eos_token_id)
-            if generation.stop_at_eos
-            else frozenset()
-        )
+        self.eos = eos_of(tokenizer, target) if generation.stop_at_eos else frozenset()
 
     def decode(self, prompt: Prompt, sample: int = 0, max_new_tokens: int | None = None) -> PromptRecord:
         """Answer all turns."""

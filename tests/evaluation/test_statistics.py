@@ -112,10 +112,8 @@ def test_sampled_outputs_that_are_not_keyed_are_not_compared():
 
 
 def test_failed_prompts_are_counted_and_leave_the_rest_alone():
-    records = pair(0, 1.0, 0.5) + [
-        record("engine", 1),
-        record("tree", 1, token_ids=(), error="ValueError: x"),
-    ]
+    failed = record("tree", 1, token_ids=(), error="ValueError: x")
+    records = [*pair(0, 1.0, 0.5), record("engine", 1), failed]
     assert paired_speedup(records, "tree", "engine").ratio == pytest.approx(2)
     assert (summarise(records, "tree").prompts, summarise(records, "tree").failed) == (1, 1)
 
