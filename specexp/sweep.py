@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from specexp.config import Config, ConfigError, load_config, save_resolved
+from specexp.config import Config, ConfigError, load_config
 from specexp.search.composition import Composition
 from specexp.search.settings import Settings, read_settings
 from specexp.search.space import SpaceError
@@ -25,10 +25,14 @@ WIDTH = 120
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code: 0, 1 for a study that cannot go on, 2 for a mistake."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    parser = argparse.ArgumentParser(prog="python -m specexp.sweep", usage=USAGE, description=__doc__, allow_abbrev=False)
+    parser = argparse.ArgumentParser(
+        prog="python -m specexp.sweep", usage=USAGE, description=__doc__, allow_abbrev=False
+    )
     parser.add_argument("experiment", help="a YAML file with a sweep: section")
     parser.add_argument("--n-trials", help="finished, distinct trials to end with; sweep.n_trials")
-    parser.add_argument("--storage", help="database URL, so that several workers share the study; sweep.storage")
+    parser.add_argument(
+        "--storage", help="database URL, so that several workers share the study; sweep.storage"
+    )
     parser.add_argument("--dry-run", action="store_true", help="show what would be searched, and stop")
     given, rest = parser.parse_known_args(arguments)
     error = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
@@ -49,7 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def read_sweep(config: Config) -> tuple[Composition, Settings]:
-    """The composition and the sweep section of an experiment; :func:`load_config` has checked them against the parts.
+    """The composition and the sweep section of an experiment; :func:`load_config` has checked them against
+    the parts.
 
     Raises:
         ConfigError: the file has no sweep section; the sentence names the command for it.
@@ -58,7 +63,8 @@ def read_sweep(config: Config) -> tuple[Composition, Settings]:
     section = config.get("sweep")
     if section is None:
         raise ConfigError(
-            f"{config.file} has no sweep: section, so nothing is searched; run it with python -m specexp.run {config.file}"
+            f"{config.file} has no sweep: section, so nothing is searched; run it with python -m specexp.run "
+            f"{config.file}"
         )
     try:
         return Composition(config), read_settings(section)
@@ -86,18 +92,20 @@ def show(composition: Composition, settings: Settings, console: Console) -> None
 def _search(composition: Composition, settings: Settings, command: str, error: Console) -> int:
     folder = composition.folder
     try:
-        prepare_folder(folder)
+        made = prepare_folder(folder)
     except OSError as problem:
-        error.print(f"output: {folder} cannot be written ({problem.strerror or problem}): set --output to a folder that can")
+        error.print(
+            f"output: {folder} cannot be written ({problem.strerror or problem}): set --output to a folder "
+            "that can"
+        )
         return 2
-    from specexp.search.session import Session, silence
     from specexp.search.journal import StudyBusyError
+    from specexp.search.session import Session, silence
     from specexp.search.study import StudyError, check_optuna_parts
 
     silence()
     try:
         check_optuna_parts(settings)
-        save_resolved(composition.config, folder)
         console = Console(highlight=False)
         if not console.is_terminal:
             console.width = WIDTH
@@ -107,7 +115,8 @@ def _search(composition: Composition, settings: Settings, command: str, error: C
         return 1
     except OSError as problem:
         error.print(
-            f"{problem.filename or folder} cannot be written ({problem.strerror or problem}): nothing that was finished is "
+            f"{problem.filename or folder} cannot be written ({problem.strerror or problem}): nothing that "
+            "was finished is "
             "lost, and the same command goes on once it can"
         )
         return 1
@@ -116,12 +125,16 @@ def _search(composition: Composition, settings: Settings, command: str, error: C
         return 130
     except ValueError as problem:
         error.print(str(problem))
+        remove_unused(folder, made)
         return 2
     return 0
 
 
-def prepare_folder(folder: Path) -> None:
+def prepare_folder(folder: Path) -> list[Path]:
     """Make the study's folder and see that files can be written there.
+
+    Returns:
+        The folders that were made, the innermost first.
 
     Raises:
         OSError: they cannot; folders made for it are removed again.
@@ -133,10 +146,18 @@ def prepare_folder(folder: Path) -> None:
             file.write(bytes(4096))
             file.flush()
     except OSError:
-        for path in made:
-            if path.is_dir():
-                path.rmdir()
+        remove_unused(folder, made)
         raise
+    return made
+
+
+def remove_unused(folder: Path, made: Sequence[Path]) -> None:
+    """Remove folders made for a study that did not come to write anything."""
+    if {path.name for path in folder.glob("*")} <= {"study.lock"}:
+        (folder / "study.lock").unlink(missing_ok=True)
+    for path in made:
+        if path.is_dir() and not any(path.iterdir()):
+            path.rmdir()
 
 
 if __name__ == "__main__":

@@ -51,7 +51,9 @@ class Composition:
         Raises:
             ConfigError: a value is not allowed.
         """
-        filled = {key: self._with_hits(value) if key == "builder" else value for key, value in overrides.items()}
+        filled = {
+            key: self._with_hits(value) if key == "builder" else value for key, value in overrides.items()
+        }
         return apply_overrides(self.config, filled, "sweep")
 
     def resolved(self, overrides: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from specexp.evaluation.module import EvaluationModule
 from specexp.evaluation.record import PromptRecord
 from specexp.evaluation.statistics import Speedup, paired_speedup, summarise
 from specexp.evaluation.table import Column, Table
+from specexp.search.live_bench import run_test
 from specexp.search.objective import confirmable
 
 if TYPE_CHECKING:
@@ -68,8 +69,8 @@ class Confirmed:
 def select(study: Study, best: int) -> list[FrozenTrial]:
     """The trials to confirm: the ``best`` fastest of the search, and every known configuration.
 
-    Only trials measured on every prompt and within the constraints are asked; a known configuration that failed is
-    left out as well. Of a study with several objectives the trials that none dominates come first.
+    Only trials measured on every prompt and within the constraints are asked; a known configuration that
+    failed is left out as well. Of a study with several objectives the trials that none dominates come first.
     """
     finished = confirmable(study)
     if len(study.directions) > 1:
@@ -97,7 +98,8 @@ def confirm(
 
     Args:
         trials: what is confirmed.
-        arms: one for each, in the same order, named as :func:`~specexp.search.trial_table.name_of_trial` says.
+        arms: one for each, in the same order, named as :func:`~specexp.search.trial_table.name_of_trial`
+            says.
         baselines: AR in our loop, and plain ``generate``.
         data: the prompts.
         trainer: drives the test.
@@ -116,7 +118,7 @@ def confirm(
         samples=samples,
         on_records=lambda records: tick(),
     )
-    trainer.test(module, datamodule=data, verbose=False)
+    run_test(trainer, module, data)
     confirmed = []
     for trial, arm in zip(trials, arms, strict=True):
         summary = summarise(module.records, arm.name)
@@ -142,7 +144,9 @@ def rank(confirmed: Sequence[Confirmed]) -> list[Confirmed]:
     return sorted(confirmed, key=lambda one: (one.over_ar.refused is not None, -one.over_ar.mean_log_ratio))
 
 
-def table(name: str, question: str | None, confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> Table:
+def table(
+    name: str, question: str | None, confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]
+) -> Table:
     """The candidates, fastest first, then the two baselines."""
     columns = [
         Column("tree"),
@@ -176,7 +180,8 @@ def table(name: str, question: str | None, confirmed: Sequence[Confirmed], recor
     prompts = len({record.prompt_id for record in records})
     own = summarise(records, AR)
     confirmation.notes = [
-        f"{prompts} prompts the search did not see, {own.verifier}, target {own.dtype}, state {_states(records)}; "
+        f"{prompts} prompts the search did not see, {own.verifier}, target {own.dtype}, state "
+        f"{_states(records)}; "
         "speedups are geometric means of paired per-prompt ratios with 95 % bootstrap intervals"
     ]
     return confirmation

@@ -1,16 +1,19 @@
-"""The machine's drift: how much slower plain decoding is now than when it was measured at the start of the study."""
+"""The machine's drift: how much slower plain decoding is now than when it was measured at the start of the
+study.
+"""
 
 from __future__ import annotations
 
 import json
-import os
 import statistics
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 
 WINDOW = 3
-"""Interleaved AR runs that say how fast the machine is now; their median, so that one disturbed run does not."""
+"""Interleaved AR runs that say how fast the machine is now; their median, so that one disturbed run does
+not.
+"""
 
 EVERY = 4
 """In a search, AR runs beside the strategy on every fourth prompt."""
@@ -47,13 +50,15 @@ class Reference:
         return self.seconds_per_token[prompt_id] * self.drift
 
     def save(self, path: Path, digest: str) -> None:
-        """Keep the seconds for a resumed study; ``digest`` says of which target, prompts and sampling they are."""
+        """Keep the seconds for a resumed study; ``digest`` says of which target, prompts and sampling they
+        are.
+        """
         unfinished = path.with_suffix(".part")
         unfinished.write_text(
             json.dumps({"digest": digest, "seconds_per_token": self.seconds_per_token}, indent=1),
             encoding="utf-8",
         )
-        os.replace(unfinished, path)
+        unfinished.replace(path)
 
     @classmethod
     def load(cls, path: Path, digest: str) -> Reference | None:

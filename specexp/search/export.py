@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from optuna import Study
-
 from specexp.hits import HitCounter
 from specexp.search.confirm import Confirmed
 from specexp.search.live_bench import LiveBench
@@ -20,7 +18,8 @@ if TYPE_CHECKING:
 
 
 def draw_winner(winner: Confirmed, bench: LiveBench, prompts: Sequence[Prompt], path: Path) -> Path | None:
-    """Draw the winner's tree with the share of steps in which each node is accepted; None where it has no tree.
+    """Draw the winner's tree with the share of steps in which each node is accepted; None where it has no
+    tree.
 
     Args:
         winner: whose tree.
@@ -42,11 +41,12 @@ def draw_winner(winner: Confirmed, bench: LiveBench, prompts: Sequence[Prompt], 
     return path
 
 
-def export_winner(session: Session, study: Study, winner: Confirmed, pair: ModelPair) -> Path | None:
+def export_winner(session: Session, winner: Confirmed, pair: ModelPair) -> Path | None:
     """Write the winner as the next version of the study's artifact.
 
     Returns:
-        The version's folder; None where the experiment exports nothing or the winner is not of the kind asked for.
+        The version's folder; None where the experiment exports nothing or the winner is not of the kind asked
+        for.
 
     Raises:
         ArtifactError: it cannot be written.

@@ -1,8 +1,8 @@
 """A journal file that survives kill -9 and a full disk.
 
-Optuna's own file lock waits thirty seconds for a dead process, and a line half written at the moment of death makes
-the rest of the file unreadable. Here the lock dies with its process, and a half-written last line is cut off: it was
-never acknowledged.
+Optuna's own file lock waits thirty seconds for a dead process, and a line half written at the moment of death
+makes the rest of the file unreadable. Here the lock dies with its process, and a half-written last line is
+cut off: it was never acknowledged.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ class JournalFile(BaseJournalBackend):
         return self._reader.read_logs(log_number_from)
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
-        """Append whole lines, or nothing: what does not fit on the disk is taken back before the error is raised."""
+        """Append whole lines, or nothing: what does not fit on the disk is taken back before the error is
+        raised.
+        """
         text = "".join(json.dumps(log, separators=(",", ":")) + "\n" for log in logs).encode()
         with self.path.open("ab", buffering=0) as file:
             before = os.fstat(file.fileno()).st_size
@@ -97,6 +99,7 @@ def _lock(file: IO[str], folder: Path) -> None:
     except OSError as error:
         file.seek(0)
         raise StudyBusyError(
-            f"{folder} is being written by another sweep (process {file.read().strip() or 'unknown'}): wait for it, or give "
+            f"{folder} is being written by another sweep (process {file.read().strip() or 'unknown'}): wait "
+            "for it, or give "
             "--storage an RDB URL to let several workers share a study"
         ) from error

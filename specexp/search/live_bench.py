@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightning import Trainer
+from lightning import LightningModule, Trainer
 
 from specexp.builders import StaticTree
 from specexp.data import Prompt
@@ -37,11 +37,11 @@ class LiveBench:
         pair: the models.
         data: the prompts of the search, in one fixed order.
         folder: of the study: keeps AR's seconds and every trial's records.
-        tick: called after every prompt, for a progress bar.
 
     Attributes:
+        tick: called after every prompt, for a progress bar.
         model: the target, wrapped once for all candidates.
-        reference: AR's seconds per token, once :meth:`measure_reference` has run.
+        reference: AR's seconds per token, once :meth:`load_reference` or :meth:`measure_reference` has run.
     """
 
     def __init__(
@@ -50,7 +50,6 @@ class LiveBench:
         pair: ModelPair,
         data: PromptDataModule,
         folder: Path,
-        tick: Callable[[], None] = lambda: None,
     ) -> None:
         self.composition = composition
         self.pair = pair
@@ -58,11 +57,13 @@ class LiveBench:
         self.data = data
         self.prompts = data.prompts
         self.folder = folder
-        self.tick = tick
+        self.tick: Callable[[], None] = lambda: None
         self.generation: Generation = composition.generation()
         self.engine = self.arm("engine", Decoder(self.model, verifier=composition.verifier()))
         self.reference = Reference({})
         self._trainer = quiet_trainer()
+        self._reference_path = folder / "reference.json"
+        self._workload = digest_of(composition.workload())
 
     def applies(self, key: str, overrides: Mapping[str, Any]) -> bool:
         """Whether a dotted key exists in the composition with these overrides."""
@@ -78,8 +79,10 @@ class LiveBench:
         for prompt in prompts:
             if len(prompt.token_ids) >= limit:
                 raise ValueError(
-                    f"prompt {prompt.prompt_id!r} has {len(prompt.token_ids)} tokens and the target's context holds "
-                    f"{limit}: set data.max_prompt_tokens below it, with data.too_long: truncate to keep the prompt"
+                    f"prompt {prompt.prompt_id!r} has {len(prompt.token_ids)} tokens and the target's "
+                    "context holds "
+                    f"{limit}: set data.max_prompt_tokens below it, with data.too_long: truncate to keep the "
+                    "prompt"
                 )
 
     def arm(self, name: str, decoder: Decoder) -> DecoderArm:
@@ -105,29 +108,32 @@ class LiveBench:
             attributes["depth"] = builder.shape.max_depth
         return Candidate(digest_of(made_of), attributes, decoder)
 
-    def measure_reference(self, tick: Callable[[], None] = lambda: None) -> None:
-        """Measure AR on every prompt, or take what an earlier process of this study measured."""
-        path, workload = self.folder / "reference.json", digest_of(self.composition.workload())
-        kept = Reference.load(path, workload)
+    def load_reference(self) -> bool:
+        """Take AR's seconds that an earlier process of this study measured; whether there are any."""
+        kept = Reference.load(self._reference_path, self._workload)
         if kept is None or any(prompt.prompt_id not in kept.seconds_per_token for prompt in self.prompts):
-            self.engine.decode(self.prompts[0], max_new_tokens=WARM_UP_TOKENS)
-            seconds = {}
-            for prompt in self.prompts:
-                seconds[prompt.prompt_id] = seconds_per_token(self._decode_reference(prompt))
-                tick()
-            kept = Reference(seconds)
-            kept.save(path, workload)
+            return False
         self.reference = kept
+        return True
 
-    def _decode_reference(self, prompt: Prompt) -> list[PromptRecord]:
-        return decode_all(self.engine, prompt, self.generation.samples)
+    def measure_reference(self) -> None:
+        """Measure AR on every prompt, and keep it for a resumed study."""
+        self.engine.decode(self.prompts[0], max_new_tokens=WARM_UP_TOKENS)
+        seconds = {}
+        for prompt in self.prompts:
+            seconds[prompt.prompt_id] = seconds_per_token(
+                decode_all(self.engine, prompt, self.generation.samples)
+            )
+            self.tick()
+        self.reference = Reference(seconds)
+        self.reference.save(self._reference_path, self._workload)
 
     def measure(self, candidate: Candidate, report: Report, trial: int) -> Measurement:
         """Decode the prompts in order until the last, or until ``report`` says stop."""
         arm = self.arm(f"trial {trial}", candidate.parts)
         arm.decode(self.prompts[0], max_new_tokens=WARM_UP_TOKENS)
         module = TrialModule(arm, self.engine, self.reference, self.generation.samples, report, self.tick)
-        self._trainer.test(module, datamodule=self.data, verbose=False)
+        run_test(self._trainer, module, self.data)
         records = self.folder / "records"
         records.mkdir(exist_ok=True)
         write_records(records / f"trial_{trial:04d}.jsonl", module.records)
@@ -135,7 +141,9 @@ class LiveBench:
         return Measurement(module.log_speedups, {**metrics_of(own), "drift": self.reference.drift})
 
 
-def record_hits(bench: LiveBench, overrides: Mapping[str, Any], prompts: Sequence[Prompt], path: Path) -> None:
+def record_hits(
+    bench: LiveBench, overrides: Mapping[str, Any], prompts: Sequence[Prompt], path: Path
+) -> None:
     """Decode ``prompts`` with a wide tree and write how often each rank path was accepted.
 
     Args:
@@ -170,6 +178,14 @@ def metrics_of(records: Sequence[PromptRecord]) -> dict[str, float]:
     }
 
 
+def run_test(trainer: Trainer, module: LightningModule, data: PromptDataModule) -> None:
+    """``Trainer.test`` that can be interrupted: Lightning turns a KeyboardInterrupt into an exit."""
+    try:
+        trainer.test(module, datamodule=data, verbose=False)
+    except SystemExit as interrupt:
+        raise KeyboardInterrupt from interrupt
+
+
 def quiet_trainer() -> Trainer:
     """A trainer that only tests: no logger, no checkpoint, no bar of its own."""
     return Trainer(
@@ -181,4 +197,3 @@ def quiet_trainer() -> Trainer:
         accelerator="cpu",  # places nothing: the models are where load_pair put them
         devices=1,
     )
-

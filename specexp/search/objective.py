@@ -18,7 +18,9 @@ from specexp.search.space import Applies
 FINISHED = (TrialState.COMPLETE, TrialState.PRUNED)
 
 Report = Callable[[int, float], bool]
-"""Called with prompt index and log(AR seconds per token / strategy seconds per token); true means: stop here."""
+"""Called with prompt index and log(AR seconds per token / strategy seconds per token); true means: stop
+here.
+"""
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,8 @@ class Candidate:
 
     Attributes:
         digest: the same for two configurations that would run the same, such as two ways to one tree.
-        attributes: what is told about it in tables: ``nodes``, ``depth``, ``rank_paths`` and so on, as JSON values.
+        attributes: what is told about it in tables: ``nodes``, ``depth``, ``rank_paths`` and so on, as JSON
+            values.
         parts: whatever the bench needs to run it.
     """
 
@@ -42,7 +45,8 @@ class Measurement:
 
     Attributes:
         log_speedups: by prompt index.
-        metrics: ``tokens_per_step``, ``drafted_nodes`` and ``draft_passes`` per target pass, ``tokens_per_second``.
+        metrics: ``tokens_per_step``, ``drafted_nodes`` and ``draft_passes`` per target pass,
+            ``tokens_per_second``.
     """
 
     log_speedups: Mapping[int, float]
@@ -50,7 +54,9 @@ class Measurement:
 
 
 class Bench(Protocol):
-    """Where candidates are measured: all on the same prompts in the same order, each from its initial state."""
+    """Where candidates are measured: all on the same prompts in the same order, each from its initial
+    state.
+    """
 
     def applies(self, key: str, overrides: Mapping[str, Any]) -> bool:
         """Whether a dotted key exists in the composition with these overrides."""
@@ -65,10 +71,11 @@ class Bench(Protocol):
 class Objective:
     """Optuna's objective over a bench.
 
-    A failing trial, and one whose parts do not go together, keeps its reason in the user attribute ``reason``. A
-    trial that resolves to a configuration already finished is not measured: values and intermediate values are copied,
-    and ``duplicate_of`` names the original. A pruned trial returns the mean so far, which helps the sampler, and
-    carries ``pruned_at``: it is never confirmed. Known configurations are not pruned.
+    A failing trial, and one whose parts do not go together, keeps its reason in the user attribute
+    ``reason``. A trial that resolves to a configuration already finished is not measured: values and
+    intermediate values are copied, and ``duplicate_of`` names the original. A pruned trial returns the mean
+    so far, which helps the sampler, and carries ``pruned_at``: it is never confirmed. Known configurations
+    are not pruned.
     """
 
     def __init__(self, study: Study, settings: Settings, bench: Bench) -> None:
@@ -107,7 +114,8 @@ class Objective:
         def report(prompt: int, log_speedup: float) -> bool:
             if not math.isfinite(log_speedup):
                 raise ValueError(
-                    f"prompt {prompt} gave a speedup of exp({log_speedup}); its decoding took no time or no token"
+                    f"prompt {prompt} gave a speedup of exp({log_speedup}); its decoding took no time or no "
+                    "token"
                 )
             if not self.settings.prunes:
                 return False
@@ -129,9 +137,9 @@ class Objective:
         """The trial that measured a configuration, on every prompt if ``whole``."""
         for trial in self.study.get_trials(deepcopy=False, states=FINISHED):
             attributes = trial.user_attrs
-            if attributes.get("digest") == digest and "duplicate_of" not in attributes:
-                if not (whole and "pruned_at" in attributes):
-                    return trial
+            left_out = "duplicate_of" in attributes or (whole and "pruned_at" in attributes)
+            if attributes.get("digest") == digest and not left_out:
+                return trial
         return None
 
     def _copy(self, trial: Trial, original: FrozenTrial) -> float | tuple[float, ...]:
@@ -149,7 +157,9 @@ class Objective:
         return values if len(values) > 1 else values[0]
 
     def _refuse_too_large(self, trial: Trial, candidate: Candidate) -> None:
-        """A tree above ``max_draft_nodes`` is not worth measuring: the sampler learns that it is not feasible."""
+        """A tree above ``max_draft_nodes`` is not worth measuring: the sampler learns that it is not
+        feasible.
+        """
         limit = self.settings.constraints.get("max_draft_nodes")
         nodes = candidate.attributes.get("nodes")
         if limit is None or nodes is None:

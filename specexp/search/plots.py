@@ -44,7 +44,9 @@ def save_plots(study: Study, objectives: list[str], folder: Path) -> list[Path]:
     if len(objectives) > 1:
         pictures["pareto_front"] = lambda: plots.plot_pareto_front(shown, target_names=objectives)
     folder.mkdir(parents=True, exist_ok=True)
-    return [path for name, draw in pictures.items() if (path := _save(draw, folder / f"{name}.png")) is not None]
+    return [
+        path for name, draw in pictures.items() if (path := _save(draw, folder / f"{name}.png")) is not None
+    ]
 
 
 def _most_important(study: Study, first: dict[str, Any]) -> list[str]:

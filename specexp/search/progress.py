@@ -30,7 +30,9 @@ class StageBar:
         self._seen = 0
 
     def stage(self, what: str, total: int, done: int = 0, prompts: int | None = None) -> None:
-        """Begin a stage of ``total`` prompts, or of ``total`` trials where ``prompts`` says how many each has."""
+        """Begin a stage of ``total`` prompts, or of ``total`` trials where ``prompts`` says how many each
+        has.
+        """
         if self._task is not None:
             self._progress.update(self._task, note="")
             self._progress.stop_task(self._task)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -15,6 +16,7 @@ from optuna import Study
 from optuna.trial import FrozenTrial
 from rich.console import Console
 
+from specexp.config import save_resolved
 from specexp.evaluation.decoder_arm import DecoderArm
 from specexp.evaluation.hugging_face_arm import HuggingFaceArm
 from specexp.evaluation.record import PromptRecord
@@ -27,13 +29,12 @@ from specexp.search.objective import distinct_finished
 from specexp.search.plots import save_plots
 from specexp.search.progress import StageBar
 from specexp.search.settings import Settings
-from specexp.search.study import StudyError, digest_of, open_study, resume, run_study
+from specexp.search.study import StudyError, digest_of, open_study, others_running, resume, run_study
 from specexp.search.trial_table import name_of_trial, state_of, trial_row, write_trials
 from specexp.tracking import Tracker
 
 if TYPE_CHECKING:
     from specexp.data.prompts import PromptDataModule
-    from specexp.models.pair import ModelPair
 
 
 class Session:
@@ -67,21 +68,32 @@ class Session:
             StudyBusyError: another process runs it.
             OSError: something cannot be written.
         """
-        lock: AbstractContextManager[None] = nullcontext()
-        if self.settings.storage is None:
-            lock = study_lock(self.folder)
+        alone = self.settings.storage is None
+        lock: AbstractContextManager[None] = study_lock(self.folder) if alone else nullcontext()
         with lock:
-            study = open_study(self.name, self.settings, self.folder, self._study_digest())
-            revived = resume(study, self.settings, alone=self.settings.storage is None)
-            self._greet(study, revived)
+            threads = self.composition.generation().threads
+            if threads is not None:
+                torch.set_num_threads(threads)
             pair = self.composition.load_pair()
+            bench = LiveBench(self.composition, pair, self.composition.data(pair.tokenizer), self.folder)
+            bench.check_lengths(bench.prompts)
+            # Up to here nothing was written: a mistake in models or prompts leaves nothing behind.
+            study = open_study(self.name, self.settings, self.folder, self._study_digest())
+            save_resolved(self.composition.config, self.folder, shlex.split(self.command))
+            self._greet(study, resume(study, self.settings, alone=alone))
             with StageBar(self.console) as bar:
-                bench = self._bench(pair, bar)
+                bench.tick = bar.prompt
+                self._record_hits(bench, bar)
+                self._measure_reference(bench, bar)
                 self._search(study, bench, bar)
             write_trials(study, list(self.settings.objectives), self.folder / "trials.csv")
             save_plots(study, list(self.settings.objectives), self.folder / "plots")
-            if self.settings.confirm is not None:
-                self._conclude(study, bench, pair)
+            if others_running(study):
+                self.console.print(
+                    "Other workers are still measuring; the last one confirms the best trials."
+                )
+            elif self.settings.confirm is not None:
+                self._conclude(study, bench)
         if hint := self.tracker.sync_hint():
             self.console.print(f"W&B: {hint}", soft_wrap=True, highlight=False)
 
@@ -93,22 +105,14 @@ class Session:
         if done:
             self.console.print(
                 f"Going on with study {self.name}: {done} of {self.settings.n_trials} trials are finished"
-                + (f", {revived} had been cut off and {'is' if revived == 1 else 'are'} repeated." if revived else ".")
+                + (
+                    f", {revived} had been cut off and {'is' if revived == 1 else 'are'} repeated."
+                    if revived
+                    else "."
+                )
             )
 
-    def _bench(self, pair: ModelPair, bar: StageBar) -> LiveBench:
-        threads = self.composition.generation().threads
-        if threads is not None:
-            torch.set_num_threads(threads)
-        data = self.composition.data(pair.tokenizer)
-        bench = LiveBench(self.composition, pair, data, self.folder, tick=bar.prompt)
-        bench.check_lengths(data.prompts)
-        self._record_hits(bench, pair, bar)
-        bar.stage("AR on every prompt", len(data.prompts))
-        bench.measure_reference(bar.prompt)
-        return bench
-
-    def _record_hits(self, bench: LiveBench, pair: ModelPair, bar: StageBar) -> None:
+    def _record_hits(self, bench: LiveBench, bar: StageBar) -> None:
         stage, path = self.settings.record_hits, self.composition.hits
         if stage is None or path is None:
             return
@@ -116,13 +120,21 @@ class Session:
         mark = path.with_suffix(".digest")
         if path.exists() and mark.exists() and mark.read_text(encoding="utf-8") == made_of:
             return
-        prompts = self.composition.data(pair.tokenizer, stage.get("data") or {}).prompts
+        prompts = self.composition.data(bench.pair.tokenizer, stage.get("data")).prompts
+        bench.check_lengths(prompts)
         bar.stage("recording hits", len(prompts))
         record_hits(bench, {"builder": stage["builder"]}, prompts, path)
         mark.write_text(made_of, encoding="utf-8")
 
+    def _measure_reference(self, bench: LiveBench, bar: StageBar) -> None:
+        if not bench.load_reference():
+            bar.stage("AR on every prompt", len(bench.prompts))
+            bench.measure_reference()
+
     def _search(self, study: Study, bench: LiveBench, bar: StageBar) -> None:
-        bar.stage("search", self.settings.n_trials, done=len(distinct_finished(study)), prompts=len(bench.prompts))
+        bar.stage(
+            "search", self.settings.n_trials, done=len(distinct_finished(study)), prompts=len(bench.prompts)
+        )
 
         def after(study: Study, trial: FrozenTrial) -> None:
             self._track(trial)
@@ -142,7 +154,9 @@ class Session:
             f"{math.exp(value):.2f}x AR" if name == "speedup" else f"{value:.2f} {name.replace('_', ' ')}"
             for name, value in zip(self.settings.objectives, trial.values, strict=True)
         )
-        return f"{what}: {shown}" + (f", pruned after {trial.user_attrs['pruned_at']} prompts" if state == "pruned" else "")
+        return f"{what}: {shown}" + (
+            f", pruned after {trial.user_attrs['pruned_at']} prompts" if state == "pruned" else ""
+        )
 
     def _track(self, trial: FrozenTrial) -> None:
         row = trial_row(trial, list(self.settings.objectives))
@@ -152,8 +166,8 @@ class Session:
                 run.log({"speedup": math.exp(log_speedup)}, step=prompt)
             run.summary({**_filled(row), **_speedup(row)})
 
-    def _conclude(self, study: Study, bench: LiveBench, pair: ModelPair) -> None:
-        confirmed, records, data = self._confirm(study, bench, pair)
+    def _conclude(self, study: Study, bench: LiveBench) -> None:
+        confirmed, records, data = self._confirm(study, bench)
         shown = table(self.name, self.composition.question, confirmed, records)
         said = sentences(confirmed, records)
         self.console.print(shown.to_rich())
@@ -164,18 +178,23 @@ class Session:
         (self.folder / "confirm.csv").write_text(shown.to_csv(), encoding="utf-8")
         winner = confirmed[0]
         picture = draw_winner(winner, bench, data.prompts, self.folder / "tree.png")
-        artifact = export_winner(self, study, winner, pair)
+        artifact = export_winner(self, winner, bench.pair)
         if artifact is not None:
-            self.console.print(f"The winner, {winner.label}, is in {artifact}.", soft_wrap=True, highlight=False)
+            self.console.print(
+                f"The winner, {winner.label}, is in {artifact}.", soft_wrap=True, highlight=False
+            )
         self._track_study(study, shown, picture, artifact)
 
     def _confirm(
-        self, study: Study, bench: LiveBench, pair: ModelPair
+        self, study: Study, bench: LiveBench
     ) -> tuple[list[Confirmed], list[PromptRecord], PromptDataModule]:
         assert self.settings.confirm is not None
         trials = select(study, self.settings.confirm["best"])
         if not trials:
-            raise StudyError("no trial was measured on every prompt within the constraints, so none can be confirmed")
+            raise StudyError(
+                "no trial was measured on every prompt within the constraints, so none can be confirmed"
+            )
+        pair = bench.pair
         data = self.composition.data(pair.tokenizer, self.settings.confirm["data"])
         bench.check_lengths(data.prompts)
         arms = [self._arm(trial, bench) for trial in trials]
@@ -183,7 +202,9 @@ class Session:
             "hf-eager", "hf-eager", pair.target, pair.tokenizer, bench.generation, self.composition.verifier()
         )
         with StageBar(self.console) as bar:
-            bar.stage(f"confirming {len(arms)} trees on other prompts", len(data.prompts) * bench.generation.samples)
+            bar.stage(
+                f"confirming {len(arms)} trees on other prompts", len(data.prompts) * bench.generation.samples
+            )
             confirmed, records = confirm(
                 trials,
                 arms,
@@ -201,7 +222,9 @@ class Session:
         return bench.arm(name_of_trial(trial), candidate.parts)
 
     def _track_study(self, study: Study, shown: Any, picture: Path | None, artifact: Path | None) -> None:
-        rows = [trial_row(trial, list(self.settings.objectives)) for trial in study.get_trials(deepcopy=False)]
+        rows = [
+            trial_row(trial, list(self.settings.objectives)) for trial in study.get_trials(deepcopy=False)
+        ]
         with self.tracker.study(config=self.composition.to_dict()) as run:
             run.table("trials", [{**row, **_speedup(row)} for row in rows])
             titles = [column.title for column in shown.columns]

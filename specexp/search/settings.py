@@ -15,8 +15,8 @@ OBJECTIVES = {
     "drafted_nodes": "minimize",
     "draft_passes": "minimize",
 }
-"""What a study can optimise, and which way unless stated: ``speedup`` is the mean over prompts of log(AR seconds per
-token / strategy seconds per token); the others are means per target pass."""
+"""What a study can optimise, and which way unless stated: ``speedup`` is the mean over prompts of log(AR
+seconds per token / strategy seconds per token); the others are means per target pass."""
 
 CONSTRAINTS = ("max_draft_nodes", "max_drafted_nodes", "min_tokens_per_step")
 """``max_draft_nodes``: most nodes a tree may have (known before measuring); ``max_drafted_nodes`` and
@@ -117,7 +117,7 @@ def read_settings(section: Mapping[str, Any]) -> Settings:
 
 
 def _objectives(given: Any, direction: str) -> dict[str, str]:
-    named = {name: None for name in given} if isinstance(given, list) else given
+    named = dict.fromkeys(given) if isinstance(given, list) else given
     if not isinstance(named, Mapping) or not named:
         raise SpaceError(
             f"sweep.objectives is {given!r}; a list such as [speedup] or a mapping to directions is expected"
@@ -135,7 +135,8 @@ def _objectives(given: Any, direction: str) -> dict[str, str]:
 def _known(given: Any) -> tuple[Known, ...]:
     if not isinstance(given, list) or not all(isinstance(entry, Mapping) for entry in given):
         raise SpaceError(
-            f"sweep.enqueue is {given!r}; a list of mappings such as {{builder: {{class_path: Chain}}}} is expected"
+            f"sweep.enqueue is {given!r}; a list of mappings such as {{builder: {{class_path: Chain}}}} is "
+            "expected"
         )
     known = []
     for entry in given:

@@ -14,8 +14,8 @@ Applies = Callable[[str, Mapping[str, Any]], bool]
 """Whether a dotted key exists in the composition once the overrides chosen so far are applied."""
 
 SEARCHABLE = ("drafter", "builder", "controller")
-"""Sections a study may vary. Target, prompts, verifier and lengths are the same for all trials of a study: AR's
-seconds are measured once for them."""
+"""Sections a study may vary. Target, prompts, verifier and lengths are the same for all trials of a study:
+AR's seconds are measured once for them."""
 
 _KEYS = {
     "int": {"low", "high", "log", "step"},
@@ -71,13 +71,20 @@ class Parameter:
             for label, choice in self.choices.items():
                 if choice == value and isinstance(choice, bool) == isinstance(value, bool):
                     return label
-        elif (
-            isinstance(value, int | float) and not isinstance(value, bool) and self.low <= value <= self.high
-        ):
-            if self.kind == "float" or float(value).is_integer():
-                if self.step is None or abs((value - self.low) / self.step % 1) < 1e-9:
-                    return value
+        elif self._holds(value):
+            return value
         raise KeyError(f"{self.key}={value!r} is not in the space")
+
+    def _holds(self, value: Any) -> bool:
+        if (
+            not isinstance(value, int | float)
+            or isinstance(value, bool)
+            or not self.low <= value <= self.high
+        ):
+            return False
+        if self.kind == "int" and not float(value).is_integer():
+            return False
+        return self.step is None or abs((value - self.low) / self.step % 1) < 1e-9
 
     def __str__(self) -> str:
         if self.choices is not None:
@@ -90,7 +97,8 @@ class Space:
     """All keys of a study, whole parts before the keys inside them.
 
     Args:
-        section: ``sweep.space`` of the file: dotted key to ``{type, low, high, log, step}`` or ``{type, choices}``.
+        section: ``sweep.space`` of the file: dotted key to ``{type, low, high, log, step}`` or ``{type,
+            choices}``.
 
     Raises:
         SpaceError: an entry is malformed.
@@ -104,7 +112,8 @@ class Space:
     def __init__(self, section: Mapping[str, Any]) -> None:
         if not isinstance(section, Mapping) or not section:
             raise SpaceError(
-                f"sweep.space is {section!r}; at least one dotted key such as builder.init_args.nodes is needed"
+                f"sweep.space is {section!r}; at least one dotted key such as builder.init_args.nodes is "
+                "needed"
             )
         parameters = [_parameter(str(key), entry) for key, entry in section.items()]
         self.parameters = sorted(parameters, key=lambda parameter: parameter.key.count("."))
@@ -131,7 +140,8 @@ def _parameter(key: str, entry: Any) -> Parameter:
     where = f"sweep.space: {key}"
     if key.partition(".")[0] not in SEARCHABLE:
         raise SpaceError(
-            f"{where} cannot be searched: a study varies {', '.join(SEARCHABLE)}, and compares all trials on the same "
+            f"{where} cannot be searched: a study varies {', '.join(SEARCHABLE)}, and compares all trials on "
+            "the same "
             "target, prompts and sampling"
         )
     if not isinstance(entry, Mapping):
@@ -178,6 +188,8 @@ def _choices(where: str, choices: Any) -> dict[Any, Any]:
         raise SpaceError(f"{where}: choices is {choices!r}; a list of at least one value is expected")
     by_label: dict[Any, Any] = {}
     for choice in choices:
+        label: Any
+        value: Any
         if isinstance(choice, _PLAIN):
             label, value = choice, choice
         elif isinstance(choice, Mapping) and isinstance(choice.get("name"), str):

@@ -1,4 +1,6 @@
-"""The study: opened or resumed, filled with known configurations, run to its number of distinct finished trials."""
+"""The study: opened or resumed, filled with known configurations, run to its number of distinct finished
+trials.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +18,7 @@ from typing import Any
 
 import optuna
 from optuna import Study
+from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from specexp.search.journal import JournalFile
@@ -43,7 +46,8 @@ def open_study(name: str, settings: Settings, folder: Path, workload: str) -> St
         workload: digest of what all trials have in common (models, prompts, sampling, objectives).
 
     Raises:
-        StudyError: the storage cannot be reached, or holds a study of this name with another workload or space.
+        StudyError: the storage cannot be reached, or holds a study of this name with another workload or
+            space.
         OSError: the journal cannot be written.
     """
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -52,7 +56,7 @@ def open_study(name: str, settings: Settings, folder: Path, workload: str) -> St
     study = optuna.create_study(
         storage=storage,
         study_name=name,
-        directions=list(settings.objectives.values()),
+        directions=[StudyDirection[way.upper()] for way in settings.objectives.values()],
         sampler=sampler,
         pruner=pruner,
         load_if_exists=True,
@@ -70,8 +74,8 @@ def resume(study: Study, settings: Settings, *, alone: bool) -> int:
     Args:
         study: the study.
         settings: its sweep section.
-        alone: no other process can be running trials of it, so every running one is dead; otherwise only those of
-            dead processes of this machine are, and the storage's heartbeat finds the others.
+        alone: no other process can be running trials of it, so every running one is dead; otherwise only
+            those of dead processes of this machine are, and the storage's heartbeat finds the others.
 
     Returns:
         How many trials were put back.
@@ -80,7 +84,8 @@ def resume(study: Study, settings: Settings, *, alone: bool) -> int:
     dead = [trial for trial in running if alone or _is_dead(trial)]
     for trial in dead:
         requeue(study, trial, "the process that ran it ended")
-    # A process that died between taking a trial and signing it left nothing but a known name: ask for that again.
+    # A process that died between taking a trial and signing it left nothing but a known name: ask for that
+    # again.
     asked = {
         trial.user_attrs.get("known")
         for trial in study.get_trials(deepcopy=False)
@@ -90,18 +95,25 @@ def resume(study: Study, settings: Settings, *, alone: bool) -> int:
         if known.name in asked:
             continue
         params = settings.space.params_of(known.overrides)
-        overrides = {} if params is not None else {"overrides": dict(known.overrides)}
-        study.enqueue_trial(params or {}, user_attrs={"known": known.name, **overrides})
+        attributes: dict[str, Any] = {"known": known.name}
+        if params is None:
+            attributes["overrides"] = dict(known.overrides)
+        study.enqueue_trial(params or {}, user_attrs=attributes)
     return len(dead)
 
 
 def requeue(study: Study, trial: FrozenTrial, reason: str) -> None:
-    """Ask for a trial's parameters again, then mark it failed: in this order, so that dying between loses nothing."""
+    """Ask for a trial's parameters again, then mark it failed: in this order, so that dying between loses
+    nothing.
+    """
     waiting = study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
     if not any(other.user_attrs.get("retry_of") == trial.number for other in waiting):
-        kept = {name: trial.user_attrs[name] for name in ("known", "overrides") if name in trial.user_attrs}
+        attributes: dict[str, Any] = {"retry_of": trial.number}
+        attributes |= {
+            name: trial.user_attrs[name] for name in ("known", "overrides") if name in trial.user_attrs
+        }
         fixed = trial.system_attrs.get("fixed_params", {})
-        study.enqueue_trial({**fixed, **trial.params}, user_attrs={**kept, "retry_of": trial.number})
+        study.enqueue_trial({**fixed, **trial.params}, user_attrs=attributes)
     if trial.state is TrialState.RUNNING:
         study._storage.set_trial_user_attr(trial._trial_id, "reason", reason)
         study._storage.set_trial_state_values(trial._trial_id, TrialState.FAIL)
@@ -142,6 +154,15 @@ def run_study(study: Study, settings: Settings, bench: Bench, after_trial: After
             study.optimize(owned, n_trials=None, catch=(Exception,), callbacks=[note])
     if barren >= patience:
         raise StudyError(_why_barren(study, target, patience))
+
+
+def others_running(study: Study) -> bool:
+    """Whether another process that shares the study is measuring a trial right now."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        optuna.storages.fail_stale_trials(study)
+    running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+    return any(not _is_dead(trial) for trial in running if "worker" in trial.user_attrs)
 
 
 def worker() -> str:
@@ -218,7 +239,8 @@ def _check_same(study: Study, settings: Settings, workload: str) -> None:
     elif kept != wanted:
         changed = " and ".join(key for key in wanted if kept.get(key) != wanted[key])
         raise StudyError(
-            f"the study {study.study_name!r} exists already with another {changed}: its trials cannot be compared with "
+            f"the study {study.study_name!r} exists already with another {changed}: its trials cannot be "
+            "compared with "
             "these; give this one another name (--name NEW) or remove the old one"
         )
 
@@ -243,11 +265,13 @@ def _why_barren(study: Study, target: int, patience: int) -> str:
     last = study.get_trials(deepcopy=False)[-1]
     if last.state in FINISHED:
         return (
-            f"the last {patience} trials repeated configurations already measured: the space holds hardly more than "
+            f"the last {patience} trials repeated configurations already measured: the space holds hardly "
+            "more than "
             f"{done} distinct ones, so set n_trials to {done} or widen it ({target} were asked for)"
         )
     return (
-        f"the last {patience} trials failed, the last one because of {last.user_attrs.get('reason', 'an unknown error')} "
+        f"the last {patience} trials failed, the last one because of "
+        f"{last.user_attrs.get('reason', 'an unknown error')} "
         f"({done} of {target} are finished)"
     )
 

@@ -22,7 +22,8 @@ class TrialModule(LightningModule):
         engine: plain decoding in the same loop.
         reference: AR's seconds per token, rescaled by its runs here.
         samples: continuations of every prompt.
-        report: told log(AR seconds per token / strategy seconds per token) of every prompt; true ends the trial.
+        report: told log(AR seconds per token / strategy seconds per token) of every prompt; true ends the
+            trial.
         tick: called after every prompt, for a progress bar.
 
     Attributes:

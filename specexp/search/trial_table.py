@@ -13,7 +13,11 @@ from optuna.trial import FrozenTrial
 
 def state_of(trial: FrozenTrial) -> str:
     """``complete``, ``pruned``, ``duplicate``, ``infeasible``, ``failed``, ``running`` or ``waiting``."""
-    for attribute, state in (("duplicate_of", "duplicate"), ("infeasible", "infeasible"), ("pruned_at", "pruned")):
+    for attribute, state in (
+        ("duplicate_of", "duplicate"),
+        ("infeasible", "infeasible"),
+        ("pruned_at", "pruned"),
+    ):
         if attribute in trial.user_attrs:
             return state
     return {"FAIL": "failed"}.get(trial.state.name, trial.state.name.lower())

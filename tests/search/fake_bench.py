@@ -1,4 +1,6 @@
-"""A bench without a model: the speedup of a configuration is arithmetic, so that searching is fast and exact."""
+"""A bench without a model: the speedup of a configuration is arithmetic, so that searching is fast and
+exact.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Killed at random moments, a study ends with its full number of distinct finished trials, none lost or repeated."""
+"""Killed at random moments, a study ends with its full number of distinct finished trials, none lost or
+repeated.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,11 @@ from pathlib import Path
 
 import optuna
 import pytest
+from fake_bench import PROMPTS, FakeBench, search, settings
 from optuna.trial import TrialState
 
 from specexp.search.journal import JournalFile, StudyBusyError, study_lock
 from specexp.search.objective import FINISHED, distinct_finished
-
-from fake_bench import PROMPTS, FakeBench, search, settings
 
 SCRIPT = Path(__file__).with_name("fake_bench.py")
 

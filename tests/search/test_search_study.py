@@ -15,7 +15,9 @@ from specexp.search.space import SpaceError
 from specexp.search.study import StudyError, check_optuna_parts, open_study
 from specexp.search.trial_table import state_of, write_trials
 
-FIXED: dict[str, Any] = {"builder": {"type": "categorical", "choices": [{"name": "chain", "class_path": "Chain"}]}}
+FIXED: dict[str, Any] = {
+    "builder": {"type": "categorical", "choices": [{"name": "chain", "class_path": "Chain"}]}
+}
 
 
 def enqueued(*nodes: int, **changes: Any) -> Any:
@@ -63,7 +65,9 @@ def test_a_trial_that_is_surely_worse_is_pruned_and_never_confirmed(tmp_path: Pa
     assert pruned
     for trial in pruned:
         assert 2 <= trial.user_attrs["pruned_at"] < 12
-        assert trial.value == pytest.approx(sum(trial.intermediate_values.values()) / trial.user_attrs["pruned_at"])
+        assert trial.value == pytest.approx(
+            sum(trial.intermediate_values.values()) / trial.user_attrs["pruned_at"]
+        )
     assert not {trial.number for trial in pruned} & {trial.number for trial in confirmable(study)}
     assert {0, 1, 2} <= {trial.number for trial in confirmable(study)}
 
@@ -96,7 +100,9 @@ def test_a_measured_constraint_makes_a_trial_infeasible(tmp_path: Path) -> None:
 
 def test_several_objectives_are_not_pruned(tmp_path: Path) -> None:
     study = search(
-        tmp_path, FakeBench(), enqueued(20, 2, n_trials=4, objectives={"speedup": "maximize", "drafted_nodes": "minimize"})
+        tmp_path,
+        FakeBench(),
+        enqueued(20, 2, n_trials=4, objectives={"speedup": "maximize", "drafted_nodes": "minimize"}),
     )
     assert [trial.values[1] for trial in study.trials[:2]] == [20, 2]
     assert len(study.best_trials) == 2 or len(study.best_trials) > 2
@@ -137,7 +143,10 @@ def test_an_unreachable_database_is_one_sentence(tmp_path: Path) -> None:
         ({"sampler": {"class_path": "optuna.samplers.TPE"}}, "no class 'optuna.samplers.TPE'"),
         ({"sampler": {"class_path": "optuna.pruners.NopPruner"}}, "no Optuna sampler"),
         ({"pruner": {"class_path": "optuna.pruners.WilcoxonPruner", "init_args": {"p": 1}}}, "'p'"),
-        ({"pruner": {"class_path": "optuna.pruners.WilcoxonPruner", "init_args": {"p_threshold": 2.0}}}, "p_threshold"),
+        (
+            {"pruner": {"class_path": "optuna.pruners.WilcoxonPruner", "init_args": {"p_threshold": 2.0}}},
+            "p_threshold",
+        ),
     ],
 )
 def test_a_wrong_sampler_or_pruner_is_refused(part: Mapping[str, Any], words: str) -> None:
