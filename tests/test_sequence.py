@@ -119,7 +119,7 @@ def test_useful_tokens_also_count_beyond_the_first_mismatch():
     decoder = Decoder(counting_model(VOCABULARY), drafter, Chain(3))
     _, steps = steps_of(decoder, [0], max_new_tokens=4)
     assert [step.tree.tokens.tolist() for step in steps] == [[0, 1, 9, 0], [2, 3]]
-    # The target answers 1, 2, 0 to the first: two matches, one of them beyond the mismatch; and 3 to the second.
+    # The target answers 1, 2, 0 to the first: two matches, one beyond the mismatch; and 3 to the second.
     assert decoder.generate([0], max_new_tokens=4, count_useful=True).useful_tokens == 2 + 1
 
 
