@@ -45,7 +45,7 @@ def _figure(
     figure = Figure(figsize=(width, height), dpi=130, layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(title, fontsize=11, color=INK)
-    axes = figure.subplots(rows, columns, squeeze=False)
+    axes = figure.subplots(rows, columns, squeeze=False, sharey="row")
     for ax in axes.flat:
         ax.spines[["top", "right"]].set_visible(False)
         ax.tick_params(labelsize=9, colors=INK)
@@ -150,7 +150,10 @@ def phase_bars(records: Iterable[PromptRecord], *, title: str = "") -> Figure:
                 text = f"{share:.0f}" if share < 10 else f"{share:.1f} %"
                 ax.text(start + share / 2, place, text, ha="center", va="center", fontsize=8, color="white")
             start += share
-    labels = [f"{part.arm}\n{1000 * part.step_seconds:.2f} ms/step" for part in parts]
+    labels = []
+    for part in parts:
+        outside = f"{100 * part.outside_forward:.1f} % outside forward passes"
+        labels.append(f"{part.arm}\n{1000 * part.step_seconds:.2f} ms/step, {outside}")
     ax.set_yticks(range(len(parts)), labels, fontsize=8)
     ax.invert_yaxis()
     ax.set_xlim(0, 100)

@@ -7,8 +7,8 @@ from specexp.evaluation import PromptRecord
 PHASES = ("draft", "build", "target", "verify", "commit", "update")
 
 
-def record(arm: str, prompt: int, seconds: float = 1.0, **given: Any) -> PromptRecord:
-    """A prompt answered with four tokens in ``seconds`` of decoding."""
+def record(arm: str, prompt: int, decode_seconds: float = 1.0, **given: Any) -> PromptRecord:
+    """A prompt answered with four tokens in so many seconds of decoding."""
     tokens = given.pop("token_ids", (5, 6, 7, 8))
     values: dict[str, Any] = {
         "token_ids": tokens,
@@ -16,7 +16,7 @@ def record(arm: str, prompt: int, seconds: float = 1.0, **given: Any) -> PromptR
         "finish_reasons": ("length",),
         "steps": len(tokens),
         "bonus_tokens": len(tokens),
-        "decode_seconds": seconds,
+        "decode_seconds": decode_seconds,
         "decode_tokens": len(tokens),
         "dtype": "bfloat16",
         "device": "cpu",

@@ -47,6 +47,6 @@ def test_another_broken_line_is_named(tmp_path):
 
 
 def test_no_time_per_token_without_tokens_or_after_a_failure():
-    assert record("tree", 0, seconds=2.0).seconds_per_token == 0.5
+    assert record("tree", 0, 2.0).seconds_per_token == 0.5
     assert record("tree", 0, decode_tokens=0).seconds_per_token is None
     assert record("tree", 0, error="ValueError").seconds_per_token is None

@@ -1,0 +1,202 @@
+"""``python -m specexp.run``, from a file to a folder of results, on a model made in a moment."""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+import yaml
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from specexp.evaluation import read_records
+from specexp.run import main
+
+FILES = {"config.yaml", "environment.json", "records.jsonl", "table.md", "table.csv", "figure.png"}
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory) -> str:
+    """A random Llama whose every byte is a token, saved with its tokenizer."""
+    folder = tmp_path_factory.mktemp("model")
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    core = Tokenizer(models.BPE(vocab={letter: number for number, letter in enumerate(alphabet)}, merges=[]))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = decoders.ByteLevel()
+    core.add_special_tokens(["<|end|>"])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<|end|>")
+    tokenizer.save_pretrained(folder)
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=192,
+        initializer_range=0.2,
+        eos_token_id=tokenizer.eos_token_id,
+        bos_token_id=None,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture
+def experiment(tmp_path, model_folder):
+    """Writes an experiment file over four conversations and gives its path."""
+    questions = tmp_path / "question.jsonl"
+    rows = [
+        {"question_id": n, "category": "math" if n % 2 else "writing", "turns": [f"ab{n} ab{n}", "and?"]}
+        for n in range(6)
+    ]
+    questions.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def write(**sections) -> str:
+        content = {
+            "name": "tiny",
+            "question": "Which is fastest?",
+            "pair": {"target": model_folder, "draft": model_folder, "target_dtype": "float32"},
+            "data": {"prompts": {"class_path": "MTBench", "init_args": {"path": str(questions)}}},
+            "drafter": {"class_path": "TokenRecycling", "init_args": {"k": 4}},
+            "builder": {"class_path": "Chain", "init_args": {"length": 3}},
+            "verifier": {"class_path": "KeyedSampling", "init_args": {"temperature": 0.7}},
+            "generation": {"max_new_tokens": 10},
+            "trainer": {"enable_progress_bar": False},
+            "output": str(tmp_path / "runs"),
+            "tracking": {"mode": "disabled"},
+            **sections,
+        }
+        path = tmp_path / "tiny.yaml"
+        path.write_text(yaml.safe_dump(content))
+        return str(path)
+
+    return write
+
+
+def test_a_composition_is_run_beside_plain_decoding(experiment, tmp_path, capsys):
+    assert main([experiment()]) == 0
+    folder = tmp_path / "runs" / "tiny"
+    assert {path.name for path in folder.iterdir()} == FILES
+    records = read_records(folder / "records.jsonl")
+    assert {record.arm for record in records} == {"engine", "hf-eager", "tiny"}
+    assert len({record.prompt_id for record in records}) == 6
+    assert all(record.turns == 2 and record.error is None for record in records)
+    tokens = {record.key: record.token_ids for record in records if record.arm == "engine"}
+    assert all(record.token_ids == tokens[record.key] for record in records)
+    shown = capsys.readouterr().out
+    assert "Which is fastest?" in shown
+    assert "vs hf-eager" in shown
+    assert str(folder) in shown.replace("\n", "")
+
+
+def test_named_arms_grids_references_and_orders(experiment, tmp_path):
+    arms = {
+        "chain": {"title": "a chain", "drafter": {"init_args": {"state": "carry"}}},
+        "shuffled": {"drafter": {"init_args": {"state": "carry"}}, "data": {"shuffle_seed": 3}},
+        "length": {"grid": {"builder.init_args.length": [1, 2, 4]}},
+        "lookup": {"reference": "hf-prompt-lookup"},
+        "assisted": {"reference": "hf-assisted", "num_assistant_tokens": 2},
+    }
+    published = [{"method": "Lookahead", "tokens_per_step": 1.64, "speedup": 1.27}]
+    path = experiment(arms=arms, published=published, baselines=["engine"])
+    assert main([path, "--data.max_prompts", "4", "--generation.samples", "2"]) == 0
+    folder = tmp_path / "runs" / "tiny"
+    records = read_records(folder / "records.jsonl")
+    names = {record.arm for record in records}
+    assert names == {
+        "engine", "a chain", "shuffled", "length, length=1", "length, length=2", "length, length=4", "lookup",
+        "assisted",
+    }  # fmt: skip
+    tokens = {record.key: record.token_ids for record in records if record.arm == "engine"}
+    assert len(tokens) == 8
+    assert all(record.token_ids == tokens[record.key] for record in records)
+    orders = {name: [r.prompt_id for r in records if r.arm == name and not r.sample] for name in names}
+    assert orders["shuffled"] != orders["a chain"] == orders["engine"]
+    assert set(orders["shuffled"]) == set(orders["engine"])
+    assert "Lookahead (not run here)" in (folder / "table.md").read_text()
+    rows = list(csv.DictReader((folder / "table.csv").open()))
+    assert all(row["speedup vs engine refused"] == "" for row in rows)
+
+
+def test_a_run_repeats_from_its_own_config(experiment, tmp_path):
+    assert main([experiment(), "--generation.seed", "5"]) == 0
+    folder = tmp_path / "runs" / "tiny"
+    first = [record.token_ids for record in read_records(folder / "records.jsonl")]
+    assert main([str(folder / "config.yaml"), "--name", "again"]) == 0
+    again = [record.token_ids for record in read_records(tmp_path / "runs" / "again" / "records.jsonl")]
+    assert first == again
+    assert json.loads((folder / "environment.json").read_text())["packages"]["torch"]
+
+
+def test_a_dry_run_lists_the_arms_and_writes_nothing(experiment, tmp_path, capsys):
+    assert main([experiment(arms={"one": {}, "two": {"title": "second"}}), "--dry-run"]) == 0
+    assert capsys.readouterr().out == "one\nsecond\n"
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("kind", ["speedup", "phases", "curves"])
+def test_the_figure_is_chosen_by_the_file(experiment, tmp_path, kind):
+    path = experiment(arms={"length": {"grid": {"builder.init_args.length": [1, 2]}}}, figure=kind)
+    assert main([path, "--data.max_prompts", "1", "--generation.max_new_tokens", "2"]) == 0
+    assert (tmp_path / "runs" / "tiny" / "figure.png").stat().st_size > 5000
+
+
+SWEEP = {"space": {"builder.init_args.length": {"type": "int", "low": 1, "high": 4}}}
+
+
+@pytest.mark.parametrize(
+    ("sections", "overrides", "said"),
+    [
+        ({}, ["--generation.max_new_tokens", "0"], "generation.max_new_tokens"),
+        ({}, ["--builder.init_args.lenth", "2"], "did you mean 'builder.init_args.length'?"),
+        ({"figure": "pie"}, [], "figure is 'pie'; allowed are speedup, curves, phases"),
+        ({"arms": {"a": {"title": "engine"}}}, [], "is called 'engine' as another arm is"),
+        ({"arms": {"a": {"generation": {"max_new_tokens": 5}}}}, [], "arms.a.generation differs"),
+        ({"arms": {"a": {"data": {"max_prompts": 2}}}}, [], "arms.a.data may override shuffle_seed alone"),
+        ({"sweep": SWEEP, "drafter": None, "builder": {"class_path": "Chain"}}, [], "no drafter"),
+        ({}, ["--data.prompts.init_args.path", "/nowhere/question.jsonl"], "/nowhere/question.jsonl"),
+        ({}, ["--pair.target", "/nowhere/model"], "/nowhere/model"),
+        ({}, ["--generation.max_new_tokens", "180"], "and the target holds 192"),
+        ({}, ["--output", "/proc/nothing"], "/proc/nothing"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_decodes_nothing(
+    experiment, tmp_path, capsys, sections, overrides, said
+):
+    assert main([experiment(**sections), *overrides]) == 2
+    error = capsys.readouterr().err.strip()
+    assert said in error
+    assert len(error.splitlines()) == 1
+    assert not (tmp_path / "runs" / "tiny" / "records.jsonl").exists()
+
+
+def test_a_search_without_anything_to_run_names_the_right_command(tmp_path, experiment, capsys):
+    sweep = {"space": {"generation.seed": {"type": "int", "low": 0, "high": 4}}}
+    path = experiment(sweep=sweep, drafter=None, builder=None)
+    assert main([path]) == 2
+    assert f"use python -m specexp.sweep {path}" in capsys.readouterr().err
+
+
+def test_the_command_answers_a_typing_mistake_quickly(experiment):
+    path = experiment()
+    command = [sys.executable, "-m", "specexp.run", path, "--drafter.init_args.kk", "3"]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ, timeout=60)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: command line: ")
+    assert "Traceback" not in done.stderr
+    code = "import sys; from specexp.run import main; main(sys.argv[1:]); assert 'torch' not in sys.modules"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *command[3:]], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_usage(capsys):
+    assert main(["--help"]) == 0
+    assert main([]) == 2
+    assert "usage: python -m specexp.run" in capsys.readouterr().out
