@@ -237,7 +237,9 @@ class Decoder:
                 outcome = sequence.absorb(logits)
                 for observe in observers:
                     observe(outcome)
-        return GenerationResult(context.new_token_ids, sequence.finish_reason, sequence.counts, prefill_seconds)
+        return GenerationResult(
+            context.new_token_ids, sequence.finish_reason, sequence.counts, prefill_seconds
+        )
 
     def _prefill(self, context: Context) -> None:
         """Feed what the slot lacks, all but the root, and let the parts begin."""
@@ -255,7 +257,9 @@ class Decoder:
     def _continued(self, prompt: list[int]) -> Context:
         context = self._kept
         if context is None:
-            raise ValueError("there is no conversation to continue: call generate without continue_conversation first")
+            raise ValueError(
+                "there is no conversation to continue: call generate without continue_conversation first"
+            )
         known = context.token_ids.tolist()
         if prompt[: len(known)] != known or len(prompt) == len(known):
             raise ValueError(

@@ -18,6 +18,7 @@ from specexp.evaluation.experiment import check_experiment
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from specexp.data.prompts import PromptDataModule
     from specexp.evaluation.experiment import Experiment
     from specexp.evaluation.record import PromptRecord
     from specexp.evaluation.table import Table
@@ -64,8 +65,6 @@ def run(config: Config, pair: ModelPair | None = None) -> list[PromptRecord]:
     """
     from specexp.evaluation.experiment import build_experiment
 
-    folder = Path(config.get("output")) / config.get("name")
-    save_resolved(config, folder)
     if pair is None:
         from transformers.utils import logging
 
@@ -75,45 +74,55 @@ def run(config: Config, pair: ModelPair | None = None) -> list[PromptRecord]:
         logging.disable_progress_bar()
         pair = build_pair(config)
     experiment = build_experiment(config, pair)
-    records = decode(config, experiment, pair, folder / "records.jsonl")
+    data = load_prompts(config, pair)
+    folder = Path(config.get("output")) / config.get("name")
+    save_resolved(config, folder)
+    records = decode(config, experiment, data, folder / "records.jsonl")
     report(config, experiment, records, folder)
     return records
 
 
-def decode(config: Config, experiment: Experiment, pair: ModelPair, path: Path) -> list[PromptRecord]:
+def load_prompts(config: Config, pair: ModelPair) -> PromptDataModule:
+    """Read the prompts, and refuse those that do not fit the target.
+
+    Raises:
+        ConfigError: the data set cannot be read, or a prompt is too long.
+    """
+    from specexp.config import build_data
+    from specexp.data import PromptSetError
+    from specexp.evaluation.experiment import check_prompts
+
+    data = build_data(config, pair.tokenizer)
+    try:
+        check_prompts(config, data.prompts, pair)
+    except PromptSetError as error:
+        raise ConfigError(f"{config.source_of(('data',))}: data: {error}") from error
+    return data
+
+
+def decode(config: Config, experiment: Experiment, data: PromptDataModule, path: Path) -> list[PromptRecord]:
     """Decode every prompt by every arm under Lightning's Trainer.
 
     Args:
         config: of the file.
         experiment: its arms.
-        pair: its models.
+        data: its prompts.
         path: of the records; a file there is replaced.
-
-    Raises:
-        ConfigError: the data set cannot be read, or a prompt does not fit.
     """
     import torch
 
-    from specexp.config import build_data
-    from specexp.data import PromptSetError
-    from specexp.evaluation.experiment import check_prompts, reordered
+    from specexp.evaluation.experiment import reordered
     from specexp.evaluation.module import EvaluationModule
 
     threads = config.get("generation.threads")
     if threads is not None:
         torch.set_num_threads(threads)
-    data = build_data(config, pair.tokenizer)
-    try:
-        prompts = data.prompts
-    except PromptSetError as error:
-        raise ConfigError(f"{config.source_of(('data',))}: data: {error}") from error
-    check_prompts(config, prompts, pair)
     path.unlink(missing_ok=True)
     module = EvaluationModule(
         experiment.arms,
         records_path=path,
         samples=config.get("generation.samples"),
-        orders={name: reordered(prompts, seed) for name, seed in experiment.shuffle_seeds.items()},
+        orders={name: reordered(data.prompts, seed) for name, seed in experiment.shuffle_seeds.items()},
     )
     trainer(config).test(module, datamodule=data, verbose=False)
     return module.records

@@ -54,14 +54,18 @@ class TreeShape:
         [0, 1, 1, 2]
     """
 
-    def __init__(self, parents: Sequence[int] | NDArray[np.int64], ranks: Sequence[int] | NDArray[np.int64]) -> None:
+    def __init__(
+        self, parents: Sequence[int] | NDArray[np.int64], ranks: Sequence[int] | NDArray[np.int64]
+    ) -> None:
         self.parents = np.asarray(parents, dtype=np.int64)  # [n + 1]
         self.ranks = np.asarray(ranks, dtype=np.int64)  # [n + 1]
         rows = np.arange(self.parents.size)
         if self.parents.size == 0 or self.parents[0] != -1:
             raise ValueError("a tree starts with its root: parents[0] must be -1")
         if self.ranks.shape != self.parents.shape:
-            raise ValueError(f"{self.ranks.size} ranks were given for {self.parents.size} rows; one a row is needed")
+            raise ValueError(
+                f"{self.ranks.size} ranks were given for {self.parents.size} rows; one a row is needed"
+            )
         if (self.parents[1:] >= rows[1:]).any() or (self.parents[1:] < 0).any():
             raise ValueError("every node's parent must stand before it (parents[i] in 0..i-1)")
 
@@ -84,9 +88,13 @@ class TreeShape:
         parents, ranks = [-1], [-1]
         for path in ordered:
             if not path or min(path) < 0:
-                raise ValueError(f"rank path {list(path)} is not allowed: the root is not listed and ranks are >= 0")
+                raise ValueError(
+                    f"rank path {list(path)} is not allowed: the root is not listed and ranks are >= 0"
+                )
             if path[:-1] not in row_of:
-                raise ValueError(f"rank path {list(path)} has no parent: {list(path[:-1])} is missing from the list")
+                raise ValueError(
+                    f"rank path {list(path)} has no parent: {list(path[:-1])} is missing from the list"
+                )
             row_of[path] = len(parents)
             parents.append(row_of[path[:-1]])
             ranks.append(path[-1])

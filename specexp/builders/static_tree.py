@@ -116,7 +116,9 @@ def _paths_of_child_counts(levels: Sequence[Sequence[int]]) -> list[list[int]]:
     paths: list[list[int]] = []
     above: list[list[int]] = [[]]
     for counts in levels:
-        below = [[*parent, rank] for parent, count in zip(above, counts, strict=True) for rank in range(count)]
+        below = [
+            [*parent, rank] for parent, count in zip(above, counts, strict=True) for rank in range(count)
+        ]
         paths += below
         above = below
     return paths

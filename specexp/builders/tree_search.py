@@ -47,7 +47,9 @@ class ParametricTree(StaticTree):
             paths.append(list(path))
             rank = path[-1]
             if rank + 1 < width:
-                heapq.heappush(heap, (cost * ((rank + 2) / (rank + 1)) ** -rank_decay, (*path[:-1], rank + 1)))
+                heapq.heappush(
+                    heap, (cost * ((rank + 2) / (rank + 1)) ** -rank_decay, (*path[:-1], rank + 1))
+                )
             if len(path) < depth:
                 heapq.heappush(heap, (cost * depth_decay, (*path, 0)))
         super().__init__(paths)

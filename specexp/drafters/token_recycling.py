@@ -69,7 +69,9 @@ class TokenRecycling(Drafter):
 
             self._initial = load_adjacency_matrix(matrix)
             if self._initial.shape[1] != k:
-                raise ValueError(f"the matrix in {matrix} has k={self._initial.shape[1]}, TokenRecycling was given k={k}")
+                raise ValueError(
+                    f"the matrix in {matrix} has k={self._initial.shape[1]}, TokenRecycling was given k={k}"
+                )
 
     @property
     def max_candidates(self) -> int:
@@ -144,7 +146,9 @@ class TokenRecycling(Drafter):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved matrix of the same size."""
         if state.keys() != {"matrix"}:
-            raise ValueError(f"the state of a TokenRecycling has the entry 'matrix', but {sorted(state)} was given")
+            raise ValueError(
+                f"the state of a TokenRecycling has the entry 'matrix', but {sorted(state)} was given"
+            )
         matrix = np.asarray(state["matrix"], dtype=np.int32)
         rows = self._matrix.shape[0] or matrix.shape[0]  # any number until the vocabulary is known
         if matrix.shape != (rows, self.k):

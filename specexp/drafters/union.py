@@ -77,7 +77,9 @@ class Union(Drafter):
         """Restore each."""
         expected = [str(number) for number in range(len(self.drafters))]
         if sorted(state) != sorted(expected):
-            raise ValueError(f"the state of this Union has the entries {expected}, but {sorted(state)} was given")
+            raise ValueError(
+                f"the state of this Union has the entries {expected}, but {sorted(state)} was given"
+            )
         for number, drafter in enumerate(self.drafters):
             drafter.load_state_dict(state[str(number)])
 

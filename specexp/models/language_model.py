@@ -47,7 +47,9 @@ class LanguageModel:
             self._self_check()
 
     @torch.inference_mode()
-    def prefill(self, slot: int, token_ids: Sequence[int], *, all_logits: bool = False) -> torch.Tensor | None:
+    def prefill(
+        self, slot: int, token_ids: Sequence[int], *, all_logits: bool = False
+    ) -> torch.Tensor | None:
         """Feed tokens behind what the slot holds and commit them.
 
         Args:

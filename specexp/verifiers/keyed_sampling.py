@@ -50,7 +50,9 @@ class KeyedSampling(DeterministicVerifier):
         if top_p is not None and top_p < 1:
             self._processors.append(TopPLogitsWarper(top_p))
 
-    def noisy_scores(self, key: tuple[int, int], logits: "torch.Tensor", position: int) -> NDArray[np.float32]:
+    def noisy_scores(
+        self, key: tuple[int, int], logits: "torch.Tensor", position: int
+    ) -> NDArray[np.float32]:
         """``[V]`` processed scores plus the noise of the position (up to a constant, ``s_t + g_t``).
 
         Args:
