@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specexp.config import Config, apply_overrides, build_data, build_pair, build_parts, has_key
+from specexp.config import Config, ConfigError, apply_overrides, build_data, build_pair, build_parts, has_key
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -90,11 +90,36 @@ class Composition:
         """
         return build_pair(self.config)
 
-    def data(
-        self, tokenizer: PreTrainedTokenizerBase, overrides: Mapping[str, Any] | None = None
-    ) -> PromptDataModule:
-        """The prompts of the search, or with overrides of the ``data`` section those of another stage."""
-        return build_data(apply_overrides(self.config, {"data": dict(overrides or {})}, "sweep"), tokenizer)
+    def data(self, tokenizer: PreTrainedTokenizerBase, stage: str | None = None) -> PromptDataModule:
+        """The prompts of the search, or of its stage ``confirm`` or ``record_hits``.
+
+        Unless a stage names ``prompts`` or an ``offset`` of its own, it takes those of the same set that come next:
+        after the search's the confirmation's, after these the recording's.
+
+        Raises:
+            ConfigError: the search takes all prompts, so that none are left.
+        """
+        if stage is None:
+            return build_data(self.config, tokenizer)
+        own = dict(self.config.get(f"sweep.{stage}.data"))
+        if "prompts" not in own and "offset" not in own:
+            own["offset"] = self._end_of(None if stage == "confirm" else "confirm")
+        return build_data(apply_overrides(self.config, {"data": own}, f"sweep.{stage}.data"), tokenizer)
+
+    def _end_of(self, stage: str | None) -> int:
+        """Where the prompts of the search end, or of a stage that follows it."""
+        search: dict[str, Any] = self.config.get("data")
+        if search["max_prompts"] is None:
+            raise ConfigError(
+                f"{self.config.file}: data.max_prompts is null, so the search takes all prompts and leaves "
+                "none for "
+                "sweep.confirm and sweep.record_hits: set it, or give them prompts of their own"
+            )
+        end: int = search["offset"] + search["max_prompts"]
+        follows = self.config.get(f"sweep.{stage}.data", None) if stage is not None else None
+        if follows is None or "prompts" in follows or "offset" in follows:
+            return end
+        return end + int(follows.get("max_prompts") or search["max_prompts"])
 
     def workload(self) -> dict[str, Any]:
         """What all candidates have in common: their seconds can be compared where this is the same."""

@@ -76,14 +76,14 @@ class Session:
                 torch.set_num_threads(threads)
             pair = self.composition.load_pair()
             bench = LiveBench(self.composition, pair, self.composition.data(pair.tokenizer), self.folder)
-            bench.check_lengths(bench.prompts)
+            others = self._other_prompts(bench)
             # Up to here nothing was written: a mistake in models or prompts leaves nothing behind.
             study = open_study(self.name, self.settings, self.folder, self._study_digest())
             save_resolved(self.composition.config, self.folder, shlex.split(self.command))
             self._greet(study, resume(study, self.settings, alone=alone))
             with StageBar(self.console) as bar:
                 bench.tick = bar.prompt
-                self._record_hits(bench, bar)
+                self._record_hits(bench, bar, others.get("record_hits"))
                 self._measure_reference(bench, bar)
                 self._search(study, bench, bar)
             write_trials(study, list(self.settings.objectives), self.folder / "trials.csv")
@@ -93,7 +93,7 @@ class Session:
                     "Other workers are still measuring; the last one confirms the best trials."
                 )
             elif self.settings.confirm is not None:
-                self._conclude(study, bench)
+                self._conclude(study, bench, others["confirm"])
         if hint := self.tracker.sync_hint():
             self.console.print(f"W&B: {hint}", soft_wrap=True, highlight=False)
 
@@ -112,18 +112,41 @@ class Session:
                 )
             )
 
-    def _record_hits(self, bench: LiveBench, bar: StageBar) -> None:
+    def _other_prompts(self, bench: LiveBench) -> dict[str, PromptDataModule]:
+        """Prompts of the other stages, all checked before the first is decoded.
+
+        Raises:
+            ValueError: one does not fit the context, or the confirmation's are among the search's.
+        """
+        stages = {"confirm": self.settings.confirm, "record_hits": self.settings.record_hits}
+        found = {
+            name: self.composition.data(bench.pair.tokenizer, name)
+            for name, stage in stages.items()
+            if stage is not None
+        }
+        for data in (bench.data, *found.values()):
+            bench.check_lengths(data.prompts)
+        searched = {prompt.token_ids for prompt in bench.prompts}
+        for prompt in found["confirm"].prompts if "confirm" in found else ():
+            if prompt.token_ids in searched:
+                raise ValueError(
+                    f"sweep.confirm.data: prompt {prompt.prompt_id!r} is one of the search's, so it cannot "
+                    "confirm what "
+                    "the search found: give an offset of at least data.offset + data.max_prompts, or other "
+                    "prompts"
+                )
+        return found
+
+    def _record_hits(self, bench: LiveBench, bar: StageBar, data: PromptDataModule | None) -> None:
         stage, path = self.settings.record_hits, self.composition.hits
-        if stage is None or path is None:
+        if stage is None or path is None or data is None:
             return
         made_of = digest_of([self.composition.workload(), self.composition.resolved({}), dict(stage)])
         mark = path.with_suffix(".digest")
         if path.exists() and mark.exists() and mark.read_text(encoding="utf-8") == made_of:
             return
-        prompts = self.composition.data(bench.pair.tokenizer, stage.get("data")).prompts
-        bench.check_lengths(prompts)
-        bar.stage("recording hits", len(prompts))
-        record_hits(bench, {"builder": stage["builder"]}, prompts, path)
+        bar.stage("recording hits", len(data.prompts))
+        record_hits(bench, {"builder": stage["builder"]}, data.prompts, path)
         mark.write_text(made_of, encoding="utf-8")
 
     def _measure_reference(self, bench: LiveBench, bar: StageBar) -> None:
@@ -166,8 +189,8 @@ class Session:
                 run.log({"speedup": math.exp(log_speedup)}, step=prompt)
             run.summary({**_filled(row), **_speedup(row)})
 
-    def _conclude(self, study: Study, bench: LiveBench) -> None:
-        confirmed, records, data = self._confirm(study, bench)
+    def _conclude(self, study: Study, bench: LiveBench, data: PromptDataModule) -> None:
+        confirmed, records = self._confirm(study, bench, data)
         shown = table(self.name, self.composition.question, confirmed, records)
         said = sentences(confirmed, records)
         self.console.print(shown.to_rich())
@@ -186,8 +209,8 @@ class Session:
         self._track_study(study, shown, picture, artifact)
 
     def _confirm(
-        self, study: Study, bench: LiveBench
-    ) -> tuple[list[Confirmed], list[PromptRecord], PromptDataModule]:
+        self, study: Study, bench: LiveBench, data: PromptDataModule
+    ) -> tuple[list[Confirmed], list[PromptRecord]]:
         assert self.settings.confirm is not None
         trials = select(study, self.settings.confirm["best"])
         if not trials:
@@ -195,8 +218,6 @@ class Session:
                 "no trial was measured on every prompt within the constraints, so none can be confirmed"
             )
         pair = bench.pair
-        data = self.composition.data(pair.tokenizer, self.settings.confirm["data"])
-        bench.check_lengths(data.prompts)
         arms = [self._arm(trial, bench) for trial in trials]
         eager = HuggingFaceArm(
             "hf-eager", "hf-eager", pair.target, pair.tokenizer, bench.generation, self.composition.verifier()
@@ -215,7 +236,7 @@ class Session:
                 bench.generation.samples,
                 bar.prompt,
             )
-        return confirmed, records, data
+        return confirmed, records
 
     def _arm(self, trial: FrozenTrial, bench: LiveBench) -> DecoderArm:
         candidate = bench.prepare(trial.user_attrs["attributes"]["resolved"])

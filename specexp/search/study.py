@@ -151,7 +151,13 @@ def run_study(study: Study, settings: Settings, bench: Bench, after_trial: After
     if len(distinct_finished(study)) < target:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            study.optimize(owned, n_trials=None, catch=(Exception,), callbacks=[note])
+            try:
+                study.optimize(owned, n_trials=None, catch=(Exception,), callbacks=[note])
+            except AssertionError as error:
+                # Optuna asserts that a trial it cannot store was stored; what went wrong stands before.
+                raise error.__context__ or error from None
+            except optuna.exceptions.StorageInternalError as error:
+                raise StudyError(f"storage {settings.storage!r} failed: {error.__cause__ or error}") from error
     if barren >= patience:
         raise StudyError(_why_barren(study, target, patience))
 

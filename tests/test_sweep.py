@@ -1,0 +1,278 @@
+"""The sweep command: from a file to a confirmed, exported tree; mistakes are one sentence and leave nothing behind."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from small_models import FULL_ATTENTION, build
+
+from specexp.sweep import main
+
+ROOT = Path(__file__).parent.parent
+TREE_SHAPE = ROOT / "experiments" / "tree_shape.yaml"
+
+SWEEP: dict[str, Any] = {
+    "n_trials": 5,
+    "sampler": {"class_path": "optuna.samplers.RandomSampler", "init_args": {"seed": 0}},
+    "space": {
+        "builder": {
+            "type": "categorical",
+            "choices": [
+                {"name": "parametric", "class_path": "ParametricTree"},
+                {"name": "fitted", "class_path": "FittedTree"},
+            ],
+        },
+        "builder.init_args.nodes": {"type": "int", "low": 2, "high": 12},
+        "builder.init_args.rank_decay": {"type": "float", "low": 0.5, "high": 3.0},
+    },
+    "enqueue": [
+        {"name": "chain of 2", "builder": {"class_path": "Chain", "init_args": {"length": 2}}},
+        {"name": "80-node tree", "builder": {"class_path": "TokenRecyclingTree"}},
+        {"name": "too wide", "builder": {"class_path": "ParametricTree", "init_args": {"nodes": 12, "depth": 2}}},
+    ],
+    "record_hits": {
+        "builder": {"class_path": "ParametricTree", "init_args": {"nodes": 30}},
+        "data": {"max_prompts": 2},
+    },
+    "confirm": {"best": 1, "data": {"max_prompts": 3}},
+}
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small random model with a tokenizer of bytes."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {"<eos>": 0, **{letter: number for number, letter in enumerate(alphabet, start=1)}}
+    tokenizer = Tokenizer(models.BPE(vocabulary, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    folder = tmp_path_factory.mktemp("model")
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>").save_pretrained(folder)
+    build("Llama", {**FULL_ATTENTION["Llama"], "vocab_size": len(vocabulary)}).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def experiment(tmp_path: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """A small experiment, to be written with :func:`write`."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    questions = [{"question": f"What is {n} plus {n + 3}?", "answer": "#### 1"} for n in range(12)]
+    Path("questions.jsonl").write_text("".join(json.dumps(question) + "\n" for question in questions))
+    return {
+        "name": "small",
+        "question": "Which tree?",
+        "pair": {"target": str(target), "target_dtype": "float32"},
+        "data": {
+            "prompts": {"class_path": "GSM8K", "init_args": {"path": "questions.jsonl"}},
+            "max_prompts": 5,
+            "shuffle_seed": 0,
+        },
+        "drafter": {"class_path": "TokenRecycling"},
+        "builder": {"class_path": "ParametricTree", "init_args": {"nodes": 4}},
+        "verifier": {"class_path": "KeyedSampling"},
+        "generation": {"max_new_tokens": 12, "threads": 1},
+        "sweep": {**SWEEP, "export": {"kind": "static-tree", "to": "artifacts/small"}},
+    }
+
+
+def write(experiment: dict[str, Any]) -> str:
+    Path("small.yaml").write_text(yaml.safe_dump(experiment))
+    return "small.yaml"
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """What the command says, in one sentence and with an exit code, when it refuses its arguments."""
+    assert main(list(arguments)) != 0
+    captured = capsys.readouterr()
+    sentence = captured.err.strip()
+    assert sentence, captured.out
+    assert "\n" not in sentence
+    return sentence
+
+
+def test_a_sweep_ends_with_a_confirmed_and_exported_tree(
+    experiment: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([write(experiment)]) == 0
+    printed = capsys.readouterr().out
+    for word in ("chain of 2", "80-node tree", "AR (engine)", "hf-eager", "tokens per step", "prompt by prompt"):
+        assert word in printed
+    folder = Path("runs/small")
+    for name in ("config.yaml", "environment.json", "journal.log", "trials.csv", "confirm.md", "confirm.csv"):
+        assert (folder / name).stat().st_size > 0, name
+    for name in ("hits.json", "reference.json", "confirm.jsonl", "tree.png", "plots/history.png", "plots/slice.png"):
+        assert (folder / name).stat().st_size > 0, name
+    with (folder / "trials.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert sum(row["state"] in ("complete", "pruned") for row in rows) == 5
+    confirmed = {json.loads(line)["arm"] for line in (folder / "confirm.jsonl").read_text().splitlines()}
+    assert {"engine", "hf-eager", "chain of 2", "80-node tree"} <= confirmed
+
+    import specexp
+
+    artifact = specexp.load_artifact("artifacts/small")
+    assert artifact.provenance["study"] == "small"
+    assert artifact.metrics["speedup_over_engine"]["low"] <= artifact.metrics["speedup_over_engine"]["high"]
+    assert artifact.builder.max_nodes >= 1
+    # The resolved configuration alone repeats the command: the study is finished, so nothing is measured again.
+    reference = (folder / "reference.json").read_text()
+    assert main([str(folder / "config.yaml")]) == 0
+    assert "5 of 5 trials are finished" in capsys.readouterr().out
+    assert (folder / "reference.json").read_text() == reference
+
+
+def test_a_trial_that_breaks_while_decoding_is_recorded_and_the_next_one_runs(
+    experiment: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from specexp.builders import Chain
+
+    def break_down(self: Chain, root: int, plan: object) -> Any:
+        raise RuntimeError("the builder broke")
+
+    monkeypatch.setattr(Chain, "build", break_down)
+    experiment["sweep"].update(n_trials=3, confirm=None)
+    assert main([write(experiment)]) == 0
+    with Path("runs/small/trials.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert rows[0]["state"] == "failed"
+    assert rows[0]["reason"] == "RuntimeError: the builder broke"
+    assert sum(row["state"] in ("complete", "pruned") for row in rows) == 3
+    assert "failed, RuntimeError: the builder broke" in capsys.readouterr().out
+
+
+def test_a_study_of_two_objectives_is_confirmed_from_its_front(
+    experiment: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    experiment["sweep"].update(n_trials=4, objectives={"speedup": "maximize", "drafted_nodes": "minimize"})
+    assert main([write(experiment), "--storage", "sqlite:///study.db"]) == 0
+    assert "drafted nodes" in capsys.readouterr().out
+    assert Path("runs/small/plots/pareto_front.png").exists()
+
+
+def test_dry_run_shows_what_would_be_searched_and_writes_nothing(
+    experiment: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([write(experiment), "--dry-run", "--n-trials", "9", "--builder.init_args.nodes", "6"]) == 0
+    printed = capsys.readouterr().out
+    for word in ("9 trials", "builder.init_args.rank_decay", "float 0.5 to 3", "parametric, fitted", "80-node tree"):
+        assert word in printed
+    assert not Path("runs").exists()
+
+
+def test_dry_run_imports_neither_torch_nor_lightning() -> None:
+    code = (
+        "import sys; from specexp.sweep import main; status = main(sys.argv[1:]); "
+        "heavy = {'torch', 'transformers', 'lightning', 'wandb', 'datasets'} & set(sys.modules); "
+        "sys.exit(str(heavy) if heavy else status)"
+    )
+    started = time.perf_counter()
+    subprocess.run([sys.executable, "-c", code, str(TREE_SHAPE), "--dry-run"], check=True, capture_output=True)
+    assert time.perf_counter() - started < 10  # about one second on an idle machine
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--builder.init_args.nods", "6"], "did you mean 'builder.init_args.nodes'"),
+        (["--generation.max_new_tokens", "0"], "generation.max_new_tokens is 0"),
+        (["--n-trials", "0"], "sweep.n_trials is 0"),
+        (["--n-trials", "many"], "sweep.n_trials is 'many'"),
+        (["--sweep.space.builder.init_args.nodes.low", "0"], "builder.init_args.nodes"),
+        (["--sweep.space.builder.init_args.colour", "{type: int, low: 1, high: 2}"], "builder.init_args.colour"),
+        (["--sweep.space.pair.target", "{type: categorical, choices: [a]}"], "pair.target cannot be searched"),
+        (["--sweep.objectives", "[sped]"], "did you mean 'speedup'"),
+        (["--sweep.sampler.class_path", "optuna.samplers.TPE"], "optuna.samplers.TPE"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_leaves_nothing_behind(
+    experiment: dict[str, Any], capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    sentence = refused(capsys, write(experiment), *arguments)
+    assert words in sentence
+    assert not Path("runs").exists()
+
+
+def test_a_mistake_found_with_models_and_prompts_leaves_nothing_behind(
+    experiment: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write(experiment)
+    Path("empty.jsonl").write_text("")
+    for arguments, words in (
+        (["--data.prompts.init_args.path", "missing.jsonl"], "missing.jsonl"),
+        (["--data.prompts.init_args.path", "empty.jsonl"], "empty.jsonl"),
+        (["--pair.target", "no/such/folder"], "no/such/folder"),
+        (["--data.max_prompts", "null"], "data.max_prompts is null"),
+        (["--sweep.confirm.data.offset", "3"], "is one of the search's"),
+        (["--sweep.confirm.data.offset", "99"], "offset"),
+    ):
+        assert words in refused(capsys, file, *arguments)
+        assert not Path("runs").exists()
+
+
+def test_the_wrong_command_names_the_right_one(
+    experiment: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    del experiment["sweep"]
+    assert "python -m specexp.run small.yaml" in refused(capsys, write(experiment))
+    assert "missing.yaml does not exist" in refused(capsys, "missing.yaml")
+
+
+def test_an_output_folder_that_cannot_be_written_is_one_sentence(
+    experiment: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("taken").write_text("a file")
+    assert "cannot be written" in refused(capsys, write(experiment), "--output", "taken/here")
+    assert "cannot be written" in refused(capsys, write(experiment), "--output", "/proc/nowhere")
+    assert Path("taken").read_text() == "a file"
+
+
+def test_a_full_disk_is_one_sentence_and_the_journal_stays_readable(
+    experiment: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from specexp.search.journal import JournalFile
+
+    written = JournalFile.append_logs
+    budget = [60]
+
+    def append(self: JournalFile, logs: list[dict[str, Any]]) -> None:
+        budget[0] -= 1
+        if budget[0] < 0:
+            raise OSError(28, "No space left on device", str(self.path))
+        written(self, logs)
+
+    file = write(experiment)
+    monkeypatch.setattr(JournalFile, "append_logs", append)
+    sentence = refused(capsys, file)
+    assert "journal.log cannot be written (No space left on device)" in sentence
+    assert "the same command goes on" in sentence
+    budget[0] = 10_000
+    assert main([file]) == 0
+
+
+def test_a_journal_on_a_full_disk_keeps_whole_lines_only(tmp_path: Path) -> None:
+    code = (
+        "import resource, signal, sys; from specexp.search.journal import JournalFile\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+        "journal = JournalFile(sys.argv[1])\n"
+        "try:\n    [journal.append_logs([{'op_code': n, 'text': 'x' * 90}]) for n in range(99)]\n"
+        "except OSError as error: sys.exit(0)\nsys.exit(1)\n"
+    )
+    path = tmp_path / "journal.log"
+    subprocess.run([sys.executable, "-c", code, str(path)], check=True)
+    lines = path.read_text().splitlines(keepends=True)
+    assert [json.loads(line)["op_code"] for line in lines] == list(range(len(lines)))
+    assert len(lines) > 3
+    assert lines[-1].endswith("\n")
