@@ -9,13 +9,15 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 from transformers.generation.streamers import BaseStreamer
 
 from specexp.evaluation.arm import Arm, Generation, describe, eos_of, sequence_name, turns
 from specexp.evaluation.record import PromptRecord
-from specexp.noise import place_key
+from specexp.noise import gumbel, place_key
 from specexp.verifiers import Greedy, KeyedSampling, Verifier
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 Reference = Literal["hf-eager", "hf-assisted", "hf-prompt-lookup"]
 _LOWEST = -1e30
+_POSITIONS_KEPT = 64
 
 
 class KeyedNoise(LogitsProcessor):  # type: ignore[misc]
@@ -34,7 +37,7 @@ class KeyedNoise(LogitsProcessor):  # type: ignore[misc]
     scores which candidates are forbidden, and takes ``-inf`` for an answer.
 
     Args:
-        verifier: whose noisy scores are used.
+        verifier: whose scores the noise is added to; its temperature is above 0.
         key: noise stream of the sequence, ``place_key(seed, sequence, "target")``.
 
     Example:
@@ -45,10 +48,17 @@ class KeyedNoise(LogitsProcessor):  # type: ignore[misc]
     def __init__(self, verifier: KeyedSampling, key: tuple[int, int]) -> None:
         self.verifier = verifier
         self.key = key
+        # generate asks for a position up to three times (candidate check, draft, target); our loop pays once
+        self._noise: dict[int, NDArray[np.float32]] = {}
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """``[1, V]`` scores of the token after ``input_ids`` ``[1, t]``."""
-        noisy = self.verifier.noisy_scores(self.key, scores[0], input_ids.shape[1])
+        position = input_ids.shape[1]
+        if position not in self._noise:
+            if len(self._noise) >= _POSITIONS_KEPT:
+                self._noise.clear()
+            self._noise[position] = gumbel(self.key, position, scores.shape[1])
+        noisy = self.verifier.processed_scores(scores[0]) + self._noise[position]
         return torch.from_numpy(noisy).to(scores.device).clamp_(min=_LOWEST)[None]
 
 

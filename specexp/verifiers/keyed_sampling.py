@@ -60,17 +60,22 @@ class KeyedSampling(DeterministicVerifier):
             logits: ``[V]`` of any float dtype.
             position: absolute position of the token to be chosen.
         """
+        scores = self.processed_scores(logits)
+        if self.temperature == 0:
+            return scores
+        noisy = gumbel(key, position, scores.shape[0])
+        noisy += scores
+        return noisy
+
+    def processed_scores(self, logits: "torch.Tensor") -> NDArray[np.float32]:
+        """``[V]`` scores after temperature, top-k and top-p, removed tokens ``-inf`` (up to a constant, ``s_t``)."""
         scores = logits.float()
         if self._processors:
             scores = scores[None]
             for process in self._processors:
                 scores = process(None, scores)  # none of the three looks at the input ids
             scores = scores[0]
-        if self.temperature == 0:
-            return np.asarray(scores.numpy(force=True))
-        noisy = gumbel(key, position, scores.shape[0])
-        noisy += scores.numpy(force=True)
-        return noisy
+        return np.asarray(scores.numpy(force=True))
 
     def target_token(self, context: Context, logits: "torch.Tensor", position: int) -> int:
         """The keyed sample of the position."""
