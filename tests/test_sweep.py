@@ -1,4 +1,6 @@
-"""The sweep command: from a file to a confirmed, exported tree; mistakes are one sentence and leave nothing behind."""
+"""The sweep command: from a file to a confirmed, exported tree; mistakes are one sentence and leave nothing
+behind.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,10 @@ SWEEP: dict[str, Any] = {
     "enqueue": [
         {"name": "chain of 2", "builder": {"class_path": "Chain", "init_args": {"length": 2}}},
         {"name": "80-node tree", "builder": {"class_path": "TokenRecyclingTree"}},
-        {"name": "too wide", "builder": {"class_path": "ParametricTree", "init_args": {"nodes": 12, "depth": 2}}},
+        {
+            "name": "too wide",
+            "builder": {"class_path": "ParametricTree", "init_args": {"nodes": 12, "depth": 2}},
+        },
     ],
     "record_hits": {
         "builder": {"class_path": "ParametricTree", "init_args": {"nodes": 30}},
@@ -107,12 +112,26 @@ def test_a_sweep_ends_with_a_confirmed_and_exported_tree(
 ) -> None:
     assert main([write(experiment)]) == 0
     printed = capsys.readouterr().out
-    for word in ("chain of 2", "80-node tree", "AR (engine)", "hf-eager", "tokens per step", "prompt by prompt"):
+    for word in (
+        "chain of 2",
+        "80-node tree",
+        "AR (engine)",
+        "hf-eager",
+        "tokens per step",
+        "prompt by prompt",
+    ):
         assert word in printed
     folder = Path("runs/small")
     for name in ("config.yaml", "environment.json", "journal.log", "trials.csv", "confirm.md", "confirm.csv"):
         assert (folder / name).stat().st_size > 0, name
-    for name in ("hits.json", "reference.json", "confirm.jsonl", "tree.png", "plots/history.png", "plots/slice.png"):
+    for name in (
+        "hits.json",
+        "reference.json",
+        "confirm.jsonl",
+        "tree.png",
+        "plots/history.png",
+        "plots/slice.png",
+    ):
         assert (folder / name).stat().st_size > 0, name
     with (folder / "trials.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -166,7 +185,13 @@ def test_dry_run_shows_what_would_be_searched_and_writes_nothing(
 ) -> None:
     assert main([write(experiment), "--dry-run", "--n-trials", "9", "--builder.init_args.nodes", "6"]) == 0
     printed = capsys.readouterr().out
-    for word in ("9 trials", "builder.init_args.rank_decay", "float 0.5 to 3", "parametric, fitted", "80-node tree"):
+    for word in (
+        "9 trials",
+        "builder.init_args.rank_decay",
+        "float 0.5 to 3",
+        "parametric, fitted",
+        "80-node tree",
+    ):
         assert word in printed
     assert not Path("runs").exists()
 
@@ -178,7 +203,9 @@ def test_dry_run_imports_neither_torch_nor_lightning() -> None:
         "sys.exit(str(heavy) if heavy else status)"
     )
     started = time.perf_counter()
-    subprocess.run([sys.executable, "-c", code, str(TREE_SHAPE), "--dry-run"], check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, "-c", code, str(TREE_SHAPE), "--dry-run"], check=True, capture_output=True
+    )
     assert time.perf_counter() - started < 10  # about one second on an idle machine
 
 
@@ -190,8 +217,14 @@ def test_dry_run_imports_neither_torch_nor_lightning() -> None:
         (["--n-trials", "0"], "sweep.n_trials is 0"),
         (["--n-trials", "many"], "sweep.n_trials is 'many'"),
         (["--sweep.space.builder.init_args.nodes.low", "0"], "builder.init_args.nodes"),
-        (["--sweep.space.builder.init_args.colour", "{type: int, low: 1, high: 2}"], "builder.init_args.colour"),
-        (["--sweep.space.pair.target", "{type: categorical, choices: [a]}"], "pair.target cannot be searched"),
+        (
+            ["--sweep.space.builder.init_args.colour", "{type: int, low: 1, high: 2}"],
+            "builder.init_args.colour",
+        ),
+        (
+            ["--sweep.space.pair.target", "{type: categorical, choices: [a]}"],
+            "pair.target cannot be searched",
+        ),
         (["--sweep.objectives", "[sped]"], "did you mean 'speedup'"),
         (["--sweep.sampler.class_path", "optuna.samplers.TPE"], "optuna.samplers.TPE"),
     ],

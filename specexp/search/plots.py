@@ -30,7 +30,9 @@ def save_plots(study: Study, objectives: list[str], folder: Path) -> list[Path]:
     for trial in study.get_trials(states=(TrialState.COMPLETE,)):
         if "duplicate_of" not in trial.user_attrs:
             shown.add_trial(trial)
-    first: dict[str, Any] = {"target_name": objectives[0]}
+    # A study's value is the logarithm, so that means and differences are those of ratios.
+    names = ["log speedup over AR" if name == "speedup" else name.replace("_", " ") for name in objectives]
+    first: dict[str, Any] = {"target_name": names[0]}
     if len(objectives) > 1:
         first["target"] = lambda trial: trial.values[0]
     searched = optuna.create_study(directions=study.directions)
@@ -42,7 +44,7 @@ def save_plots(study: Study, objectives: list[str], folder: Path) -> list[Path]:
         "contour": lambda: plots.plot_contour(searched, params=_most_important(searched, first), **first),
     }
     if len(objectives) > 1:
-        pictures["pareto_front"] = lambda: plots.plot_pareto_front(shown, target_names=objectives)
+        pictures["pareto_front"] = lambda: plots.plot_pareto_front(shown, target_names=names)
     folder.mkdir(parents=True, exist_ok=True)
     return [
         path for name, draw in pictures.items() if (path := _save(draw, folder / f"{name}.png")) is not None
@@ -62,8 +64,7 @@ def _save(draw: Callable[[], Any], path: Path) -> Path | None:
         try:
             drawn = draw()
             figure = (drawn if not hasattr(drawn, "flat") else drawn.flat[0]).figure
-            figure.tight_layout()
-            figure.savefig(path, dpi=120)
+            figure.savefig(path, dpi=120, bbox_inches="tight")
         except (ValueError, RuntimeError, ZeroDivisionError):
             return None  # too few trials for this picture
         finally:

@@ -83,7 +83,9 @@ def resume(study: Study, settings: Settings, *, alone: bool) -> int:
     running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
     dead = [trial for trial in running if alone or _is_dead(trial)]
     for trial in dead:
-        requeue(study, trial, "the process that ran it ended")
+        requeue(study, trial)  # first, so that dying between the two loses nothing
+        study._storage.set_trial_user_attr(trial._trial_id, "reason", "the process that ran it ended")
+        study._storage.set_trial_state_values(trial._trial_id, TrialState.FAIL)
     # A process that died between taking a trial and signing it left nothing but a known name: ask for that
     # again.
     asked = {
@@ -102,21 +104,17 @@ def resume(study: Study, settings: Settings, *, alone: bool) -> int:
     return len(dead)
 
 
-def requeue(study: Study, trial: FrozenTrial, reason: str) -> None:
-    """Ask for a trial's parameters again, then mark it failed: in this order, so that dying between loses
-    nothing.
-    """
+def requeue(study: Study, trial: FrozenTrial) -> None:
+    """Ask for a trial's parameters again, unless that was done already."""
     waiting = study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
-    if not any(other.user_attrs.get("retry_of") == trial.number for other in waiting):
-        attributes: dict[str, Any] = {"retry_of": trial.number}
-        attributes |= {
-            name: trial.user_attrs[name] for name in ("known", "overrides") if name in trial.user_attrs
-        }
-        fixed = trial.system_attrs.get("fixed_params", {})
-        study.enqueue_trial({**fixed, **trial.params}, user_attrs=attributes)
-    if trial.state is TrialState.RUNNING:
-        study._storage.set_trial_user_attr(trial._trial_id, "reason", reason)
-        study._storage.set_trial_state_values(trial._trial_id, TrialState.FAIL)
+    if any(other.user_attrs.get("retry_of") == trial.number for other in waiting):
+        return
+    attributes: dict[str, Any] = {"retry_of": trial.number}
+    attributes |= {
+        name: trial.user_attrs[name] for name in ("known", "overrides") if name in trial.user_attrs
+    }
+    fixed = trial.system_attrs.get("fixed_params", {})
+    study.enqueue_trial({**fixed, **trial.params}, user_attrs=attributes)
 
 
 def run_study(study: Study, settings: Settings, bench: Bench, after_trial: AfterTrial | None = None) -> None:
@@ -145,7 +143,8 @@ def run_study(study: Study, settings: Settings, bench: Bench, after_trial: After
         try:
             return objective(trial)
         except KeyboardInterrupt:
-            requeue(study, study._storage.get_trial(trial._trial_id), "interrupted")
+            trial.set_user_attr("reason", "interrupted")
+            requeue(study, study._storage.get_trial(trial._trial_id))
             raise
 
     if len(distinct_finished(study)) < target:
@@ -157,7 +156,9 @@ def run_study(study: Study, settings: Settings, bench: Bench, after_trial: After
                 # Optuna asserts that a trial it cannot store was stored; what went wrong stands before.
                 raise error.__context__ or error from None
             except optuna.exceptions.StorageInternalError as error:
-                raise StudyError(f"storage {settings.storage!r} failed: {error.__cause__ or error}") from error
+                raise StudyError(
+                    f"storage {settings.storage!r} failed: {error.__cause__ or error}"
+                ) from error
     if barren >= patience:
         raise StudyError(_why_barren(study, target, patience))
 
@@ -229,7 +230,7 @@ def _storage(settings: Settings, folder: Path) -> optuna.storages.BaseStorage:
                 settings.storage,
                 heartbeat_interval=HEARTBEAT_SECONDS,
                 grace_period=GRACE_SECONDS,
-                heartbeat_stale_trial_callback=lambda study, trial: requeue(study, trial, "no sign of life"),
+                heartbeat_stale_trial_callback=requeue,
             )
         except Exception as error:
             first = (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -17,7 +17,7 @@ from fake_bench import PROMPTS, FakeBench, search, settings
 from optuna.trial import TrialState
 
 from specexp.search.journal import JournalFile, StudyBusyError, study_lock
-from specexp.search.objective import FINISHED, distinct_finished
+from specexp.search.objective import FINISHED, Candidate, Measurement, Report, distinct_finished
 
 SCRIPT = Path(__file__).with_name("fake_bench.py")
 
@@ -110,6 +110,22 @@ def test_parameters_of_a_killed_trial_are_asked_for_again(tmp_path: Path) -> Non
     assert dead.user_attrs["reason"] == "the process that ran it ended"
     again = next(t for t in study.trials if t.user_attrs.get("retry_of") == trial.number)
     assert again.params == {"builder": "chain", "builder.init_args.nodes": 41}
+
+
+def test_an_interrupted_trial_is_asked_for_again(tmp_path: Path) -> None:
+    class Interrupted(FakeBench):
+        def measure(self, candidate: Candidate, report: Report, trial: int) -> Measurement:
+            if trial == 3:
+                raise KeyboardInterrupt
+            return super().measure(candidate, report, trial)
+
+    with pytest.raises(KeyboardInterrupt):
+        search(tmp_path, Interrupted(), settings())
+    study = search(tmp_path, FakeBench(), settings())
+    assert study.trials[3].user_attrs["reason"] == "interrupted"
+    assert study.trials[4].user_attrs["retry_of"] == 3
+    assert study.trials[4].params == study.trials[3].params
+    check_full(study)
 
 
 def test_a_half_written_line_is_cut_off(tmp_path: Path) -> None:
