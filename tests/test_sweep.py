@@ -145,7 +145,7 @@ def test_a_sweep_ends_with_a_confirmed_and_exported_tree(
     assert artifact.provenance["study"] == "small"
     assert artifact.metrics["speedup_over_engine"]["low"] <= artifact.metrics["speedup_over_engine"]["high"]
     assert artifact.builder.max_nodes >= 1
-    # The resolved configuration alone repeats the command: the study is finished, so nothing is measured again.
+    # The resolved configuration alone repeats the command; the study is finished, so nothing is searched.
     reference = (folder / "reference.json").read_text()
     assert main([str(folder / "config.yaml")]) == 0
     assert "5 of 5 trials are finished" in capsys.readouterr().out
@@ -242,6 +242,7 @@ def test_a_mistake_found_with_models_and_prompts_leaves_nothing_behind(
 ) -> None:
     file = write(experiment)
     Path("empty.jsonl").write_text("")
+    Path("long.jsonl").write_text(12 * (json.dumps({"question": "long " * 40, "answer": "1"}) + "\n"))
     for arguments, words in (
         (["--data.prompts.init_args.path", "missing.jsonl"], "missing.jsonl"),
         (["--data.prompts.init_args.path", "empty.jsonl"], "empty.jsonl"),
@@ -249,6 +250,7 @@ def test_a_mistake_found_with_models_and_prompts_leaves_nothing_behind(
         (["--data.max_prompts", "null"], "data.max_prompts is null"),
         (["--sweep.confirm.data.offset", "3"], "is one of the search's"),
         (["--sweep.confirm.data.offset", "99"], "offset"),
+        (["--data.prompts.init_args.path", "long.jsonl"], "and the target holds 160"),
     ):
         assert words in refused(capsys, file, *arguments)
         assert not Path("runs").exists()

@@ -93,8 +93,8 @@ class Composition:
     def data(self, tokenizer: PreTrainedTokenizerBase, stage: str | None = None) -> PromptDataModule:
         """The prompts of the search, or of its stage ``confirm`` or ``record_hits``.
 
-        Unless a stage names ``prompts`` or an ``offset`` of its own, it takes those of the same set that come next:
-        after the search's the confirmation's, after these the recording's.
+        Unless a stage names ``prompts`` or an ``offset`` of its own, it takes those of the same set that come
+        next: after the search's the confirmation's, after these the recording's.
 
         Raises:
             ConfigError: the search takes all prompts, so that none are left.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from lightning import LightningModule, Trainer
 
 from specexp.builders import StaticTree
+from specexp.config import apply_overrides
 from specexp.data import Prompt
 from specexp.decoder import Decoder
 from specexp.evaluation.arm import Generation
@@ -16,6 +17,7 @@ from specexp.evaluation.decoder_arm import DecoderArm
 from specexp.evaluation.record import PromptRecord, write_records
 from specexp.hits import HitCounter
 from specexp.models.language_model import LanguageModel
+from specexp.run import trainer
 from specexp.search.composition import Composition
 from specexp.search.drift import Reference
 from specexp.search.objective import Candidate, Measurement, Report
@@ -41,6 +43,7 @@ class LiveBench:
     Attributes:
         tick: called after every prompt, for a progress bar.
         model: the target, wrapped once for all candidates.
+        trainer: drives every test.
         reference: AR's seconds per token, once :meth:`load_reference` or :meth:`measure_reference` has run.
     """
 
@@ -61,29 +64,13 @@ class LiveBench:
         self.generation: Generation = composition.generation()
         self.engine = self.arm("engine", Decoder(self.model, verifier=composition.verifier()))
         self.reference = Reference({})
-        self._trainer = quiet_trainer()
+        self.trainer = trainer_of(composition)
         self._reference_path = folder / "reference.json"
         self._workload = digest_of(composition.workload())
 
     def applies(self, key: str, overrides: Mapping[str, Any]) -> bool:
         """Whether a dotted key exists in the composition with these overrides."""
         return self.composition.applies(key, overrides)
-
-    def check_lengths(self, prompts: Sequence[Prompt]) -> None:
-        """Refuse prompts that leave no room for an answer.
-
-        Raises:
-            ValueError: one does not fit the target's context.
-        """
-        limit = self.model.context_limit
-        for prompt in prompts:
-            if len(prompt.token_ids) >= limit:
-                raise ValueError(
-                    f"prompt {prompt.prompt_id!r} has {len(prompt.token_ids)} tokens and the target's "
-                    "context holds "
-                    f"{limit}: set data.max_prompt_tokens below it, with data.too_long: truncate to keep the "
-                    "prompt"
-                )
 
     def arm(self, name: str, decoder: Decoder) -> DecoderArm:
         """A decoder as an arm."""
@@ -133,7 +120,7 @@ class LiveBench:
         arm = self.arm(f"trial {trial}", candidate.parts)
         arm.decode(self.prompts[0], max_new_tokens=WARM_UP_TOKENS)
         module = TrialModule(arm, self.engine, self.reference, self.generation.samples, report, self.tick)
-        run_test(self._trainer, module, self.data)
+        run_test(self.trainer, module, self.data)
         records = self.folder / "records"
         records.mkdir(exist_ok=True)
         write_records(records / f"trial_{trial:04d}.jsonl", module.records)
@@ -186,14 +173,9 @@ def run_test(trainer: Trainer, module: LightningModule, data: PromptDataModule) 
         raise KeyboardInterrupt from interrupt
 
 
-def quiet_trainer() -> Trainer:
-    """A trainer that only tests: no logger, no checkpoint, no bar of its own."""
-    return Trainer(
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        barebones=False,
-        accelerator="cpu",  # places nothing: the models are where load_pair put them
-        devices=1,
+def trainer_of(composition: Composition) -> Trainer:
+    """The experiment's trainer, without a bar of its own: the sweep shows one."""
+    quiet: Trainer = trainer(
+        apply_overrides(composition.config, {"trainer": {"enable_progress_bar": False}}, "sweep")
     )
+    return quiet

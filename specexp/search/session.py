@@ -18,13 +18,14 @@ from rich.console import Console
 
 from specexp.config import save_resolved
 from specexp.evaluation.decoder_arm import DecoderArm
+from specexp.evaluation.experiment import check_prompts
 from specexp.evaluation.hugging_face_arm import HuggingFaceArm
 from specexp.evaluation.record import PromptRecord
 from specexp.search.composition import Composition
 from specexp.search.confirm import Confirmed, confirm, select, sentences, table
 from specexp.search.export import draw_winner, export_winner
 from specexp.search.journal import study_lock
-from specexp.search.live_bench import LiveBench, quiet_trainer, record_hits
+from specexp.search.live_bench import LiveBench, record_hits
 from specexp.search.objective import distinct_finished
 from specexp.search.plots import save_plots
 from specexp.search.progress import StageBar
@@ -125,7 +126,7 @@ class Session:
             if stage is not None
         }
         for data in (bench.data, *found.values()):
-            bench.check_lengths(data.prompts)
+            check_prompts(self.composition.config, data.prompts, bench.pair)
         searched = {prompt.token_ids for prompt in bench.prompts}
         for prompt in found["confirm"].prompts if "confirm" in found else ():
             if prompt.token_ids in searched:
@@ -231,7 +232,7 @@ class Session:
                 arms,
                 (bench.engine, eager),
                 data,
-                quiet_trainer(),
+                bench.trainer,
                 self.folder / "confirm.jsonl",
                 bench.generation.samples,
                 bar.prompt,
