@@ -36,7 +36,7 @@ class StudyError(RuntimeError):
     """A study that cannot go on; the sentence says why and what to do."""
 
 
-def open_study(name: str, settings: Settings, folder: Path, workload: str) -> Study:
+def open_study(name: str, settings: Settings, folder: Path, workload: str, device: str = "") -> Study:
     """Create a study, or load the one of this name to go on with it.
 
     Args:
@@ -44,6 +44,7 @@ def open_study(name: str, settings: Settings, folder: Path, workload: str) -> St
         settings: its sweep section.
         folder: where the journal lies when ``settings.storage`` is None.
         workload: digest of what all trials have in common (models, prompts, sampling, objectives).
+        device: name of the device: seconds of two kinds of device cannot be compared.
 
     Raises:
         StudyError: the storage cannot be reached, or holds a study of this name with another workload or
@@ -61,7 +62,7 @@ def open_study(name: str, settings: Settings, folder: Path, workload: str) -> St
         pruner=pruner,
         load_if_exists=True,
     )
-    _check_same(study, settings, workload)
+    _check_same(study, settings, workload, device)
     if study.get_trials(deepcopy=False):
         # The same seed again would draw the same configurations again.
         study.sampler = instantiate_sampler(settings, offset=len(study.get_trials(deepcopy=False)))
@@ -237,9 +238,10 @@ def _storage(settings: Settings, folder: Path) -> optuna.storages.BaseStorage:
             raise StudyError(f"storage {settings.storage!r} cannot be opened: {first}") from error
 
 
-def _check_same(study: Study, settings: Settings, workload: str) -> None:
+def _check_same(study: Study, settings: Settings, workload: str, device: str) -> None:
     space = "; ".join(f"{parameter.key}: {parameter}" for parameter in settings.space.parameters)
-    wanted = {"workload": workload, "space": hashlib.sha256(space.encode()).hexdigest()[:16]}
+    digest = hashlib.sha256(space.encode()).hexdigest()[:16]
+    wanted = {"workload": workload, "space": digest, "device": device}
     kept = study.user_attrs.get("made_of")
     if kept is None:
         study.set_user_attr("made_of", wanted)

@@ -123,12 +123,14 @@ def test_a_space_in_which_everything_fails_ends_with_the_reason(tmp_path: Path) 
         search(tmp_path, Broken(), settings())
 
 
-def test_a_study_is_not_mixed_with_another_space_or_workload(tmp_path: Path) -> None:
+def test_a_study_is_not_mixed_with_another_space_workload_or_device(tmp_path: Path) -> None:
     search(tmp_path, FakeBench(), settings(n_trials=2))
     with pytest.raises(StudyError, match="another space"):
         open_study("fake", settings(space=FIXED), tmp_path, "workload")
     with pytest.raises(StudyError, match="another workload"):
         open_study("fake", settings(), tmp_path, "other")
+    with pytest.raises(StudyError, match="another device"):
+        open_study("fake", settings(), tmp_path, "workload", device="another GPU")
 
 
 def test_an_unreachable_database_is_one_sentence(tmp_path: Path) -> None:
