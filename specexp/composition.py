@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from specexp.builders import TreeBuilder
     from specexp.drafters import Drafter
+    from specexp.verifiers import Verifier
 
 
-def check_composition(drafter: Drafter | None, builder: TreeBuilder | None) -> None:
+def check_composition(
+    drafter: Drafter | None, builder: TreeBuilder | None, verifier: Verifier | None = None
+) -> None:
     """Refuse parts that cannot work together.
 
     Raises:
@@ -25,4 +28,10 @@ def check_composition(drafter: Drafter | None, builder: TreeBuilder | None) -> N
             f"the {type(builder).__name__} asks for {builder.max_candidates} candidates a node "
             f"and {type(drafter).__name__} ranks at most {drafter.max_candidates}: "
             "narrow the tree or widen the drafter"
+        )
+    coupled = drafter is not None and drafter.coupled
+    if coupled and verifier is not None and verifier.noise_temperature is None:
+        raise ValueError(
+            f"{type(drafter).__name__} is coupled, but {type(verifier).__name__} draws noise of its own: "
+            "set coupled to false or verify with KeyedSampling"
         )

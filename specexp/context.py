@@ -7,7 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from specexp.noise import place_key
+from specexp.noise import gumbel, place_key
+
+_POSITIONS_KEPT = 64
 
 
 class Context:
@@ -18,21 +20,31 @@ class Context:
         seed: seed of the run.
         sequence: which continuation this is, e.g. ``"HumanEval/3#0"`` for a prompt and a sample; two samples of one
             prompt need two values.
+        noise_temperature: at which the target's tokens are keyed samples; 0 if they are not.
 
     Attributes:
         prompt_length: tokens before the ones being generated.
         continued: whether this is a later turn, with everything before it already known to the parts.
     """
 
-    def __init__(self, token_ids: Sequence[int], *, seed: int = 0, sequence: int | str = 0) -> None:
+    def __init__(
+        self,
+        token_ids: Sequence[int],
+        *,
+        seed: int = 0,
+        sequence: int | str = 0,
+        noise_temperature: float = 0.0,
+    ) -> None:
         self.prompt_length = len(token_ids)
         self.seed = seed
         self.sequence = sequence
+        self.noise_temperature = noise_temperature
         self.continued = False
         self.target_noise_key = place_key(seed, sequence, "target")
         self._buffer = np.empty(max(256, 2 * len(token_ids)), dtype=np.int64)
         self._buffer[: len(token_ids)] = token_ids
         self._length = len(token_ids)
+        self._noise: dict[int, NDArray[np.float32]] = {}
 
     def __len__(self) -> int:
         return self._length
@@ -51,6 +63,18 @@ class Context:
     def new_token_ids(self) -> list[int]:
         """Tokens generated so far, the prompt left out."""
         return [int(token) for token in self._buffer[self.prompt_length : self._length]]
+
+    def target_noise(self, position: int, vocab_size: int) -> NDArray[np.float32]:
+        """Gumbel noise of an absolute position, ``[vocab_size]``; read-only.
+
+        It is drawn once: a coupled drafter that looked ahead leaves it for the verifier.
+        """
+        noise = self._noise.get(position)
+        if noise is None or noise.size != vocab_size:
+            if len(self._noise) >= _POSITIONS_KEPT:
+                self._noise = {at: kept for at, kept in self._noise.items() if at >= self._length}
+            noise = self._noise[position] = gumbel(self.target_noise_key, position, vocab_size)
+        return noise
 
     def next_turn(self, token_ids: Sequence[int]) -> None:
         """Continue the conversation: ``token_ids`` follow what is committed, and are prompt."""

@@ -109,7 +109,7 @@ class Decoder:
         verifier: Verifier | None = None,
         controller: Controller | None = None,
     ) -> None:
-        check_composition(drafter, builder)
+        check_composition(drafter, builder, verifier)
         self.model = target if isinstance(target, LanguageModel) else LanguageModel(target)
         self.strategy = Strategy(drafter, builder, verifier or Greedy(), controller or Fixed())
         if drafter is not None:
@@ -150,7 +150,7 @@ class Decoder:
         if continue_conversation:
             context = self._continued(prompt)
         else:
-            context = Context(prompt, seed=seed, sequence=sequence)
+            context = self._context(prompt, seed, sequence)
             self.model.cache.truncate(0, 0)
         self._kept = context
         self._reserve(len(prompt) + max_new_tokens, slots=1)
@@ -189,7 +189,7 @@ class Decoder:
         results = []
         for number in range(num_samples):
             started = perf_counter()
-            context = Context(prompt, seed=seed, sequence=f"{sequence}#{number}")
+            context = self._context(prompt, seed, f"{sequence}#{number}")
             if number == 0 or self._learns_from_prompt:
                 self.model.cache.truncate(0, 0)
                 self._prefill(context)
@@ -201,6 +201,10 @@ class Decoder:
             eos = _eos_set(eos_token_id)
             results.append(self._decode(context, 1, prefill_seconds, max_new_tokens, eos, False, ()))
         return results
+
+    def _context(self, prompt: list[int], seed: int, sequence: int | str) -> Context:
+        noise_temperature = self.strategy.verifier.noise_temperature or 0.0
+        return Context(prompt, seed=seed, sequence=sequence, noise_temperature=noise_temperature)
 
     @property
     def _learns_from_prompt(self) -> bool:

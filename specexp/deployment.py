@@ -97,7 +97,11 @@ def custom_generate(artifact_or_parts: Artifact | Iterable[Any], seed: int | Non
             seed = default_seed
         if seed is None:
             seed = int(torch.randint(2**62, ()).item()) if generation_config.do_sample else 0
-        verifier = ProcessedSampling(logits_processor, sample=bool(generation_config.do_sample))
+        verifier = ProcessedSampling(
+            logits_processor,
+            sample=bool(generation_config.do_sample),
+            temperature=generation_config.temperature or 1.0,
+        )
         decoder = Decoder(served, parts.drafter, parts.builder, verifier, parts.controller)
         try:
             new_tokens = decoder.generate(
@@ -126,11 +130,18 @@ class ProcessedSampling(Verifier):
     Args:
         processors: applied in their order.
         sample: add the keyed noise; otherwise the highest score wins.
+        temperature: among the processors, so that a coupled drafter can follow.
     """
 
-    def __init__(self, processors: LogitsProcessorList, *, sample: bool) -> None:
+    def __init__(self, processors: LogitsProcessorList, *, sample: bool, temperature: float = 1.0) -> None:
         self.processors = processors
         self.sample = sample
+        self.temperature = temperature
+
+    @property
+    def noise_temperature(self) -> float:
+        """The sampling temperature; 0 without sampling."""
+        return self.temperature if self.sample else 0.0
 
     def verify(self, context: Context, tree: TokenTree, logits: torch.Tensor) -> Verdict:
         """Walk down the tree along the tokens that plain decoding would choose."""

@@ -35,13 +35,21 @@ class Outcome:
     accepted: tuple[int, ...]
     new_token_ids: tuple[int, ...]
     draft_passes: int = 0
-    _top_k: NDArray[np.int64] | None = field(default=None, repr=False)
+    _top: tuple[NDArray[np.int64], NDArray[np.float32]] | None = field(default=None, repr=False)
 
     def top_k(self, k: int) -> NDArray[np.int64]:
         """``[n + 1, k]`` the target's most probable tokens after every row, best first."""
-        if self._top_k is None or self._top_k.shape[1] < k:
-            self._top_k = self.logits.topk(k, dim=-1).indices.cpu().numpy()
-        return self._top_k[:, :k]
+        return self._best(k)[0][:, :k]
+
+    def top_k_logits(self, k: int) -> NDArray[np.float32]:
+        """``[n + 1, k]`` logits of :meth:`top_k`."""
+        return self._best(k)[1][:, :k]
+
+    def _best(self, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        if self._top is None or self._top[0].shape[1] < k:
+            values, indices = self.logits.topk(k, dim=-1)
+            self._top = indices.numpy(force=True), values.float().numpy(force=True)
+        return self._top
 
 
 def prefill_outcome(context: Context, fed: NDArray[np.int64], logits: torch.Tensor) -> Outcome:

@@ -29,6 +29,7 @@ recycling = st.builds(
     initialisation=st.sampled_from(["empty", "prompt"]),
     prefill_update=st.booleans(),
     state=st.sampled_from(["cold", "carry"]),
+    coupled=st.booleans(),
 )
 lookup = st.builds(PromptLookup, max_ngram=st.integers(1, 4), candidates=st.just(K))
 drafters = st.one_of(recycling, lookup, st.lists(recycling | lookup, min_size=2, max_size=3).map(Union))

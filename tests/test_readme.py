@@ -29,7 +29,9 @@ def blocks(language: str) -> list[str]:
 
 
 def commands() -> list[str]:
-    return [part.strip() for block in blocks("bash") for line in block.splitlines() for part in line.split("&&")]
+    return [
+        part.strip() for block in blocks("bash") for line in block.splitlines() for part in line.split("&&")
+    ]
 
 
 def test_installing_and_testing_is_what_ci_does() -> None:
@@ -39,7 +41,9 @@ def test_installing_and_testing_is_what_ci_does() -> None:
 
 
 @pytest.mark.timeout(900)
-def test_commands_and_blocks_work_in_the_order_they_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_and_blocks_work_in_the_order_they_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
     for name in ("experiments", "sweeps", "configs"):
         (tmp_path / name).symlink_to(ROOT / name)
@@ -48,7 +52,9 @@ def test_commands_and_blocks_work_in_the_order_they_are_written(tmp_path: Path, 
             continue
         words = shlex.split(command)
         extra = [] if "--dry-run" in words else SHORT[words[2]]
-        done = subprocess.run([sys.executable, *words[1:], *extra], cwd=tmp_path, capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, *words[1:], *extra], cwd=tmp_path, capture_output=True, text=True
+        )
         assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
     assert (tmp_path / "artifacts" / "tree_shape").is_dir()
     monkeypatch.chdir(tmp_path)

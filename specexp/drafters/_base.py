@@ -29,6 +29,15 @@ class Request:
     rows: NDArray[np.int64]
     k: int
 
+    def depths(self) -> NDArray[np.int64]:
+        """``[f]`` depth of each frontier row; 0 for the root."""
+        depths = np.zeros(self.rows.size, dtype=np.int64)
+        rows = self.rows
+        while (rows > 0).any():
+            depths += rows > 0
+            rows = np.maximum(self.parents[rows], 0)
+        return depths
+
     def path_tokens(self, row: int) -> tuple[int, ...]:
         """Tokens from depth 1 down to ``row``; empty for the root."""
         path: list[int] = []
@@ -56,9 +65,11 @@ class Drafter(ABC):
 
     Attributes:
         draft_passes: forward passes of a draft model since construction; 0 for drafters without a model.
+        coupled: whether it adds the target's noise to its own scores, so that both agree more often.
     """
 
     draft_passes: int = 0
+    coupled: bool = False
 
     @property
     @abstractmethod

@@ -35,9 +35,14 @@ class TokenRecycling(Drafter):
         state: ``cold`` starts every prompt anew, ``carry`` keeps what earlier prompts taught (the paper's hot
             start), ``preloaded`` starts every prompt from ``matrix``.
         matrix: path of an ``adjacency-matrix`` artifact, for ``state="preloaded"``.
+        coupled: under ``KeyedSampling``, keep the candidates' logits too (another 4 bytes each) and rank a token's
+            candidates by them plus the target's own noise at the position: the output is unchanged and more is
+            accepted, for what the noise favours is known before the target is asked. Without noise the ranks are
+            the target's own. Ours, not the paper's.
 
     Raises:
-        ValueError: ``matrix`` is given without ``preloaded`` or the other way round, or holds another ``k``.
+        ValueError: ``matrix`` is given without ``preloaded`` or the other way round, holds another ``k``, or
+            ``coupled`` meets ``preloaded`` (an artifact holds no logits).
 
     Example:
         >>> drafter = TokenRecycling(k=8, state="carry")
@@ -51,19 +56,26 @@ class TokenRecycling(Drafter):
         prefill_update: bool = True,
         state: StatePolicy = "cold",
         matrix: str | None = None,
+        coupled: bool = False,
     ) -> None:
         if (matrix is not None) != (state == "preloaded"):
             raise ValueError(
                 f"TokenRecycling was given state {state!r} and matrix {matrix!r}: "
                 "'preloaded' needs a matrix, and only it takes one"
             )
+        if coupled and state == "preloaded":
+            raise ValueError(
+                "TokenRecycling cannot be coupled and preloaded: an adjacency matrix holds no logits"
+            )
         self.k = k
+        self.coupled = coupled
         self.update = update
         self.initialisation = initialisation
         self.prefill_update = prefill_update
         self.state = state
         self._matrix = np.empty((0, k), dtype=np.int32)  # [V, k], allocated when the vocabulary is known
         self._initial = self._matrix
+        self._logits = np.empty((0, k), dtype=np.float32)  # [V, k], filled only if coupled
         if matrix is not None:
             from specexp.artifacts import load_adjacency_matrix
 
@@ -117,52 +129,82 @@ class TokenRecycling(Drafter):
 
     def propose(self, context: Context, request: Request) -> Candidates:
         """Look the frontier's tokens up."""
-        return Candidates(self._matrix[request.tokens[request.rows], : request.k].astype(np.int64))
+        frontier = request.tokens[request.rows]  # [f]
+        tokens = self._matrix[frontier].astype(np.int64)  # [f, k]
+        if self.coupled and context.noise_temperature > 0:
+            scores = self._logits[frontier] / np.float32(context.noise_temperature)
+            for row, depth in enumerate(request.depths().tolist()):
+                noise = context.target_noise(len(context) + depth, self._matrix.shape[0])
+                scores[row] += noise[tokens[row]]
+            scores[tokens == NO_CANDIDATE] = -np.inf
+            tokens = np.take_along_axis(tokens, np.argsort(-scores, axis=1, kind="stable"), axis=1)
+        return Candidates(tokens[:, : request.k])
 
     def observe(self, outcome: Outcome) -> None:
         """Rows of the fed tokens take the top-k of their logits."""
-        top_k = outcome.top_k(self.k)  # [n + 1, k]
-        tokens = outcome.tree.tokens
+        rows: list[int] | slice = slice(None)
         if self.update == "accepted":
             rows = [0, *outcome.accepted]
-            tokens, top_k = tokens[rows], top_k[rows]
-        if self.update == "merge":
-            self._merge(tokens, top_k)
         elif self.update == "first":
-            self._matrix[tokens[::-1]] = top_k[::-1]  # numpy keeps the last value of a repeated index
-        else:
-            self._matrix[tokens] = top_k
+            rows = slice(None, None, -1)  # numpy keeps the last value of a repeated index
+        tokens, top_k = outcome.tree.tokens[rows], outcome.top_k(self.k)[rows]
+        logits = outcome.top_k_logits(self.k)[rows] if self.coupled else None
+        if self.update == "merge":
+            self._merge(tokens, top_k, logits)
+            return
+        self._matrix[tokens] = top_k
+        if logits is not None:
+            self._logits[tokens] = logits
 
     def reset(self) -> None:
         """Back to the empty or the preloaded matrix."""
         self._matrix = self._initial.copy()
+        if self.coupled:
+            self._logits = np.zeros(self._matrix.shape, dtype=np.float32)
 
     def state_dict(self) -> dict[str, Any]:
-        """The matrix."""
+        """The matrix, and its candidates' logits if coupled."""
         import torch  # late: a configuration is checked without it
 
-        return {"matrix": torch.from_numpy(self._matrix.copy())}
+        state = {"matrix": torch.from_numpy(self._matrix.copy())}
+        if self.coupled:
+            state["logits"] = torch.from_numpy(self._logits.copy())
+        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved matrix of the same size."""
-        if state.keys() != {"matrix"}:
+        entries = ["logits", "matrix"] if self.coupled else ["matrix"]
+        if sorted(state) != entries:
             raise ValueError(
-                f"the state of a TokenRecycling has the entry 'matrix', but {sorted(state)} was given"
+                f"the state of a TokenRecycling(coupled={self.coupled}) has the entries {entries}, "
+                f"but {sorted(state)} was given"
             )
-        matrix = np.asarray(state["matrix"], dtype=np.int32)
-        rows = self._matrix.shape[0] or matrix.shape[0]  # any number until the vocabulary is known
-        if matrix.shape != (rows, self.k):
-            raise ValueError(f"the saved matrix is {list(matrix.shape)}, this drafter's {[rows, self.k]}")
-        self._matrix = matrix.copy()
+        arrays = {name: np.asarray(state[name]) for name in entries}
+        rows = self._matrix.shape[0] or arrays["matrix"].shape[0]  # any number until the vocabulary is known
+        for name, array in arrays.items():
+            if array.shape != (rows, self.k):
+                raise ValueError(f"the saved {name} is {list(array.shape)}, this drafter's {[rows, self.k]}")
+        self._matrix = arrays["matrix"].astype(np.int32)
+        if self.coupled:
+            self._logits = arrays["logits"].astype(np.float32)
 
     def _put_first(self, token: int, candidate: int) -> None:
-        row = self._matrix[token]
-        others = row[row != candidate][: self.k - 1]
-        row[1 : 1 + others.size] = others.copy()
-        row[0] = candidate
+        kept = np.flatnonzero(self._matrix[token] != candidate)[: self.k - 1]
+        self._matrix[token, 1 : 1 + kept.size] = self._matrix[token, kept]
+        self._matrix[token, 0] = candidate
+        if self.coupled:  # as good as the best known one
+            self._logits[token, 1 : 1 + kept.size] = self._logits[token, kept]
+            self._logits[token, 0] = self._logits[token, : 1 + kept.size].max()
 
-    def _merge(self, tokens: NDArray[np.int64], top_k: NDArray[np.int64]) -> None:
+    def _merge(
+        self, tokens: NDArray[np.int64], top_k: NDArray[np.int64], logits: NDArray[np.float32] | None
+    ) -> None:
         for token in np.unique(tokens):
+            occurrences = tokens == token
             # rank by rank over the occurrences, so that every occurrence's best candidates come first
-            ranked = dict.fromkeys(top_k[tokens == token].T.ravel().tolist())
-            self._matrix[token] = list(ranked)[: self.k]
+            ranked = top_k[occurrences].T.ravel()
+            _, first = np.unique(ranked, return_index=True)
+            kept = np.sort(first)[: self.k]
+            self._matrix[token] = ranked[kept]
+            if logits is not None:
+                self._logits[token] = logits[occurrences].T.ravel()[kept]

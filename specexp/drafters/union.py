@@ -32,6 +32,11 @@ class Union(Drafter):
         return sum(drafter.draft_passes for drafter in self.drafters)
 
     @property
+    def coupled(self) -> bool:  # type: ignore[override]
+        """If any drafter is."""
+        return any(drafter.coupled for drafter in self.drafters)
+
+    @property
     def max_candidates(self) -> int:
         """Candidates of all drafters, if none agree."""
         return sum(drafter.max_candidates for drafter in self.drafters)

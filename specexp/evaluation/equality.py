@@ -100,7 +100,7 @@ def tie_gap(plain: DecoderArm, outcome: Outcome, other: int | None) -> float:
         best = torch.topk(logits, 2).values
         return float(best[0] - best[1])
     position = len(outcome.context) - len(outcome.new_token_ids)
-    scores = verifier.noisy_scores(outcome.context.target_noise_key, outcome.logits[0], position)
+    scores = verifier.noisy_scores(outcome.context, outcome.logits[0], position)
     kept = np.isfinite(scores)
     order = np.sort(scores[kept])
     gap = float(order[-1] - order[-2]) * temperature if order.size > 1 else float("inf")

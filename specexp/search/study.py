@@ -47,8 +47,8 @@ def open_study(name: str, settings: Settings, folder: Path, workload: str, devic
         device: name of the device: seconds of two kinds of device cannot be compared.
 
     Raises:
-        StudyError: the storage cannot be reached, or holds a study of this name with another workload or
-            space.
+        StudyError: the storage cannot be reached, or holds a study of this name with another workload, space
+            or device.
         OSError: the journal cannot be written.
     """
     optuna.logging.set_verbosity(optuna.logging.ERROR)

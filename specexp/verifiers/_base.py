@@ -35,6 +35,15 @@ class Verifier(ABC):
 
     lossless: ClassVar[bool] = True
 
+    @property
+    def noise_temperature(self) -> float | None:
+        """Temperature at which the target's tokens are keyed by :meth:`Context.target_noise`.
+
+        A coupled drafter adds the same noise to its own scores. 0 where the tokens take no noise; None where their
+        noise is not the context's, so that a coupled drafter is refused.
+        """
+        return None
+
     @abstractmethod
     def verify(self, context: Context, tree: TokenTree, logits: torch.Tensor) -> Verdict:
         """Decide one step.

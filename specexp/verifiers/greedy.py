@@ -14,6 +14,11 @@ if TYPE_CHECKING:
 class Greedy(DeterministicVerifier):
     """Accepts the tokens the target itself finds most probable; among equals the lowest token id."""
 
+    @property
+    def noise_temperature(self) -> float:
+        """No noise."""
+        return 0.0
+
     def target_token(self, context: Context, logits: torch.Tensor, position: int) -> int:
         """``argmax`` of the logits."""
         return int(logits.argmax())

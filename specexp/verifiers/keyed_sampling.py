@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from specexp.context import Context
-from specexp.noise import gumbel
 from specexp.verifiers._base import DeterministicVerifier
 
 if TYPE_CHECKING:
@@ -50,22 +49,21 @@ class KeyedSampling(DeterministicVerifier):
         if top_p is not None and top_p < 1:
             self._processors.append(TopPLogitsWarper(top_p))
 
-    def noisy_scores(
-        self, key: tuple[int, int], logits: "torch.Tensor", position: int
-    ) -> NDArray[np.float32]:
+    @property
+    def noise_temperature(self) -> float:
+        """As configured."""
+        return self.temperature
+
+    def noisy_scores(self, context: Context, logits: "torch.Tensor", position: int) -> NDArray[np.float32]:
         """``[V]`` processed scores plus the noise of the position (up to a constant, ``s_t + g_t``).
 
         Args:
-            key: the sequence's noise stream, :attr:`Context.target_noise_key`.
+            context: the sequence, whose noise it is.
             logits: ``[V]`` of any float dtype.
             position: absolute position of the token to be chosen.
         """
         scores = self.processed_scores(logits)
-        if self.temperature == 0:
-            return scores
-        noisy = gumbel(key, position, scores.shape[0])
-        noisy += scores
-        return noisy
+        return scores if self.temperature == 0 else scores + context.target_noise(position, scores.size)
 
     def processed_scores(self, logits: "torch.Tensor") -> NDArray[np.float32]:
         """``[V]`` scores after temperature, top-k and top-p, removed tokens ``-inf`` (up to a constant, ``s_t``)."""
@@ -81,4 +79,4 @@ class KeyedSampling(DeterministicVerifier):
         """The keyed sample of the position."""
         if self.temperature == 0:
             return int(logits.argmax())
-        return int(self.noisy_scores(context.target_noise_key, logits, position).argmax())
+        return int(self.noisy_scores(context, logits, position).argmax())

@@ -8,6 +8,7 @@ import torch
 from tiny_pair import tiny_llama
 
 from specexp import Decoder
+from specexp.context import Context
 from specexp.builders import TokenRecyclingTree
 from specexp.drafters import TokenRecycling
 from specexp.evaluation import DecoderArm, Generation
@@ -55,12 +56,10 @@ def test_noise_is_part_of_the_gap(target, tokenizer, prompts):
     arm = DecoderArm("engine", Decoder(target, verifier=KeyedSampling(temperature)), tokenizer, GENERATION)
     reference = arm.decode(prompts[0])
     verifier = KeyedSampling(temperature)
-    from specexp.noise import place_key
-
-    key = place_key(0, "p0#0", "target")
+    context = Context(prompts[0].token_ids, sequence="p0#0")
     position = len(prompts[0].token_ids) + 3
     logits = torch.from_numpy(scores_at(arm, prompts[0], 3))
-    scores = np.sort(verifier.noisy_scores(key, logits, position))
+    scores = np.sort(verifier.noisy_scores(context, logits, position))
     found = compare(changed(reference, 3, 0), reference, arm, prompts[0]).difference
     assert found is not None
     assert found.gap == pytest.approx(temperature * float(scores[-1] - scores[-2]), abs=1e-5)

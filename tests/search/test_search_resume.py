@@ -91,6 +91,19 @@ def test_killed_with_a_database(tmp_path: Path) -> None:
     check_full(study)
 
 
+def test_two_workers_share_a_database(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/study.db"
+    first = start(tmp_path / "a", url)
+    while first.poll() is None and load_database(url) is None:
+        time.sleep(0.01)
+    second = start(tmp_path / "b", url)
+    assert (first.wait(), second.wait()) == (0, 0)
+    study = load(tmp_path, url)
+    assert study is not None
+    assert len(distinct_finished(study)) in (12, 13)  # the other's last trial was under way
+    assert not [trial for trial in study.trials if trial.state is TrialState.RUNNING]
+
+
 def load_database(url: str) -> optuna.Study | None:
     try:
         return optuna.load_study(study_name="fake", storage=url)
