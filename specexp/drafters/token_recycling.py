@@ -109,7 +109,8 @@ class TokenRecycling(Drafter):
         if self.state == "preloaded":
             if self._initial.shape[0] != vocab_size:
                 raise ValueError(
-                    f"the adjacency matrix has {self._initial.shape[0]} rows, the target's vocabulary {vocab_size} tokens"
+                    f"the adjacency matrix has {self._initial.shape[0]} rows, "
+                    f"the target's vocabulary {vocab_size} tokens"
                 )
         elif self._initial.shape[0] != vocab_size:
             self._initial = np.full((vocab_size, self.k), NO_CANDIDATE, dtype=np.int32)

@@ -183,6 +183,7 @@ class LanguageModel:
         scale = max(1.0, float(answers.abs().max()))
         if not worst <= tolerance * scale:
             raise ValueError(
-                f"the {self.model.config.model_type} model failed the tree self-check (logits differ by {worst:.3g} "
-                f"with attn_implementation {self.model.config._attn_implementation!r}): it cannot be used for tree passes"
+                f"the {self.model.config.model_type} model failed the tree self-check (logits differ by "
+                f"{worst:.3g} with attn_implementation {self.model.config._attn_implementation!r}): "
+                "it cannot be used for tree passes"
             )

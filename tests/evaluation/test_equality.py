@@ -8,8 +8,8 @@ import torch
 from tiny_pair import tiny_llama
 
 from specexp import Decoder
-from specexp.context import Context
 from specexp.builders import TokenRecyclingTree
+from specexp.context import Context
 from specexp.drafters import TokenRecycling
 from specexp.evaluation import DecoderArm, Generation
 from specexp.evaluation.equality import compare, first_difference
