@@ -9,7 +9,8 @@ if TYPE_CHECKING:
     from specexp.evaluation.arm import Arm, Generation
     from specexp.evaluation.decoder_arm import DecoderArm
     from specexp.evaluation.equality import Equality, token_equality
-    from specexp.evaluation.hugging_face_arm import HuggingFaceArm, KeyedNoise
+    from specexp.evaluation.hugging_face_arm import HuggingFaceArm
+    from specexp.evaluation.keyed_noise import KeyedNoise
     from specexp.evaluation.module import EvaluationModule
     from specexp.evaluation.phases import Breakdown, breakdown
     from specexp.evaluation.record import Difference, PromptRecord, RecordError, read_records, write_records
@@ -33,7 +34,7 @@ _HOME = {
     "EvaluationModule": "module",
     "Generation": "arm",
     "HuggingFaceArm": "hugging_face_arm",
-    "KeyedNoise": "hugging_face_arm",
+    "KeyedNoise": "keyed_noise",
     "PromptRecord": "record",
     "RecordError": "record",
     "Speedup": "statistics",

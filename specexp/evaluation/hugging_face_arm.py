@@ -5,19 +5,17 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
-from transformers.generation.streamers import BaseStreamer
+from transformers import GenerationConfig, LogitsProcessorList
 
 from specexp.evaluation.arm import Arm, Generation, describe, eos_of, sequence_name, turns
+from specexp.evaluation.generate_run import GenerateRun
+from specexp.evaluation.keyed_noise import KeyedNoise
 from specexp.evaluation.record import PromptRecord
-from specexp.noise import gumbel, place_key
+from specexp.noise import place_key
 from specexp.verifiers import Greedy, KeyedSampling, Verifier
 
 if TYPE_CHECKING:
@@ -26,40 +24,6 @@ if TYPE_CHECKING:
     from specexp.data import Prompt
 
 Reference = Literal["hf-eager", "hf-assisted", "hf-prompt-lookup"]
-_LOWEST = -1e30
-_POSITIONS_KEPT = 64
-
-
-class KeyedNoise(LogitsProcessor):  # type: ignore[misc]
-    """Turns a greedy ``generate`` into keyed sampling: the argmax of ``s_t + g_t`` is the sample.
-
-    Removed tokens (top-k, top-p) get a very low finite score: prompt lookup asks the processor with made-up
-    scores which candidates are forbidden, and takes ``-inf`` for an answer.
-
-    Args:
-        verifier: whose scores the noise is added to; its temperature is above 0.
-        key: noise stream of the sequence, ``place_key(seed, sequence, "target")``.
-
-    Example:
-        >>> noise = KeyedNoise(KeyedSampling(0.7), place_key(0, "prompt#0", "target"))  # doctest: +SKIP
-        >>> model.generate(ids, do_sample=False, logits_processor=[noise])  # doctest: +SKIP
-    """
-
-    def __init__(self, verifier: KeyedSampling, key: tuple[int, int]) -> None:
-        self.verifier = verifier
-        self.key = key
-        # generate asks for a position up to three times (candidate check, draft, target); our loop pays once
-        self._noise: dict[int, NDArray[np.float32]] = {}
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """``[1, V]`` scores of the token after ``input_ids`` ``[1, t]``."""
-        position = input_ids.shape[1]
-        if position not in self._noise:
-            if len(self._noise) >= _POSITIONS_KEPT:
-                self._noise.clear()
-            self._noise[position] = gumbel(self.key, position, scores.shape[1])
-        noisy = self.verifier.processed_scores(scores[0]) + self._noise[position]
-        return torch.from_numpy(noisy).to(scores.device).clamp_(min=_LOWEST)[None]
 
 
 class HuggingFaceArm(Arm):
@@ -131,7 +95,7 @@ class HuggingFaceArm(Arm):
 
     def decode(self, prompt: Prompt, sample: int = 0, max_new_tokens: int | None = None) -> PromptRecord:
         """Answer all turns."""
-        runs: list[_Run] = []
+        runs: list[GenerateRun] = []
 
         def answer(asked: list[int], turn: int) -> list[int]:
             runs.append(self._generate(asked, sequence_name(prompt, sample), max_new_tokens))
@@ -166,14 +130,14 @@ class HuggingFaceArm(Arm):
             seed=self.generation.seed,
         )
 
-    def _generate(self, asked: list[int], sequence: str, max_new_tokens: int | None) -> _Run:
+    def _generate(self, asked: list[int], sequence: str, max_new_tokens: int | None) -> GenerateRun:
         room = self._limit - len(asked)
         if room < 1:
             raise ValueError(
                 f"the prompt has {len(asked)} tokens and the model's context holds {self._limit}"
             )
         wanted = max_new_tokens or self.generation.max_new_tokens
-        run = _Run(len(asked))
+        run = GenerateRun(len(asked))
         options: dict[str, Any] = {}
         if self.draft is not None:
             options["assistant_model"] = self.draft
@@ -208,7 +172,7 @@ class HuggingFaceArm(Arm):
         return run
 
     @contextmanager
-    def _counted(self, run: _Run, config: GenerationConfig) -> Iterator[None]:
+    def _counted(self, run: GenerateRun, config: GenerationConfig) -> Iterator[None]:
         """Count passes, and put generation settings of our own in the models' place.
 
         ``generate`` fills settings that are None, such as no EOS, from the model's; so the model's are
@@ -236,67 +200,3 @@ class HuggingFaceArm(Arm):
                 self.draft.generation_config = kept_draft
             for hook in hooks:
                 hook.remove()
-
-
-class _Clock(BaseStreamer):  # type: ignore[misc]
-    """Notes when ``generate`` hands over tokens, and how many: first the prompt, then those of each pass."""
-
-    def __init__(self) -> None:
-        self.first: float | None = None
-        self.counts: list[int] = []
-
-    def put(self, value: torch.Tensor) -> None:
-        if self.first is None and self.counts:
-            self.first = perf_counter()
-        self.counts.append(value.numel())
-
-    def end(self) -> None:
-        return None
-
-
-@dataclass
-class _Run:
-    """One call of ``generate``, counted.
-
-    ``fed`` holds the rows of every target pass: the prompt and its first candidates, then root and
-    candidates.
-    """
-
-    prompt_tokens: int
-    fed: list[torch.Tensor] = field(default_factory=list)
-    clock: _Clock = field(default_factory=_Clock)
-    token_ids: list[int] = field(default_factory=list)
-    finish_reason: str = "length"
-    draft_passes: int = 0
-    started: float = 0.0
-    finished: float = 0.0
-
-    @property
-    def tokens_of_pass(self) -> list[int]:
-        return self.clock.counts[1:]
-
-    @property
-    def prefill_seconds(self) -> float:
-        return (self.clock.first or self.finished) - self.started
-
-    @property
-    def decode_seconds(self) -> float:
-        return self.finished - (self.clock.first or self.finished)
-
-    def _drafts(self) -> Iterator[list[int]]:
-        for number, rows in enumerate(self.fed):
-            committed = self.prompt_tokens if number == 0 else 1
-            yield [int(token) for token in rows[0, committed:].tolist()]
-
-    def drafted_nodes(self) -> int:
-        return sum(len(draft) for draft in self._drafts())
-
-    def accepted_drafts(self) -> int:
-        accepted = start = 0
-        for draft, count in zip(self._drafts(), self.tokens_of_pass, strict=True):
-            for drafted, token in zip(draft, self.token_ids[start : start + count], strict=False):
-                if drafted != token:
-                    break
-                accepted += 1
-            start += count
-        return accepted

@@ -1,0 +1,89 @@
+"""What one call of Hugging Face's ``generate`` did, told from outside: passes, drafts, and when tokens came."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from time import perf_counter
+
+import torch
+from transformers.generation.streamers import BaseStreamer
+
+
+class Clock(BaseStreamer):  # type: ignore[misc]
+    """Notes when ``generate`` hands over tokens, and how many: first the prompt, then those of each pass."""
+
+    def __init__(self) -> None:
+        self.first: float | None = None
+        self.counts: list[int] = []
+
+    def put(self, value: torch.Tensor) -> None:
+        """Take the prompt, then the tokens of one pass."""
+        if self.first is None and self.counts:
+            self.first = perf_counter()
+        self.counts.append(value.numel())
+
+    def end(self) -> None:
+        """Asked for by ``generate``; there is nothing to close."""
+        return None
+
+
+@dataclass
+class GenerateRun:
+    """One call of ``generate``, counted.
+
+    Attributes:
+        prompt_tokens: tokens it was given.
+        fed: ``[1, rows]`` token ids of every target pass: the prompt and its first candidates, then root and
+            candidates.
+        clock: noted the tokens as they came.
+        token_ids: the new tokens.
+        finish_reason: ``eos``, ``length`` or ``context``.
+        draft_passes: forward passes of the draft model.
+        started: when ``generate`` was called, in seconds of ``perf_counter``.
+        finished: when it returned.
+    """
+
+    prompt_tokens: int
+    fed: list[torch.Tensor] = field(default_factory=list)
+    clock: Clock = field(default_factory=Clock)
+    token_ids: list[int] = field(default_factory=list)
+    finish_reason: str = "length"
+    draft_passes: int = 0
+    started: float = 0.0
+    finished: float = 0.0
+
+    @property
+    def tokens_of_pass(self) -> list[int]:
+        """New tokens of every target pass."""
+        return self.clock.counts[1:]
+
+    @property
+    def prefill_seconds(self) -> float:
+        """Until the first tokens came."""
+        return (self.clock.first or self.finished) - self.started
+
+    @property
+    def decode_seconds(self) -> float:
+        """From the first tokens on."""
+        return self.finished - (self.clock.first or self.finished)
+
+    def drafted_nodes(self) -> int:
+        """Candidates fed to the target."""
+        return sum(len(draft) for draft in self._drafts())
+
+    def accepted_drafts(self) -> int:
+        """Candidates that became output."""
+        accepted = start = 0
+        for draft, count in zip(self._drafts(), self.tokens_of_pass, strict=True):
+            for drafted, token in zip(draft, self.token_ids[start : start + count], strict=False):
+                if drafted != token:
+                    break
+                accepted += 1
+            start += count
+        return accepted
+
+    def _drafts(self) -> Iterator[list[int]]:
+        for number, rows in enumerate(self.fed):
+            committed = self.prompt_tokens if number == 0 else 1
+            yield [int(token) for token in rows[0, committed:].tolist()]
