@@ -1,1 +1,33 @@
-"""Conformance tests, one class for each family of parts, that a part written elsewhere can inherit."""
+"""Conformance tests: what every part of a family promises, as a class of tests that an implementation inherits.
+
+A part written anywhere, also outside this project, keeps its family's promises if a class like this passes
+under pytest; nothing has to be registered::
+
+    from my_package import RepeatLast
+    from specexp.testing.drafters import DrafterContract
+
+    class TestRepeatLast(DrafterContract):
+        def make_drafter(self):
+            return RepeatLast()
+
+- drafter: :class:`specexp.testing.drafters.DrafterContract`, ``make_drafter()``
+- tree builder: :class:`specexp.testing.builders.TreeBuilderContract`, ``make_builder()``
+- verifier: :class:`specexp.testing.verifiers.VerifierContract`, ``make_verifier()``
+- controller: :class:`specexp.testing.controllers.ControllerContract`, ``make_controller()``
+- prompt set: :class:`specexp.testing.prompt_sets.PromptSetContract`, the fixture ``prompt_set``
+
+What to know of them:
+
+- ``make_...()`` gives a *new* part in its initial state, and equal ones at every call: tests of determinism,
+  ``reset`` and ``state_dict`` compare two of them.
+- A drafter with a vocabulary of its own, or a verifier that needs more logits, sets ``vocab_size``.
+- Each class ends with the promise that all others serve: the output is that of plain decoding, token for
+  token. It is shown on :mod:`specexp.testing.fakes`, a causal LM whose logits are a function of the tokens a
+  row may attend to, so no weights are needed and the tests take seconds.
+- A promise that does not concern a part skips itself and says why: a verifier that is no
+  :class:`~specexp.verifiers.DeterministicVerifier` may depend on what was drafted.
+- What a part does beyond its family (which candidates, which tree) is for its own tests; ``fakes`` and
+  :func:`specexp.testing.builders.grow`, which drives a builder by hand, are there for them.
+
+The modules need pytest, which the extra ``dev`` installs; nothing else in specexp imports them.
+"""
