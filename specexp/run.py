@@ -7,15 +7,15 @@ second run of the same name replaces them.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from importlib import import_module
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from specexp.config import Config, ConfigError, load_config, save_resolved
 from specexp.evaluation.experiment import check_experiment
 
 if TYPE_CHECKING:
+    from lightning import Trainer
     from matplotlib.figure import Figure
 
     from specexp.data.prompts import PromptDataModule
@@ -61,23 +61,20 @@ def run(config: Config, pair: ModelPair | None = None) -> list[PromptRecord]:
         pair: models loaded already; the file's own if None.
 
     Raises:
-        ConfigError: the file, its data, models or output folder cannot be used; nothing was decoded then.
+        ConfigError: the file, its trainer, data, models or output folder cannot be used; nothing was decoded
+            then.
     """
+    from specexp.config import build_pair
     from specexp.evaluation.experiment import build_experiment
+    from specexp.evaluation.trainer import build_trainer
 
-    if pair is None:
-        from transformers.utils import logging
-
-        from specexp.config import build_pair
-
-        logging.set_verbosity_error()
-        logging.disable_progress_bar()
-        pair = build_pair(config)
+    trainer = build_trainer(config)
+    pair = pair or build_pair(config)
     experiment = build_experiment(config, pair)
     data = load_prompts(config, pair)
     folder = Path(config.get("output")) / config.get("name")
     save_resolved(config, folder)
-    records = decode(config, experiment, data, folder / "records.jsonl")
+    records = decode(config, experiment, data, folder / "records.jsonl", trainer)
     report(config, experiment, records, folder)
     return records
 
@@ -100,7 +97,9 @@ def load_prompts(config: Config, pair: ModelPair) -> PromptDataModule:
     return data
 
 
-def decode(config: Config, experiment: Experiment, data: PromptDataModule, path: Path) -> list[PromptRecord]:
+def decode(
+    config: Config, experiment: Experiment, data: PromptDataModule, path: Path, trainer: Trainer
+) -> list[PromptRecord]:
     """Decode every prompt by every arm under Lightning's Trainer.
 
     Args:
@@ -108,6 +107,7 @@ def decode(config: Config, experiment: Experiment, data: PromptDataModule, path:
         experiment: its arms.
         data: its prompts.
         path: of the records; a file there is replaced.
+        trainer: drives the test.
     """
     import torch
 
@@ -124,37 +124,8 @@ def decode(config: Config, experiment: Experiment, data: PromptDataModule, path:
         samples=config.get("generation.samples"),
         orders={name: reordered(data.prompts, seed) for name, seed in experiment.shuffle_seeds.items()},
     )
-    trainer(config).test(module, datamodule=data, verbose=False)
+    trainer.test(module, datamodule=data, verbose=False)
     return module.records
-
-
-def trainer(config: Config) -> Any:
-    """Lightning's Trainer with the ``trainer:`` section over defaults that write nothing of their own."""
-    import logging
-    import warnings
-
-    from lightning import Trainer
-
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    warnings.filterwarnings("ignore", module="lightning")
-    settings = {
-        "accelerator": "cpu",  # models stand where pair.device says; the Trainer moves nothing
-        "logger": False,
-        "enable_checkpointing": False,
-        "enable_model_summary": False,
-        **config.get("trainer"),
-    }
-    return Trainer(**{name: _object(value) for name, value in settings.items()})
-
-
-def _object(value: Any) -> Any:
-    """Build what has a ``class_path``: loggers, callbacks, profilers."""
-    if isinstance(value, list):
-        return [_object(item) for item in value]
-    if isinstance(value, Mapping) and "class_path" in value:
-        module, _, name = str(value["class_path"]).rpartition(".")
-        return getattr(import_module(module), name)(**(value.get("init_args") or {}))
-    return value
 
 
 def report(config: Config, experiment: Experiment, records: Sequence[PromptRecord], folder: Path) -> None:

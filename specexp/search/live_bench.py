@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Any
 from lightning import LightningModule, Trainer
 
 from specexp.builders import StaticTree
-from specexp.config import apply_overrides
 from specexp.data import Prompt
 from specexp.decoder import Decoder
 from specexp.evaluation.arm import Generation
 from specexp.evaluation.decoder_arm import DecoderArm
 from specexp.evaluation.record import PromptRecord, write_records
+from specexp.evaluation.trainer import build_trainer
 from specexp.hits import HitCounter
 from specexp.models.language_model import LanguageModel
-from specexp.run import trainer
 from specexp.search.composition import Composition
 from specexp.search.drift import Reference
 from specexp.search.objective import Candidate, Measurement, Report
@@ -64,7 +63,8 @@ class LiveBench:
         self.generation: Generation = composition.generation()
         self.engine = self.arm("engine", Decoder(self.model, verifier=composition.verifier()))
         self.reference = Reference({})
-        self.trainer = trainer_of(composition)
+        # no bar of Lightning's own: the sweep shows one
+        self.trainer = build_trainer(composition.config, enable_progress_bar=False)
         self._reference_path = folder / "reference.json"
         self._workload = digest_of(composition.workload())
 
@@ -171,11 +171,3 @@ def run_test(trainer: Trainer, module: LightningModule, data: PromptDataModule) 
         trainer.test(module, datamodule=data, verbose=False)
     except SystemExit as interrupt:
         raise KeyboardInterrupt from interrupt
-
-
-def trainer_of(composition: Composition) -> Trainer:
-    """The experiment's trainer, without a bar of its own: the sweep shows one."""
-    quiet: Trainer = trainer(
-        apply_overrides(composition.config, {"trainer": {"enable_progress_bar": False}}, "sweep")
-    )
-    return quiet

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 import sys
+import warnings
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -21,6 +22,7 @@ from specexp.evaluation.decoder_arm import DecoderArm
 from specexp.evaluation.experiment import check_prompts
 from specexp.evaluation.hugging_face_arm import HuggingFaceArm
 from specexp.evaluation.record import PromptRecord
+from specexp.evaluation.trainer import quiet_libraries
 from specexp.search.composition import Composition
 from specexp.search.confirm import Confirmed, confirm, select, sentences, table
 from specexp.search.export import draw_winner, export_winner
@@ -269,16 +271,8 @@ def _filled(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def silence() -> None:
-    """Quiet the libraries: what they tell of loading and testing would bury the study's own lines."""
-    import logging
-    import warnings
-
-    import transformers
-
-    transformers.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
+    """Quiet the libraries: a sweep shows its own lines, and one bar."""
+    quiet_libraries()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    for name in ("lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero"):
-        logging.getLogger(name).setLevel(logging.ERROR)
     if not sys.warnoptions:
         warnings.simplefilter("ignore")
