@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from specexp.config import Config, ConfigError, load_config
 from specexp.tracking.mode import logged_in
+from specexp.wording import first_line
 
 if TYPE_CHECKING:
     from wandb_workspaces.workspaces import Workspace
@@ -86,9 +87,8 @@ def publish(workspace: Workspace) -> int:
         saved = workspace.save()
         print(saved.url)
     except Exception as error:  # wandb-workspaces lets requests', GraphQL's and its own errors through
-        reason = next(iter(str(error).splitlines()), "") or type(error).__name__
         place = f"{workspace.entity}/{workspace.project}"
-        print(f"W&B did not take the dashboard for {place}: {reason}", file=sys.stderr)
+        print(f"W&B did not take the dashboard for {place}: {first_line(error)}", file=sys.stderr)
         return 1
     return 0
 

@@ -122,8 +122,8 @@ class Decoder:
         *,
         max_new_tokens: int = 128,
         eos_token_id: int | Collection[int] | None = None,
-        seed: int = 0,
-        sequence: int | str = 0,
+        seed: int | None = None,
+        sequence: int | str | None = None,
         continue_conversation: bool = False,
         count_useful: bool = False,
         observers: Tokens[OutcomeObserver] = (),
@@ -134,23 +134,26 @@ class Decoder:
             input_ids: ``[p]`` or ``[1, p]`` prompt tokens, at least one.
             max_new_tokens: tokens to generate at most; never exceeded.
             eos_token_id: token or tokens that end the output.
-            seed: seed of the run, for verifiers and drafters that draw.
-            sequence: which continuation; n samples of a prompt need n values.
+            seed: seed of the run, for verifiers and drafters that draw; 0 if None. A continued conversation keeps
+                its own.
+            sequence: which continuation; n samples of a prompt need n values; 0 if None. A continued conversation
+                keeps its own.
             continue_conversation: ``input_ids`` begins with everything the last call fed and generated: keep its
                 cache and the parts' state, and prefill only what follows.
             count_useful: also count useful tokens (costs time outside the clock).
             observers: called with every step's outcome, outside the clock.
 
         Raises:
-            ValueError: the prompt is empty, does not fit the context, or does not continue the last call's.
+            ValueError: the prompt is empty, does not fit the context, or does not continue the last call's; or a
+                continued conversation is given another seed or sequence than its own.
         """
         prompt = _token_list(input_ids)
         self._check_request(prompt, max_new_tokens)
         started = perf_counter()
         if continue_conversation:
-            context = self._continued(prompt)
+            context = self._continued(prompt, seed, sequence)
         else:
-            context = self._context(prompt, seed, sequence)
+            context = self._context(prompt, seed or 0, 0 if sequence is None else sequence)
             self.model.cache.truncate(0, 0)
         self._kept = context
         self._reserve(len(prompt) + max_new_tokens, slots=1)
@@ -258,12 +261,18 @@ class Decoder:
             self.strategy.drafter.begin(context, prefill)
         self.strategy.controller.begin(context, prefill)
 
-    def _continued(self, prompt: list[int]) -> Context:
+    def _continued(self, prompt: list[int], seed: int | None, sequence: int | str | None) -> Context:
         context = self._kept
         if context is None:
             raise ValueError(
                 "there is no conversation to continue: call generate without continue_conversation first"
             )
+        for name, given, kept in (("seed", seed, context.seed), ("sequence", sequence, context.sequence)):
+            if given is not None and given != kept:
+                raise ValueError(
+                    f"{name} was {given!r}, but the conversation to continue has {kept!r}: leave it out, or start "
+                    "a new conversation"
+                )
         known = context.token_ids.tolist()
         if prompt[: len(known)] != known or len(prompt) == len(known):
             raise ValueError(

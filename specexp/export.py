@@ -29,12 +29,15 @@ def export(path_or_reference: str | Path, to: str, output: str | Path | None = N
     """
     from specexp.artifacts import ArtifactError, formats, load_artifact
     from specexp.artifacts.export_format import ExportFormat
-    from specexp.artifacts.plugins import class_in, names_in, nearest
+    from specexp.artifacts.plugins import class_in, names_in
+    from specexp.wording import did_you_mean
 
     try:
         chosen = class_in(formats, to, ExportFormat)()
     except LookupError as error:
-        raise ArtifactError(f"--to: format {to!r} is not known{nearest(to, names_in(formats))}") from error
+        raise ArtifactError(
+            f"--to: format {to!r} is not known{did_you_mean(to, names_in(formats))}"
+        ) from error
     artifact = load_artifact(path_or_reference)
     if artifact.kind not in chosen.kinds:
         raise ArtifactError(

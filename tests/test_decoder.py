@@ -114,6 +114,19 @@ def test_a_prompt_that_does_not_continue_is_refused_and_the_conversation_kept(pr
     assert decoder.generate(text, max_new_tokens=2, continue_conversation=True).token_ids == [8, 9]
 
 
+@pytest.mark.parametrize(("name", "other"), [("seed", 0), ("sequence", "another#0")])
+def test_a_conversation_keeps_its_seed_and_sequence(name, other):
+    decoder = Decoder(counting_model(11))
+    first = decoder.generate([1, 2], max_new_tokens=1, seed=3, sequence="prompt#0").token_ids
+    text = [1, 2, *first, 7]
+    with pytest.raises(ValueError, match=f"{name} was {other!r}, but the conversation to continue has"):
+        decoder.generate(text, continue_conversation=True, **{name: other})
+    own = {"seed": 3, "sequence": "prompt#0"}
+    assert decoder.generate(text, max_new_tokens=2, continue_conversation=True, **own).token_ids == [8, 9]
+    text = [*text, 8, 9, 1]
+    assert decoder.generate(text, max_new_tokens=1, continue_conversation=True).token_ids == [2]
+
+
 def test_there_must_be_a_conversation_to_continue():
     decoder = Decoder(counting_model(9))
     with pytest.raises(ValueError, match="no conversation to continue"):

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from specexp.artifacts.error import ArtifactError
-from specexp.artifacts.plugins import nearest
+from specexp.wording import did_you_mean
 
 if TYPE_CHECKING:
     from specexp.builders import TreeBuilder
@@ -48,7 +48,7 @@ def check_parts(content: Any, where: str) -> dict[str, Any]:
         )
     for family, spec in content.items():
         if family not in FAMILIES:
-            raise ArtifactError(f"{where} has the unknown part {family!r}{nearest(family, FAMILIES)}")
+            raise ArtifactError(f"{where} has the unknown part {family!r}{did_you_mean(family, FAMILIES)}")
         if spec is None:
             continue
         if not isinstance(spec, dict) or not isinstance(spec.get("class_path"), str):
@@ -84,7 +84,7 @@ def instantiate(family: str, spec: Mapping[str, Any], where: str) -> Any:
     except (Exception, SystemExit) as error:
         short = spec["class_path"].rpartition(".")[2]
         known = [name for name in vars(home) if name in getattr(home, "__all__", ())]
-        hint = "" if short in known else nearest(short, known)
+        hint = "" if short in known else did_you_mean(short, known)
         raise ArtifactError(
             f"{where}: {family} {spec['class_path']!r} cannot be made ({_reason(error)}){hint}"
         ) from error

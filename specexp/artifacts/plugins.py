@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
 import pkgutil
-from collections.abc import Iterable
 from importlib import import_module
 from types import ModuleType
 from typing import TypeVar
@@ -31,10 +29,3 @@ def class_in(package: ModuleType, name: str, base: type[T]) -> type[T]:
         if isinstance(value, type) and issubclass(value, base) and value.__module__ == module.__name__:
             return value
     raise LookupError(f"{module.__name__} defines no {base.__name__}")
-
-
-def nearest(given: str, known: Iterable[str]) -> str:
-    """``"; did you mean 'x'?"`` for the known name most like ``given``, or the list of all."""
-    names = sorted(known)
-    close = difflib.get_close_matches(given, names, n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(names) or 'none'}"

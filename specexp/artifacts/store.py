@@ -17,10 +17,11 @@ from specexp.artifacts.fingerprint import Fingerprint
 from specexp.artifacts.kinds.adjacency_matrix import AdjacencyMatrixArtifact
 from specexp.artifacts.kinds.static_tree import StaticTreeArtifact
 from specexp.artifacts.manifest import MANIFEST, Manifest, canonical_json, read_bytes, read_json, sha256
-from specexp.artifacts.plugins import class_in, names_in, nearest
+from specexp.artifacts.plugins import class_in, names_in
 from specexp.artifacts.provenance import complete_provenance
 from specexp.artifacts.versions import resolve, set_alias, write_version
 from specexp.artifacts.wandb_reference import PREFIX, download
+from specexp.wording import did_you_mean
 
 AnyArtifact = TypeVar("AnyArtifact", bound=Artifact)
 
@@ -140,7 +141,9 @@ def _kind(kind: str, where: str) -> type[Artifact]:
     try:
         return class_in(kinds, kind, Artifact)
     except LookupError as error:
-        raise ArtifactError(f"{where}: kind {kind!r} is not known{nearest(kind, names_in(kinds))}") from error
+        raise ArtifactError(
+            f"{where}: kind {kind!r} is not known{did_you_mean(kind, names_in(kinds))}"
+        ) from error
 
 
 def _decode(kind: type[Artifact], manifest: Manifest, files: Mapping[str, bytes], folder: Path) -> Artifact:
@@ -150,7 +153,7 @@ def _decode(kind: type[Artifact], manifest: Manifest, files: Mapping[str, bytes]
             raise ArtifactError(f"{folder}: payloads has no {file!r}, which a {kind.kind} needs")
     for file in manifest.payloads:
         if file not in (*kind.required, *kind.optional):
-            hint = nearest(file, (*kind.required, *kind.optional))
+            hint = did_you_mean(file, (*kind.required, *kind.optional))
             raise ArtifactError(f"{folder}: payloads has {file!r}, which a {kind.kind} does not hold{hint}")
     content = {file: _parse(file, files[file], f"{folder}: {file}") for file in manifest.payloads}
     return kind(manifest, content, folder)

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from specexp.artifacts.error import ArtifactError
+from specexp.wording import first_line
 
 PREFIX = "wandb:"
 _REFERENCE = re.compile(r"wandb:([^/:\s]+/){0,2}[^/:\s]+:[^/:\s]+")
@@ -35,8 +36,7 @@ def download(reference: str) -> Path:
     try:
         return Path(wandb.Api().artifact(reference.removeprefix(PREFIX)).download())
     except Exception as error:  # wandb raises its own, the transport's and plain ValueErrors
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ArtifactError(f"{reference} cannot be fetched from W&B ({first})") from error
+        raise ArtifactError(f"{reference} cannot be fetched from W&B ({first_line(error)})") from error
 
 
 def _logged_in() -> bool:

@@ -13,7 +13,7 @@ from specexp.config.composed import (
 )
 from specexp.config.config import Config, apply_overrides, check_key, check_value, has_key, load_config
 from specexp.config.errors import ConfigError
-from specexp.config.resolved import environment, save_resolved
+from specexp.config.resolved import save_resolved
 from specexp.config.schema import Generation
 
 __all__ = [
@@ -32,7 +32,6 @@ __all__ = [
     "check_key",
     "check_parts",
     "check_value",
-    "environment",
     "has_key",
     "load_config",
     "save_resolved",

@@ -26,8 +26,9 @@ from specexp.config.annotations import (
     members,
     parse,
 )
-from specexp.config.errors import ConfigError, did_you_mean, first_line
+from specexp.config.errors import ConfigError
 from specexp.config.layers import Key
+from specexp.wording import did_you_mean, first_line
 
 SourceOf = Callable[[Key], str]
 
@@ -206,6 +207,9 @@ class Checker:
             raise
         except (ValueError, TypeError, OSError) as error:
             inside = key[:-1] if key[-1:] == ("init_args",) else key
+            argument = getattr(error, "argument", None)
+            if argument in known:  # whoever refuses may say which value it is about
+                inside = (*key, argument)
             raise self.error(inside, f": {first_line(error)}") from error
 
 

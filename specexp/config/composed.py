@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from specexp.config.annotations import arguments_of
 from specexp.config.config import Config, apply_overrides, check_key, compose_arm, has_key
-from specexp.config.errors import ConfigError, did_you_mean, first_line
+from specexp.config.errors import ConfigError
 from specexp.config.schema import OVERRIDES, REFERENCE_KEYS, SPACE_ENTRIES, Experiment, Generation
+from specexp.wording import did_you_mean, first_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -184,8 +185,10 @@ def check_sweep(config: Config) -> None:
                 f"{where}: {key!r} does not exist in any composition of this space{did_you_mean(key, known)}"
             )
         for context in fitting:
-            for value in entry.get("choices", (entry.get("low"), entry.get("high"))):
-                apply_overrides(context, {key: value}, f"{where}.{key}")
+            for name in ("choices",) if "choices" in entry else ("low", "high"):
+                source = config.source_of(("sweep", "space", key, name)) + f": sweep.space.{key}"
+                for value in entry["choices"] if name == "choices" else (entry[name],):
+                    apply_overrides(context, {key: value}, source)
     for number, overrides in enumerate(sweep["enqueue"]):
         source = f"{config.source_of(('sweep', 'enqueue'))}: sweep.enqueue.{number}"
         known_overrides = {key: _with_hits(value, sweep) for key, value in overrides.items() if key != "name"}
@@ -225,10 +228,12 @@ def check_space_entry(config: Config, key: str, entry: Mapping[str, Any]) -> Non
         if not entry["choices"]:
             raise config.checker.error((*at, "choices"), " is empty; at least one choice is needed")
         return
+    sources = [config.source_of((*at, name)) for name in ("low", "high", "log", "step")]
+    where = ("command line" if "command line" in sources else sources[0]) + f": {'.'.join(at)}"
     if entry["low"] > entry["high"]:
-        raise config.checker.error(at, f": low {entry['low']} is above high {entry['high']}")
+        raise ConfigError(f"{where}: low {entry['low']} is above high {entry['high']}")
     if entry.get("log") and (entry["low"] <= 0 or entry.get("step") not in (None, 1)):
-        raise config.checker.error(at, f": log: true needs low above 0 and no step, low is {entry['low']}")
+        raise ConfigError(f"{where}: log: true needs low above 0 and no step, low is {entry['low']}")
     if "." not in key:
         raise config.checker.error(
             (*at, "type"), f" is {kind!r}; a whole part needs type categorical with choices"

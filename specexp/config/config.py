@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from specexp.config.check import Checker
-from specexp.config.errors import ConfigError, did_you_mean
+from specexp.config.errors import ConfigError
 from specexp.config.files import parse_overrides, read_layers
 from specexp.config.layers import Key, Layers
 from specexp.config.schema import OVERRIDES, Experiment
+from specexp.wording import did_you_mean
 
 _MISSING = object()
 _MISSING_HERE = object()

@@ -9,8 +9,9 @@ from typing import Any
 
 import yaml
 
-from specexp.config.errors import ConfigError, first_line
+from specexp.config.errors import ConfigError
 from specexp.config.layers import Layers
+from specexp.wording import first_line
 
 COMMAND_LINE = "command line"
 

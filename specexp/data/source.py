@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from specexp.data.prompt_set import PromptSetError
+from specexp.wording import first_line
 
 READERS = {".json": "json", ".jsonl": "json", ".txt": "text", ".parquet": "parquet", ".csv": "csv"}
 COMPRESSIONS = {".gz", ".bz2", ".xz", ".zst"}
@@ -167,8 +168,7 @@ def _reason(error: BaseException) -> str:
     """The innermost cause in one line: datasets wraps what pyarrow or the network said."""
     while error.__cause__ is not None:
         error = error.__cause__
-    lines = str(error).strip().splitlines()
-    return lines[0].rstrip(".") if lines else type(error).__name__
+    return first_line(error)
 
 
 def _is_local(arguments: dict[str, Any]) -> bool:

@@ -30,7 +30,8 @@ class TokenRecycling(Drafter):
             ``merge`` (candidates of all occurrences, best ranks first), or ``accepted`` (only the root and the
             accepted nodes update their rows).
         initialisation: ``empty`` (no candidate, instead of the paper's token 0 everywhere) or ``prompt`` (the token
-            that follows in the prompt is the first candidate).
+            that follows in the prompt, at its newest occurrence, is the first candidate, also before those of
+            the prompt's logits; in a later turn the prompt is all the text so far).
         prefill_update: also learn from the logits of the prompt.
         state: ``cold`` starts every prompt anew, ``carry`` keeps what earlier prompts taught (the paper's hot
             start), ``preloaded`` starts every prompt from ``matrix``.
@@ -121,12 +122,12 @@ class TokenRecycling(Drafter):
         """Apply the state policy, then learn from the prompt as configured."""
         if self.state != "carry" and not context.continued:
             self.reset()
-        if self.initialisation == "prompt":
+        if prefill is not None and self.prefill_update:
+            self.observe(prefill)
+        if self.initialisation == "prompt":  # last: the logits replace the rows of all tokens of the prompt
             prompt = context.token_ids
             for token, following in zip(prompt[:-1].tolist(), prompt[1:].tolist(), strict=True):
                 self._put_first(token, following)
-        if prefill is not None and self.prefill_update:
-            self.observe(prefill)
 
     def propose(self, context: Context, request: Request) -> Candidates:
         """Look the frontier's tokens up."""

@@ -16,7 +16,7 @@ from specexp.config import (
     build_pair,
     build_parts,
 )
-from specexp.config.errors import first_line
+from specexp.wording import first_line
 
 if TYPE_CHECKING:
     from specexp.data import Prompt

@@ -13,6 +13,7 @@ from lightning import LightningModule
 from specexp.evaluation.decoder_arm import DecoderArm
 from specexp.evaluation.equality import compare
 from specexp.evaluation.record import PromptRecord, write_records
+from specexp.wording import type_and_line
 
 if TYPE_CHECKING:
     import torch
@@ -159,5 +160,4 @@ def decode_safely(
     try:
         return arm.decode(prompt, sample, max_new_tokens)
     except Exception as error:
-        reason = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
-        return PromptRecord(arm.name, prompt.prompt_id, prompt.category, sample, error=reason.rstrip(": "))
+        return PromptRecord(arm.name, prompt.prompt_id, prompt.category, sample, error=type_and_line(error))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from specexp.config import Config, ConfigError
 from specexp.config.check import import_object
-from specexp.config.errors import first_line
+from specexp.wording import first_line
 
 if TYPE_CHECKING:
     from lightning import Trainer

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from specexp.wording import first_line
+
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -14,6 +16,19 @@ if TYPE_CHECKING:
 PAIRS = Path(__file__).parent.parent / "pairs"
 _DTYPES = ("bfloat16", "float16", "float32")
 _HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
+
+
+class PairError(ValueError):
+    """A pair that cannot be loaded.
+
+    Args:
+        argument: of :func:`load_pair`, whose value is to blame.
+        sentence: what is wrong with it.
+    """
+
+    def __init__(self, argument: str, sentence: str) -> None:
+        super().__init__(sentence)
+        self.argument = argument
 
 
 @dataclass(frozen=True)
@@ -47,8 +62,8 @@ def load_pair(
         attn_implementation: as in `transformers.PreTrainedModel.from_pretrained`.
 
     Raises:
-        ValueError: a model cannot be loaded, a dtype is unknown, or the draft has another vocabulary than the
-            target.
+        PairError: a model cannot be loaded, a dtype is unknown, the device cannot be used, or the draft has
+            another vocabulary than the target.
 
     Example:
         >>> load_pair("stdlib").target.config.vocab_size  # doctest: +SKIP
@@ -63,6 +78,7 @@ def load_pair(
     if draft_source is not None:
         _check_source("draft", draft_source)
     target_type, draft_type = _dtype("target_dtype", target_dtype), _dtype("draft_dtype", draft_dtype)
+    _check_device(device)
     tokenizer = _tokenizer("target", target_source)
     target_model = _model("target", target_source, target_type, device, attn_implementation)
     draft_model = None
@@ -71,9 +87,10 @@ def load_pair(
         draft_model = _model("draft", draft_source, draft_type, device, attn_implementation)
         widths = target_model.config.vocab_size, draft_model.config.vocab_size
         if widths[0] != widths[1]:
-            raise ValueError(
+            raise PairError(
+                "draft",
                 f"draft {draft_source!r} gives {widths[1]} logits, but target {target_source!r} gives "
-                f"{widths[0]}; a draft must have the target's vocabulary"
+                f"{widths[0]}; a draft must have the target's vocabulary",
             )
     return ModelPair(target_model, draft_model, tokenizer, target)
 
@@ -82,12 +99,14 @@ def _check_source(role: str, source: str) -> None:
     """Refuses what is neither a folder with a model nor looks like a hub id."""
     if Path(source).is_dir():
         if not (Path(source) / "config.json").is_file():
-            raise ValueError(
-                f"{role} {source!r} is a folder without config.json; a saved Hugging Face model is expected"
+            raise PairError(
+                role,
+                f"{role} {source!r} is a folder without config.json; a saved Hugging Face model is expected",
             )
     elif not _HUB_ID.fullmatch(source):
-        raise ValueError(
-            f"{role} {source!r} is no existing folder; expected 'stdlib', a folder or a hub id (owner/name)"
+        raise PairError(
+            role,
+            f"{role} {source!r} is no existing folder; expected 'stdlib', a folder or a hub id (owner/name)",
         )
 
 
@@ -95,9 +114,18 @@ def _dtype(key: str, name: str) -> torch.dtype:
     import torch
 
     if name not in _DTYPES:
-        raise ValueError(f"{key} is {name!r}; allowed are {', '.join(_DTYPES)}")
+        raise PairError(key, f"{key} is {name!r}; allowed are {', '.join(_DTYPES)}")
     dtype: torch.dtype = getattr(torch, name)
     return dtype
+
+
+def _check_device(device: str) -> None:
+    import torch
+
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:  # torch without CUDA asserts
+        raise PairError("device", f"device {device!r} cannot be used here: {first_line(error)}") from error
 
 
 def _tokenizer(role: str, source: str) -> PreTrainedTokenizerBase:
@@ -106,8 +134,8 @@ def _tokenizer(role: str, source: str) -> PreTrainedTokenizerBase:
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
-        raise ValueError(
-            f"{role} {source!r} has no tokenizer that could be loaded: {_first_line(error)}"
+        raise PairError(
+            role, f"{role} {source!r} has no tokenizer that could be loaded: {first_line(error)}"
         ) from error
     return tokenizer
 
@@ -126,8 +154,8 @@ def _model(
             use_safetensors=True,
         )
     except (OSError, ValueError, KeyError, ImportError) as error:
-        raise ValueError(
-            f"{role} {source!r} could not be loaded as a causal model: {_first_line(error)}"
+        raise PairError(
+            role, f"{role} {source!r} could not be loaded as a causal model: {first_line(error)}"
         ) from error
     model: PreTrainedModel = loaded.to(device).eval()
     return model
@@ -142,12 +170,8 @@ def _check_vocabulary(
     wanted, given = tokenizer.get_vocab(), draft_tokenizer.get_vocab()
     if wanted != given:
         different = len(set(wanted.items()) ^ set(given.items()))
-        raise ValueError(
+        raise PairError(
+            "draft",
             f"draft {draft_source!r} has another vocabulary ({len(given)} tokens) than target {source!r} "
-            f"({len(wanted)} tokens; {different} entries differ); a draft must have the target's tokenizer"
+            f"({len(wanted)} tokens; {different} entries differ); a draft must have the target's tokenizer",
         )
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

@@ -17,7 +17,8 @@ from optuna import Study
 from optuna.trial import FrozenTrial
 from rich.console import Console
 
-from specexp.config import environment, save_resolved
+from specexp.config import save_resolved
+from specexp.environment import device_name
 from specexp.evaluation.decoder_arm import DecoderArm
 from specexp.evaluation.experiment import check_prompts
 from specexp.evaluation.hugging_face_arm import HuggingFaceArm
@@ -81,7 +82,7 @@ class Session:
             bench = LiveBench(self.composition, pair, self.composition.data(pair.tokenizer), self.folder)
             others = self._other_prompts(bench)
             # Up to here nothing was written: a mistake in models or prompts leaves nothing behind.
-            device = str(environment(self.composition.config.get("pair.device"))["device_name"])
+            device = device_name(self.composition.config.get("pair.device"))
             study = open_study(self.name, self.settings, self.folder, self._study_digest(), device)
             save_resolved(self.composition.config, self.folder, shlex.split(self.command))
             self._greet(study, resume(study, self.settings, alone=alone))

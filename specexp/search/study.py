@@ -25,6 +25,7 @@ from specexp.search.journal import JournalFile
 from specexp.search.objective import FINISHED, Bench, Objective, distinct_finished
 from specexp.search.settings import Settings
 from specexp.search.space import SpaceError
+from specexp.wording import first_line
 
 HEARTBEAT_SECONDS = 20
 GRACE_SECONDS = 90
@@ -234,8 +235,7 @@ def _storage(settings: Settings, folder: Path) -> optuna.storages.BaseStorage:
                 heartbeat_stale_trial_callback=requeue,
             )
         except Exception as error:
-            first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise StudyError(f"storage {settings.storage!r} cannot be opened: {first}") from error
+            raise StudyError(f"storage {settings.storage!r} cannot be opened: {first_line(error)}") from error
 
 
 def _check_same(study: Study, settings: Settings, workload: str, device: str) -> None:

@@ -6,6 +6,8 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from specexp.wording import type_and_line
+
 log = logging.getLogger(__name__)
 
 
@@ -34,5 +36,5 @@ class Guard:
         except Exception as error:
             self.failures[what] = self.failures.get(what, 0) + 1
             if self.failures[what] == 1:
-                reason = ": ".join([type(error).__name__, *str(error).splitlines()[:1]])
+                reason = type_and_line(error)
                 log.warning("W&B could not %s (%s); the work goes on without it", what, reason)

@@ -45,16 +45,20 @@ class TrackedRun:
         run: the run, or None where there is none (mode ``disabled``, or W&B failed to start it).
         guard: counts and reports failures.
         folder: W&B's folder of the study, for what waits to be synced.
+        unsent: takes the run's own folder if its connection is lost before all was sent.
 
     Example:
         >>> with TrackedRun(None, Guard(), Path("runs")) as run:
         ...     run.log({"speedup": 1.2})
     """
 
-    def __init__(self, run: wandb.Run | None, guard: Guard, folder: Path) -> None:
+    def __init__(
+        self, run: wandb.Run | None, guard: Guard, folder: Path, unsent: list[str] | None = None
+    ) -> None:
         self._run = run
         self._guard = guard
         self._folder = folder
+        self._unsent = unsent
         self._state: str | None = None
 
     @property
@@ -135,8 +139,13 @@ class TrackedRun:
         """Close the run; further calls do nothing."""
         run, self._run = self._run, None
         if run is not None:
+            sent = False
             with self._guard("finish a run"):
                 run.finish(exit_code=exit_code)
+                sent = True
+            if not sent and self._unsent is not None and not run.offline:
+                with self._guard("tell where a run waits to be synced"):
+                    self._unsent.append(os.path.relpath(Path(run.dir).parent))
 
     def __enter__(self) -> Self:
         return self

@@ -59,6 +59,7 @@ class Tracker:
         self.tags = tuple(tags)
         self._guard = Guard()
         self._offline_runs = 0
+        self._unsent: list[str] = []  # folders of online runs whose connection was lost
         self._url: str | None = None
 
     @property
@@ -96,7 +97,7 @@ class Tracker:
             with self._guard("start a run"):
                 run = self._start(name, job_type, config, "offline")
                 self._offline_runs += 1
-        return TrackedRun(run, self._guard, self.folder / "wandb")
+        return TrackedRun(run, self._guard, self.folder / "wandb", self._unsent)
 
     def _start(self, name: str, job_type: str, config: Mapping[str, Any] | None, mode: Mode) -> Any:
         os.environ.setdefault(
@@ -120,6 +121,7 @@ class Tracker:
             x_save_requirements=False,
             init_timeout=ONLINE_START_SECONDS,
             finish_timeout=FINISH_SECONDS,
+            finish_timeout_raises=True,  # or nobody would hear that a run still waits on the disk
         )
         wandb.setup(wandb.Settings(silent=True))  # login speaks before a run's own settings count
         return wandb.init(
@@ -139,7 +141,6 @@ class Tracker:
 
     def sync_hint(self) -> str:
         """What to type, or where to look: one line for the end of a command, empty where there is nothing."""
-        if self._offline_runs:
-            runs = f"{shlex.quote(str(self.folder / 'wandb'))}/offline-run-*"
-            return f"wandb sync {runs}"
-        return self._url or ""
+        waiting = [f"{shlex.quote(str(self.folder / 'wandb'))}/offline-run-*"] if self._offline_runs else []
+        waiting += [shlex.quote(folder) for folder in self._unsent]
+        return f"wandb sync {' '.join(waiting)}" if waiting else self._url or ""

@@ -162,6 +162,25 @@ def test_command_line(write, arguments: list[str], expected: str):
         load_config(write(TREE), arguments)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["nodes.low", "0"], r"command line: sweep\.space\.builder\.init_args\.nodes: .*nodes is 0; allowed"),
+        (["nodes.high", "9999"], r"command line: sweep\.space\.builder\.init_args\.nodes: .*nodes is 9999"),
+        (
+            ["nodes.low", "12"],
+            r"command line: sweep\.space\.builder\.init_args\.nodes: low 12 is above high 8",
+        ),
+    ],
+)
+def test_a_bound_set_on_the_command_line_is_not_blamed_on_the_file(
+    write, arguments: list[str], expected: str
+):
+    path = write(TREE + "sweep: {space: {builder.init_args.nodes: {type: int, low: 4, high: 8}}}")
+    with pytest.raises(ConfigError, match=expected):
+        load_config(path, [f"--sweep.space.builder.init_args.{arguments[0]}", *arguments[1:]])
+
+
 def test_checked_keys_and_values(composition):
     check_key(composition, "builder.init_args.nodes")
     check_value(composition, "builder.init_args.nodes", 12)

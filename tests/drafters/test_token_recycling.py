@@ -100,6 +100,17 @@ def test_initialisation_from_the_prompt_puts_the_newest_follower_first():
     assert drafter.matrix[2].tolist() == [1, NONE]
 
 
+def test_what_follows_in_the_prompt_stands_before_what_its_logits_rank():
+    drafter = drafter_with(initialisation="prompt")
+    context = Context([1, 2, 1, 5])
+    drafter.begin(
+        context, prefill_outcome(context, np.array([1, 2, 1]), logits_ranking((2, 3), (4, 5), (0, 3)))
+    )
+    assert drafter.matrix[1].tolist() == [5, 2]  # the newest follower first; the logits said 0, 3
+    assert drafter.matrix[2].tolist() == [1, 4]
+    assert (drafter.matrix[5] == NONE).all()  # nothing follows the root yet
+
+
 def test_the_prefill_updates_every_fed_token():
     drafter = drafter_with()
     assert drafter.wants_prefill_logits

@@ -7,7 +7,7 @@ import logging
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from matplotlib.figure import Figure
@@ -193,3 +193,29 @@ def test_an_unreachable_server_falls_back_to_files(tmp_path: Path, monkeypatch: 
     assert modes == ["online", "offline", "offline"]
     assert len(offline_runs(tmp_path)) == 2
     assert "offline-run-*" in tracker.sync_hint()
+
+
+def test_a_connection_lost_midway_is_part_of_the_hint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import wandb
+
+    class LostRun:
+        """An online run whose last bytes find no server."""
+
+        offline = False
+        url = "https://wandb.example/run"
+        summary: ClassVar[dict[str, Any]] = {}
+        dir = str(tmp_path / "wandb" / "run-1" / "files")
+
+        def finish(self, exit_code: int) -> None:
+            raise TimeoutError("Timed out finishing run.")
+
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    monkeypatch.setattr(wandb, "init", lambda **_: LostRun())
+    monkeypatch.chdir(tmp_path)
+    tracker = Tracker("study", tmp_path, mode="online")
+    with tracker.trial(0, {}) as run:
+        run.summary({"speedup": 1.0})
+    assert tracker.sync_hint() == "wandb sync wandb/run-1"
+    assert tracker.failures == {"finish a run": 1}

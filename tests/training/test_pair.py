@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from specexp.models.pair import PAIRS, load_pair
+from specexp.models.pair import PAIRS, PairError, load_pair
 from specexp.training.tokenizer import train_tokenizer
 
 
@@ -83,3 +83,11 @@ def test_the_embedded_pair() -> None:
     assert pair.target.config.vocab_size == pair.draft.config.vocab_size == len(pair.tokenizer) == 4096
     size = sum(file.stat().st_size for file in (PAIRS / "stdlib").rglob("*") if file.is_file())
     assert size < 40e6
+
+
+@pytest.mark.parametrize("device", ["cuda:99", "toaster"])
+def test_a_device_that_is_not_there_is_refused_in_one_sentence(target: str, device: str) -> None:
+    with pytest.raises(PairError, match=f"device '{device}' cannot be used here") as caught:
+        load_pair(target, device=device)
+    assert caught.value.argument == "device"
+    assert "\n" not in str(caught.value)

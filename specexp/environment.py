@@ -1,0 +1,94 @@
+"""What a result was made with: versions, git commit, device, threads. Importing this imports no torch."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+PACKAGES = (
+    *("specexp", "torch", "transformers", "tokenizers", "numpy", "lightning", "optuna"),
+    *("wandb", "datasets", "jsonargparse", "pydantic"),
+)
+"""Packages that results may depend on."""
+
+
+def environment(device: str = "cpu", command: list[str] | None = None) -> dict[str, Any]:
+    """Command, git commit, versions, device and time.
+
+    Args:
+        device: that models stand on.
+        command: as typed; this process's if None.
+    """
+    commit = git_commit()
+    return {
+        "command": list(sys.orig_argv if command is None else command),
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "git_commit": commit,
+        "git_dirty": None if commit is None else git_dirty(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": package_versions(),
+        "device": device,
+        "device_name": device_name(device),
+        "cpu_count": os.cpu_count(),
+        "threads": _threads(),
+    }
+
+
+def package_versions() -> dict[str, str]:
+    """Installed versions of :data:`PACKAGES`."""
+    versions = {}
+    for package in PACKAGES:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return versions
+
+
+def git_commit() -> str | None:
+    """The commit of specexp's own checkout; None outside one."""
+    return _git("rev-parse", "HEAD")
+
+
+def git_dirty() -> bool:
+    """Whether tracked files of the checkout differ from the commit."""
+    return bool(_git("status", "--porcelain", "--untracked-files=no"))
+
+
+def device_name(device: str) -> str:
+    """The model of the GPU or CPU, e.g. what seconds may be compared on."""
+    if device.startswith("cuda"):
+        import torch
+
+        if torch.cuda.is_available():
+            return torch.cuda.get_device_name(device)
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.is_file():
+        for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _git(*arguments: str) -> str | None:
+    root = Path(__file__).parents[1]
+    if not (root / ".git").exists():  # installed: a repository around it is somebody else's
+        return None
+    command = ["git", "-C", str(root), *arguments]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _threads() -> int | None:
+    """Torch's, where torch is loaded; None otherwise."""
+    torch = sys.modules.get("torch")
+    return None if torch is None else int(torch.get_num_threads())
