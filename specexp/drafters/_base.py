@@ -29,13 +29,15 @@ class Request:
     rows: NDArray[np.int64]
     k: int
 
-    def depths(self) -> NDArray[np.int64]:
-        """``[f]`` depth of each frontier row; 0 for the root."""
-        depths = np.zeros(self.rows.size, dtype=np.int64)
-        rows = self.rows
-        while (rows > 0).any():
-            depths += rows > 0
-            rows = np.maximum(self.parents[rows], 0)
+    def depths(self) -> list[int]:
+        """Depth of each of the ``f`` frontier rows; 0 for the root."""
+        parents = self.parents.tolist()  # a walk in Python: for trees of this size numpy's calls cost more
+        depths = []
+        for row in self.rows.tolist():
+            depth = 0
+            while row > 0:
+                row, depth = parents[row], depth + 1
+            depths.append(depth)
         return depths
 
     def path_tokens(self, row: int) -> tuple[int, ...]:

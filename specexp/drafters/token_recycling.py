@@ -135,11 +135,12 @@ class TokenRecycling(Drafter):
         tokens = self._matrix[frontier].astype(np.int64)  # [f, k]
         if self.coupled and context.noise_temperature > 0:
             scores = self._logits[frontier] / np.float32(context.noise_temperature)
-            for row, depth in enumerate(request.depths().tolist()):
+            for row, depth in enumerate(request.depths()):
                 noise = context.target_noise(len(context) + depth, self._matrix.shape[0])
                 scores[row] += noise[tokens[row]]
             scores[tokens == NO_CANDIDATE] = -np.inf
-            tokens = np.take_along_axis(tokens, np.argsort(-scores, axis=1, kind="stable"), axis=1)
+            order = np.argsort(-scores, axis=1, kind="stable")
+            tokens = tokens[np.arange(frontier.size)[:, np.newaxis], order]
         return Candidates(tokens[:, : request.k])
 
     def observe(self, outcome: Outcome) -> None:
