@@ -5,31 +5,37 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from specexp.config import ConfigError
+from specexp.config.annotations import PartOf, arguments_of
+from specexp.config.check import Checker
+from specexp.config.config import check_trainer
+from specexp.config.files import read_layers
 
 USAGE = """usage: python -m specexp.fit CONFIG.yaml [--key value ...]
 
-CONFIG.yaml  model and data (class_path, init_args), trainer (arguments of lightning.Trainer), work_dir,
-export_to --key value  overrides one key, for example --model.init_args.minutes 5 or --trainer.precision
-32-true
-
-The run continues from the last checkpoint in work_dir, if there is one. Weights & Biases logs offline unless
-WANDB_MODE says otherwise.
-"""
+CONFIG.yaml names model and data (class_path, init_args), trainer (arguments of lightning.Trainer), work_dir and
+export_to; --dotted.key overrides the file, e.g. --model.init_args.minutes 5 --trainer.precision 32-true.
+The run continues from the last checkpoint in work_dir, if there is one. W&B logs offline unless WANDB_MODE says
+otherwise."""
 
 
 def fit(
-    model: Any,
-    data: Any,
+    model: Annotated[Any, PartOf("lightning.LightningModule")],
+    data: Annotated[Any, PartOf("lightning.LightningDataModule")],
     *,
     work_dir: str | Path,
     trainer: dict[str, Any] | None = None,
     export_to: str | Path | None = None,
-    checkpoint_every: int = 100,
+    checkpoint_every: Annotated[int, Field(ge=1)] = 100,
     name: str = "fit",
 ) -> Any:
-    """Trains ``model`` on ``data``, continuing from ``work_dir/checkpoints/last.ckpt`` where it exists.
+    """Train ``model`` on ``data``, continuing from ``work_dir/checkpoints/last.ckpt`` where it exists.
 
     Args:
         model: a LightningModule.
@@ -75,31 +81,40 @@ def fit(
     return runner
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
-    arguments = sys.argv[1:] if arguments is None else arguments
-    if not arguments or arguments[0] in ("-h", "--help"):
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if not given or given[0] in ("-h", "--help"):
         print(USAGE)
-        return 0 if arguments else 2
-    config, *overrides = arguments
-    if not Path(config).is_file():
-        print(f"specexp.fit: no configuration file {config!r}", file=sys.stderr)
+        return 0 if given else 2
+    try:
+        values = read_fit(given[0], given[1:])
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
         return 2
-    import lightning
-    from jsonargparse import ArgumentParser
-
-    parser = ArgumentParser(prog="python -m specexp.fit", exit_on_error=True)
-    parser.add_argument("--config", action="config")
-    parser.add_subclass_arguments(lightning.LightningModule, "model", required=True)
-    parser.add_subclass_arguments(lightning.LightningDataModule, "data", required=True)
-    parser.add_function_arguments(fit, skip={"model", "data"})
-    values = parser.parse_args(["--config", config, *overrides])
-    values = parser.instantiate(values)
-    fit(values.model, values.data, **{key: values[key] for key in _FIT_KEYS})
+    fit(**values)
     return 0
 
 
-_FIT_KEYS = ("work_dir", "trainer", "export_to", "checkpoint_every", "name")
+def read_fit(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """The arguments of :func:`fit` that a file describes; its signature is the schema of the file.
+
+    Args:
+        path: YAML, read as :func:`specexp.config.load_config` reads an experiment.
+        overrides: ``--dotted.key value``, later ones win.
+
+    Raises:
+        ConfigError: a key is unknown, a value is not allowed, or model or data cannot be made.
+    """
+    layers = read_layers(path, overrides)
+    checker = Checker(lambda key: layers.source_of(key, str(path)))
+    values = checker.arguments(fit, layers.values, ())
+    check_trainer(values["trainer"] or {}, checker)
+    signature = arguments_of(fit) or {}
+    for name in ("model", "data"):
+        values[name] = checker.build(values[name], signature[name].annotation, (name,))
+    return values
+
 
 if __name__ == "__main__":
     sys.exit(main())

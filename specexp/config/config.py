@@ -10,13 +10,13 @@ from typing import Any
 
 from specexp.config.check import Checker
 from specexp.config.errors import ConfigError
-from specexp.config.files import parse_overrides, read_layers
+from specexp.config.files import read_layers
 from specexp.config.layers import Key, Layers
 from specexp.config.schema import OVERRIDES, Experiment
 from specexp.wording import did_you_mean
 
 _MISSING = object()
-_MISSING_HERE = object()
+_NOWHERE = object()
 
 
 class Config:
@@ -44,7 +44,7 @@ class Config:
         self._values["arms"] = copy.deepcopy(
             {name: arm or {} for name, arm in (given.get("arms") or {}).items()}
         )
-        self._values["trainer"] = _checked_trainer(self._values["trainer"], self.checker)
+        check_trainer(self._values["trainer"], self.checker)
 
     def source_of(self, key: Key) -> str:
         """The file that set a key, or ``command line``."""
@@ -138,7 +138,7 @@ def apply_overrides(config: Config, overrides: Mapping[str, Any], source: str = 
 
 def has_key(config: Config, dotted: str) -> bool:
     """Whether a dotted key exists with the configured classes."""
-    return config.get(dotted, _MISSING_HERE) is not _MISSING_HERE or dotted in config.keys()  # noqa: SIM118
+    return config.get(dotted, _NOWHERE) is not _NOWHERE or dotted in config.keys()  # noqa: SIM118
 
 
 def check_key(config: Config, dotted: str, source: str | None = None) -> None:
@@ -171,14 +171,6 @@ def compose_arm(config: Config, name: str, extra: Mapping[str, Any] | None = Non
     return apply_overrides(config, {**overrides, **(extra or {})}, source)
 
 
-def override_from_arguments(config: Config, arguments: Sequence[str]) -> Config:
-    """The configuration with command-line overrides."""
-    layers = config.layers.copy()
-    for dotted, value in parse_overrides(arguments):
-        layers.set(dotted, value, "command line")
-    return Config(layers, config.file)
-
-
 def _dotted(value: Any, prefix: str) -> list[str]:
     inner = (
         value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
@@ -189,7 +181,12 @@ def _dotted(value: Any, prefix: str) -> list[str]:
     return found
 
 
-def _checked_trainer(given: dict[str, Any], checker: Checker) -> dict[str, Any]:
+def check_trainer(given: Mapping[str, Any], checker: Checker) -> None:
+    """Refuse arguments that Lightning's Trainer does not take.
+
+    Raises:
+        ConfigError: with the nearest argument it does take.
+    """
     known = _trainer_arguments()
     for name in given if known is not None else ():
         if name not in (known or ()):
@@ -198,7 +195,6 @@ def _checked_trainer(given: dict[str, Any], checker: Checker) -> dict[str, Any]:
             raise ConfigError(
                 f"{checker.source_of(('trainer', name))}: unknown key {path!r} of Trainer{hint}"
             )
-    return given
 
 
 @lru_cache(maxsize=1)

@@ -122,6 +122,27 @@ def test_a_teacher_with_another_vocabulary_is_refused(whole: tuple[Path, Any]) -
         CausalLMTraining({**ARCHITECTURE, "vocab_size": 401}, max_steps=1, teacher=str(whole[0] / "export"))
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--model.init_args.minuts", "5"], "did you mean 'model.init_args.minutes'"),
+        (["--model.init_args.seed", "first"], "model.init_args.seed is 'first'; allowed is an integer"),
+        (["--model.class_path", "specexp.training.data.CodeRows"], "is no LightningModule"),
+        (["--model.init_args.minutes", "null"], "model: a training needs a budget"),
+        (["--trainer.precisoin", "32-true"], "did you mean 'trainer.precision'"),
+        (["--checkpoint_every", "0"], "an integer of at least 1"),
+        (["--work_folder", "runs"], "unknown key 'work_folder'"),
+    ],
+)
+def test_the_command_names_a_mistake_in_one_sentence(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(CONFIGS / "stdlib_target.yaml"), *arguments]) == 2
+    told = capsys.readouterr().err
+    assert words in told
+    assert told.count("\n") == 1
+
+
 def test_the_command_names_a_missing_file(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["missing.yaml"]) == 2
     assert "missing.yaml" in capsys.readouterr().err
