@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specexp.config import Config, ConfigError, load_config, save_resolved
 from specexp.evaluation.experiment import check_experiment
+from specexp.whole_file import write_whole
 
 if TYPE_CHECKING:
     from lightning import Trainer
@@ -50,6 +52,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except OSError as error:
+        print(
+            f"error: {error.filename or 'output'} cannot be written ({error.strerror or error})",
+            file=sys.stderr,
+        )
+        return 1
     return 0 if any(not record.error for record in records) else 1
 
 
@@ -63,6 +71,7 @@ def run(config: Config, pair: ModelPair | None = None) -> list[PromptRecord]:
     Raises:
         ConfigError: the file, its trainer, data, models or output folder cannot be used; nothing was decoded
             then.
+        OSError: the results cannot be written, because the disk is full.
     """
     from specexp.config import build_pair
     from specexp.evaluation.experiment import build_experiment
@@ -93,7 +102,7 @@ def load_prompts(config: Config, pair: ModelPair) -> PromptDataModule:
     try:
         check_prompts(config, data.prompts, pair)
     except PromptSetError as error:
-        raise ConfigError(f"{config.source_of(('data',))}: data: {error}") from error
+        raise ConfigError(f"{config.source_of(('data', *error.key))}: data: {error}") from error
     return data
 
 
@@ -152,13 +161,15 @@ def report(config: Config, experiment: Experiment, records: Sequence[PromptRecor
         phase_table(records),
     ]
     shown = [table for table in tables if table is not None]
-    (folder / "table.md").write_text("\n".join(table.to_markdown() for table in shown), encoding="utf-8")
-    (folder / "table.csv").write_text(long_table(records, baselines=baselines).to_csv(), encoding="utf-8")
     console = Console(width=None if sys.stdout.isatty() else 160)
     for table in shown:
-        console.print(table.to_rich())
+        console.print(table.to_rich())  # first: a full disk does not keep it from a person
+    write_whole(folder / "table.md", "\n".join(table.to_markdown() for table in shown))
+    write_whole(folder / "table.csv", long_table(records, baselines=baselines).to_csv())
     picture = draw(config, records, baselines[0])
-    picture.savefig(folder / "figure.png")
+    png = BytesIO()
+    picture.savefig(png, format="png")
+    write_whole(folder / "figure.png", png.getvalue())
     tracker = Tracker(config.get("name"), folder, **config.get("tracking"))
     with tracker.run(config.get("name"), config=config.to_dict()) as tracked:
         tracked.table("arms", table_records(shown[0]))

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -159,7 +160,13 @@ SWEEP = {"space": {"builder.init_args.length": {"type": "int", "low": 1, "high":
         ({"arms": {"a": {"generation": {"max_new_tokens": 5}}}}, [], "arms.a.generation differs"),
         ({"arms": {"a": {"data": {"max_prompts": 2}}}}, [], "arms.a.data may override shuffle_seed alone"),
         ({"sweep": SWEEP, "drafter": None, "builder": {"class_path": "Chain"}}, [], "no drafter"),
-        ({}, ["--data.prompts.init_args.path", "/nowhere/question.jsonl"], "/nowhere/question.jsonl"),
+        (
+            {},
+            ["--data.prompts.init_args.path", "/nowhere/question.jsonl"],
+            "error: command line: data: /nowhere/question.jsonl: there is no such file",
+        ),
+        ({}, ["--data.offset", "99"], "error: command line: data: offset: 99 passes over all 6 prompts"),
+        ({}, ["--data.max_prompt_tokens", "1"], "error: command line: data: prompt '0' of MTBench has"),
         ({}, ["--pair.target", "/nowhere/model"], "command line: pair.target: target '/nowhere/model'"),
         ({}, ["--pair.draft", "/nowhere/model"], "command line: pair.draft: draft '/nowhere/model'"),
         ({}, ["--pair.device", "toaster"], "command line: pair.device: device 'toaster' cannot be used"),
@@ -175,6 +182,31 @@ def test_a_mistake_is_one_sentence_and_writes_nothing(
     assert said in error
     assert len(error.splitlines()) == 1
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_full_disk_at_the_start_leaves_nothing(experiment, tmp_path, capsys, monkeypatch):
+    def full(path, content):
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr("specexp.config.resolved.write_whole", full)
+    assert main([experiment()]) == 2
+    error = capsys.readouterr().err.strip()
+    assert re.fullmatch(
+        r"error: .*tiny\.yaml: output: .*tiny cannot be written \(No space left on device\)", error
+    )
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_disk_that_fills_up_is_one_sentence(experiment, tmp_path, capsys, monkeypatch):
+    def full(path, content):
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr("specexp.run.write_whole", full)
+    assert main([experiment(), "--data.max_prompts", "1"]) == 1
+    said = capsys.readouterr()
+    assert re.fullmatch(r"error: .*table\.md cannot be written \(No space left on device\)", said.err.strip())
+    assert "Which is fastest?" in said.out
+    assert len(read_records(tmp_path / "runs" / "tiny" / "records.jsonl")) == 3
 
 
 def test_a_search_without_anything_to_run_names_the_right_command(tmp_path, experiment, capsys):

@@ -10,6 +10,7 @@ import yaml
 from specexp.config.config import Config
 from specexp.config.errors import ConfigError
 from specexp.environment import environment
+from specexp.whole_file import write_whole
 from specexp.wording import first_line
 
 
@@ -20,15 +21,18 @@ def save_resolved(config: Config, folder: str | Path, command: list[str] | None 
         ConfigError: the folder cannot be written.
     """
     target = Path(folder)
+    made = [path for path in (target, *target.parents) if not path.exists()]
     text = yaml.safe_dump(config.to_dict(), sort_keys=False, allow_unicode=True)
     record = json.dumps(environment(str(config.get("pair.device")), command), indent=2) + "\n"
     try:
         target.mkdir(parents=True, exist_ok=True)
         for name, content in (("config.yaml", text), ("environment.json", record)):
-            beside = target / f".{name}.part"
-            beside.write_text(content, encoding="utf-8")
-            beside.replace(target / name)
+            write_whole(target / name, content)
     except OSError as error:
+        for path in made:
+            if path.is_dir() and not any(path.iterdir()):
+                path.rmdir()
         raise ConfigError(
-            f"{config.source_of(('output',))}: output: {target} cannot be written ({first_line(error)})"
+            f"{config.source_of(('output',))}: output: {target} cannot be written "
+            f"({error.strerror or first_line(error)})"
         ) from error

@@ -18,7 +18,16 @@ COLUMNS = ("prompt_id", "category", "turns")
 
 
 class PromptSetError(ValueError):
-    """A prompt set cannot be read; the message is one sentence with the file and the row or key."""
+    """A prompt set cannot be read; the message is one sentence with the file and the row or key.
+
+    Args:
+        sentence: what is wrong.
+        key: of :class:`~specexp.data.Workload`'s arguments, the one that is to blame.
+    """
+
+    def __init__(self, sentence: str, key: tuple[str, ...] = ("prompts", "init_args", "path")) -> None:
+        super().__init__(sentence)
+        self.key = key
 
 
 class PromptSet(ABC):

@@ -76,7 +76,8 @@ class Workload:
         if self.offset >= len(rows):
             raise PromptSetError(
                 f"offset: {self.offset} passes over all {len(rows)} prompts of {self._name}; "
-                f"it can be at most {len(rows) - 1}."
+                f"it can be at most {len(rows) - 1}.",
+                ("offset",),
             )
         rows = rows.add_column("index", list(range(len(rows))))
         if self.shuffle_seed is not None:
@@ -112,7 +113,8 @@ class Workload:
         if self.too_long == "refuse":
             raise PromptSetError(
                 f"prompt {prompt_id!r} of {self._name} has {len(ids)} tokens, more than max_prompt_tokens: "
-                f"{limit}; raise it, or set too_long: truncate."
+                f"{limit}; raise it, or set too_long: truncate.",
+                ("max_prompt_tokens",),
             )
         # Models trained with a BOS token answer badly without it.
         kept = ids[:1] if ids[0] == tokenizer.bos_token_id and limit > 1 else []

@@ -1,0 +1,24 @@
+"""Files that are there whole or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write a file beside its place, and then put it there; a full disk leaves what was there before.
+
+    Args:
+        path: of the file; its folder exists.
+        content: text, as UTF-8, or bytes.
+
+    Raises:
+        OSError: it cannot be written; its ``filename`` is ``path``.
+    """
+    beside = path.with_name(f".{path.name}.part")
+    try:
+        beside.write_bytes(content.encode() if isinstance(content, str) else content)
+        beside.replace(path)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, str(path)) from error
