@@ -1,13 +1,23 @@
-"""Which parts go together: checked when they are composed, never in the middle of a run."""
+"""The four parts of a decoder, and which go together: checked when composed, never in the middle of a run."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from specexp.builders import TreeBuilder
+    from specexp.controllers import Controller
     from specexp.drafters import Drafter
     from specexp.verifiers import Verifier
+
+
+class Parts(NamedTuple):
+    """What :class:`specexp.Decoder` takes after the target: ``Decoder(target, *parts)``."""
+
+    drafter: Drafter | None
+    builder: TreeBuilder | None
+    verifier: Verifier | None = None
+    controller: Controller | None = None
 
 
 def check_composition(

@@ -23,7 +23,8 @@ import torch
 from transformers import LogitsProcessorList, PreTrainedModel, StoppingCriteriaList
 from transformers.generation import EosTokenCriteria, GenerationConfig, MaxLengthCriteria
 
-from specexp.artifacts import Artifact, Parts
+from specexp.artifacts import Artifact
+from specexp.composition import Parts
 from specexp.context import Context
 from specexp.decoder import Decoder, OutcomeObserver
 from specexp.models.language_model import LanguageModel
@@ -102,7 +103,7 @@ def custom_generate(artifact_or_parts: Artifact | Iterable[Any], seed: int | Non
             sample=bool(generation_config.do_sample),
             temperature=generation_config.temperature or 1.0,
         )
-        decoder = Decoder(served, parts.drafter, parts.builder, verifier, parts.controller)
+        decoder = Decoder(served, *parts._replace(verifier=verifier))
         try:
             new_tokens = decoder.generate(
                 input_ids,

@@ -8,9 +8,9 @@ imports neither torch nor transformers.
 from specexp.artifacts.artifact import Artifact
 from specexp.artifacts.error import ArtifactError
 from specexp.artifacts.fingerprint import Fingerprint, fingerprint
-from specexp.artifacts.parts import Parts
 from specexp.artifacts.store import load_adjacency_matrix, load_artifact, load_rank_paths, save_artifact
 from specexp.artifacts.versions import set_alias
+from specexp.composition import Parts
 
 __all__ = [
     "Artifact",

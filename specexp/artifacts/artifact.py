@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from specexp.artifacts.error import ArtifactError
 from specexp.artifacts.fingerprint import Fingerprint, fingerprint, first_difference
 from specexp.artifacts.manifest import Manifest
-from specexp.artifacts.parts import PARTS, Parts, check_parts, instantiate
+from specexp.artifacts.parts import PARTS, check_parts, instantiate
+from specexp.composition import Parts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

@@ -2,38 +2,18 @@
 
 from __future__ import annotations
 
-import re
-import warnings
 from collections.abc import Mapping
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 from specexp.artifacts.error import ArtifactError
-from specexp.wording import did_you_mean
-
-if TYPE_CHECKING:
-    from specexp.builders import TreeBuilder
-    from specexp.controllers import Controller
-    from specexp.drafters import Drafter
-    from specexp.verifiers import Verifier
+from specexp.config import ConfigError
+from specexp.config.annotations import arguments_of
+from specexp.config.check import Checker
+from specexp.config.layers import PARTS as FAMILIES
+from specexp.config.schema import Experiment
+from specexp.wording import did_you_mean, type_and_line
 
 PARTS = "parts.json"
-FAMILIES = {
-    "drafter": "Drafter",
-    "builder": "TreeBuilder",
-    "verifier": "Verifier",
-    "controller": "Controller",
-}
-"""Families of parts and the class every member derives from; ``specexp.<family>s`` holds it."""
-
-
-class Parts(NamedTuple):
-    """What :class:`specexp.Decoder` takes after the target: ``Decoder(target, *parts)``."""
-
-    drafter: Drafter | None
-    builder: TreeBuilder | None
-    verifier: Verifier | None = None
-    controller: Controller | None = None
 
 
 def check_parts(content: Any, where: str) -> dict[str, Any]:
@@ -73,27 +53,11 @@ def instantiate(family: str, spec: Mapping[str, Any], where: str) -> Any:
     Raises:
         ArtifactError: the class does not exist, is of another family, or refuses its arguments.
     """
-    from jsonargparse import ArgumentParser
-
-    home = import_module(f"specexp.{family}s")
-    parser = ArgumentParser(exit_on_error=False)
+    checker = Checker(lambda key: where)
+    annotation = (arguments_of(Experiment) or {})[family].annotation
     try:
-        parser.add_subclass_arguments(getattr(home, FAMILIES[family]), family)
-        with warnings.catch_warnings(action="ignore"):  # what jsonargparse thinks of a path it then refuses
-            return parser.instantiate(parser.parse_object({family: dict(spec)}))[family]
-    except (Exception, SystemExit) as error:
-        short = spec["class_path"].rpartition(".")[2]
-        known = [name for name in vars(home) if name in getattr(home, "__all__", ())]
-        hint = "" if short in known else did_you_mean(short, known)
-        raise ArtifactError(
-            f"{where}: {family} {spec['class_path']!r} cannot be made ({_reason(error)}){hint}"
-        ) from error
-
-
-def _reason(error: BaseException) -> str:
-    """The one telling line of jsonargparse's tree of reasons, led by the keys down to it."""
-    text = str(error).partition("Errors:\n")[2] or str(error)
-    lines = [line.strip(" -") for line in text.partition("- Expected a <class 'NoneType'>")[0].splitlines()]
-    told = [line for line in lines if line and not line.startswith(("For further information", "Parser key"))]
-    keys = re.findall(r'Parser key "(\w+)"', text)
-    return ": ".join([*keys, (told or [type(error).__name__])[-1].split(" [type=")[0]])
+        return checker.build(checker.value(spec, annotation, (family,)), annotation, (family,))
+    except ConfigError as error:
+        raise ArtifactError(str(error)) from error
+    except (Exception, SystemExit) as error:  # of a module that is imported, or a constructor
+        raise ArtifactError(f"{where}: {family} cannot be made ({type_and_line(error)})") from error

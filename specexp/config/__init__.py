@@ -2,12 +2,12 @@
 
 from specexp.config.composed import (
     ComposedArm,
-    Parts,
     arms_of,
     build_data,
     build_generation,
     build_pair,
     build_parts,
+    build_verifier,
     build_workload,
     check_parts,
 )
@@ -21,13 +21,13 @@ __all__ = [
     "Config",
     "ConfigError",
     "Generation",
-    "Parts",
     "apply_overrides",
     "arms_of",
     "build_data",
     "build_generation",
     "build_pair",
     "build_parts",
+    "build_verifier",
     "build_workload",
     "check_key",
     "check_parts",

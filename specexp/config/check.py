@@ -157,7 +157,7 @@ class Checker:
             return family[name]
         try:
             found = import_object(name)
-        except (ImportError, AttributeError, ValueError) as error:
+        except Exception as error:  # a module that is imported may raise anything
             hint = did_you_mean(name.rpartition(".")[2], family)
             hint = hint if hint.startswith("; did") else ""
             raise self.error(key, f": {name!r} cannot be imported ({first_line(error)}){hint}") from error

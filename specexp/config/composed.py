@@ -9,36 +9,25 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from specexp.composition import Parts, check_composition
 from specexp.config.annotations import arguments_of
 from specexp.config.config import Config, apply_overrides, check_key, compose_arm, has_key
 from specexp.config.errors import ConfigError
+from specexp.config.layers import PARTS
 from specexp.config.schema import OVERRIDES, REFERENCE_KEYS, SPACE_ENTRIES, Experiment, Generation
 from specexp.wording import did_you_mean, first_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from specexp.builders import TreeBuilder
-    from specexp.controllers import Controller
     from specexp.data import Workload
     from specexp.data.prompts import PromptDataModule
-    from specexp.drafters import Drafter
     from specexp.models.pair import ModelPair
     from specexp.verifiers import Verifier
 
 _FIELDS = arguments_of(Experiment) or {}
 _REFERENCE = ("num_assistant_tokens", "assistant_confidence_threshold", "prompt_lookup_num_tokens",
               "max_matching_ngram_size")  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Parts:
-    """The four parts of a composition; drafter and builder are None for plain decoding."""
-
-    drafter: Drafter | None
-    builder: TreeBuilder | None
-    verifier: Verifier
-    controller: Controller
 
 
 @dataclass(frozen=True)
@@ -59,7 +48,13 @@ def build_parts(config: Config) -> Parts:
         ConfigError: a constructor refuses its arguments, or the parts do not go together.
     """
     check_parts(config)
-    return Parts(**{name: _build(config, name) for name in ("drafter", "builder", "verifier", "controller")})
+    return Parts(**{name: _build(config, name) for name in PARTS})
+
+
+def build_verifier(config: Config) -> Verifier:
+    """A new verifier alone: what plain decoding shares with every arm."""
+    verifier: Verifier = _build(config, "verifier")
+    return verifier
 
 
 def build_pair(config: Config) -> ModelPair:
@@ -118,8 +113,6 @@ def arms_of(config: Config) -> list[ComposedArm]:
 
 def check_parts(config: Config) -> None:
     """Refuse a drafter and a builder that do not go together; builds both, without torch for our own."""
-    from specexp.composition import check_composition
-
     drafter, builder = _build(config, "drafter"), _build(config, "builder")
     try:
         check_composition(drafter, builder)

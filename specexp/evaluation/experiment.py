@@ -15,6 +15,7 @@ from specexp.config import (
     build_generation,
     build_pair,
     build_parts,
+    build_verifier,
 )
 from specexp.wording import first_line
 
@@ -109,7 +110,7 @@ def _build(config: Config, composed: Sequence[ComposedArm], pair: ModelPair) -> 
 
     generation = build_generation(config)
     model = LanguageModel(pair.target)  # one cache and one self-check for all arms of the engine
-    verifier = build_parts(config).verifier
+    verifier = build_verifier(config)
     arms: list[Arm] = [DecoderArm(ENGINE, Decoder(model, verifier=verifier), pair.tokenizer, generation)]
     baselines = list(config.get("baselines"))
     if "hf-eager" in baselines:
@@ -130,8 +131,7 @@ def _build(config: Config, composed: Sequence[ComposedArm], pair: ModelPair) -> 
                 )
             )
             continue
-        parts = build_parts(arm.config)
-        decoder = Decoder(model, parts.drafter, parts.builder, parts.verifier, parts.controller)
+        decoder = Decoder(model, *build_parts(arm.config))
         arms.append(DecoderArm(arm.title, decoder, pair.tokenizer, generation))
         if arm.config.get("data.shuffle_seed") != config.get("data.shuffle_seed"):
             seeds[arm.title] = arm.config.get("data.shuffle_seed")

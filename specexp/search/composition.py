@@ -6,14 +6,24 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specexp.config import Config, ConfigError, apply_overrides, build_data, build_pair, build_parts, has_key
+from specexp.config import (
+    Config,
+    ConfigError,
+    Generation,
+    apply_overrides,
+    build_data,
+    build_generation,
+    build_pair,
+    build_parts,
+    build_verifier,
+    has_key,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from specexp.data.prompts import PromptDataModule
     from specexp.decoder import Decoder
-    from specexp.evaluation.arm import Generation
     from specexp.models.language_model import LanguageModel
     from specexp.models.pair import ModelPair
     from specexp.verifiers import Verifier
@@ -61,7 +71,7 @@ class Composition:
         config = self.with_overrides(overrides)
         return {section: config.get(section) for section in VARIED}
 
-    def decoder(self, overrides: Mapping[str, Any], model: LanguageModel, pair: ModelPair) -> Decoder:
+    def decoder(self, overrides: Mapping[str, Any], model: LanguageModel) -> Decoder:
         """A new decoder of a candidate, in its initial state.
 
         Raises:
@@ -69,18 +79,15 @@ class Composition:
         """
         from specexp.decoder import Decoder
 
-        parts = build_parts(self.with_overrides(overrides))
-        return Decoder(model, parts.drafter, parts.builder, parts.verifier, parts.controller)
+        return Decoder(model, *build_parts(self.with_overrides(overrides)))
 
     def verifier(self) -> Verifier:
         """A new verifier: the same for all candidates."""
-        return build_parts(apply_overrides(self.config, {"drafter": None, "builder": None}, "sweep")).verifier
+        return build_verifier(self.config)
 
     def generation(self) -> Generation:
         """How much is generated."""
-        from specexp.evaluation.arm import Generation
-
-        return Generation(**self.config.get("generation"))
+        return build_generation(self.config)
 
     def load_pair(self) -> ModelPair:
         """Load the models.

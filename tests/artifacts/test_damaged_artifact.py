@@ -124,10 +124,10 @@ def test_a_folder_that_is_not_there_names_what_is(tree: Artifact) -> None:
         ({"class_path": "TokenRecyclin"}, "did you mean 'TokenRecycling'"),
         (
             {"class_path": "specexp.drafters.TokenRecycling", "init_args": {"k": 0}},
-            "greater than or equal to 1",
+            "an integer of at least 1",
         ),
         ({"class_path": "TokenRecycling", "init_args": {"width": 3}}, "width"),
-        ({"class_path": "subprocess.Popen", "init_args": {"args": ["true"]}}, "subclass of Drafter"),
+        ({"class_path": "subprocess.Popen", "init_args": {"args": ["true"]}}, "is no Drafter"),
         ({"class_path": "PromptLookup", "init_args": {"max_ngram": 1, "min_ngram": 3}}, "above max_ngram"),
     ],
 )
@@ -138,7 +138,8 @@ def test_a_part_that_cannot_be_made(tree: Artifact, edit: Edit, spec: dict[str, 
 
     with pytest.raises(ArtifactError, match=message) as caught:
         _ = load_artifact(tree.folder).parts
-    assert "parts.json: drafter" in str(caught.value)
+    assert "parts.json: " in str(caught.value)
+    assert "drafter" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
