@@ -209,8 +209,11 @@ class Checker:
             inside = key[:-1] if key[-1:] == ("init_args",) else key
             argument = getattr(error, "argument", None)
             if argument in known:  # whoever refuses may say which value it is about
-                inside = (*key, argument)
-            raise self.error(inside, f": {first_line(error)}") from error
+                raise self.error((*key, argument), f": {first_line(error)}") from error
+            # Otherwise it may be any of them, and each file that set one is named.
+            sources = dict.fromkeys(self.source_of((*key, name)) for name in arguments)
+            where = ", ".join(sources or [self.source_of(inside)])
+            raise ConfigError(f"{where}: {'.'.join(inside)}: {first_line(error)}") from error
 
 
 def import_object(dotted: str) -> Any:

@@ -181,6 +181,14 @@ def test_a_bound_set_on_the_command_line_is_not_blamed_on_the_file(
         load_config(path, [f"--sweep.space.builder.init_args.{arguments[0]}", *arguments[1:]])
 
 
+def test_what_a_constructor_refuses_names_all_that_set_its_arguments(write):
+    text = TREE.replace("TokenRecycling", "{class_path: TokenRecycling, init_args: {k: 8}}")
+    with pytest.raises(
+        ConfigError, match=r"^.*mine\.yaml, command line: drafter: .*'preloaded' needs a matrix"
+    ):
+        load_config(write(text), ["--drafter.init_args.state", "preloaded"])
+
+
 def test_checked_keys_and_values(composition):
     check_key(composition, "builder.init_args.nodes")
     check_value(composition, "builder.init_args.nodes", 12)
