@@ -8,6 +8,7 @@ from pathlib import Path
 
 from specexp.outcome import Outcome
 from specexp.tree import RankPath
+from specexp.whole_file import write_whole
 
 
 class HitCounter:
@@ -34,4 +35,4 @@ class HitCounter:
     def save(self, path: str | Path) -> None:
         """Write the hits as JSON, rank paths as ``"0,2,1"``."""
         text = {",".join(map(str, rank_path)): count for rank_path, count in self.hits.most_common()}
-        Path(path).write_text(json.dumps(text, indent=0) + "\n", encoding="utf-8")
+        write_whole(Path(path), json.dumps(text, indent=0) + "\n")

@@ -89,6 +89,8 @@ def read_hits(path: str | Path) -> dict[RankPath, int]:
         raw = json.loads(Path(path).read_text(encoding="utf-8"))
         return {tuple(int(rank) for rank in key.split(",")): int(count) for key, count in raw.items()}
     except (OSError, ValueError, AttributeError, TypeError) as error:
+        if isinstance(error, OSError):
+            raise ValueError(f"hits: {path} cannot be read ({error.strerror or error})") from error
         raise ValueError(f'hits: {path} is no JSON object such as {{"0": 12, "0,1": 3}} ({error})') from error
 
 

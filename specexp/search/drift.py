@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 
+from specexp.whole_file import write_whole
+
 WINDOW = 3
 """Interleaved AR runs that say how fast the machine is now; their median, so that one disturbed run does
 not.
@@ -53,12 +55,8 @@ class Reference:
         """Keep the seconds for a resumed study; ``digest`` says of which target, prompts and sampling they
         are.
         """
-        unfinished = path.with_suffix(".part")
-        unfinished.write_text(
-            json.dumps({"digest": digest, "seconds_per_token": self.seconds_per_token}, indent=1),
-            encoding="utf-8",
-        )
-        unfinished.replace(path)
+        kept = {"digest": digest, "seconds_per_token": self.seconds_per_token}
+        write_whole(path, json.dumps(kept, indent=1))
 
     @classmethod
     def load(cls, path: Path, digest: str) -> Reference | None:

@@ -145,9 +145,7 @@ def record_hits(
         for sample in range(bench.generation.samples):
             arm.conversation(prompt, sample, observers=[counter.observe])
         bench.tick()
-    unfinished = path.with_suffix(".part")
-    counter.save(unfinished)
-    unfinished.replace(path)
+    counter.save(path)
 
 
 def metrics_of(records: Sequence[PromptRecord]) -> dict[str, float]:

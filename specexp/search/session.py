@@ -36,6 +36,7 @@ from specexp.search.settings import Settings
 from specexp.search.study import StudyError, digest_of, open_study, others_running, resume, run_study
 from specexp.search.trial_table import name_of_trial, state_of, trial_row, write_trials
 from specexp.tracking import Tracker
+from specexp.whole_file import write_whole
 
 if TYPE_CHECKING:
     from specexp.data.prompts import PromptDataModule
@@ -202,8 +203,8 @@ class Session:
         for sentence in said:
             self.console.print(sentence, highlight=False)
         text = shown.to_markdown() + "\n" + "\n".join(f"{sentence}  " for sentence in said) + "\n"
-        (self.folder / "confirm.md").write_text(text, encoding="utf-8")
-        (self.folder / "confirm.csv").write_text(shown.to_csv(), encoding="utf-8")
+        write_whole(self.folder / "confirm.md", text)
+        write_whole(self.folder / "confirm.csv", shown.to_csv())
         winner = confirmed[0]
         picture = draw_winner(winner, bench, data.prompts, self.folder / "tree.png")
         artifact = export_winner(self, winner, bench.pair)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from optuna import Study
 from optuna.trial import FrozenTrial
+
+from specexp.whole_file import write_whole
 
 
 def state_of(trial: FrozenTrial) -> str:
@@ -51,12 +54,11 @@ def write_trials(study: Study, objectives: Sequence[str], path: Path) -> None:
     """Write ``trials.csv``: one row a trial, a column for everything any trial has."""
     rows = [trial_row(trial, objectives) for trial in study.get_trials(deepcopy=False)]
     columns = dict.fromkeys(key for row in rows for key in row)
-    unfinished = path.with_suffix(".part")
-    with unfinished.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(columns))
-        writer.writeheader()
-        writer.writerows(rows)
-    unfinished.replace(path)
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, list(columns))
+    writer.writeheader()
+    writer.writerows(rows)
+    write_whole(path, text.getvalue())
 
 
 def _column(objective: str) -> str:
