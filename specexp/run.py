@@ -172,18 +172,12 @@ def report(config: Config, experiment: Experiment, records: Sequence[PromptRecor
     write_whole(folder / "figure.png", png.getvalue())
     tracker = Tracker(config.get("name"), folder, **config.get("tracking"))
     with tracker.run(config.get("name"), config=config.to_dict()) as tracked:
-        tracked.table("arms", table_records(shown[0]))
+        tracked.table("arms", shown[0].records())
         tracked.picture("figure", picture)
         tracked.summary(summary_of(records, baselines[0]))
     console.print(f"Results in {folder}")
     if tracker.sync_hint():
         console.print(f"W&B: {tracker.sync_hint()}")
-
-
-def table_records(table: Table) -> list[dict[str, str]]:
-    """A table's rows as mappings, as a person reads them."""
-    titles = [column.title for column in table.columns]
-    return [dict(zip(titles, row, strict=True)) for row in table.shown()]
 
 
 def summary_of(records: Sequence[PromptRecord], baseline: str) -> dict[str, float]:

@@ -88,6 +88,11 @@ class Table:
             [column.show(cell) for column, cell in zip(self.columns, row, strict=True)] for row in self.rows
         ]
 
+    def records(self) -> list[dict[str, str]]:
+        """Rows as mappings from heading to text."""
+        titles = [column.title for column in self.columns]
+        return [dict(zip(titles, row, strict=True)) for row in self.shown()]
+
     def to_rich(self) -> rich.table.Table:
         """For the terminal."""
         from rich.markup import escape

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Any
 
 from specexp.search.space import Space, SpaceError
+from specexp.wording import did_you_mean
 
 OBJECTIVES = {
     "speedup": "maximize",
@@ -214,6 +214,4 @@ def _positive(where: str, value: Any) -> int:
 def _check_keys(where: str, given: Mapping[str, Any], allowed: set[str]) -> None:
     for key in given:
         if key not in allowed:
-            match = get_close_matches(str(key), sorted(allowed), n=1)
-            hint = f" (did you mean {match[0]!r}?)" if match else ""
-            raise SpaceError(f"{where}: unknown key {key!r}{hint}; allowed are {', '.join(sorted(allowed))}")
+            raise SpaceError(f"{where}: unknown key {key!r}{did_you_mean(key, allowed)}")

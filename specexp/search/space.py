@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
+
+from specexp.wording import did_you_mean
 
 if TYPE_CHECKING:
     from optuna.trial import Trial
@@ -150,13 +151,10 @@ def _parameter(key: str, entry: Any) -> Parameter:
         )
     kind = entry.get("type")
     if kind not in _KEYS:
-        raise SpaceError(f"{where}: type is {kind!r}{_nearest(kind, _KEYS)}; allowed are {', '.join(_KEYS)}")
+        raise SpaceError(f"{where}: type is {kind!r}{did_you_mean(kind, _KEYS)}")
     for given in entry:
         if given != "type" and given not in _KEYS[kind]:
-            raise SpaceError(
-                f"{where}: unknown key {given!r}{_nearest(given, _KEYS[kind])}; "
-                f"{kind} takes {', '.join(sorted(_KEYS[kind]))}"
-            )
+            raise SpaceError(f"{where}: unknown key {given!r} of {kind}{did_you_mean(given, _KEYS[kind])}")
     if kind == "categorical":
         return Parameter(key, kind, choices=_choices(where, entry.get("choices")))
     return _number(where, key, kind, entry)
@@ -213,8 +211,3 @@ def _flatten(overrides: Mapping[str, Any], keys: set[str], prefix: str = "") -> 
         else:
             flat[key] = value
     return flat
-
-
-def _nearest(given: object, allowed: Any) -> str:
-    match = get_close_matches(str(given), [str(name) for name in allowed], n=1)
-    return f" (did you mean {match[0]!r}?)" if match else ""
