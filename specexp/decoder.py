@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from collections.abc import Sequence as Tokens
-from dataclasses import dataclass
 from time import perf_counter
 
 import numpy as np
@@ -16,70 +15,13 @@ from specexp.composition import check_composition
 from specexp.context import Context
 from specexp.controllers import Controller, Fixed
 from specexp.drafters import Drafter
+from specexp.generation_result import GenerationResult
 from specexp.models.language_model import LanguageModel
 from specexp.outcome import Outcome, prefill_outcome
-from specexp.sequence import Counts, FinishReason, Sequence, Strategy
+from specexp.sequence import Sequence, Strategy
 from specexp.verifiers import Greedy, Verifier
 
 OutcomeObserver = Callable[[Outcome], None]
-
-
-@dataclass(frozen=True)
-class GenerationResult:
-    """What one call of :meth:`Decoder.generate` gave.
-
-    Attributes:
-        token_ids: the new tokens; EOS, where it came, is the last.
-        finish_reason: ``eos``, ``length`` (``max_new_tokens``) or ``context`` (the model's limit).
-        counts: steps, drafts, passes, seconds by phase.
-        prefill_seconds: time before the first step.
-        decode_seconds: time of all steps: the sum of the phases.
-    """
-
-    token_ids: list[int]
-    finish_reason: FinishReason
-    counts: Counts
-    prefill_seconds: float
-
-    @property
-    def decode_seconds(self) -> float:
-        """Time of all steps, prefill apart."""
-        return sum(self.counts.seconds.values())
-
-    @property
-    def tokens_per_step(self) -> float:
-        """New tokens per target pass; accepted drafts per step plus one, but for a cut last step."""
-        return len(self.token_ids) / self.counts.steps
-
-    @property
-    def steps(self) -> int:
-        """Target passes, the prefill not counted."""
-        return self.counts.steps
-
-    @property
-    def accepted_drafts(self) -> int:
-        """Drafted tokens that became output."""
-        return self.counts.accepted_drafts
-
-    @property
-    def draft_passes(self) -> int:
-        """Forward passes of a draft model."""
-        return self.counts.draft_passes
-
-    @property
-    def drafted_nodes(self) -> int:
-        """Nodes fed to the target."""
-        return self.counts.drafted_nodes
-
-    @property
-    def useful_tokens(self) -> int | None:
-        """Position-wise matches, also beyond the first mismatch; None unless asked for."""
-        return self.counts.useful_tokens
-
-    @property
-    def seconds(self) -> dict[str, float]:
-        """Time by phase, and ``prefill``."""
-        return {"prefill": self.prefill_seconds, **self.counts.seconds}
 
 
 class Decoder:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from specexp.decoder import GenerationResult
 from specexp.evaluation.arm import Arm, Generation, describe, eos_of, sequence_name, turns
 from specexp.evaluation.record import PromptRecord
+from specexp.generation_result import GenerationResult
 from specexp.sequence import PHASES
 from specexp.verifiers import DeterministicVerifier
 

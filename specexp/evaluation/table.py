@@ -88,10 +88,11 @@ class Table:
             [column.show(cell) for column, cell in zip(self.columns, row, strict=True)] for row in self.rows
         ]
 
-    def records(self) -> list[dict[str, str]]:
-        """Rows as mappings from heading to text."""
+    def records(self) -> list[dict[str, str | float | int | None]]:
+        """Rows as mappings from heading to cell: numbers unrounded, speedups as text."""
         titles = [column.title for column in self.columns]
-        return [dict(zip(titles, row, strict=True)) for row in self.shown()]
+        cells = [[str(cell) if isinstance(cell, Speedup) else cell for cell in row] for row in self.rows]
+        return [dict(zip(titles, row, strict=True)) for row in cells]
 
     def to_rich(self) -> rich.table.Table:
         """For the terminal."""

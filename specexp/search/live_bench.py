@@ -14,6 +14,7 @@ from specexp.decoder import Decoder
 from specexp.evaluation.arm import Generation
 from specexp.evaluation.decoder_arm import DecoderArm
 from specexp.evaluation.record import PromptRecord, write_records
+from specexp.evaluation.statistics import summarise
 from specexp.evaluation.trainer import build_trainer
 from specexp.hits import HitCounter
 from specexp.models.language_model import LanguageModel
@@ -149,16 +150,15 @@ def record_hits(
 
 
 def metrics_of(records: Sequence[PromptRecord]) -> dict[str, float]:
-    """Means per target pass and decode speed, over all tokens of the records."""
-    steps = sum(record.steps for record in records)
-    seconds = sum(record.decode_seconds for record in records)
+    """Means per target pass and decode speed, over all tokens of one arm's records."""
+    summary = summarise(records, records[0].arm)
     phases = {phase: sum(record.seconds[phase] for record in records) for phase in records[0].seconds}
     return {
-        "tokens_per_step": sum(record.new_tokens for record in records) / steps,
-        "drafted_nodes": sum(record.drafted_nodes for record in records) / steps,
-        "draft_passes": sum(record.draft_passes for record in records) / steps,
-        "tokens_per_second": sum(record.decode_tokens for record in records) / seconds,
-        "decode_seconds": seconds,
+        "tokens_per_step": summary.tokens_per_step,
+        "drafted_nodes": summary.nodes_per_step,
+        "draft_passes": summary.draft_passes_per_step,
+        "tokens_per_second": summary.tokens_per_second,
+        "decode_seconds": sum(record.decode_seconds for record in records),
         **{f"seconds/{phase}": spent for phase, spent in phases.items()},
     }
 

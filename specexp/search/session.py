@@ -23,6 +23,7 @@ from specexp.evaluation.decoder_arm import DecoderArm
 from specexp.evaluation.experiment import check_prompts
 from specexp.evaluation.hugging_face_arm import HuggingFaceArm
 from specexp.evaluation.record import PromptRecord
+from specexp.evaluation.table import Table
 from specexp.evaluation.trainer import quiet_libraries
 from specexp.search.composition import Composition
 from specexp.search.confirm import Confirmed, confirm, select, sentences, table
@@ -248,14 +249,13 @@ class Session:
         candidate = bench.prepare(trial.user_attrs["attributes"]["resolved"])
         return bench.arm(name_of_trial(trial), candidate.parts)
 
-    def _track_study(self, study: Study, shown: Any, picture: Path | None, artifact: Path | None) -> None:
+    def _track_study(self, study: Study, shown: Table, picture: Path | None, artifact: Path | None) -> None:
         rows = [
             trial_row(trial, list(self.settings.objectives)) for trial in study.get_trials(deepcopy=False)
         ]
         with self.tracker.study(config=self.composition.to_dict()) as run:
             run.table("trials", [{**row, **_speedup(row)} for row in rows])
-            titles = [column.title for column in shown.columns]
-            run.table("confirm", [dict(zip(titles, row, strict=True)) for row in shown.rows])
+            run.table("confirm", shown.records())
             for path in [picture, *sorted((self.folder / "plots").glob("*.png"))]:
                 if path is not None:
                     run.picture(path.stem, path)
