@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from specexp.verifiers import Verifier
 
 _FIELDS = arguments_of(Experiment) or {}
+HITS = "hits.json"
+"""What a study's recording is called in its folder."""
+
 _REFERENCE = ("num_assistant_tokens", "assistant_confidence_threshold", "prompt_lookup_num_tokens",
               "max_matching_ngram_size")  # fmt: skip
 
@@ -184,7 +187,9 @@ def check_sweep(config: Config) -> None:
                     apply_overrides(context, {key: value}, source)
     for number, overrides in enumerate(sweep["enqueue"]):
         source = f"{config.source_of(('sweep', 'enqueue'))}: sweep.enqueue.{number}"
-        known_overrides = {key: _with_hits(value, sweep) for key, value in overrides.items() if key != "name"}
+        known_overrides = {
+            key: _with_recorded_hits(value, sweep) for key, value in overrides.items() if key != "name"
+        }
         composed = apply_overrides(config, known_overrides, source)
         if not _awaits_hits(composed, sweep):
             check_parts(composed)
@@ -235,18 +240,25 @@ def check_space_entry(config: Config, key: str, entry: Mapping[str, Any]) -> Non
 
 def _try(config: Config, key: str, choice: Any, sweep: Mapping[str, Any]) -> Config:
     source = f"{config.source_of(('sweep', 'space', key))}: sweep.space.{key}"
-    return apply_overrides(config, {key: _with_hits(choice, sweep)}, source)
+    return apply_overrides(config, {key: _with_recorded_hits(choice, sweep)}, source)
 
 
-def _with_hits(value: Any, sweep: Mapping[str, Any]) -> Any:
-    """A fitted tree gets the hits that the study records first."""
-    if (
-        isinstance(value, Mapping)
-        and sweep["record_hits"]
-        and str(value.get("class_path")).endswith("FittedTree")
-    ):
-        return {**value, "init_args": {"hits": "hits.json", **(value.get("init_args") or {})}}
-    return value
+def with_hits(value: Any, hits: str) -> Any:
+    """A fitted tree that names no hits, or the study's by their bare name, gets ``hits``.
+
+    Args:
+        value: of a builder; anything else stays as it is.
+        hits: file that the study records first.
+    """
+    if not isinstance(value, Mapping) or str(value.get("class_path")).rpartition(".")[2] != "FittedTree":
+        return value
+    arguments = value.get("init_args") or {}
+    named = arguments.get("hits", HITS)
+    return {**value, "init_args": {**arguments, "hits": hits if named == HITS else named}}
+
+
+def _with_recorded_hits(value: Any, sweep: Mapping[str, Any]) -> Any:
+    return with_hits(value, HITS) if sweep["record_hits"] else value
 
 
 def _awaits_hits(config: Config, sweep: Mapping[str, Any]) -> bool:

@@ -18,6 +18,7 @@ from specexp.config import (
     build_verifier,
     has_key,
 )
+from specexp.config.composed import HITS, with_hits
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
 VARIED = ("drafter", "builder", "controller")
 SHARED = ("pair", "data", "verifier", "generation")
-HITS = "hits.json"
 
 
 class Composition:
@@ -62,7 +62,8 @@ class Composition:
             ConfigError: a value is not allowed.
         """
         filled = {
-            key: self._with_hits(value) if key == "builder" else value for key, value in overrides.items()
+            key: with_hits(value, str(self.hits)) if key == "builder" and self.hits else value
+            for key, value in overrides.items()
         }
         return apply_overrides(self.config, filled, "sweep")
 
@@ -135,12 +136,3 @@ class Composition:
     def to_dict(self, resolved: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The whole configuration, with the parts of a candidate in the place of its own."""
         return {**self.config.to_dict(), **(resolved or {})}
-
-    def _with_hits(self, value: Any) -> Any:
-        if self.hits is None or not isinstance(value, Mapping):
-            return value
-        if str(value.get("class_path")).rpartition(".")[2] != "FittedTree":
-            return value
-        arguments = value.get("init_args") or {}
-        named = arguments.get("hits", HITS)
-        return {**value, "init_args": {**arguments, "hits": str(self.hits) if named == HITS else named}}
