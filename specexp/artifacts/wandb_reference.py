@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from specexp.artifacts.error import ArtifactError
+from specexp.tracking.mode import logged_in
 from specexp.wording import first_line
 
 PREFIX = "wandb:"
@@ -22,28 +23,18 @@ def download(reference: str) -> Path:
     """
     if not _REFERENCE.fullmatch(reference):
         raise ArtifactError(f"{reference!r} is no reference; wandb:entity/project/name:alias is expected")
-    import wandb
-
     mode = os.environ.get("WANDB_MODE", "online")
     if mode != "online":
         raise ArtifactError(
             f"{reference} needs W&B online and WANDB_MODE is {mode!r}: use the artifact's own folder"
         )
-    if not _logged_in():
+    if not logged_in():
         raise ArtifactError(
             f"{reference} needs a W&B account: run `wandb login`, or use the artifact's own folder"
         )
+    import wandb
+
     try:
         return Path(wandb.Api().artifact(reference.removeprefix(PREFIX)).download())
     except Exception as error:  # wandb raises its own, the transport's and plain ValueErrors
         raise ArtifactError(f"{reference} cannot be fetched from W&B ({first_line(error)})") from error
-
-
-def _logged_in() -> bool:
-    """Whether W&B finds credentials without asking the person at the keyboard for them."""
-    import wandb
-
-    try:
-        return bool(wandb.login(prompt=False, verify=False))
-    except wandb.Error:
-        return False

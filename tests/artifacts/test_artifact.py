@@ -176,7 +176,7 @@ def test_a_wandb_reference_is_what_the_api_downloads(tree: Artifact, monkeypatch
             return str(tree.folder)
 
     monkeypatch.delenv("WANDB_MODE", raising=False)
-    monkeypatch.setattr(wandb, "login", lambda **_: True)
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
     monkeypatch.setattr(wandb, "Api", Api)
     assert load_artifact("wandb:me/specexp/tree:best").folder == tree.folder
 
