@@ -11,6 +11,7 @@ from optuna import Study
 from optuna.trial import FrozenTrial
 
 from specexp.evaluation.decoder_arm import DecoderArm
+from specexp.evaluation.equality import Equality, token_equality
 from specexp.evaluation.hugging_face_arm import HuggingFaceArm
 from specexp.evaluation.module import EvaluationModule
 from specexp.evaluation.record import PromptRecord
@@ -182,17 +183,36 @@ def table(
     confirmation.notes = [
         f"{prompts} prompts the search did not see, {own.verifier}, target {own.dtype}, state "
         f"{_states(records)}; "
-        "speedups are geometric means of paired per-prompt ratios with 95 % bootstrap intervals"
+        "speedups are geometric means of paired per-prompt ratios with 95 % bootstrap intervals",
+        f"of plain decoding's answers {100 * own.eos_share:.0f} % end by EOS, {100 * own.loop_share:.0f} % in a "
+        "loop (which flatters every method)",
+        _equality(confirmed, records),
     ]
     return confirmation
 
 
 def sentences(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> list[str]:
-    """What the winner is compared with the best chain and with every known tree that is no chain."""
+    """What the winner is compared with plain decoding, where it is not faster, with the best chain, and with every
+    known tree that is no chain.
+    """
     winner = confirmed[0]
+    speedup = winner.over_ar
+    gain = (
+        "refused"
+        if speedup.refused
+        else "proven"
+        if speedup.low > 1
+        else "none"
+        if speedup.high < 1
+        else "open"
+    )
+    against = {
+        "none": [f"No tree is faster than plain decoding here: the best, {winner.label}, reaches {speedup}."],
+        "open": [f"{winner.label} is not told apart from plain decoding on these prompts: {speedup}."],
+    }
     others = [one for one in confirmed if one.is_chain][:1]
     others += [one for one in confirmed if not one.is_chain and not one.name.startswith("trial ")]
-    said = []
+    said = against.get(gain, [])
     for other in others:
         kind = f"the best chain ({other.name})" if other.is_chain else f"the {other.name}"
         if other is winner:
@@ -207,6 +227,17 @@ def sentences(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -
         )
         said.append(f"{winner.label} against {kind}, prompt by prompt: {paired}, {verdict}.")
     return said
+
+
+def _equality(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> str:
+    found = [token_equality(records, one.name, AR) for one in confirmed]
+    total = Equality(
+        sum(one.compared for one in found),
+        sum(one.equal for one in found),
+        sum(one.near_ties for one in found),
+        sum(one.wrong for one in found),
+    )
+    return f"outputs of the trees that equal plain decoding's: {total}"
 
 
 def _states(records: Sequence[PromptRecord]) -> str:

@@ -1,0 +1,64 @@
+"""What a confirmation says beside its figures, from records made by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from specexp.evaluation import PromptRecord
+from specexp.evaluation.statistics import paired_speedup
+from specexp.search.confirm import Confirmed, sentences, table
+
+TREE = "80-node tree"
+
+
+def record(arm: str, prompt: int, seconds: float, tokens: tuple[int, ...] = (5, 6, 7, 8)) -> PromptRecord:
+    return PromptRecord(
+        arm,
+        f"p{prompt}",
+        "a",
+        token_ids=tokens,
+        turn_tokens=(len(tokens),),
+        finish_reasons=("eos" if prompt == 0 else "length",),
+        steps=2,
+        decode_seconds=seconds,
+        decode_tokens=len(tokens),
+        dtype="bfloat16",
+        device="cpu",
+        verifier="Greedy",
+    )
+
+
+def measured(tree_seconds: tuple[float, ...]) -> tuple[list[Confirmed], list[PromptRecord]]:
+    """A tree that takes so many seconds where plain decoding takes one."""
+    records = [
+        record(arm, prompt, 1.0) for arm in ("engine", "hf-eager") for prompt in range(len(tree_seconds))
+    ]
+    records += [record(TREE, prompt, seconds) for prompt, seconds in enumerate(tree_seconds)]
+    over_ar, over_eager = (paired_speedup(records, TREE, baseline) for baseline in ("engine", "hf-eager"))
+    attributes = {"rank_paths": [[0], [1]], "nodes": 2, "depth": 1}
+    return [Confirmed(TREE, 0, (), attributes, 0.1, 2.0, 4.0, over_ar, over_eager)], records
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        ((0.5, 0.5, 0.5, 0.5), None),
+        ((2.0, 2.0, 2.0, 2.0), "No tree is faster than plain decoding here: the best, "),
+        ((0.5, 2.0, 0.5, 2.0), "is not told apart from plain decoding on these prompts"),
+    ],
+)
+def test_a_winner_that_is_not_faster_than_plain_decoding_is_called_so(
+    seconds: tuple[float, ...], said: str | None
+) -> None:
+    confirmed, records = measured(seconds)
+    about_ar = [sentence for sentence in sentences(confirmed, records) if "plain decoding" in sentence]
+    assert len(about_ar) == (said is not None)
+    assert said is None or said in about_ar[0]
+
+
+def test_shares_of_eos_and_loops_and_equality_stand_under_the_table() -> None:
+    confirmed, records = measured((0.5, 0.5, 0.5, 0.5))
+    records[-1] = record(TREE, 3, 0.5, (5, 6, 7, 9))
+    notes = "\n".join(table("study", None, confirmed, records).notes)
+    assert "25 % end by EOS, 0 % in a loop" in notes
+    assert "equal plain decoding's: 3/4, 1 DIFFER" in notes
