@@ -91,12 +91,16 @@ def show(composition: Composition, settings: Settings, console: Console) -> None
 
 def _search(composition: Composition, settings: Settings, command: str, error: Console) -> int:
     folder = composition.folder
+    key = "output"
     try:
+        if settings.export is not None:
+            key, folder = "sweep.export.to", Path(settings.export["to"])
+            remove_unused(folder, prepare_folder(folder))  # better known now than after the search
+        key, folder = "output", composition.folder
         made = prepare_folder(folder)
     except OSError as problem:
         error.print(
-            f"output: {folder} cannot be written ({problem.strerror or problem}): set --output to a folder "
-            "that can"
+            f"{key}: {folder} cannot be written ({problem.strerror or problem}): set --{key} to a folder that can"
         )
         return 2
     from specexp.search.journal import StudyBusyError

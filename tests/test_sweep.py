@@ -270,7 +270,17 @@ def test_an_output_folder_that_cannot_be_written_is_one_sentence(
     Path("taken").write_text("a file")
     assert "cannot be written" in refused(capsys, write(experiment), "--output", "taken/here")
     assert "cannot be written" in refused(capsys, write(experiment), "--output", "/proc/nowhere")
+    sentence = refused(capsys, write(experiment), "--sweep.export.to", "taken/artifact")
+    assert sentence.startswith("sweep.export.to: taken/artifact cannot be written")
+    assert not Path("runs").exists()
     assert Path("taken").read_text() == "a file"
+
+
+def test_a_kind_that_no_sweep_exports_is_refused(
+    experiment: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    sentence = refused(capsys, write(experiment), "--sweep.export.kind", "q-table", "--dry-run")
+    assert "sweep.export.kind is 'q-table'; allowed" in sentence
 
 
 def test_a_full_disk_is_one_sentence_and_the_journal_stays_readable(

@@ -145,15 +145,7 @@ class Export:
     """The artifact a study leaves."""
 
     to: str
-    kind: Literal[
-        "static-tree",
-        "q-table",
-        "thresholds",
-        "adjacency-matrix",
-        "phrase-cache",
-        "latency-profile",
-        "schedule",
-    ] = "static-tree"
+    kind: Literal["static-tree"] = "static-tree"
 
 
 @dataclass(frozen=True)
