@@ -124,6 +124,22 @@ def test_named_arms_grids_references_and_orders(experiment, tmp_path):
     assert all(row["speedup vs engine refused"] == "" for row in rows)
 
 
+def test_an_arm_starts_from_what_other_prompts_taught(experiment, tmp_path, capsys):
+    learns = {"drafter": {"init_args": {"state": "carry"}}, "preload": {"max_prompts": 2, "offset": 2}}
+    cold = {"drafter": {"init_args": {"state": "cold", "prefill_update": False}}}
+    assert main([experiment(arms={"cold": cold, "learned": learns}), "--data.max_prompts", "2"]) == 0
+    folder = tmp_path / "runs" / "tiny"
+    assert (folder / "preloaded" / "learned" / "v1" / "matrix.safetensors").is_file()
+    records = read_records(folder / "records.jsonl")
+    assert {record.state for record in records if record.arm == "learned"} == {"preloaded"}
+    tokens = {record.key: record.token_ids for record in records if record.arm == "engine"}
+    assert all(record.token_ids == tokens[record.key] for record in records)
+
+    lookup = {**learns, "drafter": {"class_path": "PromptLookup"}}
+    assert main([experiment(arms={"learned": lookup}, builder={"class_path": "Chain"})]) == 2
+    assert "arms.learned.preload needs a TokenRecycling drafter with state 'carry'" in capsys.readouterr().err
+
+
 def test_a_run_repeats_from_its_own_config(experiment, tmp_path):
     assert main([experiment(), "--generation.seed", "5"]) == 0
     folder = tmp_path / "runs" / "tiny"

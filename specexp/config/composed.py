@@ -42,6 +42,8 @@ class ComposedArm:
     config: Config
     reference: str | None
     arguments: Mapping[str, Any]
+    preload: Config | None = None
+    """The same composition over the prompts its drafter learns from before the run."""
 
 
 def build_parts(config: Config) -> Parts:
@@ -102,16 +104,25 @@ def arms_of(config: Config) -> list[ComposedArm]:
             *([(key, value) for value in values] for key, values in (arm.get("grid") or {}).items())
         ):
             suffix = ", ".join(f"{key.rpartition('.')[2]}={_label(value)}" for key, value in point)
+            composed = config if reference else compose_arm(config, name, dict(point))
             found.append(
                 ComposedArm(
                     f"{name}[{suffix}]" if suffix else name,
                     f"{title}, {suffix}" if suffix else title,
-                    config if reference else compose_arm(config, name, dict(point)),
+                    composed,
                     reference,
                     arguments,
+                    _preload(composed, name, arm),
                 )
             )
     return found
+
+
+def _preload(composed: Config, name: str, arm: Mapping[str, Any]) -> Config | None:
+    if arm.get("preload") is None:
+        return None
+    source = f"{composed.source_of(('arms', name))}: arms.{name}.preload"
+    return apply_overrides(composed, {"data": arm["preload"]}, source)
 
 
 def check_parts(config: Config) -> None:
@@ -132,7 +143,7 @@ def check_arms(config: Config) -> None:
         for key in arm:
             if reference is not None and (
                 key in OVERRIDES
-                or key == "grid"
+                or key in ("grid", "preload")
                 or (key in _REFERENCE and key not in REFERENCE_KEYS[reference])
             ):
                 allowed = ", ".join(("title", *REFERENCE_KEYS[reference]))
@@ -145,6 +156,7 @@ def check_arms(config: Config) -> None:
             continue
         with _inside(where):
             composed = compose_arm(config, name)
+            _preload(composed, name, arm)
             for key, values in (arm.get("grid") or {}).items():
                 check_key(composed, key, f"{where}.grid")
                 if not values:

@@ -61,6 +61,8 @@ class Arm:
     Args:
         title: what tables say; the arm's name if None.
         grid: dotted key to values: one arm for each.
+        preload: overrides of ``data``, naming other prompts. They are decoded before the run; the arm's Token
+            Recycling then starts every prompt from the matrix they left.
         reference: Hugging Face's own generate instead of our decoder, with the arguments below.
     """
 
@@ -73,6 +75,7 @@ class Arm:
     generation: dict[str, Any] | None = None
     pair: dict[str, Any] | None = None
     grid: dict[str, list[Any]] = field(default_factory=dict)
+    preload: dict[str, Any] | None = None
     reference: Literal["hf-eager", "hf-assisted", "hf-prompt-lookup"] | None = None
     num_assistant_tokens: Count = 4
     assistant_confidence_threshold: Annotated[float, Field(ge=0, le=1)] = 0.0

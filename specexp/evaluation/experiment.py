@@ -106,6 +106,7 @@ def _build(config: Config, composed: Sequence[ComposedArm], pair: ModelPair) -> 
     from specexp.decoder import Decoder
     from specexp.evaluation.decoder_arm import DecoderArm
     from specexp.evaluation.hugging_face_arm import HuggingFaceArm
+    from specexp.evaluation.preload import preloaded_drafter
     from specexp.models.language_model import LanguageModel
 
     generation = build_generation(config)
@@ -131,7 +132,10 @@ def _build(config: Config, composed: Sequence[ComposedArm], pair: ModelPair) -> 
                 )
             )
             continue
-        decoder = Decoder(model, *build_parts(arm.config))
+        parts = build_parts(arm.config)
+        if arm.preload is not None:
+            parts = parts._replace(drafter=preloaded_drafter(arm, parts, model, pair))
+        decoder = Decoder(model, *parts)
         arms.append(DecoderArm(arm.title, decoder, pair.tokenizer, generation))
         if arm.config.get("data.shuffle_seed") != config.get("data.shuffle_seed"):
             seeds[arm.title] = arm.config.get("data.shuffle_seed")

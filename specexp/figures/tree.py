@@ -25,6 +25,9 @@ ROOT = "#22303c"
 COLOURS = "YlGnBu"
 PLATE = {"boxstyle": "square,pad=0.05", "facecolor": "white", "edgecolor": "none"}
 
+_TITLE_INCHES = 0.105
+"""Width of a character of the heading at its full size of 12 points."""
+
 
 def draw_tree(
     shape: TreeShape, hit_rates: Mapping[RankPath, float] | None = None, title: str | None = None
@@ -150,5 +153,7 @@ def _draw_heading(
         legend += "; percentage: share of steps that accept it"
     text: dict[str, Any] = {"va": "top", "color": INK, "linespacing": 1.4}
     left = 0.14 / figure.get_figwidth()
-    figure.text(left, 1 - 0.12 / height, title or "Draft tree", fontsize=12, weight="bold", **text)
+    title = title or "Draft tree"
+    fits = (figure.get_figwidth() - 0.28) / (len(title) * _TITLE_INCHES)  # above 1: as large as it may be
+    figure.text(left, 1 - 0.12 / height, title, fontsize=12 * min(1.0, fits), weight="bold", **text)
     figure.text(left, 1 - 0.40 / height, f"{facts}\n{legend}", fontsize=8, **text)

@@ -1,0 +1,61 @@
+"""Token Recycling that starts every prompt from what other prompts taught it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from specexp.artifacts import fingerprint, save_artifact
+from specexp.composition import Parts
+from specexp.config import ComposedArm, ConfigError, build_data, build_generation
+from specexp.data import PromptSetError
+
+if TYPE_CHECKING:
+    from specexp.drafters import Drafter
+    from specexp.models.language_model import LanguageModel
+    from specexp.models.pair import ModelPair
+
+
+def preloaded_drafter(arm: ComposedArm, parts: Parts, model: LanguageModel, pair: ModelPair) -> Drafter:
+    """Decode an arm's ``preload`` prompts, keep the matrix as an artifact, and start from it.
+
+    Args:
+        arm: with ``preload``.
+        parts: of the arm; its drafter learns here.
+        model: the target.
+        pair: the target's tokenizer.
+
+    Returns:
+        Token Recycling preloaded from ``<output>/<name>/preloaded/<arm>``.
+
+    Raises:
+        ConfigError: the drafter is no Token Recycling that carries its state, or the prompts cannot be read.
+    """
+    from specexp.decoder import Decoder
+    from specexp.drafters import TokenRecycling
+    from specexp.evaluation.decoder_arm import DecoderArm
+
+    assert arm.preload is not None
+    where = f"{arm.config.source_of(('arms',))}: arms.{arm.name}.preload"
+    if not isinstance(parts.drafter, TokenRecycling) or parts.drafter.state != "carry":
+        raise ConfigError(
+            f"{where} needs a TokenRecycling drafter with state 'carry', which learns from the prompts"
+        )
+    data = build_data(arm.preload, pair.tokenizer)
+    try:
+        data.setup("test")
+    except PromptSetError as error:
+        raise ConfigError(f"{where}: {error}") from error
+    teacher = DecoderArm(arm.name, Decoder(model, *parts), pair.tokenizer, build_generation(arm.config))
+    for prompt in data.prompts:
+        teacher.decode(prompt)
+    return save_artifact(
+        Path(arm.config.get("output")) / arm.config.get("name") / "preloaded" / arm.name,
+        "adjacency-matrix",
+        {
+            "matrix.safetensors": parts.drafter.state_dict(),
+            "parts.json": {"drafter": arm.config.get("drafter")},
+        },
+        {"study": arm.config.get("name"), "config": arm.preload.to_dict()},
+        fingerprint(pair.target, pair.tokenizer),
+    ).drafter
