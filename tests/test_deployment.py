@@ -22,7 +22,6 @@ from specexp.artifacts import Artifact, ArtifactError, fingerprint, save_artifac
 from specexp.builders import Chain, TokenRecyclingTree
 from specexp.deployment import custom_generate
 from specexp.drafters import PromptLookup, TokenRecycling
-from specexp.models.pair import PAIRS
 from specexp.verifiers import KeyedSampling
 
 VOCABULARY = 61
@@ -241,7 +240,6 @@ def test_an_artifact_generates_and_refuses_a_foreign_model(
         artifact.decoder(foreign)
 
 
-@pytest.mark.skipif(not (PAIRS / "stdlib").is_dir(), reason="the embedded pair is not in this checkout yet")
 def test_the_documented_lines_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_artifact(
         tmp_path / "artifacts" / "tree_shape",

@@ -76,7 +76,6 @@ def test_broken_weights_are_refused_in_one_sentence(target: str, tmp_path: Path)
         load_pair(str(tmp_path))
 
 
-@pytest.mark.skipif(not (PAIRS / "stdlib" / "draft").is_dir(), reason="the embedded pair is not there")
 def test_the_embedded_pair() -> None:
     pair = load_pair("stdlib")
     assert pair.draft is not None

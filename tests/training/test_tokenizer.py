@@ -35,7 +35,6 @@ def test_any_text_is_restored(tokenizer: PreTrainedTokenizerBase, text: str) -> 
     assert tokenizer.decode(ids, skip_special_tokens=True) == text
 
 
-@pytest.mark.skipif(not (PAIRS / "stdlib" / "target").is_dir(), reason="the embedded pair is not there")
 @given(text=st.text(max_size=200))
 @settings(max_examples=300, deadline=None)
 def test_any_text_is_restored_by_the_shipped_tokenizer(text: str) -> None:
