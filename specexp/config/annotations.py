@@ -229,13 +229,13 @@ def _field_default(field: Any) -> Any:
 def _hints(component: Any) -> dict[str, Any]:
     try:
         return typing.get_type_hints(component, include_extras=True)
-    except Exception:  # a name under TYPE_CHECKING: resolve the others
+    except NameError:  # a name under TYPE_CHECKING: resolve the others
         found = {}
         scope = getattr(component, "__globals__", {})
         for name, annotation in getattr(component, "__annotations__", {}).items():
             try:
                 holder = type("_", (), {"__annotations__": {name: annotation}})
                 found[name] = typing.get_type_hints(holder, scope, include_extras=True)[name]
-            except Exception:
+            except NameError:
                 found[name] = Any
         return found
