@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from specexp.tree import NodeKind
+
 if TYPE_CHECKING:
     from specexp.builders import TreeBuilder
     from specexp.controllers import Controller
@@ -21,7 +23,10 @@ class Parts(NamedTuple):
 
 
 def check_composition(
-    drafter: Drafter | None, builder: TreeBuilder | None, verifier: Verifier | None = None
+    drafter: Drafter | None,
+    builder: TreeBuilder | None,
+    verifier: Verifier | None = None,
+    controller: Controller | None = None,
 ) -> None:
     """Refuse parts that cannot work together.
 
@@ -33,15 +38,40 @@ def check_composition(
         raise ValueError(
             f"the composition has no {missing}: give both drafter and builder, or neither for plain decoding"
         )
-    if drafter is not None and builder is not None and builder.max_candidates > drafter.max_candidates:
-        raise ValueError(
-            f"the {type(builder).__name__} asks for {builder.max_candidates} candidates a node "
-            f"and {type(drafter).__name__} ranks at most {drafter.max_candidates}: "
-            "narrow the tree or widen the drafter"
-        )
+    if drafter is not None and builder is not None:
+        _check_candidates(drafter, builder)
     coupled = drafter is not None and drafter.coupled
     if coupled and verifier is not None and verifier.noise_temperature is None:
         raise ValueError(
             f"{type(drafter).__name__} is coupled, but {type(verifier).__name__} draws noise of its own: "
             "set coupled to false or verify with KeyedSampling"
+        )
+    if (
+        controller is not None
+        and controller.plans_threshold
+        and (builder is None or not builder.takes_threshold)
+    ):
+        given = "no builder" if builder is None else type(builder).__name__
+        raise ValueError(
+            f"{type(controller).__name__} plans a threshold and {given} follows none: use DySpecThreshold or "
+            "another controller"
+        )
+
+
+def _check_candidates(drafter: Drafter, builder: TreeBuilder) -> None:
+    if builder.max_candidates > drafter.max_candidates and not builder.makes_do:
+        raise ValueError(
+            f"the {type(builder).__name__} asks for {builder.max_candidates} candidates a node "
+            f"and {type(drafter).__name__} ranks at most {drafter.max_candidates}: "
+            "narrow the tree or widen the drafter"
+        )
+    if builder.needs_log_probs and not drafter.gives_log_probs:
+        raise ValueError(
+            f"{type(builder).__name__} decides by draft probabilities and {type(drafter).__name__} gives none: "
+            "draft with DraftModel or build a static tree"
+        )
+    if builder.kind is not NodeKind.POINT_MASS and not drafter.draws:
+        raise ValueError(
+            f"{type(builder).__name__} draws its candidates and {type(drafter).__name__} has no distribution to "
+            "draw from: set candidates to top-k or draft with DraftModel"
         )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from specexp.noise import gumbel, place_key
+from specexp.noise import UniformStream, gumbel, place_key
 
 _POSITIONS_KEPT = 64
 
@@ -25,6 +25,7 @@ class Context:
     Attributes:
         prompt_length: tokens before the ones being generated.
         continued: whether this is a later turn, with everything before it already known to the parts.
+        steps: decoding steps absorbed so far.
     """
 
     def __init__(
@@ -40,11 +41,13 @@ class Context:
         self.sequence = sequence
         self.noise_temperature = noise_temperature
         self.continued = False
+        self.steps = 0
         self.target_noise_key = place_key(seed, sequence, "target")
         self._buffer = np.empty(max(256, 2 * len(token_ids)), dtype=np.int64)
         self._buffer[: len(token_ids)] = token_ids
         self._length = len(token_ids)
         self._noise: dict[int, NDArray[np.float32]] = {}
+        self._streams: dict[str, UniformStream] = {}
 
     def __len__(self) -> int:
         return self._length
@@ -75,6 +78,22 @@ class Context:
                 self._noise = {at: kept for at, kept in self._noise.items() if at >= self._length}
             noise = self._noise[position] = gumbel(self.target_noise_key, position, vocab_size)
         return noise
+
+    def uniforms(
+        self, purpose: str, position: int, path: tuple[int, ...] = (), *, size: int
+    ) -> NDArray[np.float64]:
+        """``[size]`` uniform numbers in (0, 1) of a place; streams of different purposes are independent.
+
+        Args:
+            purpose: e.g. ``"draft"`` or ``"verify"``.
+            position: absolute position of the root.
+            path: rank path of a node below it.
+            size: how many; the first ones are the same however many are asked for.
+        """
+        stream = self._streams.get(purpose)
+        if stream is None:
+            stream = self._streams[purpose] = UniformStream(place_key(self.seed, self.sequence, purpose))
+        return stream.at(position, path, size=size)
 
     def next_turn(self, token_ids: Sequence[int]) -> None:
         """Continue the conversation: ``token_ids`` follow what is committed, and are prompt."""

@@ -51,11 +51,16 @@ class Decoder:
         verifier: Verifier | None = None,
         controller: Controller | None = None,
     ) -> None:
-        check_composition(drafter, builder, verifier)
+        check_composition(drafter, builder, verifier, controller)
         self.model = target if isinstance(target, LanguageModel) else LanguageModel(target)
         self.strategy = Strategy(drafter, builder, verifier or Greedy(), controller or Fixed())
         if drafter is not None:
             drafter.check_vocabulary(self.model.vocab_size)
+        if builder is not None and builder.max_nodes >= self.model.context_limit:
+            raise ValueError(
+                f"{type(builder).__name__} makes trees of up to {builder.max_nodes} nodes and the target's context "
+                f"holds {self.model.context_limit} tokens: lower its budget"
+            )
         self._kept: Context | None = None
 
     def generate(

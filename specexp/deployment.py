@@ -51,7 +51,11 @@ class CustomGenerate(Protocol):
         ...
 
 
-def custom_generate(artifact_or_parts: Artifact | Iterable[Any], seed: int | None = None) -> CustomGenerate:
+def custom_generate(
+    artifact_or_parts: Artifact | Iterable[Any],
+    seed: int | None = None,
+    draft: PreTrainedModel | None = None,
+) -> CustomGenerate:
     """The callable for ``model.generate(input_ids, custom_generate=...)``.
 
     It respects the whole generation config (``max_new_tokens``, ``max_length``, ``eos_token_id``,
@@ -65,6 +69,7 @@ def custom_generate(artifact_or_parts: Artifact | Iterable[Any], seed: int | Non
         seed: for ``do_sample=True``; ``model.generate(..., seed=7)`` overrides it. Without one each call
             draws its seed from torch's generator, so ``torch.manual_seed`` repeats a run as it does for plain
             ``generate``.
+        draft: the draft model, for a drafter that needs one.
 
     Raises:
         ValueError: when called, what cannot be done here: batches, beams, ``return_dict_in_generate``, padded
@@ -76,6 +81,8 @@ def custom_generate(artifact_or_parts: Artifact | Iterable[Any], seed: int | Non
     """
     artifact = artifact_or_parts if isinstance(artifact_or_parts, Artifact) else None
     parts = Parts(*artifact_or_parts)
+    if parts.drafter is not None:
+        parts.drafter.use_draft_model(draft)
     default_seed = seed
     served: LanguageModel | None = None
 

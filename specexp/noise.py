@@ -7,6 +7,7 @@ the schedule nor the order of evaluation changes what is drawn. A *sequence* is 
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,3 +47,34 @@ def gumbel(key: tuple[int, int], position: int, size: int) -> NDArray[np.float32
     np.log(exponential, out=exponential)
     np.negative(exponential, out=exponential)
     return exponential
+
+
+class UniformStream:
+    """Uniform numbers in (0, 1), as many as wanted at every place of a stream.
+
+    Args:
+        key: stream from :func:`place_key`.
+    """
+
+    def __init__(self, key: tuple[int, int]) -> None:
+        self._bits = np.random.Philox(key=list(key))
+        self._state = self._bits.state
+
+    def at(self, position: int, path: tuple[int, ...] = (), *, size: int) -> NDArray[np.float64]:
+        """``[size]`` numbers of one place; the first ones are the same however many are asked for.
+
+        Args:
+            position: absolute position, the second word of the counter.
+            path: rank path of a node; hashed into the upper half of the counter.
+            size: how many.
+        """
+        below = (0, 0)
+        if path:
+            digest = hashlib.blake2b(repr(path).encode(), digest_size=16).digest()
+            below = int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little")
+        state: Any = self._state
+        state["state"]["counter"][:] = (0, position & _MASK, *below)
+        state["buffer_pos"] = 4  # what is left of the last block belongs to another place
+        self._bits.state = state
+        whole = np.asarray(self._bits.random_raw(size) >> np.uint64(11), dtype=np.float64)
+        return (whole + 0.5) * 2.0**-53

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ class Outcome:
         new_token_ids: tokens committed by the step: accepted drafts, then the bonus token unless the output ended
             before it.
         draft_passes: forward passes of a draft model this step took.
+        seconds: time of the step by phase, up to here: learning from it is not over.
     """
 
     context: Context
@@ -35,6 +37,7 @@ class Outcome:
     accepted: tuple[int, ...]
     new_token_ids: tuple[int, ...]
     draft_passes: int = 0
+    seconds: Mapping[str, float] = field(default_factory=dict)
     _top: tuple[NDArray[np.int64], NDArray[np.float32]] | None = field(default=None, repr=False)
 
     def top_k(self, k: int) -> NDArray[np.int64]:

@@ -6,7 +6,7 @@ Plain decoding alternates the halves; a scheduler may draft many sequences while
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Literal
 
@@ -17,6 +17,7 @@ from specexp.context import Context
 from specexp.controllers import Controller, DraftState
 from specexp.drafters import Drafter, Request
 from specexp.models.language_model import LanguageModel
+from specexp.models.logits import check_logits
 from specexp.outcome import Outcome
 from specexp.tree import TokenTree, root_tree
 from specexp.verifiers import DeterministicVerifier, Verifier
@@ -97,6 +98,7 @@ class Sequence:
         self._eos = frozenset(eos_token_ids)
         self._tree: TokenTree | None = None
         self._step_draft_passes = 0
+        self._seconds_before = dict(self.counts.seconds)
 
     def draft(self) -> TokenTree:
         """First half of a step: the tree the target should check next.
@@ -106,6 +108,7 @@ class Sequence:
         started = perf_counter()
         drafting = 0.0
         self._step_draft_passes = 0
+        self._seconds_before = dict(self.counts.seconds)
         drafter, builder = self.strategy.drafter, self.strategy.builder
         depth = self._end - len(self.context) - 1
         if drafter is None or builder is None or depth == 0:
@@ -113,7 +116,7 @@ class Sequence:
         else:
             plan = self.strategy.controller.plan(self.context)
             if plan.max_depth is None or plan.max_depth > depth:
-                plan = type(plan)(plan.max_nodes, depth)
+                plan = replace(plan, max_depth=depth)
             passes_before = drafter.draft_passes
             build = builder.build(self.context.root, plan)
             try:
@@ -156,6 +159,7 @@ class Sequence:
             raise RuntimeError("absorb() needs the tree of a draft() before it")
         counts, seconds = self.counts, self.counts.seconds
         started = perf_counter()
+        check_logits(logits, "target", self.context)
         verdict = self.strategy.verifier.verify(self.context, tree, logits)
         tokens = [*(int(tree.tokens[row]) for row in verdict.accepted), verdict.bonus]
         tokens = self._cut(tokens)
@@ -169,14 +173,16 @@ class Sequence:
             pause = perf_counter() - paused
             started, verified = started + pause, verified + pause  # outside the clock
         self.context.append(tokens)
+        self.context.steps += 1
         committed = perf_counter()
-        outcome = Outcome(self.context, tree, logits, accepted, tuple(tokens), self._step_draft_passes)
+        seconds["commit"] += committed - verified
+        seconds["verify"] += verified - started
+        spent = {phase: seconds[phase] - before for phase, before in self._seconds_before.items()}
+        outcome = Outcome(self.context, tree, logits, accepted, tuple(tokens), self._step_draft_passes, spent)
         if self.strategy.drafter is not None:
             self.strategy.drafter.observe(outcome)
         self.strategy.controller.observe(outcome)
         seconds["update"] += perf_counter() - committed
-        seconds["commit"] += committed - verified
-        seconds["verify"] += verified - started
         counts.steps += 1
         counts.accepted_drafts += len(accepted)
         counts.bonus_tokens += len(tokens) - len(accepted)

@@ -6,8 +6,9 @@ drafted *nodes*, parents before children. The target pass feeds all ``n + 1`` ro
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -18,6 +19,17 @@ RankPath = tuple[int, ...]
 
 NO_CANDIDATE = -1
 """Token id that stands for "the drafter has no such candidate"."""
+
+
+class NodeKind(IntEnum):
+    """How a node's token was chosen, which decides how rejection sampling may accept it."""
+
+    POINT_MASS = 0
+    """Without chance: a top-k candidate, a retrieved token."""
+    DRAWN = 1
+    """Drawn from the draft distribution after its elder siblings' tokens were taken out of it."""
+    DRAWN_WITH_REPLACEMENT = 2
+    """Drawn from the whole draft distribution, whatever its siblings are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,18 +219,26 @@ ROOT_ONLY = TreeShape([-1], [-1])
 
 @dataclass(frozen=True, slots=True)
 class TokenTree:
-    """A drafted tree: a shape and the token of every row.
+    """A drafted tree: a shape, the token of every row, and what a verifier must know of how it was drafted.
 
     Attributes:
         shape: the form of the tree.
         tokens: ``[n + 1]`` token ids, the root's first.
         log_probs: ``[n + 1]`` draft log-probability of each node given its parent (0 for the root), or None
             where the drafter has no probabilities.
+        kinds: ``[n + 1]`` :class:`NodeKind` of each node (the root's means nothing); None if all are point masses.
+            Below one parent drawn nodes stand before point masses.
+        q: ``[V]`` draft distribution of every row below which something was drawn.
+        draws: for rows below which was drawn with replacement, the children in the order of the draws; a child
+            stands there as often as its token was drawn.
     """
 
     shape: TreeShape
     tokens: NDArray[np.int64]
     log_probs: NDArray[np.float32] | None = None
+    kinds: NDArray[np.int8] | None = None
+    q: Mapping[int, NDArray[np.float32]] | None = None
+    draws: Mapping[int, tuple[int, ...]] | None = None
 
     @property
     def num_nodes(self) -> int:
@@ -231,6 +251,18 @@ class TokenTree:
             if self.tokens[child] == token:
                 return child
         return None
+
+    def kind(self, row: int) -> NodeKind:
+        """How the token of ``row`` was chosen."""
+        return NodeKind.POINT_MASS if self.kinds is None else NodeKind(int(self.kinds[row]))
+
+    def draw_order(self, row: int) -> tuple[int, ...]:
+        """Children of ``row`` in the order a verifier tries them, one repeated for every time it was drawn."""
+        drawn = None if self.draws is None else self.draws.get(row)
+        if drawn is None:
+            return self.shape.children[row]
+        tried = set(drawn)
+        return (*drawn, *(child for child in self.shape.children[row] if child not in tried))
 
 
 def root_tree(token: int) -> TokenTree:

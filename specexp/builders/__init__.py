@@ -1,14 +1,20 @@
 """Tree builders: which candidates become nodes."""
 
 from specexp.builders._base import Build, TreeBuilder
-from specexp.builders.static_tree import Chain, StaticTree, TokenRecyclingTree
+from specexp.builders.dyspec import BeamRerank, DySpecGreedy, DySpecThreshold
+from specexp.builders.static_tree import Chain, KConfig, SpecInfer, StaticTree, TokenRecyclingTree
 from specexp.builders.tree_search import FittedTree, ParametricTree
 
 __all__ = [
+    "BeamRerank",
     "Build",
     "Chain",
+    "DySpecGreedy",
+    "DySpecThreshold",
     "FittedTree",
+    "KConfig",
     "ParametricTree",
+    "SpecInfer",
     "StaticTree",
     "TokenRecyclingTree",
     "TreeBuilder",

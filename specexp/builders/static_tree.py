@@ -3,15 +3,18 @@
 # No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
 
 from collections.abc import Sequence
+from itertools import product
+from math import prod
 from typing import Annotated
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
-from specexp.builders._base import Build, TreeBuilder
+from specexp.builders._base import Build, Selection, TreeBuilder, kind_of
 from specexp.controllers._base import Plan
 from specexp.drafters._base import Request
-from specexp.tree import NO_CANDIDATE, TokenTree, TreeShape, root_tree
+from specexp.tree import NO_CANDIDATE, Level, NodeKind, TokenTree, TreeShape, root_tree
 
 
 class StaticTree(TreeBuilder):
@@ -20,6 +23,8 @@ class StaticTree(TreeBuilder):
     Args:
         rank_paths: rank path of every node, e.g. ``[[0], [1], [0, 0]]``; the root is not listed and every prefix is.
         artifact: folder of a ``static-tree`` artifact to take them from instead.
+        candidates: what the ranks count: the drafter's ``top-k``, or tokens ``drawn`` one after the other without
+            replacement.
 
     Raises:
         ValueError: neither or both are given, a path repeats, is empty, or has no parent in the list.
@@ -29,7 +34,12 @@ class StaticTree(TreeBuilder):
         3
     """
 
-    def __init__(self, rank_paths: list[list[int]] | None = None, artifact: str | None = None) -> None:
+    def __init__(
+        self,
+        rank_paths: list[list[int]] | None = None,
+        artifact: str | None = None,
+        candidates: Selection = "top-k",
+    ) -> None:
         if (rank_paths is None) == (artifact is None):
             raise ValueError("StaticTree needs either rank_paths or artifact, and not both")
         if artifact is not None:
@@ -40,6 +50,7 @@ class StaticTree(TreeBuilder):
         if not rank_paths:
             raise ValueError("StaticTree was given no rank path; at least [[0]] is needed")
         self.shape = TreeShape.from_rank_paths(rank_paths)
+        self.kind = kind_of(candidates)
 
     @property
     def rank_paths(self) -> list[list[int]]:
@@ -65,22 +76,57 @@ class StaticTree(TreeBuilder):
             return root_tree(root)
         tokens = np.full(shape.num_nodes + 1, NO_CANDIDATE, dtype=np.int64)
         tokens[0] = root
+        log_probs: NDArray[np.float32] | None = None
+        q: dict[int, NDArray[np.float32]] = {}
+        draws: dict[int, list[int]] = {}
         for level in shape.levels:
             alive = tokens[level.parents] >= 0  # [f]
             if not alive.any():
                 break
-            answer = yield Request(tokens, shape.parents, level.parents[alive], level.candidates)
+            parents = level.parents[alive]
+            answer = yield Request(tokens, shape.parents, shape.ranks, parents, level.candidates, self.kind)
             if answer is None:
                 break
-            offered = answer.tokens
-            if not alive.all():
-                offered = np.full((alive.size, answer.tokens.shape[1]), NO_CANDIDATE, dtype=np.int64)
-                offered[alive] = answer.tokens
+            width = answer.tokens.shape[1]
+            offered = np.full((alive.size, level.candidates), NO_CANDIDATE, dtype=np.int64)
+            offered[alive, :width] = answer.tokens
             tokens[level.rows] = offered[level.parent_index, level.ranks]
+            if answer.log_probs is not None:
+                if log_probs is None:
+                    log_probs = np.zeros(tokens.size, dtype=np.float32)
+                given = np.zeros(offered.shape, dtype=np.float32)
+                given[alive, :width] = answer.log_probs
+                log_probs[level.rows] = given[level.parent_index, level.ranks]
+            if answer.q is not None:
+                q |= zip(parents.tolist(), answer.q, strict=True)
+            if self.kind is NodeKind.DRAWN_WITH_REPLACEMENT:
+                _merge_repeated(tokens, level, draws)
         drafted = tokens >= 0
-        if drafted.all():
-            return TokenTree(shape, tokens)
-        return TokenTree(shape.select(drafted), tokens[drafted])
+        kinds = np.full(tokens.size, self.kind, dtype=np.int8) if q else None
+        if drafted.all() and not draws:
+            return TokenTree(shape, tokens, log_probs, kinds, q or None)
+        row = np.cumsum(drafted) - 1  # of each old row in the tree that is left
+        return TokenTree(
+            shape.select(drafted),
+            tokens[drafted],
+            None if log_probs is None else log_probs[drafted],
+            None if kinds is None else kinds[drafted],
+            {int(row[parent]): values for parent, values in q.items() if drafted[parent]} or None,
+            {int(row[parent]): tuple(row[below].tolist()) for parent, below in draws.items()} or None,
+        )
+
+
+def _merge_repeated(tokens: NDArray[np.int64], level: Level, draws: dict[int, list[int]]) -> None:
+    """Keep the first node of a token drawn again below one parent, and note the order of the draws."""
+    first: dict[tuple[int, int], int] = {}
+    for row, index in zip(level.rows.tolist(), level.parent_index.tolist(), strict=True):
+        parent, token = int(level.parents[index]), int(tokens[row])
+        if token < 0:
+            continue
+        kept = first.setdefault((parent, token), row)
+        draws.setdefault(parent, []).append(kept)
+        if kept != row:
+            tokens[row] = NO_CANDIDATE
 
 
 class Chain(StaticTree):
@@ -88,10 +134,49 @@ class Chain(StaticTree):
 
     Args:
         length: drafted tokens.
+        candidates: as for :class:`StaticTree`.
     """
 
-    def __init__(self, length: Annotated[int, Field(ge=1, le=256)] = 4) -> None:
-        super().__init__([[0] * depth for depth in range(1, length + 1)])
+    def __init__(
+        self, length: Annotated[int, Field(ge=1, le=256)] = 4, candidates: Selection = "top-k"
+    ) -> None:
+        super().__init__([[0] * depth for depth in range(1, length + 1)], candidates=candidates)
+
+
+class KConfig(StaticTree):
+    """Every node of a depth has the same number of children.
+
+    Args:
+        widths: children of every node, depth by depth: ``[2, 2, 1]`` is 2, then 4, then 4 nodes.
+        candidates: as for :class:`StaticTree`.
+
+    Raises:
+        ValueError: no width, one below 1, or more than 4,096 nodes.
+
+    Example:
+        >>> KConfig([2, 2, 1]).max_nodes
+        10
+    """
+
+    def __init__(self, widths: list[int], candidates: Selection = "top-k") -> None:
+        super().__init__(_full_tree(type(self).__name__, widths), candidates=candidates)
+
+
+class SpecInfer(StaticTree):
+    """Fixed expansion per depth, drawn with replacement (Miao et al. 2023, section 3, "expansion-based" trees).
+
+    A token drawn again below the same parent is one node: the target sees it once, the verifier counts every draw.
+
+    Args:
+        widths: draws below every node, depth by depth, e.g. ``[4, 4, 2, 1]``.
+
+    Raises:
+        ValueError: as :class:`KConfig`.
+    """
+
+    def __init__(self, widths: list[int]) -> None:
+        super().__init__(_full_tree(type(self).__name__, widths))
+        self.kind = NodeKind.DRAWN_WITH_REPLACEMENT
 
 
 # Children of every node of the figure, breadth first: the root's, then depth 1, 2, ... (Luo et al. 2024, Figure 5).
@@ -110,6 +195,19 @@ class TokenRecyclingTree(StaticTree):
 
     def __init__(self) -> None:
         super().__init__(_paths_of_child_counts(_FIGURE_5))
+
+
+def _full_tree(name: str, widths: Sequence[int]) -> list[list[int]]:
+    if not widths or min(widths) < 1:
+        raise ValueError(f"{name} was given widths {list(widths)}; at least one, each at least 1, are needed")
+    nodes = sum(prod(widths[: depth + 1]) for depth in range(len(widths)))
+    if nodes > 4096:
+        raise ValueError(f"{name} was given widths {list(widths)}, a tree of {nodes} nodes; 4096 are allowed")
+    return [
+        list(path)
+        for depth in range(len(widths))
+        for path in product(*(range(width) for width in widths[: depth + 1]))
+    ]
 
 
 def _paths_of_child_counts(levels: Sequence[Sequence[int]]) -> list[list[int]]:

@@ -18,7 +18,7 @@ from specexp.config.schema import OVERRIDES, REFERENCE_KEYS, SPACE_ENTRIES, Expe
 from specexp.wording import did_you_mean, first_line
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from specexp.data import Workload
     from specexp.data.prompts import PromptDataModule
@@ -46,14 +46,25 @@ class ComposedArm:
     """The same composition over the prompts its drafter learns from before the run."""
 
 
-def build_parts(config: Config) -> Parts:
+def build_parts(config: Config, draft: PreTrainedModel | None = None) -> Parts:
     """New objects of the four parts.
 
+    Args:
+        config: of the composition.
+        draft: the pair's draft model, for a drafter that needs one.
+
     Raises:
-        ConfigError: a constructor refuses its arguments, or the parts do not go together.
+        ConfigError: a constructor refuses its arguments, the parts do not go together, or a drafter needs a draft
+            model and the pair has none.
     """
     check_parts(config)
-    return Parts(**{name: _build(config, name) for name in PARTS})
+    parts = Parts(**{name: _build(config, name) for name in PARTS})
+    if parts.drafter is not None:
+        try:
+            parts.drafter.use_draft_model(draft)
+        except ValueError as error:
+            raise ConfigError(f"{config.source_of(('drafter',))}: drafter: {first_line(error)}") from error
+    return parts
 
 
 def build_verifier(config: Config) -> Verifier:
@@ -126,10 +137,10 @@ def _preload(composed: Config, name: str, arm: Mapping[str, Any]) -> Config | No
 
 
 def check_parts(config: Config) -> None:
-    """Refuse a drafter and a builder that do not go together; builds both, without torch for our own."""
-    drafter, builder = _build(config, "drafter"), _build(config, "builder")
+    """Refuse parts that do not go together; builds them, without torch for most of our own."""
+    drafter, builder, verifier, controller = (_build(config, name) for name in PARTS)
     try:
-        check_composition(drafter, builder)
+        check_composition(drafter, builder, verifier, controller)
     except ValueError as error:
         section = "builder" if builder is not None else "drafter"
         raise ConfigError(f"{config.source_of((section,))}: {section}: {first_line(error)}") from error

@@ -17,10 +17,12 @@ class Plan:
     Attributes:
         max_nodes: most nodes to draft.
         max_depth: deepest node to draft; 0 switches speculation off for the step.
+        threshold: lowest value of a sampling, for builders that take one.
     """
 
     max_nodes: int | None = None
     max_depth: int | None = None
+    threshold: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,13 @@ class DraftState:
 
 
 class Controller(ABC):
-    """Plans a step, decides between draft passes, and learns when the step is over."""
+    """Plans a step, decides between draft passes, and learns when the step is over.
+
+    Attributes:
+        plans_threshold: whether its plans hold a threshold; a builder that takes none is then refused.
+    """
+
+    plans_threshold: bool = False
 
     @abstractmethod
     def plan(self, context: Context) -> Plan:

@@ -1,8 +1,9 @@
 """Drafters: who guesses the next tokens."""
 
 from specexp.drafters._base import Candidates, Drafter, Request
+from specexp.drafters.draft_model import DraftModel
 from specexp.drafters.prompt_lookup import PromptLookup
 from specexp.drafters.token_recycling import TokenRecycling
 from specexp.drafters.union import Union
 
-__all__ = ["Candidates", "Drafter", "PromptLookup", "Request", "TokenRecycling", "Union"]
+__all__ = ["Candidates", "DraftModel", "Drafter", "PromptLookup", "Request", "TokenRecycling", "Union"]

@@ -4,30 +4,43 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specexp.context import Context
 from specexp.outcome import Outcome
+from specexp.tree import NodeKind, RankPath
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A builder's question: the best ``k`` tokens after each of these rows of the tree so far.
+    """A builder's question: ``k`` tokens after each of these rows of the tree so far.
+
+    During one build a row keeps its number, its parent and, once filled, its token.
 
     Attributes:
         tokens: ``[m]`` token ids of the tree so far, the root in row 0; rows not yet filled are negative.
         parents: ``[m]`` row of each row's parent, ``-1`` for the root.
+        ranks: ``[m]`` rank of each row among its parent's candidates, ``-1`` for the root.
         rows: ``[f]`` the frontier: rows whose continuations are asked for, all of them filled.
         k: candidates wanted for each.
+        kind: how they are to be chosen: the best ones, or drawn. A longer answer begins with the shorter one.
+        enough: ``[f]`` probability mass after which a row needs no more candidates: a drafter that draws may then
+            stop, and leave the rest of the row, or of all rows, out. None asks for all ``k``.
     """
 
     tokens: NDArray[np.int64]
     parents: NDArray[np.int64]
+    ranks: NDArray[np.int64]
     rows: NDArray[np.int64]
     k: int
+    kind: NodeKind = NodeKind.POINT_MASS
+    enough: NDArray[np.float64] | None = None
 
     def depths(self) -> list[int]:
         """Depth of each of the ``f`` frontier rows; 0 for the root."""
@@ -39,6 +52,14 @@ class Request:
                 row, depth = parents[row], depth + 1
             depths.append(depth)
         return depths
+
+    def rank_path(self, row: int) -> RankPath:
+        """Ranks from depth 1 down to ``row``; empty for the root."""
+        path: list[int] = []
+        while row > 0:
+            path.append(int(self.ranks[row]))
+            row = int(self.parents[row])
+        return tuple(reversed(path))
 
     def path_tokens(self, row: int) -> tuple[int, ...]:
         """Tokens from depth 1 down to ``row``; empty for the root."""
@@ -54,12 +75,16 @@ class Candidates:
     """A drafter's answer to a :class:`Request`.
 
     Attributes:
-        tokens: ``[f, k]`` distinct token ids of each frontier row, best first, then ``NO_CANDIDATE``.
-        log_probs: ``[f, k]`` draft log-probabilities, or None where the drafter has none.
+        tokens: ``[f, k]`` (or fewer, see :attr:`Request.enough`) token ids of each frontier row, then
+            ``NO_CANDIDATE``: best first or in the order drawn, distinct unless drawn with replacement.
+        log_probs: ``[f, k]`` draft log-probabilities given the frontier row (of drawn tokens: before anything was
+            taken out), or None where the drafter has none.
+        q: ``[f, V]`` draft distribution of each frontier row, where tokens were drawn.
     """
 
     tokens: NDArray[np.int64]
     log_probs: NDArray[np.float32] | None = None
+    q: NDArray[np.float32] | None = None
 
 
 class Drafter(ABC):
@@ -68,10 +93,14 @@ class Drafter(ABC):
     Attributes:
         draft_passes: forward passes of a draft model since construction; 0 for drafters without a model.
         coupled: whether it adds the target's noise to its own scores, so that both agree more often.
+        gives_log_probs: whether its candidates come with log-probabilities.
+        draws: whether it can draw candidates from a distribution it states.
     """
 
     draft_passes: int = 0
     coupled: bool = False
+    gives_log_probs: bool = False
+    draws: bool = False
 
     @property
     @abstractmethod
@@ -116,6 +145,14 @@ class Drafter(ABC):
         """Restore :meth:`state_dict`."""
         if state:
             raise ValueError(f"{type(self).__name__} keeps no state, but {sorted(state)} was given")
+
+    def use_draft_model(self, model: PreTrainedModel | None) -> None:
+        """Take the pair's draft model, if the drafter needs one and has none of its own.
+
+        Raises:
+            ValueError: it needs one and there is none.
+        """
+        return None
 
     def check_vocabulary(self, vocab_size: int) -> None:
         """Refuse a target with another vocabulary than the drafter's.

@@ -132,7 +132,7 @@ def _build(config: Config, composed: Sequence[ComposedArm], pair: ModelPair) -> 
                 )
             )
             continue
-        parts = build_parts(arm.config)
+        parts = build_parts(arm.config, pair.draft)
         if arm.preload is not None:
             parts = parts._replace(drafter=preloaded_drafter(arm, parts, model, pair))
         decoder = Decoder(model, *parts)

@@ -62,6 +62,7 @@ class SlotCache(Cache):  # type: ignore[misc]
 
     Attributes:
         lengths: committed tokens of each slot.
+        uncommitted: rows behind them that a growing tree has fed so far; a pass writes behind these.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class SlotCache(Cache):  # type: ignore[misc]
         self._num_layers = text.num_hidden_layers
         self._storage = torch.zeros(self._shape(slots, capacity), dtype=dtype, device=device)
         self.lengths = [0] * slots
+        self.uncommitted = [0] * slots
         self._open: tuple[int, ...] = (0,)
         super().__init__(layers=[_SlotLayer(self, layer) for layer in range(self._num_layers)])
 
@@ -99,6 +101,7 @@ class SlotCache(Cache):  # type: ignore[misc]
         self._storage = old.new_zeros(self._shape(max(slots, self.slots), max(capacity, self.capacity)))
         self._storage[:, : old.shape[1], :, : old.shape[3]] = old
         self.lengths += [0] * (self.slots - len(self.lengths))
+        self.uncommitted += [0] * (self.slots - len(self.uncommitted))
 
     def open(self, slots: Sequence[int]) -> None:
         """Name the slots of the next forward pass, in the order of its batch."""
@@ -108,17 +111,17 @@ class SlotCache(Cache):  # type: ignore[misc]
         self, layer: int, keys: torch.Tensor, values: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         rows = keys.shape[2]
-        end = max(self.lengths[slot] for slot in self._open) + rows
+        starts = [self.lengths[slot] + self.uncommitted[slot] for slot in self._open]
+        end = max(starts) + rows
         if end > self.capacity:
             raise ValueError(
                 f"the KV cache has room for {self.capacity} rows a slot and {end} are needed: "
                 "reserve the prompt, the new tokens and the largest tree"
             )
         stored_keys, stored_values = self._storage[2 * layer], self._storage[2 * layer + 1]
-        for index, slot in enumerate(self._open):
-            past = self.lengths[slot]
-            stored_keys[slot, :, past : past + rows] = keys[index]
-            stored_values[slot, :, past : past + rows] = values[index]
+        for index, (slot, start) in enumerate(zip(self._open, starts, strict=True)):
+            stored_keys[slot, :, start : start + rows] = keys[index]
+            stored_values[slot, :, start : start + rows] = values[index]
         first, last = self._open[0], self._open[-1]
         if self._open == tuple(range(first, last + 1)):  # neighbours need no copy
             return stored_keys[first : last + 1, :, :end], stored_values[first : last + 1, :, :end]
@@ -127,11 +130,12 @@ class SlotCache(Cache):  # type: ignore[misc]
 
     @torch.inference_mode()  # the storage may have been made in a pass
     def commit(self, slot: int, rows: Sequence[int]) -> None:
-        """Keep these rows of the slot's last pass, in this order, and forget its other rows.
+        """Keep these uncommitted rows of the slot, in this order, and forget its others.
 
         Args:
             slot: the slot.
-            rows: increasing row numbers of the pass, e.g. ``[0, 2, 5]`` for the root and two accepted nodes.
+            rows: increasing row numbers of the last pass, or of all passes of a growing tree, e.g. ``[0, 2, 5]`` for
+                the root and two accepted nodes; at least one.
         """
         past, count = self.lengths[slot], len(rows)
         if rows[-1] != count - 1:
@@ -139,10 +143,12 @@ class SlotCache(Cache):  # type: ignore[misc]
             moved = self._storage[:, slot].index_select(2, source)
             self._storage[:, slot, :, past : past + count] = moved
         self.lengths[slot] = past + count
+        self.uncommitted[slot] = 0
 
     def truncate(self, slot: int, length: int) -> None:
         """Forget everything of a slot beyond its first ``length`` tokens (at most what it holds)."""
         self.lengths[slot] = min(length, self.lengths[slot])
+        self.uncommitted[slot] = 0
 
     @torch.inference_mode()  # the storage may have been made in a pass
     def fork(self, source: int, target: int) -> None:
@@ -150,6 +156,7 @@ class SlotCache(Cache):  # type: ignore[misc]
         length = self.lengths[source]
         self._storage[:, target, :, :length] = self._storage[:, source, :, :length]
         self.lengths[target] = length
+        self.uncommitted[target] = 0
 
     def nbytes(self) -> int:
         """Bytes of the storage."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from specexp.models.cache import SlotCache
@@ -95,6 +96,8 @@ class LanguageModel:
         rows = max(tree.tokens.size for tree in trees)
         pasts = [self.cache.lengths[slot] for slot in slots]
         self.cache.reserve(max(pasts) + rows, max(slots) + 1)
+        for slot in slots:
+            self.cache.uncommitted[slot] = 0
         if len(trees) == 1:
             tree = trees[0]
             positions = torch.from_numpy(tree.shape.depths)[None].to(self.device) + pasts[0]
@@ -120,6 +123,38 @@ class LanguageModel:
             additive_mask(torch.from_numpy(visible).to(self.device), self.dtype),
         )
         return [logits[index, : tree.tokens.size] for index, tree in enumerate(trees)]
+
+    @torch.inference_mode()
+    def grow(
+        self,
+        slot: int,
+        tokens: NDArray[np.int64],
+        depths: NDArray[np.int64],
+        visible: NDArray[np.bool_],
+    ) -> torch.Tensor:
+        """Feed more rows of a tree that grows pass by pass; nothing is committed, all rows stay until then.
+
+        Args:
+            slot: the slot, whose cache holds ``u`` uncommitted rows of this tree.
+            tokens: ``[m]`` of the new rows.
+            depths: ``[m]`` their distance from the last committed token, less one.
+            visible: ``[m, u + m]`` true where a new row may attend to an uncommitted one, itself included.
+
+        Returns:
+            ``[m, V]`` logits after every new row.
+        """
+        past, rows = self.cache.lengths[slot], visible.shape[1]
+        if past + rows > self.cache.capacity:
+            self.cache.reserve(past + rows + max(256, past // 2), slot + 1)
+        tree_mask = additive_mask(torch.from_numpy(visible).to(self.device), self.dtype)
+        logits = self._forward(
+            (slot,),
+            torch.from_numpy(tokens)[None].to(self.device),
+            torch.from_numpy(depths)[None].to(self.device) + past,
+            torch.cat((self._past_mask(tokens.size, past), tree_mask), dim=1)[None, None],
+        )
+        self.cache.uncommitted[slot] += tokens.size
+        return logits[0]
 
     def synchronize(self) -> None:
         """Wait for the device, so that a clock read next is honest."""

@@ -21,7 +21,7 @@ from specexp.config import (
 from specexp.config.composed import HITS, with_hits
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from specexp.data.prompts import PromptDataModule
     from specexp.decoder import Decoder
@@ -72,15 +72,22 @@ class Composition:
         config = self.with_overrides(overrides)
         return {section: config.get(section) for section in VARIED}
 
-    def decoder(self, overrides: Mapping[str, Any], model: LanguageModel) -> Decoder:
+    def decoder(
+        self, overrides: Mapping[str, Any], model: LanguageModel, draft: PreTrainedModel | None = None
+    ) -> Decoder:
         """A new decoder of a candidate, in its initial state.
+
+        Args:
+            overrides: of the candidate.
+            model: the target.
+            draft: the pair's draft model, for a drafter that needs one.
 
         Raises:
             ValueError: its parts cannot be made, or do not go together or with the target.
         """
         from specexp.decoder import Decoder
 
-        return Decoder(model, *build_parts(self.with_overrides(overrides)))
+        return Decoder(model, *build_parts(self.with_overrides(overrides), draft))
 
     def verifier(self) -> Verifier:
         """A new verifier: the same for all candidates."""

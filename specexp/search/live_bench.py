@@ -83,7 +83,7 @@ class LiveBench:
         Raises:
             ValueError: the parts cannot be made, or do not go together.
         """
-        decoder = self.composition.decoder(overrides, self.model)
+        decoder = self.composition.decoder(overrides, self.model, self.pair.draft)
         resolved = self.composition.resolved(overrides)
         attributes: dict[str, Any] = {"resolved": resolved}
         builder = decoder.strategy.builder
@@ -141,7 +141,7 @@ def record_hits(
         path: the hits file; written whole or not at all.
     """
     counter = HitCounter()
-    arm = bench.arm("record hits", bench.composition.decoder(overrides, bench.model))
+    arm = bench.arm("record hits", bench.composition.decoder(overrides, bench.model, bench.pair.draft))
     for prompt in prompts:
         for sample in range(bench.generation.samples):
             arm.conversation(prompt, sample, observers=[counter.observe])

@@ -1,6 +1,7 @@
 """What every tree builder promises, as tests that an implementation inherits, also outside this project."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -41,9 +42,7 @@ def grow(
         request = next(build)
         while True:
             if requests is not None:
-                requests.append(
-                    Request(request.tokens.copy(), request.parents, request.rows.copy(), request.k)
-                )
+                requests.append(replace(request, tokens=request.tokens.copy(), rows=request.rows.copy()))
             if stop_after is not None and answered >= stop_after:
                 request = build.send(None)
                 continue

@@ -189,7 +189,7 @@ class DrafterContract:
         tokens = generator.integers(self.vocab_size // 3, size=_SHAPE.num_nodes + 1)
         tokens[0] = context.root
         tokens[5] = NO_CANDIDATE  # not yet filled
-        return Request(tokens, _SHAPE.parents, np.array(rows, dtype=np.int64), k)
+        return Request(tokens, _SHAPE.parents, _SHAPE.ranks, np.array(rows, dtype=np.int64), k)
 
     def _answers(self, drafter: Drafter, context: Context) -> list[list[int]]:
         answer: Candidates = drafter.propose(

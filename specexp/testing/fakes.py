@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -127,7 +128,7 @@ class FakeDrafter(Drafter):
 
     def propose(self, context: Context, request: Request) -> Candidates:
         """Guess for every frontier row."""
-        self.requests.append(Request(request.tokens.copy(), request.parents, request.rows, request.k))
+        self.requests.append(replace(request, tokens=request.tokens.copy()))
         tokens = np.full((request.rows.size, request.k), NO_CANDIDATE, dtype=np.int64)
         for number, row in enumerate(request.rows.tolist()):
             guesses = list(self.guess((*context.token_ids.tolist(), *request.path_tokens(row))))[: request.k]

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from specexp.context import Context
+from specexp.processors import Processors
 from specexp.verifiers._base import DeterministicVerifier
 
 if TYPE_CHECKING:
@@ -35,19 +36,10 @@ class KeyedSampling(DeterministicVerifier):
         top_k: Annotated[int, Field(ge=1)] | None = None,
         top_p: Annotated[float, Field(gt=0, le=1)] | None = None,
     ) -> None:
-        # imported here: a configuration is checked without the seconds this takes
-        from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
-
         self.temperature = temperature
         self.top_k = top_k
         self.top_p = top_p
-        self._processors = []
-        if temperature not in (0.0, 1.0):
-            self._processors.append(TemperatureLogitsWarper(float(temperature)))
-        if top_k is not None:
-            self._processors.append(TopKLogitsWarper(top_k))
-        if top_p is not None and top_p < 1:
-            self._processors.append(TopPLogitsWarper(top_p))
+        self.processors = Processors(temperature, top_k, top_p)
 
     @property
     def noise_temperature(self) -> float:
@@ -66,14 +58,13 @@ class KeyedSampling(DeterministicVerifier):
         return scores if self.temperature == 0 else scores + context.target_noise(position, scores.size)
 
     def processed_scores(self, logits: "torch.Tensor") -> NDArray[np.float32]:
-        """``[V]`` scores after temperature, top-k and top-p, removed tokens ``-inf`` (up to a constant, ``s_t``)."""
-        scores = logits.float()
-        if self._processors:
-            scores = scores[None]
-            for process in self._processors:
-                scores = process(None, scores)  # none of the three looks at the input ids
-            scores = scores[0]
-        return np.asarray(scores.numpy(force=True))
+        """``[V]`` scores after temperature, top-k and top-p, removed tokens ``-inf`` (up to a constant, ``s_t``).
+
+        At temperature 0 the logits themselves, so that near ties stay visible.
+        """
+        if self.temperature == 0:
+            return np.asarray(logits.float().numpy(force=True))
+        return np.asarray(self.processors.scores(logits[None])[0].float().numpy(force=True))
 
     def target_token(self, context: Context, logits: "torch.Tensor", position: int) -> int:
         """The keyed sample of the position."""

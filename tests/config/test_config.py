@@ -34,7 +34,7 @@ def test_another_class_replaces_the_same_class_merges(composition):
     spelled_out = {"class_path": "specexp.builders.ParametricTree", "init_args": {"depth": 3}}
     assert apply_overrides(composition, {"builder": spelled_out}).get("builder.init_args.nodes") == 16
     chain = apply_overrides(composition, {"builder.class_path": "Chain"})
-    assert chain.get("builder") == {"class_path": "Chain", "init_args": {"length": 4}}
+    assert chain.get("builder") == {"class_path": "Chain", "init_args": {"length": 4, "candidates": "top-k"}}
     assert composition.get("builder.class_path") == "ParametricTree"
 
 
@@ -42,7 +42,10 @@ def test_whole_parts_are_laid_before_the_keys_inside(composition):
     chosen = apply_overrides(
         composition, {"builder.init_args.length": 6, "builder": {"name": "chain", "class_path": "Chain"}}
     )
-    assert chosen.get("builder") == {"class_path": "Chain", "init_args": {"length": 6}}
+    assert chosen.get("builder") == {
+        "class_path": "Chain",
+        "init_args": {"length": 6, "candidates": "top-k"},
+    }
 
 
 def test_command_line_values_are_yaml(write):

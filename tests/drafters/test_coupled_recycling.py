@@ -32,7 +32,7 @@ def proposed_after_token_0(context: Context, k: int = 3) -> list[int]:
     drafter = TokenRecycling(k=3, coupled=True)
     drafter.check_vocabulary(VOCABULARY)
     drafter.observe(Outcome(context, root_tree(0), LOGITS, (), (1,)))
-    request = Request(np.array([0]), np.array([-1]), np.array([0]), k)
+    request = Request(np.array([0]), np.array([-1]), np.array([-1]), np.array([0]), k)
     return drafter.propose(context, request).tokens[0].tolist()
 
 

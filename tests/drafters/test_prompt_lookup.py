@@ -22,7 +22,9 @@ class TestSeveralCandidates(DrafterContract):
 
 def ask(drafter, context, k, path=()):
     tokens = np.array([context.root, *path], dtype=np.int64)
-    request = Request(tokens, np.arange(tokens.size) - 1, np.array([tokens.size - 1]), k)
+    request = Request(
+        tokens, np.arange(tokens.size) - 1, np.zeros_like(tokens), np.array([tokens.size - 1]), k
+    )
     return [token for token in drafter.propose(context, request).tokens[0].tolist() if token != NO_CANDIDATE]
 
 

@@ -89,7 +89,9 @@ def test_empty_initialisation_proposes_nothing():
     drafter = drafter_with(prefill_update=False)
     context = Context([1, 2, 3])
     drafter.begin(context, None)
-    answer = drafter.propose(context, Request(np.array([3]), np.array([-1]), np.array([0]), 2))
+    answer = drafter.propose(
+        context, Request(np.array([3]), np.array([-1]), np.array([-1]), np.array([0]), 2)
+    )
     assert answer.tokens.tolist() == [[NONE, NONE]]
 
 

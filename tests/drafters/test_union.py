@@ -28,13 +28,13 @@ def fixed(*tokens):
 @pytest.mark.parametrize(("k", "expected"), [(1, [5]), (3, [5, 2, 7]), (6, [5, 2, 7, 1, -1, -1])])
 def test_candidates_keep_their_drafters_order_and_appear_once(k, expected):
     drafter = Union([fixed(5, 2), fixed(2, 7, 5, 1)])
-    request = Request(np.array([9]), np.array([-1]), np.array([0]), k)
+    request = Request(np.array([9]), np.array([-1]), np.array([-1]), np.array([0]), k)
     assert drafter.propose(Context([9]), request).tokens.tolist() == [expected]
 
 
 def test_a_drafter_without_candidates_leaves_its_ranks_to_the_next():
     drafter = Union([FakeDrafter(lambda path: [], 3), fixed(4, 6)])
-    request = Request(np.array([9]), np.array([-1]), np.array([0]), 2)
+    request = Request(np.array([9]), np.array([-1]), np.array([-1]), np.array([0]), 2)
     assert drafter.propose(Context([9]), request).tokens.tolist() == [[4, 6]]
 
 

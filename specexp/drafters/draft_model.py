@@ -1,0 +1,299 @@
+"""A draft model: any causal language model with the target's vocabulary, and a tree KV cache of its own."""
+
+# No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, cast
+
+import numpy as np
+from pydantic import Field
+
+from specexp.context import Context
+from specexp.drafters._base import Candidates, Drafter, Request
+from specexp.drafters._drawing import draw
+from specexp.outcome import Outcome
+from specexp.tree import NO_CANDIDATE, NodeKind
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
+
+    from specexp.models.language_model import LanguageModel
+    from specexp.processors import Processors
+
+
+class DraftModel(Drafter):
+    """Asks a smaller model for the tokens after the nodes of a growing tree.
+
+    One pass feeds all frontier nodes it has not seen; what it has seen costs nothing. After a step the accepted rows
+    stay in its cache, the others are dropped. Candidates are its best tokens, or draws from its distribution whose
+    randomness is keyed by place (seed, sequence, root position, the parent's rank path), so that a tree does not
+    depend on how its passes were batched.
+
+    Args:
+        model: the model, a Hugging Face causal LM; the pair's own draft if None.
+        temperature: of the distribution drawn from; 1 if None, or the target's own if ``coupled``.
+        top_k: keep only so many of the most probable tokens.
+        top_p: keep only the most probable tokens that hold this much probability together.
+        coupled: under ``KeyedSampling``, rank by score plus the target's own noise of the position: what the noise
+            favours is known before the target is asked, so more is accepted and the output is unchanged. A node's
+            log-probability is then that of the noisy scores.
+
+    Raises:
+        ValueError: ``coupled`` meets a temperature of its own, or ``model`` is a name.
+
+    Example:
+        >>> drafter = DraftModel(temperature=0.6)
+    """
+
+    gives_log_probs = True
+    draws = True
+
+    def __init__(
+        self,
+        model: object | None = None,
+        temperature: Annotated[float, Field(ge=0, le=100)] | None = None,
+        top_k: Annotated[int, Field(ge=1)] | None = None,
+        top_p: Annotated[float, Field(gt=0, le=1)] | None = None,
+        coupled: bool = False,
+    ) -> None:
+        if coupled and temperature is not None:
+            raise ValueError(
+                f"DraftModel was given coupled and temperature {temperature}: a coupled draft takes the target's "
+                "temperature, leave one of the two out"
+            )
+        if isinstance(model, str):
+            raise ValueError(
+                f"DraftModel was given model {model!r}, a name: name the draft in pair.draft instead"
+            )
+        self.temperature = temperature
+        self.top_k = top_k
+        self.top_p = top_p
+        self.coupled = coupled
+        self._model: LanguageModel | None = None
+        self._processors: Processors | None = None
+        self._forget_tree()
+        if model is not None:
+            self.use_draft_model(cast("PreTrainedModel", model))
+
+    def use_draft_model(self, model: "PreTrainedModel | None") -> None:
+        """Take the pair's draft, unless the drafter was given a model of its own."""
+        from specexp.models.language_model import LanguageModel
+
+        if self._model is not None:
+            return
+        if model is None:
+            raise ValueError("DraftModel needs a draft model and the pair has none: set pair.draft")
+        self._model = LanguageModel(model)
+
+    @property
+    def model(self) -> "LanguageModel":
+        """The draft model with its cache.
+
+        Raises:
+            ValueError: none was given yet.
+        """
+        if self._model is None:
+            raise ValueError("DraftModel has no model yet: pass one, as in DraftModel(pair.draft)")
+        return self._model
+
+    @property
+    def max_candidates(self) -> int:
+        """The vocabulary; no limit before the model is known."""
+        return 2**31 if self._model is None else self._model.vocab_size
+
+    def check_vocabulary(self, vocab_size: int) -> None:
+        """The draft must have as many tokens as the target."""
+        if self.model.vocab_size != vocab_size:
+            raise ValueError(
+                f"the draft model has {self.model.vocab_size} tokens and the target {vocab_size}: "
+                "a draft must have the target's vocabulary"
+            )
+
+    def begin(self, context: Context, prefill: Outcome | None) -> None:
+        """Feed the prompt, all but the root."""
+        model = self.model
+        if not context.continued:
+            model.cache.truncate(0, 0)
+        self._forget_tree()
+        known = model.cache.lengths[0]
+        last = min(len(context) - 1, model.context_limit)
+        passes = model.passes
+        model.prefill(0, context.token_ids[known:last].tolist())
+        model.passes = passes  # the prefill is not drafting
+
+    def costs_pass(self, request: Request) -> bool:
+        """Whether a frontier row was not fed yet."""
+        return any(self._node_of(request, row) is None for row in request.rows.tolist())
+
+    def propose(self, context: Context, request: Request) -> Candidates:
+        """Feed what is new, then rank or draw; rows beyond the draft's context get no candidate."""
+        nodes = [self._node_of(request, row) for row in request.rows.tolist()]
+        if None in nodes:
+            self._feed(context, request)
+            nodes = [self._node_of(request, row) for row in request.rows.tolist()]
+        fed = [index for index, node in enumerate(nodes) if node is not None]
+        if len(fed) < len(nodes):
+            return self._only(fed, context, request)
+        logits = self._logits_of([node for node in nodes if node is not None])  # [f, V]
+        if self.coupled:
+            return self._coupled(context, request, logits)
+        scores = self._processors_at(1.0 if self.temperature is None else self.temperature).scores(logits)
+        if request.kind is NodeKind.POINT_MASS:
+            return _best(scores, request.k)
+        position = len(context) - 1
+        uniforms = np.stack(
+            [
+                context.uniforms("draft", position, request.rank_path(row), size=request.k)
+                for row in request.rows.tolist()
+            ]
+        )
+        return draw(
+            scores.float().softmax(dim=-1),
+            uniforms,
+            enough=request.enough,
+            replacement=request.kind is NodeKind.DRAWN_WITH_REPLACEMENT,
+        )
+
+    def observe(self, outcome: Outcome) -> None:
+        """Keep the accepted rows, drop the others."""
+        if self._answers:
+            node, kept = 0, list(range(self._pending))
+            for row in outcome.accepted:
+                child = self._children.get((node, int(outcome.tree.tokens[row])))
+                if child is None:
+                    break
+                node = child
+                kept.append(self._pending - 1 + node)
+            cache = self.model.cache
+            room = len(outcome.context) - 1 - cache.lengths[0]  # the root is always fed anew
+            cache.commit(0, kept[:room])
+        self._forget_tree()
+
+    def reset(self) -> None:
+        """Forget the sequence."""
+        if self._model is not None:
+            self._model.cache.truncate(0, 0)
+        self._forget_tree()
+
+    def _forget_tree(self) -> None:
+        self._pending = 0  # committed tokens the step's first pass feeds, the root last
+        self._children: dict[tuple[int, int], int] = {}  # (fed node, token) -> fed node; the root is node 0
+        self._answers: list[tuple[torch.Tensor, int]] = []  # of each fed node: a pass's logits, and which row
+        self._ancestors: list[list[int]] = []  # of each fed node, itself included
+
+    def _node_of(self, request: Request, row: int) -> int | None:
+        """The fed node a request's row stands for; None if it was not fed."""
+        if row == 0:
+            return 0 if self._answers else None
+        node = self._node_of(request, int(request.parents[row]))
+        return None if node is None else self._children.get((node, int(request.tokens[row])))
+
+    def _logits_of(self, nodes: list[int]) -> "torch.Tensor":
+        import torch
+
+        answers = [self._answers[node] for node in nodes]
+        logits, start = answers[0]
+        if all(one is logits and row == start + index for index, (one, row) in enumerate(answers)):
+            return logits[start : start + len(nodes)]
+        return torch.stack([one[row] for one, row in answers])
+
+    def _processors_at(self, temperature: float) -> "Processors":
+        from specexp.processors import Processors
+
+        if self._processors is None or self._processors.temperature != temperature:
+            self._processors = Processors(temperature, self.top_k, self.top_p)
+        return self._processors
+
+    def _coupled(self, context: Context, request: Request, logits: "torch.Tensor") -> Candidates:
+        import torch
+
+        temperature = context.noise_temperature
+        scores = self._processors_at(temperature or 1.0).scores(logits)
+        if temperature > 0:
+            vocabulary = scores.shape[-1]
+            noise = [context.target_noise(len(context) + depth, vocabulary) for depth in request.depths()]
+            scores = scores.log_softmax(dim=-1) + torch.from_numpy(np.stack(noise)).to(scores.device)
+        return _best(scores, request.k)
+
+    def _only(self, fed: list[int], context: Context, request: Request) -> Candidates:
+        """The answer where only these indices of the frontier could be fed."""
+        width = self.model.vocab_size
+        tokens = np.full((request.rows.size, request.k), NO_CANDIDATE, dtype=np.int64)
+        log_probs = np.full(tokens.shape, -np.inf, dtype=np.float32)
+        q = np.zeros((request.rows.size, width), dtype=np.float32)
+        if fed:
+            enough = None if request.enough is None else request.enough[fed]
+            part = self.propose(context, replace(request, rows=request.rows[fed], enough=enough))
+            assert part.log_probs is not None
+            tokens[fed, : part.tokens.shape[1]] = part.tokens
+            log_probs[fed, : part.tokens.shape[1]] = part.log_probs
+            if part.q is not None:
+                q[fed] = part.q
+        return Candidates(tokens, log_probs, None if request.kind is NodeKind.POINT_MASS else q)
+
+    def _feed(self, context: Context, request: Request) -> None:
+        """One pass over the frontier rows, their ancestors and the pending tokens that were not fed yet."""
+        from specexp.models.logits import check_logits
+
+        model, cache = self.model, self.model.cache
+        past = cache.lengths[0]
+        old = len(self._ancestors)
+        tokens: list[int] = []
+        depths: list[int] = []
+        if old == 0:
+            tokens = context.token_ids[past:].tolist()
+            if past + len(tokens) > model.context_limit:
+                return
+            self._pending = len(tokens)
+            depths = list(range(len(tokens)))
+            self._ancestors.append([0])
+        for row in request.rows.tolist():
+            self._enter(request, row, tokens, depths)
+        if not tokens:
+            return
+        first = old + self._pending - 1 if old else 0  # of the new rows among the uncommitted ones
+        visible = np.zeros((len(tokens), first + len(tokens)), dtype=np.bool_)
+        visible[:, : self._pending] = True  # the committed tokens, the root among them
+        if old == 0:
+            visible[: self._pending, : self._pending] = np.tri(self._pending, dtype=np.bool_)
+        new_nodes = self._ancestors[old or 1 :]
+        for index, ancestors in enumerate(new_nodes, len(tokens) - len(new_nodes)):
+            visible[index, np.array(ancestors) + self._pending - 1] = True
+        logits = model.grow(0, np.array(tokens), np.array(depths), visible)
+        self.draft_passes += 1
+        check_logits(logits, "draft", context)
+        start = 0 if old else self._pending - 1
+        self._answers += [(logits, index) for index in range(start, len(tokens))]
+
+    def _enter(self, request: Request, row: int, tokens: list[int], depths: list[int]) -> int | None:
+        """Number a row and its ancestors as fed nodes and append what has to be fed; None beyond the context."""
+        if row == 0:
+            return 0
+        parent = self._enter(request, int(request.parents[row]), tokens, depths)
+        if parent is None:
+            return None
+        token = int(request.tokens[row])
+        node = self._children.get((parent, token))
+        if node is None:
+            depth = self._pending + len(self._ancestors[parent]) - 1
+            if self.model.cache.lengths[0] + depth >= self.model.context_limit:
+                return None
+            node = self._children[parent, token] = len(self._ancestors)
+            self._ancestors.append([*self._ancestors[parent], node])
+            tokens.append(token)
+            depths.append(depth)
+        return node
+
+
+def _best(scores: "torch.Tensor", k: int) -> Candidates:
+    """The ``k`` best of ``[f, V]`` scores with their log-probabilities; removed tokens are no candidates."""
+    values, tokens = scores.topk(min(k, scores.shape[-1]), dim=-1)
+    log_probs = (values - scores.logsumexp(dim=-1, keepdim=True)).float().numpy(force=True)
+    found = tokens.numpy(force=True)
+    found[np.isneginf(log_probs)] = NO_CANDIDATE
+    if found.shape[1] < k:
+        missing = ((0, 0), (0, k - found.shape[1]))
+        found = np.pad(found, missing, constant_values=NO_CANDIDATE)
+        log_probs = np.pad(log_probs, missing, constant_values=-np.inf)
+    return Candidates(found, log_probs)

@@ -1,0 +1,65 @@
+"""Temperature, top-k and top-p: ``transformers``' own processors, in their order, for targets and drafts alike."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+    from transformers import LogitsProcessor
+
+
+class Processors:
+    """From logits to the scores that are sampled from.
+
+    Args:
+        temperature: 0 keeps only the most probable token (among equals the lowest id).
+        top_k: keep only so many of the most probable tokens.
+        top_p: keep only the most probable tokens that hold this much probability together.
+    """
+
+    def __init__(
+        self, temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None
+    ) -> None:
+        self.temperature = temperature
+        self.top_k = top_k
+        self.top_p = top_p
+
+    @cached_property
+    def _processors(self) -> list[LogitsProcessor]:
+        # imported here: a configuration is checked without the seconds this takes
+        from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+
+        processors: list[LogitsProcessor] = []
+        if self.temperature not in (0.0, 1.0):
+            processors.append(TemperatureLogitsWarper(float(self.temperature)))
+        if self.top_k is not None:
+            processors.append(TopKLogitsWarper(self.top_k))
+        if self.top_p is not None and self.top_p < 1:
+            processors.append(TopPLogitsWarper(self.top_p))
+        return processors
+
+    def scores(self, logits: torch.Tensor) -> torch.Tensor:
+        """Float32 scores (float64 stays), log-probabilities up to a constant a row; removed tokens ``-inf``.
+
+        Args:
+            logits: ``[n, V]`` of any float dtype.
+        """
+        import torch
+
+        scores = logits if logits.dtype == torch.float64 else logits.float()
+        if self.temperature == 0:
+            best = scores.argmax(dim=-1, keepdim=True)
+            return torch.full_like(scores, -torch.inf).scatter_(-1, best, 0.0)
+        for process in self._processors:
+            scores = process(None, scores)  # none of the three looks at the input ids
+        return scores
+
+    def probabilities(self, logits: torch.Tensor) -> NDArray[np.float64]:
+        """``[V]`` probabilities that sum to one, from ``[V]`` logits."""
+        scores = self.scores(logits[None])[0].double()
+        return np.asarray(scores.softmax(dim=-1).numpy(force=True))

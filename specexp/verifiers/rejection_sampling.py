@@ -1,0 +1,125 @@
+"""Rejection sampling: exact samples of the target that make the most of what the draft distribution says."""
+
+# No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from specexp.context import Context
+from specexp.processors import Processors
+from specexp.tree import NodeKind, TokenTree
+from specexp.verifiers._base import Verdict, Verifier
+
+if TYPE_CHECKING:
+    import torch
+
+
+class RejectionSampling(Verifier):
+    """Tries the children of the accepted node one by one; what they leave of the target gives the bonus token.
+
+    One rule serves chains (Leviathan et al. 2023), several candidates with (Miao et al. 2023) and without replacement
+    (Chen et al. 2024; Xiong et al. 2024, algorithm 3) and point masses. With ``p`` the target's distribution, ``r``
+    what is left of it (``p`` at first) and ``q`` the one the next child was drawn from:
+
+    - a drawn child ``y`` is accepted with probability ``min(1, r[y] / q[y])``; after a rejection
+      ``r = norm(max(r - q, 0))``, and without replacement ``q[y] = 0``, renormalised;
+    - a point mass ``y`` is accepted with probability ``r[y]``; after a rejection ``r[y] = 0``, renormalised.
+
+    When no child is left, or the last was rejected, the bonus token is drawn from ``r``. The randomness of a step is
+    keyed by (seed, sequence, root position).
+
+    Args:
+        temperature: of the target; 0 accepts its most probable token alone.
+        top_k: keep only so many of the target's most probable tokens.
+        top_p: keep only the target's most probable tokens that hold this much probability together.
+    """
+
+    def __init__(
+        self,
+        temperature: Annotated[float, Field(ge=0, le=100)] = 1.0,
+        top_k: Annotated[int, Field(ge=1)] | None = None,
+        top_p: Annotated[float, Field(gt=0, le=1)] | None = None,
+    ) -> None:
+        self.processors = Processors(temperature, top_k, top_p)
+        self.temperature = temperature
+        self.top_k = top_k
+        self.top_p = top_p
+
+    def verify(self, context: Context, tree: TokenTree, logits: "torch.Tensor") -> Verdict:
+        """Walk down from the root until every child of a node was rejected."""
+        uniforms = iter(self.uniforms(context, tree))
+        accepted: list[int] = []
+        row = 0
+        while True:
+            left = self.processors.probabilities(logits[row])  # [V]
+            child, left = self.try_children(tree, row, left, uniforms)
+            if child is None:
+                return Verdict(tuple(accepted), sample(left, next(uniforms)))
+            accepted.append(child)
+            row = child
+
+    def uniforms(self, context: Context, tree: TokenTree) -> list[float]:
+        """Numbers in (0, 1) of this step: one for every draw and one for the bonus are enough."""
+        repeated = 0 if tree.draws is None else sum(map(len, tree.draws.values()))
+        size = tree.num_nodes + repeated + 1
+        numbers: list[float] = context.uniforms("verify", len(context) - 1, size=size).tolist()
+        return numbers
+
+    def try_children(
+        self, tree: TokenTree, row: int, left: NDArray[np.float64], uniforms: Iterator[float]
+    ) -> tuple[int | None, NDArray[np.float64]]:
+        """The accepted child of a row, or None, and what is left of the target's distribution.
+
+        Args:
+            tree: drafted.
+            row: the accepted node.
+            left: ``[V]`` the target's distribution after it; may be changed in place.
+            uniforms: the step's.
+        """
+        q: NDArray[np.float64] | None = None
+        for child in tree.draw_order(row):
+            token, kind = int(tree.tokens[child]), tree.kind(child)
+            if kind is NodeKind.POINT_MASS:
+                if next(uniforms) < left[token]:
+                    return child, left
+                left = without(left, token)
+                continue
+            if q is None:
+                assert tree.q is not None, "drawn nodes come with their distribution"
+                q = normalised(tree.q[row].astype(np.float64))
+            if next(uniforms) * q[token] < left[token]:
+                return child, left
+            left = residual(left, q)
+            if kind is NodeKind.DRAWN:
+                q = without(q, token)
+        return None, left
+
+
+def residual(left: NDArray[np.float64], q: NDArray[np.float64]) -> NDArray[np.float64]:
+    """``norm(max(left - q, 0))``; ``left`` itself where rounding leaves nothing, for then the two are equal."""
+    rest = np.maximum(left - q, 0.0)
+    total = rest.sum()
+    return rest / total if total > 0 else left
+
+
+def without(distribution: NDArray[np.float64], token: int) -> NDArray[np.float64]:
+    """The distribution given that the token is not drawn; all zeros if it held everything."""
+    rest = distribution.copy()
+    rest[token] = 0.0
+    return normalised(rest)
+
+
+def normalised(distribution: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Divided by its sum, unless that is 0."""
+    total = distribution.sum()
+    return distribution / total if total > 0 else distribution
+
+
+def sample(distribution: NDArray[np.float64], uniform: float) -> int:
+    """The token at a uniform number of the distribution function; never one of probability 0."""
+    upto = distribution.cumsum()
+    return int(min(np.searchsorted(upto, uniform * upto[-1], side="right"), np.flatnonzero(distribution)[-1]))

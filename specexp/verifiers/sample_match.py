@@ -1,0 +1,55 @@
+"""Sample and match: the target's own samples decide, whatever was drafted."""
+
+# No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
+
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
+
+from specexp.context import Context
+from specexp.processors import Processors
+from specexp.tree import TokenTree
+from specexp.verifiers._base import Verdict, Verifier
+from specexp.verifiers.rejection_sampling import sample
+
+if TYPE_CHECKING:
+    import torch
+
+
+class SampleMatch(Verifier):
+    """Draws one token of the target after every visited node and follows the child that carries it.
+
+    It needs no draft distribution, so every drafter goes with it. Exact, and at most as good as rejection sampling
+    with the same drawn tree; :class:`KeyedSampling` is the same rule with noise that does not depend on the steps. The
+    randomness of a step is keyed by (seed, sequence, root position).
+
+    Args:
+        temperature: of the target; 0 is greedy decoding.
+        top_k: keep only so many of the target's most probable tokens.
+        top_p: keep only the target's most probable tokens that hold this much probability together.
+    """
+
+    def __init__(
+        self,
+        temperature: Annotated[float, Field(ge=0, le=100)] = 1.0,
+        top_k: Annotated[int, Field(ge=1)] | None = None,
+        top_p: Annotated[float, Field(gt=0, le=1)] | None = None,
+    ) -> None:
+        self.processors = Processors(temperature, top_k, top_p)
+        self.temperature = temperature
+        self.top_k = top_k
+        self.top_p = top_p
+
+    def verify(self, context: Context, tree: TokenTree, logits: "torch.Tensor") -> Verdict:
+        """Walk down from the root until no child carries the target's token."""
+        uniforms = context.uniforms("verify", len(context) - 1, size=tree.shape.max_depth + 1).tolist()
+        accepted: list[int] = []
+        row = 0
+        for uniform in uniforms:
+            token = sample(self.processors.probabilities(logits[row]), uniform)
+            child = tree.child_with_token(row, token)
+            if child is None:
+                break
+            accepted.append(child)
+            row = child
+        return Verdict(tuple(accepted), token)

@@ -1,0 +1,75 @@
+"""Typical acceptance: a lossy verifier, faster than the target's distribution allows."""
+
+# No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
+
+from math import exp
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+import numpy as np
+from pydantic import Field
+
+from specexp.context import Context
+from specexp.processors import Processors
+from specexp.tree import TokenTree
+from specexp.verifiers._base import Verdict, Verifier
+from specexp.verifiers.rejection_sampling import sample
+
+if TYPE_CHECKING:
+    import torch
+
+
+class TypicalAcceptance(Verifier):
+    """Accepts every token that is typical of the target (Cai et al. 2024, Medusa, section 2.3.2). **Lossy**.
+
+    A node is accepted if ``p[y] > min(epsilon, delta * exp(-H(p))``, with ``H`` the entropy in nats: the output is
+    plausible, but not a sample of the target. The longest accepted path wins, among equals the most probable; the
+    bonus token is drawn from the target, keyed by (seed, sequence, root position).
+
+    Args:
+        temperature: of the target; 0 is greedy decoding, and then lossless in effect.
+        epsilon: probability that is always enough.
+        delta: share of ``exp(-H)`` that is enough.
+        top_k: keep only so many of the target's most probable tokens.
+        top_p: keep only the target's most probable tokens that hold this much probability together.
+    """
+
+    lossless: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        temperature: Annotated[float, Field(ge=0, le=100)] = 1.0,
+        epsilon: Annotated[float, Field(gt=0, le=1)] = 0.09,
+        delta: Annotated[float, Field(gt=0, le=1)] = 0.3,
+        top_k: Annotated[int, Field(ge=1)] | None = None,
+        top_p: Annotated[float, Field(gt=0, le=1)] | None = None,
+    ) -> None:
+        self.processors = Processors(temperature, top_k, top_p)
+        self.temperature = temperature
+        self.epsilon = epsilon
+        self.delta = delta
+        self.top_k = top_k
+        self.top_p = top_p
+
+    def verify(self, context: Context, tree: TokenTree, logits: "torch.Tensor") -> Verdict:
+        """Extend accepted paths depth by depth, and keep the best of the longest."""
+        best, best_place = 0, (0, 0.0)  # row, (depth, log-probability)
+        log_probs = {0: 0.0}  # of accepted rows, given the root
+        for row in range(tree.num_nodes + 1):  # parents stand before their children
+            if row not in log_probs:
+                continue
+            place = (int(tree.shape.depths[row]), log_probs[row])
+            if place > best_place:
+                best, best_place = row, place
+            children = tree.shape.children[row]
+            if not children:
+                continue
+            p = self.processors.probabilities(logits[row])  # [V]
+            positive = p[p > 0]
+            enough = min(self.epsilon, self.delta * exp((positive * np.log(positive)).sum()))
+            for child in children:
+                probability = float(p[tree.tokens[child]])
+                if probability > enough:
+                    log_probs[child] = log_probs[row] + float(np.log(probability))
+        uniform = float(context.uniforms("verify", len(context) - 1, size=1)[0])
+        bonus = sample(self.processors.probabilities(logits[best]), uniform)
+        return Verdict(tree.shape.path(best), bonus)
