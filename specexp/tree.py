@@ -264,6 +264,28 @@ class TokenTree:
         tried = set(drawn)
         return (*drawn, *(child for child in self.shape.children[row] if child not in tried))
 
+    def values(self) -> NDArray[np.float64]:
+        """``[n + 1]`` what each sampling is worth to a dynamic builder; 1 for the root.
+
+        Of a drawn node the probability that its draw is reached (Xiong et al. 2024, eq. 11), of a point mass the
+        product of draft probabilities down to it (appendix D.1).
+
+        Raises:
+            ValueError: the tree has no log-probabilities.
+        """
+        if self.log_probs is None:
+            raise ValueError("the tree has no draft log-probabilities, so its nodes have no value")
+        probability = np.exp(self.log_probs.astype(np.float64)).tolist()
+        weight, values = [1.0] * len(probability), [1.0] * len(probability)
+        left = [1.0] * len(probability)  # what a row's drawn children have left of its distribution
+        for row, parent in enumerate(self.shape.parents.tolist()):
+            if parent >= 0:
+                drawn = self.kind(row) is not NodeKind.POINT_MASS
+                weight[row] = weight[parent] * probability[row]
+                values[row] = weight[parent] * left[parent] if drawn else weight[row]
+                left[parent] = max(left[parent] - probability[row], 0.0)
+        return np.array(values)
+
 
 def root_tree(token: int) -> TokenTree:
     """The tree of plain decoding: the root alone."""

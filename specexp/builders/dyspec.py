@@ -11,7 +11,7 @@ from pydantic import Field
 from specexp.builders._base import Build, Selection, TreeBuilder, kind_of
 from specexp.builders._samplings import Samplings
 from specexp.controllers._base import Plan
-from specexp.tree import NodeKind, TokenTree, root_tree
+from specexp.tree import NodeKind, root_tree
 
 _ASKED_FIRST = 16  # candidates a row is asked for at first; more on demand, which costs no pass
 
@@ -232,25 +232,3 @@ def _limits(max_nodes: int, max_depth: int | None, plan: Plan) -> tuple[int, int
 def _candidates_to_ask(samplings: Samplings, rows: NDArray[np.int64], most: int) -> int:
     """More than the rows have; a few for new ones."""
     return min(most, max(_ASKED_FIRST, 2 * int(samplings.row_counts(rows).max(initial=0))))
-
-
-def chosen_values(tree: TokenTree) -> NDArray[np.float64]:
-    """``[n + 1]`` value of every sampling of a dynamic tree; 1 for the root.
-
-    Drawn nodes: the probability that their sampling is reached; others: the product of draft probabilities.
-
-    Raises:
-        ValueError: the tree has no log-probabilities.
-    """
-    if tree.log_probs is None:
-        raise ValueError("the tree has no draft log-probabilities, so its nodes have no value")
-    probability = np.exp(tree.log_probs.astype(np.float64))
-    weight, value = np.ones(probability.size), np.ones(probability.size)
-    left = np.ones(probability.size)  # what a row's drawn children have left of its distribution
-    for row, parent in enumerate(tree.shape.parents.tolist()):
-        if parent < 0:
-            continue
-        weight[row] = weight[parent] * probability[row]
-        value[row] = weight[row] if tree.kind(row) is NodeKind.POINT_MASS else weight[parent] * left[parent]
-        left[parent] = max(left[parent] - probability[row], 0.0)
-    return value

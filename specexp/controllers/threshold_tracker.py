@@ -1,0 +1,160 @@
+"""A threshold that follows the text: DySpec's open problem of a threshold fixed in advance (Xiong et al. 2024, B.1)."""
+
+# No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
+
+from math import exp, log
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from specexp.context import Context
+from specexp.controllers._base import Controller, Plan
+from specexp.outcome import Outcome
+
+_LOWEST, _HIGHEST = 1e-6, 0.5
+_LEARNED = ("log_threshold", "weight", "tokens", "seconds", "accepted", "value", "nodes", "squares", "products")
+
+
+class ThresholdTracker(Controller):
+    """Adapts the threshold of :class:`~specexp.builders.DySpecThreshold` after every step.
+
+    A fixed threshold spends few nodes where the draft is sure and many where it is not. Two aims:
+
+    - ``budget``: mean tree size equals ``budget``. The logarithm of the threshold moves by ``rate`` times the relative
+      error of the step's size, so whatever a step was short of is spent later. The builder's ``max_nodes`` stays the
+      hard limit; leave it room (twice the budget or more), for a step it cuts cannot spend what others saved.
+    - ``goodput``: tokens per second. A sampling of value ``v`` adds ``rho * v`` accepted tokens and costs the time of a
+      node, so it pays while ``v >= seconds per node * tokens per second / rho``: the threshold moves towards that
+      (Dinkelbach's rule for a ratio), with ``rho`` (accepted tokens per unit of value) and tokens per second as running
+      means over about ``window`` steps.
+
+    Args:
+        aim: what the threshold is adapted for.
+        budget: mean nodes a step, for ``budget``.
+        initial: threshold to start with; 1 / ``budget`` if None.
+        rate: how far a step moves the logarithm of the threshold.
+        step_ms: time of a step without nodes, for ``goodput``.
+        node_ms: time of one more node, drafted and verified. With neither, both are fitted to the measured seconds,
+            and runs cannot be repeated exactly.
+        window: steps a running mean remembers.
+        state: ``carry`` keeps the threshold from prompt to prompt, ``cold`` starts every prompt anew.
+
+    Raises:
+        ValueError: one of ``step_ms`` and ``node_ms`` is given without the other.
+    """
+
+    plans_threshold = True
+
+    def __init__(
+        self,
+        aim: Literal["budget", "goodput"] = "budget",
+        budget: Annotated[int, Field(ge=1, le=4096)] = 64,
+        initial: Annotated[float, Field(gt=0, le=1)] | None = None,
+        rate: Annotated[float, Field(gt=0, le=1)] = 0.1,
+        step_ms: Annotated[float, Field(gt=0)] | None = None,
+        node_ms: Annotated[float, Field(gt=0)] | None = None,
+        window: Annotated[int, Field(ge=2)] = 200,
+        state: Literal["carry", "cold"] = "carry",
+    ) -> None:
+        if (step_ms is None) != (node_ms is None):
+            raise ValueError("ThresholdTracker was given one of step_ms and node_ms: give both, or neither")
+        self.aim = aim
+        self.budget = budget
+        self.initial = 1 / budget if initial is None else initial
+        self.rate = rate
+        self.step_ms = step_ms
+        self.node_ms = node_ms
+        self.window = window
+        self.state = state
+        self.reset()
+
+    @property
+    def threshold(self) -> float:
+        """What the next step is planned with."""
+        return exp(self._log_threshold)
+
+    def plan(self, context: Context) -> Plan:
+        """The threshold so far."""
+        return Plan(threshold=self.threshold)
+
+    def begin(self, context: Context, prefill: Outcome | None) -> None:
+        """Apply the state policy."""
+        if self.state == "cold" and not context.continued:
+            self.reset()
+
+    def observe(self, outcome: Outcome) -> None:
+        """Move the threshold; a step without a draft (the last of an output) teaches nothing."""
+        nodes = outcome.tree.num_nodes
+        if nodes == 0:
+            return
+        if self.aim == "budget":
+            self._move(self.rate * (nodes - self.budget) / self.budget)
+        else:
+            self._remember(outcome)
+            wanted = self._paying_threshold()
+            if wanted is not None:
+                self._move(self.rate * (log(wanted) - self._log_threshold))
+
+    def reset(self) -> None:
+        """Back to the initial threshold."""
+        self._log_threshold = log(self.initial)
+        self._weight = self._tokens = self._seconds = self._accepted = self._value = 0.0
+        self._nodes = self._squares = self._products = 0.0
+
+    def state_dict(self) -> dict[str, Any]:
+        """The threshold and the running sums."""
+        return {name: getattr(self, f"_{name}") for name in _LEARNED}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a saved threshold."""
+        if sorted(state) != sorted(_LEARNED):
+            raise ValueError(
+                f"the state of a ThresholdTracker has the entries {sorted(_LEARNED)}, but {sorted(state)} was given"
+            )
+        for name in _LEARNED:
+            setattr(self, f"_{name}", float(state[name]))
+
+    def _move(self, by: float) -> None:
+        self._log_threshold = min(max(self._log_threshold + by, log(_LOWEST)), log(_HIGHEST))
+
+    def _remember(self, outcome: Outcome) -> None:
+        """Running sums of what a step gave and cost."""
+        nodes = outcome.tree.num_nodes
+        if self.step_ms is not None and self.node_ms is not None:
+            seconds = (self.step_ms + self.node_ms * nodes) / 1e3
+        else:
+            seconds = sum(outcome.seconds.values())
+        keep = 1 - 1 / self.window
+        for name, value in (
+            ("weight", 1.0),
+            ("tokens", len(outcome.new_token_ids)),
+            ("seconds", seconds),
+            ("accepted", len(outcome.accepted)),
+            ("value", float(outcome.tree.values()[1:].sum())),
+            ("nodes", nodes),
+            ("squares", nodes * nodes),
+            ("products", nodes * seconds),
+        ):
+            setattr(self, f"_{name}", keep * getattr(self, f"_{name}") + value)
+
+    def _paying_threshold(self) -> float | None:
+        """Value at which one more node just pays; None while too little is known."""
+        if self._weight < 5 or self._accepted <= 0 or self._seconds <= 0:
+            return None
+        node_seconds = self._node_seconds()
+        if node_seconds is None:
+            return None
+        rho = self._accepted / self._value
+        return min(max(node_seconds * (self._tokens / self._seconds) / rho, _LOWEST), _HIGHEST)
+
+    def _node_seconds(self) -> float | None:
+        """Time of one more node: as given, or the slope of the measured seconds over the tree size."""
+        if self.node_ms is not None:
+            return self.node_ms / 1e3
+        spread = self._squares / self._weight - (self._nodes / self._weight) ** 2
+        if spread < 1:
+            return None  # trees of one size tell nothing about the price of a node
+        slope = (
+            self._products / self._weight - self._nodes / self._weight * self._seconds / self._weight
+        ) / spread
+        return slope if slope > 0 else None
