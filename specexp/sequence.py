@@ -140,7 +140,7 @@ class Sequence:
 
     def _keep_drafting(self, request: Request) -> bool:
         rows = request.tokens >= 0
-        depth = max((len(request.path_tokens(int(row))) for row in request.rows), default=0)
+        depth = max(request.depths(), default=0)
         state = DraftState(int(rows.sum()) - 1, depth, self._step_draft_passes)
         self._step_draft_passes += 1
         return self.strategy.controller.keep_drafting(state)

@@ -18,7 +18,56 @@ from numpy.typing import NDArray
 from specexp.drafters._base import Candidates, Request
 from specexp.tree import NodeKind, TokenTree, TreeShape
 
+_ASKED_FIRST = 32  # best candidates several rows are asked for at first; more on demand, which costs no pass
 _USED_UP = 1e-6  # a distribution whose candidates hold all but this has no further one
+
+_SAMPLING = np.dtype(
+    [
+        ("key", np.float64),
+        ("weight", np.float64),  # w of its node
+        ("depth", np.int64),  # of its node
+        ("drafted", np.int64),  # its node's row in the requests, -1 while it was not drafted
+        ("parent", np.int64),  # row it hangs below
+        ("rank", np.int64),
+        ("token", np.int64),
+        ("log_prob", np.float32),
+    ]
+)
+_ROW = np.dtype(
+    [
+        ("token", np.int64),
+        ("parent", np.int64),
+        ("rank", np.int64),
+        ("weight", np.float64),
+        ("depth", np.int64),
+        ("count", np.int64),  # candidates it was answered with
+        ("open", np.float64),  # key of the next sampling below it; 0 where there is none
+    ]
+)
+
+
+class _Table:
+    """A structured array that grows in place; ``filled`` is a view of what is in it."""
+
+    def __init__(self, dtype: np.dtype[np.void], room: int) -> None:
+        self._array = np.zeros(room, dtype=dtype)
+        self.filled = self._array[:0]
+
+    def append(self, count: int) -> NDArray[np.void]:
+        """A view of ``count`` new entries, to be filled in."""
+        start = self.filled.size
+        if start + count > self._array.size:
+            larger = np.zeros(2 * (start + count), dtype=self._array.dtype)
+            larger[:start] = self.filled
+            self._array = larger
+        self.filled = self._array[: start + count]
+        return self.filled[start:]
+
+    def keep(self, which: NDArray[np.bool_]) -> None:
+        """Forget the others."""
+        kept = self.filled[which]
+        self._array[: kept.size] = kept
+        self.filled = self._array[: kept.size]
 
 
 class Samplings:
@@ -27,102 +76,90 @@ class Samplings:
     Args:
         root: last committed token.
         kind: of the candidates asked for.
-
-    Attributes:
-        key: ``[c]`` key of each sampling made.
-        weight: ``[c]`` ``w`` of its node.
-        depth: ``[c]`` its node's depth.
-        drafted: ``[c]`` row of its node in the requests; ``-1`` while it was not drafted.
-        open: ``[r]`` key of the next sampling below each drafted row; 0 where there is none.
+        budget: most nodes of the tree.
     """
 
-    def __init__(self, root: int, kind: NodeKind) -> None:
+    def __init__(self, root: int, kind: NodeKind, budget: int) -> None:
         self.kind = kind
-        self.key = np.empty(0)
-        self.weight = np.empty(0)
-        self.depth = np.empty(0, dtype=np.int64)
-        self.drafted = np.empty(0, dtype=np.int64)
-        self._parent = np.empty(0, dtype=np.int64)  # [c] drafted row it hangs below
-        self._rank = np.empty(0, dtype=np.int64)
-        self._token = np.empty(0, dtype=np.int64)
-        self._log_prob = np.empty(0, dtype=np.float32)
-        # of drafted rows, the root first
-        self.open = np.zeros(1)
-        self._row_tokens = np.array([root])
-        self._row_parents = np.array([-1])
-        self._row_ranks = np.array([-1])
-        self._row_weights = np.ones(1)
-        self._row_depths = np.zeros(1, dtype=np.int64)
-        self._row_counts = np.zeros(1, dtype=np.int64)  # candidates each row has
+        self.budget = budget
+        self.lowest = 0.0  # key of the budget-th best sampling: nothing below it can enter the tree any more
+        self._samplings = _Table(_SAMPLING, 4 * budget + 64)
+        self._rows = _Table(_ROW, budget + 64)
+        self._rows.append(1)[0] = (root, -1, -1, 1.0, 0, 0, 0.0)
         self._q: dict[int, NDArray[np.float32]] = {}
-
-    def row_counts(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Candidates drafted rows have."""
-        return self._row_counts[rows]
-
-    def open_depths(self) -> NDArray[np.int64]:
-        """``[r]`` depth of the next sampling below each drafted row."""
-        return self._row_depths + 1
 
     def draft(self, samplings: NDArray[np.int64]) -> NDArray[np.int64]:
         """Give the nodes of these samplings rows of their own; they are to be asked for next."""
-        first, zeros = self._row_tokens.size, np.zeros(samplings.size)
-        rows = np.arange(first, first + samplings.size)
-        self.drafted[samplings] = rows
-        self._row_tokens = np.concatenate((self._row_tokens, self._token[samplings]))
-        self._row_parents = np.concatenate((self._row_parents, self._parent[samplings]))
-        self._row_ranks = np.concatenate((self._row_ranks, self._rank[samplings]))
-        self._row_weights = np.concatenate((self._row_weights, self.weight[samplings]))
-        self._row_depths = np.concatenate((self._row_depths, self.depth[samplings]))
-        self._row_counts = np.concatenate((self._row_counts, zeros.astype(np.int64)))
-        self.open = np.concatenate((self.open, zeros))
-        return rows
+        first = self._rows.filled.size
+        rows, chosen = self._rows.append(samplings.size), self._samplings.filled[samplings]
+        for field in ("token", "parent", "rank", "weight", "depth"):
+            rows[field] = chosen[field]
+        rows["count"], rows["open"] = 0, 0.0
+        new = np.arange(first, first + samplings.size)
+        self._samplings.filled["drafted"][samplings] = new
+        return new
 
     def request(self, rows: NDArray[np.int64], k: int, floor: float) -> Request:
         """Ask for candidates of drafted rows.
 
         Args:
             rows: of them, new or asked before.
-            k: candidates of each at most.
+            k: most candidates of each.
             floor: samplings of a lower key are not wanted; at least one of each row is.
         """
         enough = None
         if self.kind is not NodeKind.POINT_MASS and floor > 0:
-            enough = np.maximum(1.0 - floor / self._row_weights[rows], 0.0) + _USED_UP
-        return Request(self._row_tokens, self._row_parents, self._row_ranks, rows, k, self.kind, enough)
+            enough = np.maximum(1.0 - floor / self._rows.filled["weight"][rows], 0.0) + _USED_UP
+        known = self._rows.filled
+        return Request(known["token"], known["parent"], known["rank"], rows, k, self.kind, enough)
+
+    def candidates_to_ask(self, rows: NDArray[np.int64], floor: float) -> int:
+        """How many candidates to ask for, so that rarely more are needed.
+
+        Args:
+            rows: drafted rows, asked before or not.
+            floor: samplings of a lower key are not wanted.
+        """
+        if self.kind is not NodeKind.POINT_MASS:
+            return self.budget  # drawing stops at the floor
+        known = self._rows.filled[rows]
+        # candidates of a row hold no more than its weight together, so no more than weight / floor of them matter
+        matter = float(known["weight"].max(initial=0.0)) / floor if floor > 0 else np.inf
+        first = self.budget if rows.size == 1 else _ASKED_FIRST
+        return int(min(self.budget, matter + 1, max(first, 2 * int(known["count"].max(initial=0)))))
 
     def add(self, rows: NDArray[np.int64], answer: Candidates, k: int) -> None:
-        """Take the answer for drafted rows; it replaces what was known of their candidates' number.
+        """Take the answer for drafted rows, those of an earlier answer first.
 
         Args:
             rows: as asked.
-            answer: ``[f, j]`` candidates, those of an earlier answer first.
+            answer: ``[f, j]`` candidates.
             k: as asked.
         """
         assert answer.log_probs is not None, (
             "dynamic builders are composed with drafters that give probabilities"
         )
+        asked = self._rows.filled[rows]
         there = answer.tokens >= 0  # [f, j]
-        probability = np.where(there, np.exp(answer.log_probs, dtype=np.float64), 0.0)
-        weight = self._row_weights[rows][:, np.newaxis] * probability
+        probability = np.exp(answer.log_probs, dtype=np.float64) * there
+        weight = asked["weight"][:, np.newaxis] * probability
         mass = probability.cumsum(axis=1)
-        if self.kind is NodeKind.POINT_MASS:
-            key = weight
-        else:
-            key = self._row_weights[rows][:, np.newaxis] * np.maximum(1.0 - (mass - probability), 0.0)
-        count = there.sum(axis=1)
-        fresh = there & (np.arange(there.shape[1]) >= self._row_counts[rows][:, np.newaxis])
-        number, rank = np.nonzero(fresh)
-        self.key = np.concatenate((self.key, key[fresh]))
-        self.weight = np.concatenate((self.weight, weight[fresh]))
-        self.depth = np.concatenate((self.depth, self._row_depths[rows[number]] + 1))
-        self.drafted = np.concatenate((self.drafted, np.full(number.size, -1)))
-        self._parent = np.concatenate((self._parent, rows[number]))
-        self._rank = np.concatenate((self._rank, rank))
-        self._token = np.concatenate((self._token, answer.tokens[fresh]))
-        self._log_prob = np.concatenate((self._log_prob, answer.log_probs[fresh]))
-        self._set_open(rows, probability, count, k)
-        self._row_counts[rows] = count
+        key = weight
+        if self.kind is not NodeKind.POINT_MASS:
+            key = asked["weight"][:, np.newaxis] * np.maximum(1.0 - (mass - probability), 0.0)
+        self._set_open(rows, probability, there.sum(axis=1), k)
+        there &= key >= self.lowest
+        there &= np.arange(there.shape[1]) >= asked["count"][:, np.newaxis]
+        number, rank = np.nonzero(there)
+        new = self._samplings.append(number.size)
+        new["key"], new["weight"] = key[there], weight[there]
+        new["depth"] = asked["depth"][number] + 1
+        new["drafted"] = -1
+        new["parent"], new["rank"] = rows[number], rank
+        new["token"], new["log_prob"] = answer.tokens[there], answer.log_probs[there]
+        known = self._samplings.filled["key"]
+        if known.size > self.budget:
+            self.lowest = float(np.partition(known, -self.budget)[-self.budget])
         if answer.q is not None:
             self._q.update(zip(rows.tolist(), answer.q, strict=True))
 
@@ -131,63 +168,114 @@ class Samplings:
     ) -> None:
         """What the next candidate of each row can be worth."""
         left = np.maximum(1.0 - probability.sum(axis=1), 0.0)
-        more = (left > _USED_UP) & (count > self._row_counts[rows])
+        more = (left > _USED_UP) & (count > self._rows.filled["count"][rows])
         if self.kind is NodeKind.POINT_MASS:
             more &= count == k
             if probability.shape[1]:
                 left = np.minimum(left, probability[np.arange(rows.size), np.maximum(count - 1, 0)])
-        self.open[rows] = np.where(more, self._row_weights[rows] * left, 0.0)
+        table = self._rows.filled
+        table["open"][rows] = np.where(more, table["weight"][rows] * left, 0.0)
+        table["count"][rows] = count
 
-    def best(self, count: int) -> NDArray[np.int64]:
-        """The ``count`` samplings of the largest keys; equal ones by depth, then rank path. They form a tree."""
-        if self.key.size <= count:
-            return np.arange(self.key.size)
-        cut = np.partition(self.key, -count)[-count]
-        sure, tied = np.flatnonzero(self.key > cut), np.flatnonzero(self.key == cut)
-        wanted = count - sure.size
+    def open_above(self, floor: float) -> NDArray[np.int64]:
+        """Drafted rows whose next sampling has at least this key."""
+        following = self._rows.filled["open"]
+        return np.flatnonzero((following >= floor) & (following > 0))
+
+    def waiting(self, max_depth: int) -> tuple[NDArray[np.int64], NDArray[np.int64], float]:
+        """What has to be known before the best ``budget`` samplings are; forgets samplings that cannot be among them.
+
+        Args:
+            max_depth: nodes this deep are not drafted.
+
+        Returns:
+            Drafted rows that need more candidates, samplings whose node has to be drafted (best first), and a key
+            below which no sampling is needed (0 while there are fewer than ``budget``).
+        """
+        if self._samplings.filled.size > 2 * self.budget:
+            self._samplings.keep(self._samplings.filled["key"] >= self.lowest)
+        known, rows = self._samplings.filled, self._rows.filled
+        key, depth = known["key"], known["depth"]
+        undrafted = np.flatnonzero((known["drafted"] < 0) & (depth < max_depth))
+        first = known["weight"][undrafted]  # key of the first sampling below each
+        following = rows["open"]
+        keys = np.concatenate((key, first, following))
+        cut = 0.0 if keys.size <= self.budget else float(np.partition(keys, -self.budget)[-self.budget])
+        if cut > 0 and np.count_nonzero(key >= cut) >= self.budget:
+            # the tree is full: what waits at the cut itself enters only before the deepest one there
+            deepest = depth[key == cut].max(initial=0)
+            wanted = (first > cut) | ((first == cut) & (depth[undrafted] < deepest))
+            more = (following > cut) | ((following == cut) & (rows["depth"] < deepest))
+        else:
+            wanted, more = (first >= cut) & (first > 0), (following >= cut) & (following > 0)
+        chosen = undrafted[wanted]
+        return np.flatnonzero(more), chosen[np.argsort(-first[wanted], kind="stable")], cut
+
+    @property
+    def size(self) -> int:
+        """Samplings known."""
+        return int(self._samplings.filled.size)
+
+    def since(self, start: int, floor: float) -> NDArray[np.int64]:
+        """Samplings added from number ``start`` on with at least this key, best first."""
+        key = self._samplings.filled["key"][start:]
+        order = np.argsort(-key, kind="stable")
+        return start + order[: np.count_nonzero(key >= floor)]
+
+    def weights(self, samplings: NDArray[np.int64]) -> NDArray[np.float64]:
+        """``w`` of their nodes."""
+        weights: NDArray[np.float64] = self._samplings.filled["weight"][samplings]
+        return weights
+
+    def best(self) -> NDArray[np.int64]:
+        """Which samplings are the ``budget`` of the largest keys, equal ones by depth, then rank path; a closed set."""
+        key = self._samplings.filled["key"]
+        if key.size <= self.budget:
+            return np.arange(key.size)
+        cut = np.partition(key, -self.budget)[-self.budget]
+        sure, tied = np.flatnonzero(key > cut), np.flatnonzero(key == cut)
+        wanted = self.budget - sure.size
         if tied.size > wanted:
             tied = np.array(sorted(tied.tolist(), key=self._place)[:wanted], dtype=np.int64)
         return np.concatenate((sure, tied))
 
     def _place(self, sampling: int) -> tuple[int, tuple[int, ...]]:
         """Depth and rank path of a sampling's node: an order that does not depend on when it was found."""
-        ranks, row = [int(self._rank[sampling])], int(self._parent[sampling])
+        node, rows = self._samplings.filled[sampling], self._rows.filled
+        ranks, row = [int(node["rank"])], int(node["parent"])
         while row > 0:
-            ranks.append(int(self._row_ranks[row]))
-            row = int(self._row_parents[row])
+            ranks.append(int(rows["rank"][row]))
+            row = int(rows["parent"][row])
         return len(ranks), tuple(reversed(ranks))
 
-    def tree(self, root: int, chosen: NDArray[np.int64]) -> TokenTree:
+    def tree(self, chosen: NDArray[np.int64]) -> TokenTree:
         """The tree of these samplings, breadth first, siblings by rank.
 
         Args:
-            root: last committed token.
             chosen: a closed set: with a sampling its parent's and its elder siblings'.
         """
+        nodes = self._samplings.filled[chosen]
         size = chosen.size + 1
-        parents, tokens = np.full(size, -1), np.full(size, root)
+        parents, tokens = np.full(size, -1), np.full(size, self._rows.filled["token"][0])
         ranks, log_probs = np.full(size, -1), np.zeros(size, dtype=np.float32)
-        new_row = np.full(self._row_tokens.size, -1)  # of drafted rows
+        new_row = np.full(self._rows.filled.size, -1)  # of drafted rows
         new_row[0] = 0
-        depth = self.depth[chosen]
         start = 1
-        for level in range(1, int(depth.max(initial=0)) + 1):
-            here = chosen[depth == level]
-            above = new_row[self._parent[here]]
-            order = np.lexsort((self._rank[here], above))
-            here, above = here[order], above[order]
-            rows = np.arange(start, start + here.size)
-            parents[rows], tokens[rows] = above, self._token[here]
-            ranks[rows], log_probs[rows] = self._rank[here], self._log_prob[here]
-            drafted = self.drafted[here]
-            new_row[drafted[drafted >= 0]] = rows[drafted >= 0]
+        for depth in range(1, int(nodes["depth"].max(initial=0)) + 1):
+            here = nodes[nodes["depth"] == depth]
+            above = new_row[here["parent"]]
+            order = np.lexsort((here["rank"], above))
+            here = here[order]
+            rows = slice(start, start + here.size)
+            parents[rows], tokens[rows] = above[order], here["token"]
+            ranks[rows], log_probs[rows] = here["rank"], here["log_prob"]
+            drafted = here["drafted"] >= 0
+            new_row[here["drafted"][drafted]] = np.arange(start, start + here.size)[drafted]
             start += here.size
         shape = TreeShape(parents, ranks)
         if self.kind is NodeKind.POINT_MASS:
             return TokenTree(shape, tokens, log_probs)
-        q = {
-            int(new_row[row]): values
-            for row, values in self._q.items()
-            if new_row[row] >= 0 and shape.children[int(new_row[row])]
-        }
+        with_children = set(parents[1:].tolist())
+        row_of = new_row.tolist()
+        q = {row_of[row]: values for row, values in self._q.items() if row_of[row] in with_children}
         return TokenTree(shape, tokens, log_probs, np.full(size, self.kind, dtype=np.int8), q)

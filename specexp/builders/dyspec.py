@@ -5,7 +5,6 @@
 from typing import Annotated
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from specexp.builders._base import Build, Selection, TreeBuilder, kind_of
@@ -13,7 +12,9 @@ from specexp.builders._samplings import Samplings
 from specexp.controllers._base import Plan
 from specexp.tree import NodeKind, root_tree
 
-_ASKED_FIRST = 16  # candidates a row is asked for at first; more on demand, which costs no pass
+_FIRST_FLOOR = (
+    0.25  # before any is known, samplings of less than this share of 1 / budget are not drawn ahead
+)
 
 
 class DySpecGreedy(TreeBuilder):
@@ -64,36 +65,18 @@ class DySpecGreedy(TreeBuilder):
         budget, max_depth = _limits(self.budget, self.max_depth, plan)
         if budget == 0 or max_depth == 0:
             return root_tree(root)
-        samplings = Samplings(root, self.kind)
-        rows, floor = np.zeros(1, dtype=np.int64), 0.25 / budget
+        samplings = Samplings(root, self.kind, budget)
+        rows, k, cut = np.zeros(1, dtype=np.int64), budget, 0.0
         while rows.size:
-            k = _candidates_to_ask(samplings, rows, self.max_nodes)
-            answer = yield samplings.request(rows, k, floor)
+            answer = yield samplings.request(rows, k, cut or _FIRST_FLOOR / budget)
             if answer is None:
                 break
             samplings.add(rows, answer, k)
-            rows, floor = self._waiting(samplings, budget, max_depth)
-        return samplings.tree(root, samplings.best(budget))
-
-    def _waiting(self, samplings: Samplings, budget: int, max_depth: int) -> tuple[NDArray[np.int64], float]:
-        """Rows to ask about next, and the key below which nothing can enter the tree."""
-        undrafted = np.flatnonzero((samplings.drafted < 0) & (samplings.depth < max_depth))
-        first = samplings.weight[undrafted]  # key of the first sampling below each
-        following = samplings.open  # key of the next sampling below each drafted row
-        keys = np.concatenate((samplings.key, first, following))
-        cut = 0.0 if keys.size <= budget else float(np.partition(keys, -budget)[-budget])
-        if cut > 0 and np.count_nonzero(samplings.key >= cut) >= budget:
-            # the tree is full: what waits at the cut itself enters only before the deepest one there
-            deepest = samplings.depth[samplings.key == cut].max(initial=0)
-            wanted = (first > cut) | ((first == cut) & (samplings.depth[undrafted] < deepest))
-            more = (following > cut) | ((following == cut) & (samplings.open_depths() <= deepest))
-        else:
-            wanted, more = (first >= cut) & (first > 0), (following >= cut) & (following > 0)
-        chosen = undrafted[wanted]
-        if chosen.size > self.prefetch:
-            order = np.argsort(-samplings.weight[chosen], kind="stable")
-            chosen = chosen[order[: self.prefetch]]
-        return np.concatenate((np.flatnonzero(more), samplings.draft(chosen))), cut or 0.25 / budget
+            rows, undrafted, cut = samplings.waiting(max_depth)
+            if rows.size == 0:  # more candidates cost no pass and may spare one: they come first
+                rows = samplings.draft(undrafted[: self.prefetch])
+            k = samplings.candidates_to_ask(rows, cut)
+        return samplings.tree(samplings.best())
 
 
 class DySpecThreshold(TreeBuilder):
@@ -141,28 +124,26 @@ class DySpecThreshold(TreeBuilder):
         threshold = self.threshold if plan.threshold is None else plan.threshold
         if room == 0 or max_depth == 0:
             return root_tree(root)
-        samplings = Samplings(root, self.kind)
+        samplings = Samplings(root, self.kind, room)
         chosen = np.empty(0, dtype=np.int64)
         layer = np.zeros(1, dtype=np.int64)
         for depth in range(1, max_depth + 1):
-            rows = layer
-            known = samplings.key.size
+            rows, known = layer, samplings.size
+            k = samplings.candidates_to_ask(rows, threshold)
             while rows.size:
-                k = _candidates_to_ask(samplings, rows, self.max_nodes)
                 answer = yield samplings.request(rows, k, threshold)
                 if answer is None:
-                    return samplings.tree(root, chosen)
+                    return samplings.tree(chosen)
                 samplings.add(rows, answer, k)
-                rows = rows[samplings.open[rows] >= threshold]
-            new = known + np.flatnonzero(samplings.key[known:] >= threshold)
-            if new.size > room:
-                new = new[np.argsort(-samplings.key[new], kind="stable")[:room]]
+                rows = np.intersect1d(rows, samplings.open_above(threshold))
+                k = samplings.candidates_to_ask(rows, threshold)
+            new = samplings.since(known, threshold)[:room]
             chosen, room = np.concatenate((chosen, new)), room - new.size
-            new = new[samplings.weight[new] >= threshold]
+            new = new[samplings.weights(new) >= threshold]
             if depth == max_depth or room == 0 or new.size == 0:
                 break
             layer = samplings.draft(new)
-        return samplings.tree(root, chosen)
+        return samplings.tree(chosen)
 
 
 class BeamRerank(TreeBuilder):
@@ -206,20 +187,19 @@ class BeamRerank(TreeBuilder):
         budget, max_depth = _limits(self.budget, self.depth, plan)
         if budget == 0 or max_depth == 0:
             return root_tree(root)
-        samplings = Samplings(root, NodeKind.POINT_MASS)
+        samplings = Samplings(root, NodeKind.POINT_MASS, budget)
         rows = np.zeros(1, dtype=np.int64)
         for depth in range(1, max_depth + 1):
-            known = samplings.key.size
+            known = samplings.size
             answer = yield samplings.request(rows, self.beam, 0.0)
             if answer is None:
                 break
             samplings.add(rows, answer, self.beam)
-            new = np.arange(known, samplings.key.size)
-            new = new[np.argsort(-samplings.key[new], kind="stable")[: self.beam]]
+            new = samplings.since(known, 0.0)[: self.beam]
             if depth == max_depth or new.size == 0:
                 break
             rows = samplings.draft(new)
-        return samplings.tree(root, samplings.best(budget))
+        return samplings.tree(samplings.best())
 
 
 def _limits(max_nodes: int, max_depth: int | None, plan: Plan) -> tuple[int, int]:
@@ -227,8 +207,3 @@ def _limits(max_nodes: int, max_depth: int | None, plan: Plan) -> tuple[int, int
     nodes = max_nodes if plan.max_nodes is None else min(max_nodes, plan.max_nodes)
     depths = [depth for depth in (max_depth, plan.max_depth) if depth is not None]
     return nodes, min(depths, default=max_nodes)
-
-
-def _candidates_to_ask(samplings: Samplings, rows: NDArray[np.int64], most: int) -> int:
-    """More than the rows have; a few for new ones."""
-    return min(most, max(_ASKED_FIRST, 2 * int(samplings.row_counts(rows).max(initial=0))))

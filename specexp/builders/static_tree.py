@@ -27,7 +27,8 @@ class StaticTree(TreeBuilder):
             replacement.
 
     Raises:
-        ValueError: neither or both are given, a path repeats, is empty, or has no parent in the list.
+        ValueError: neither or both are given, a path repeats, is empty, or has no parent in the list; or drawn
+            candidates leave out an elder sibling.
 
     Example:
         >>> StaticTree([[0], [1], [0, 0]]).max_nodes
@@ -51,6 +52,8 @@ class StaticTree(TreeBuilder):
             raise ValueError("StaticTree was given no rank path; at least [[0]] is needed")
         self.shape = TreeShape.from_rank_paths(rank_paths)
         self.kind = kind_of(candidates)
+        if candidates == "drawn":
+            _check_no_draw_is_left_out(self.shape)
 
     @property
     def rank_paths(self) -> list[list[int]]:
@@ -114,6 +117,17 @@ class StaticTree(TreeBuilder):
             {int(row[parent]): values for parent, values in q.items() if drafted[parent]} or None,
             {int(row[parent]): tuple(row[below].tolist()) for parent, below in draws.items()} or None,
         )
+
+
+def _check_no_draw_is_left_out(shape: TreeShape) -> None:
+    known = set(shape.rank_paths)
+    for *parent, rank in shape.rank_paths[1:]:
+        if rank > 0 and (*parent, rank - 1) not in known:
+            raise ValueError(
+                f"rank path {[*parent, rank]} needs its elder sibling {[*parent, rank - 1]} where candidates are "
+                "drawn: a token left out after it was drawn would change the distribution; list it too, or take "
+                "the top-k"
+            )
 
 
 def _merge_repeated(tokens: NDArray[np.int64], level: Level, draws: dict[int, list[int]]) -> None:

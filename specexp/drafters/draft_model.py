@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, cast
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from specexp.context import Context
@@ -142,15 +143,20 @@ class DraftModel(Drafter):
         if request.kind is NodeKind.POINT_MASS:
             return _best(scores, request.k)
         position = len(context) - 1
-        uniforms = np.stack(
-            [
-                context.uniforms("draft", position, request.rank_path(row), size=request.k)
-                for row in request.rows.tolist()
-            ]
-        )
+        paths = [request.rank_path(row) for row in request.rows.tolist()]
+
+        def uniforms(rows: NDArray[np.int64], start: int, count: int) -> NDArray[np.float64]:
+            return np.stack(
+                [
+                    context.uniforms("draft", position, paths[row], size=start + count)[start:]
+                    for row in rows.tolist()
+                ]
+            )
+
         return draw(
             scores.float().softmax(dim=-1),
             uniforms,
+            request.k,
             enough=request.enough,
             replacement=request.kind is NodeKind.DRAWN_WITH_REPLACEMENT,
         )
