@@ -12,7 +12,17 @@ from specexp.controllers._base import Controller, Plan
 from specexp.outcome import Outcome
 
 _LOWEST, _HIGHEST = 1e-6, 0.5
-_LEARNED = ("log_threshold", "weight", "tokens", "seconds", "accepted", "value", "nodes", "squares", "products")
+_LEARNED = (
+    "log_threshold",
+    "weight",
+    "tokens",
+    "seconds",
+    "accepted",
+    "value",
+    "nodes",
+    "squares",
+    "products",
+)
 
 
 class ThresholdTracker(Controller):

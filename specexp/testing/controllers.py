@@ -4,15 +4,17 @@ import numpy as np
 import pytest
 import torch
 
-from specexp.builders import Chain
+from specexp.builders import Chain, DySpecThreshold, TreeBuilder
 from specexp.context import Context
 from specexp.controllers import Controller, DraftState, Plan
 from specexp.decoder import Decoder
+from specexp.drafters import DraftModel, Drafter
 from specexp.outcome import Outcome
-from specexp.testing.fakes import FakeDrafter, counting_model
+from specexp.testing.fakes import FakeDrafter, counting_model, hashed_model
 from specexp.tree import TokenTree, TreeShape
 
 _CHAIN = TreeShape.from_rank_paths([[0], [0, 0], [0, 0, 0]])
+_LOG_PROBS = np.log([1.0, 0.5, 0.4, 0.3]).astype(np.float32)
 _STATES = [
     DraftState(nodes, depth, passes) for nodes in (0, 1, 5) for depth in (0, 1, 3) for passes in (0, 2)
 ]
@@ -78,9 +80,12 @@ class ControllerContract:
     def test_the_output_is_that_of_plain_decoding(self, controller: Controller) -> None:
         """A controller changes the speed and nothing else."""
         model = counting_model(11)
-        drafter = FakeDrafter(lambda tokens: [(tokens[-1] + 1) % 11 if len(tokens) % 3 else 0])
         expected = Decoder(model).generate([4], max_new_tokens=30).token_ids
-        drafted = Decoder(model, drafter, Chain(4), controller=controller).generate([4], max_new_tokens=30)
+        drafter: Drafter = FakeDrafter(lambda tokens: [(tokens[-1] + 1) % 11 if len(tokens) % 3 else 0])
+        builder: TreeBuilder = Chain(4)
+        if controller.plans_threshold:
+            drafter, builder = DraftModel(hashed_model(11)), DySpecThreshold(threshold=0.1, max_nodes=12)
+        drafted = Decoder(model, drafter, builder, controller=controller).generate([4], max_new_tokens=30)
         assert drafted.token_ids == expected
 
     def _teach(self, controller: Controller, seed: int = 1) -> Context:
@@ -94,7 +99,7 @@ class ControllerContract:
             new = (*(int(tokens[row]) for row in accepted), int(logits[len(accepted)].argmax()))
             context.append(new)
             controller.observe(
-                Outcome(context, TokenTree(_CHAIN, tokens), logits, accepted, new, len(accepted))
+                Outcome(context, TokenTree(_CHAIN, tokens, _LOG_PROBS), logits, accepted, new, len(accepted))
             )
         return context
 

@@ -1,0 +1,122 @@
+"""The threshold that follows the node budget, or what pays."""
+
+import numpy as np
+import pytest
+import torch
+
+from specexp.builders import Chain, DySpecThreshold
+from specexp.context import Context
+from specexp.controllers import ThresholdTracker
+from specexp.decoder import Decoder
+from specexp.drafters import DraftModel
+from specexp.outcome import Outcome
+from specexp.testing.controllers import ControllerContract
+from specexp.testing.fakes import hashed_model
+from specexp.tree import TokenTree, TreeShape, root_tree
+from specexp.verifiers import RejectionSampling
+
+
+class TestBudget(ControllerContract):
+    def make_controller(self):
+        return ThresholdTracker(budget=8)
+
+
+class TestGoodput(ControllerContract):
+    def make_controller(self):
+        return ThresholdTracker(aim="goodput", step_ms=20.0, node_ms=0.5)
+
+
+class TestColdGoodput(ControllerContract):
+    def make_controller(self):
+        return ThresholdTracker(aim="goodput", step_ms=20.0, node_ms=0.5, state="cold", initial=0.2)
+
+
+def fan(nodes: int, probability: float = 0.1) -> TokenTree:
+    """A root with so many children of one draft probability."""
+    shape = TreeShape([-1] + [0] * nodes, [-1, *range(nodes)])
+    log_probs = np.full(nodes + 1, np.log(probability), dtype=np.float32)
+    return TokenTree(shape, np.arange(nodes + 1), log_probs)
+
+
+def observe(controller, tree, accepted=0, seconds=None):
+    context = Context([1, 2])
+    rows = tuple(range(1, accepted + 1))
+    logits = torch.zeros(tree.num_nodes + 1, 4)
+    controller.observe(
+        Outcome(context, tree, logits, rows, tuple(range(accepted + 1)), seconds={"target": seconds or 0.0})
+    )
+
+
+def test_it_starts_at_one_over_the_budget_or_where_it_is_told_to():
+    assert ThresholdTracker(budget=50).plan(Context([1])).threshold == pytest.approx(0.02)
+    assert ThresholdTracker(initial=0.3).plan(Context([1])).threshold == pytest.approx(0.3)
+
+
+def test_a_small_tree_lowers_the_threshold_and_a_large_one_raises_it():
+    controller = ThresholdTracker(budget=10, rate=0.1)
+    observe(controller, fan(5))  # half the budget: log threshold moves by -0.1 / 2
+    assert controller.threshold == pytest.approx(0.1 * np.exp(-0.05))
+    observe(controller, fan(15))
+    assert controller.threshold == pytest.approx(0.1)
+
+
+def test_a_step_without_a_draft_teaches_nothing():
+    controller = ThresholdTracker(budget=10)
+    observe(controller, root_tree(1))
+    assert controller.threshold == pytest.approx(0.1)
+
+
+def test_goodput_moves_to_the_value_that_pays_for_a_node():
+    """A step of 10 ms, 1 ms a node, 4 nodes of value 0.1, 1 of 2 tokens accepted: at 2 tokens in 14 ms a node costs
+    1 / 7 token, and a unit of value brings 1 / 0.4 accepted ones, so a node pays from (1 / 7) / 2.5 on."""
+    controller = ThresholdTracker(aim="goodput", step_ms=10, node_ms=1, rate=1.0)
+    for _ in range(6):
+        observe(controller, fan(4), accepted=1)
+    assert controller.threshold == pytest.approx((2 / 14) / (1 / 0.4))
+
+
+def test_the_price_of_a_node_is_the_slope_of_the_measured_seconds():
+    given = ThresholdTracker(aim="goodput", step_ms=10, node_ms=1, rate=1.0)
+    fitted = ThresholdTracker(aim="goodput", rate=1.0)
+    for _ in range(10):
+        for nodes in (2, 6):
+            observe(given, fan(nodes), accepted=1)
+            observe(fitted, fan(nodes), accepted=1, seconds=(10 + nodes) / 1e3)
+    assert fitted.threshold == pytest.approx(given.threshold, rel=1e-6)
+
+
+def test_half_a_price_is_refused():
+    with pytest.raises(ValueError, match="give both, or neither"):
+        ThresholdTracker(aim="goodput", node_ms=1.0)
+
+
+def test_a_cold_one_starts_every_prompt_anew_and_a_carried_one_goes_on():
+    for state, expected in (("cold", 0.1), ("carry", 0.1 * np.exp(-0.05))):
+        controller = ThresholdTracker(budget=10, rate=0.1, state=state)
+        observe(controller, fan(5))
+        controller.begin(Context([1]), None)
+        assert controller.threshold == pytest.approx(expected)
+
+
+def test_the_mean_tree_has_the_size_of_the_budget():
+    """Where the fixed threshold of one over the budget misses it."""
+    target, draft = hashed_model(40, seed=1), hashed_model(40, seed=1, spread=1.2)
+
+    def mean_nodes(controller):
+        decoder = Decoder(
+            target,
+            DraftModel(draft),
+            DySpecThreshold(1 / 12, max_nodes=48),
+            RejectionSampling(1.0),
+            controller,
+        )
+        counts = [decoder.generate([3], max_new_tokens=120, sequence=number).counts for number in range(4)][1:]
+        return sum(count.drafted_nodes for count in counts) / sum(count.steps for count in counts)
+
+    assert abs(mean_nodes(None) - 12) > 1.5
+    assert mean_nodes(ThresholdTracker(budget=12)) == pytest.approx(12, rel=0.05)
+
+
+def test_a_builder_without_a_threshold_is_refused():
+    with pytest.raises(ValueError, match="ThresholdTracker plans a threshold and Chain follows none"):
+        Decoder(hashed_model(8), DraftModel(hashed_model(8)), Chain(2), controller=ThresholdTracker())
