@@ -141,12 +141,13 @@ class Samplings:
         )
         asked = self._rows.filled[rows]
         there = answer.tokens >= 0  # [f, j]
-        probability = np.exp(answer.log_probs, dtype=np.float64) * there
-        weight = asked["weight"][:, np.newaxis] * probability
-        mass = probability.cumsum(axis=1)
-        key = weight
+        probability = np.minimum(np.exp(answer.log_probs, dtype=np.float64), 1.0) * there
+        weight = key = asked["weight"][:, np.newaxis] * probability
         if self.kind is not NodeKind.POINT_MASS:
-            key = asked["weight"][:, np.newaxis] * np.maximum(1.0 - (mass - probability), 0.0)
+            elder = np.zeros_like(probability)
+            elder[:, 1:] = probability[:, :-1].cumsum(axis=1)
+            key = asked["weight"][:, np.newaxis] * np.maximum(1.0 - elder, 0.0)
+            weight = np.minimum(weight, key)  # the last token there is may be rounded above what the others leave
         self._set_open(rows, probability, there.sum(axis=1), k)
         there &= key >= self.lowest
         there &= np.arange(there.shape[1]) >= asked["count"][:, np.newaxis]
@@ -172,7 +173,8 @@ class Samplings:
         if self.kind is NodeKind.POINT_MASS:
             more &= count == k
             if probability.shape[1]:
-                left = np.minimum(left, probability[np.arange(rows.size), np.maximum(count - 1, 0)])
+                last = probability[np.arange(rows.size), np.maximum(count - 1, 0)]
+                left = np.minimum(left + _USED_UP, last)  # a bound, whatever was rounded
         table = self._rows.filled
         table["open"][rows] = np.where(more, table["weight"][rows] * left, 0.0)
         table["count"][rows] = count
