@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,9 +10,9 @@ import pytest
 from specexp.builders import TreeBuilder
 from specexp.controllers import Plan
 from specexp.decoder import Decoder
-from specexp.drafters import Candidates, Request
-from specexp.testing.fakes import FakeDrafter, hashed_model
-from specexp.tree import NO_CANDIDATE, TokenTree
+from specexp.drafters import Candidates, Drafter, Request
+from specexp.testing.fakes import DistributionDrafter, FakeCausalLM, FakeDrafter, hashed_model
+from specexp.tree import NO_CANDIDATE, NodeKind, RankPath, TokenTree
 
 Guess = Callable[[tuple[int, ...]], Sequence[int]]
 _VOCABULARY = 101
@@ -25,16 +26,22 @@ def grow(
     root: int = 7,
     stop_after: int | None = None,
     requests: list[Request] | None = None,
+    swap: tuple[RankPath, int] | None = None,
 ) -> TokenTree:
     """Drive a builder by hand.
 
+    The candidate of rank r has probability 1/2, 1/4, 1/8, ...; for builders that draw, candidates are the draws, in
+    this order, and the last has what is left, so that the distribution sums to one.
+
     Args:
         builder: what builds.
-        guess: candidates after a path of tokens (root first), best first.
+        guess: candidates after a path of tokens (root first), best first, or in the order drawn.
         plan: limits; the builder's own if None.
         root: last committed token.
         stop_after: answer so many requests, the next ones with None.
         requests: filled with copies of the requests.
+        swap: a rank path and a rank: below that node the candidates of this rank and the next, if there is one,
+            change places, each with its probability.
     """
     build = builder.build(root, plan or Plan())
     answered = 0
@@ -47,16 +54,32 @@ def grow(
                 request = build.send(None)
                 continue
             answered += 1
-            tokens = np.full((request.rows.size, request.k), NO_CANDIDATE, dtype=np.int64)
-            log_probs = np.full(tokens.shape, -np.inf, dtype=np.float32)
-            for number, row in enumerate(request.rows.tolist()):
-                guesses = list(guess((root, *request.path_tokens(row))))[: request.k]
-                tokens[number, : len(guesses)] = guesses
-                log_probs[number, : len(guesses)] = np.log(0.5) * np.arange(1, len(guesses) + 1)
-            request = build.send(Candidates(tokens, log_probs))
+            request = build.send(_answer(request, guess, root, swap))
     except StopIteration as finished:
         tree: TokenTree = finished.value
         return tree
+
+
+def _answer(request: Request, guess: Guess, root: int, swap: tuple[RankPath, int] | None) -> Candidates:
+    draws = request.kind is not NodeKind.POINT_MASS
+    tokens = np.full((request.rows.size, request.k), NO_CANDIDATE, dtype=np.int64)
+    log_probs = np.full(tokens.shape, -np.inf, dtype=np.float32)
+    q = np.zeros((request.rows.size, _VOCABULARY), dtype=np.float32)
+    for number, row in enumerate(request.rows.tolist()):
+        guesses = np.array(guess((root, *request.path_tokens(row))), dtype=np.int64)
+        probabilities = 0.5 ** np.arange(1, guesses.size + 1)
+        if draws and guesses.size:
+            probabilities[-1] *= 2
+        if swap is not None and request.rank_path(row) == swap[0] and swap[1] + 1 < guesses.size:
+            order = np.arange(guesses.size)
+            order[[swap[1], swap[1] + 1]] = order[[swap[1] + 1, swap[1]]]
+            guesses, probabilities = guesses[order], probabilities[order]
+        if draws:
+            q[number, guesses] = probabilities
+        width = min(guesses.size, request.k)
+        tokens[number, :width] = guesses[:width]
+        log_probs[number, :width] = np.log(probabilities[:width])
+    return Candidates(tokens, log_probs, q if draws else None)
 
 
 def plenty(path: tuple[int, ...]) -> list[int]:
@@ -73,6 +96,24 @@ def some(path: tuple[int, ...]) -> list[int]:
 def none(path: tuple[int, ...]) -> list[int]:
     """No candidate."""
     return []
+
+
+def _probabilities(model: FakeCausalLM, tokens: tuple[int, ...]) -> list[float]:
+    """The model's own distribution."""
+    shares = np.exp(np.asarray(model.next_logits(tokens)))
+    return list(shares / shares.sum())
+
+
+def _drafters(builder: TreeBuilder, model: FakeCausalLM) -> list[Drafter]:
+    """An oracle and others, all such that the builder can be composed with them."""
+    wide = builder.max_candidates
+    drafters: list[Drafter] = [
+        DistributionDrafter(partial(_probabilities, source), wide)
+        for source in (model, hashed_model(_VOCABULARY, seed=1))
+    ]
+    if builder.kind is NodeKind.POINT_MASS and not builder.needs_log_probs:
+        drafters += [FakeDrafter(plenty, wide), FakeDrafter(some, wide)]
+    return drafters
 
 
 class TreeBuilderContract:
@@ -173,18 +214,48 @@ class TreeBuilderContract:
         other.close()
         assert beside.tokens.tolist() == alone.tokens.tolist()
 
+    @pytest.mark.parametrize("guess", [plenty, some])
+    def test_nodes_say_how_they_were_chosen(self, builder: TreeBuilder, guess: Guess) -> None:
+        """Drawn ones come with the distribution they were drawn from; a verifier needs no more."""
+        tree = grow(builder, guess)
+        assert {tree.kind(row) for row in range(1, tree.tokens.size)} <= {builder.kind}
+        if builder.kind is NodeKind.POINT_MASS:
+            assert not tree.q
+            assert tree.draws is None
+            return
+        assert tree.q is not None
+        assert tree.log_probs is not None
+        for row, below in enumerate(tree.shape.children):
+            if below:
+                assert tree.q[row].sum() == pytest.approx(1)
+                assert np.exp(tree.log_probs[list(below)]) == pytest.approx(
+                    tree.q[row][tree.tokens[list(below)]]
+                )
+                assert set(tree.draw_order(row)) == set(below)
+
+    def test_no_draw_is_left_out(self, builder: TreeBuilder) -> None:
+        """Below a node the tree holds the first draws, in their order; a verifier tries them in that order."""
+        if builder.kind is not NodeKind.DRAWN:
+            pytest.skip(f"{type(builder).__name__} does not draw without replacement")
+        for guess in (plenty, some):
+            tree = grow(builder, guess)
+            for row, below in enumerate(tree.shape.children):
+                assert tree.shape.ranks[list(below)].tolist() == list(range(len(below)))
+                assert tree.draw_order(row) == below
+
+    def test_whether_a_token_is_drawn_does_not_depend_on_the_token(self, builder: TreeBuilder) -> None:
+        """Another token at its place, of another probability, would have become a node too; nothing is pruned."""
+        if builder.kind is NodeKind.POINT_MASS:
+            pytest.skip(f"{type(builder).__name__} does not draw")
+        for guess in (plenty, some):
+            for path in grow(builder, guess).shape.rank_paths[1:]:
+                changed = grow(builder, guess, swap=(path[:-1], path[-1]))
+                assert path in changed.shape.rank_paths
+
     def test_the_output_is_that_of_plain_decoding(self, builder: TreeBuilder) -> None:
         """A tree changes the speed and nothing else."""
         model = hashed_model(_VOCABULARY)
-        oracle = FakeDrafter(
-            lambda tokens: np.argsort(model.next_logits(tokens))[::-1][:64].tolist(), builder.max_candidates
-        )
-        for drafter in (
-            oracle,
-            FakeDrafter(plenty, builder.max_candidates),
-            FakeDrafter(some, builder.max_candidates),
-        ):
-            expected = Decoder(model).generate([1, 2, 3], max_new_tokens=15).token_ids
-            assert (
-                Decoder(model, drafter, builder).generate([1, 2, 3], max_new_tokens=15).token_ids == expected
-            )
+        expected = Decoder(model).generate([1, 2, 3], max_new_tokens=15).token_ids
+        for drafter in _drafters(builder, model):
+            drafted = Decoder(model, drafter, builder).generate([1, 2, 3], max_new_tokens=15)
+            assert drafted.token_ids == expected

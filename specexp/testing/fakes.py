@@ -1,4 +1,4 @@
-"""A causal LM and a drafter whose answers one can compute by hand, so that acceptance is arithmetic."""
+"""A causal LM and drafters whose answers one can compute by hand, so that acceptance is arithmetic."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from transformers import PreTrainedConfig
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from specexp.context import Context
 from specexp.drafters import Candidates, Drafter, Request
-from specexp.tree import NO_CANDIDATE
+from specexp.outcome import Outcome
+from specexp.tree import NO_CANDIDATE, NodeKind
 
 
 class FakeCausalLM(torch.nn.Module):
@@ -134,3 +136,89 @@ class FakeDrafter(Drafter):
             guesses = list(self.guess((*context.token_ids.tolist(), *request.path_tokens(row))))[: request.k]
             tokens[number, : len(guesses)] = guesses
         return Candidates(tokens)
+
+
+class DistributionDrafter(Drafter):
+    """Ranks, or draws from, the distributions of a function; draws are keyed by place as a draft model's are.
+
+    Args:
+        distribution: from the tokens up to and including the frontier node to the ``[V]`` probabilities of the next.
+        max_candidates: candidates it can rank.
+
+    Attributes:
+        requests: what it was asked, tokens copied.
+
+    Example:
+        >>> fair_coin = DistributionDrafter(lambda tokens: [0.5, 0.5])
+    """
+
+    gives_log_probs = True
+    draws = True
+
+    def __init__(
+        self, distribution: Callable[[tuple[int, ...]], Sequence[float]], max_candidates: int = 64
+    ) -> None:
+        self.distribution = distribution
+        self.requests: list[Request] = []
+        self._max_candidates = max_candidates
+        self._known: set[tuple[int, ...]] = set()
+
+    @property
+    def max_candidates(self) -> int:
+        """As given."""
+        return self._max_candidates
+
+    def costs_pass(self, request: Request) -> bool:
+        """Whether a path was not asked about since the last step."""
+        return any(request.path_tokens(row) not in self._known for row in request.rows.tolist())
+
+    def propose(self, context: Context, request: Request) -> Candidates:
+        """Rank or draw; one pass if a row is new."""
+        self.requests.append(replace(request, tokens=request.tokens.copy(), rows=request.rows.copy()))
+        self.draft_passes += self.costs_pass(request)
+        committed = tuple(context.token_ids.tolist())
+        paths = [request.path_tokens(row) for row in request.rows.tolist()]
+        self._known.update(paths)
+        q = np.array([self.distribution((*committed, *path)) for path in paths], dtype=np.float32)
+        if request.kind is NodeKind.POINT_MASS:
+            return _candidates(q, np.argsort(-q, axis=1, kind="stable")[:, : request.k], request.k)
+        drawn = [
+            _drawn(
+                distribution,
+                context.uniforms("draft", len(context) - 1, request.rank_path(row), size=request.k),
+                replacement=request.kind is NodeKind.DRAWN_WITH_REPLACEMENT,
+            )
+            for row, distribution in zip(request.rows.tolist(), q, strict=True)
+        ]
+        return replace(_candidates(q, np.array(drawn), request.k), q=q)
+
+    def begin(self, context: Context, prefill: Outcome | None) -> None:
+        """Forget which paths were asked about."""
+        self._known.clear()
+
+    def observe(self, outcome: Outcome) -> None:
+        """Forget which paths were asked about."""
+        self._known.clear()
+
+
+def _drawn(q: NDArray[np.float32], uniforms: NDArray[np.float64], *, replacement: bool) -> list[int]:
+    """One draw for every uniform number, each from what is left; ``NO_CANDIDATE`` once nothing is."""
+    left = q.astype(np.float64)
+    tokens = []
+    for uniform in uniforms.tolist():
+        upto = left.cumsum()
+        token = int((upto <= uniform * upto[-1]).sum()) if upto[-1] > 0 else NO_CANDIDATE
+        tokens.append(token)
+        if not replacement and token != NO_CANDIDATE:
+            left[token] = 0.0
+    return tokens
+
+
+def _candidates(q: NDArray[np.float32], tokens: NDArray[np.int64], k: int) -> Candidates:
+    """``[f, j]`` tokens of ``[f, V]`` distributions as ``[f, k]`` candidates; impossible ones are none."""
+    padded = np.full((q.shape[0], k), NO_CANDIDATE, dtype=np.int64)
+    padded[:, : tokens.shape[1]] = tokens
+    probabilities = np.where(padded >= 0, np.take_along_axis(q, np.maximum(padded, 0), axis=1), 0.0)
+    padded[probabilities == 0] = NO_CANDIDATE
+    with np.errstate(divide="ignore"):
+        return Candidates(padded, np.log(probabilities.astype(np.float32)))

@@ -1,0 +1,136 @@
+"""Fixed shapes filled with draws: with and without replacement."""
+
+import re
+
+import numpy as np
+import pytest
+
+from specexp.builders import Chain, KConfig, SpecInfer, StaticTree
+from specexp.context import Context
+from specexp.controllers import Plan
+from specexp.drafters import Candidates
+from specexp.testing.builders import TreeBuilderContract, grow
+from specexp.testing.fakes import DistributionDrafter
+from specexp.tree import NO_CANDIDATE, NodeKind
+
+
+class TestDrawnStaticTree(TreeBuilderContract):
+    def make_builder(self):
+        return StaticTree([[0], [1], [0, 0], [0, 1], [1, 0], [0, 0, 0]], candidates="drawn")
+
+
+class TestDrawnChain(TreeBuilderContract):
+    def make_builder(self):
+        return Chain(4, candidates="drawn")
+
+
+class TestKConfig(TreeBuilderContract):
+    def make_builder(self):
+        return KConfig([3, 2, 1])
+
+
+class TestDrawnKConfig(TreeBuilderContract):
+    def make_builder(self):
+        return KConfig([3, 2, 1], candidates="drawn")
+
+
+class TestSpecInfer(TreeBuilderContract):
+    def make_builder(self):
+        return SpecInfer([3, 2, 1])
+
+
+def filled(builder, draws, q, root=0, plan=None):
+    """The tree a builder makes of these draws: ``draws[path]`` are the tokens drawn after a path, in order."""
+    build = builder.build(root, plan or Plan())
+    request = next(build)
+    try:
+        while True:
+            tokens = np.full((request.rows.size, request.k), NO_CANDIDATE)
+            for index, row in enumerate(request.rows.tolist()):
+                drawn = draws.get(request.path_tokens(row), [])[: request.k]
+                tokens[index, : len(drawn)] = drawn
+            probabilities = np.tile(np.array(q, dtype=np.float32), (request.rows.size, 1))
+            log_probs = np.where(tokens >= 0, np.log(probabilities[0])[tokens], -np.inf).astype(np.float32)
+            request = build.send(Candidates(tokens, log_probs, probabilities))
+    except StopIteration as finished:
+        return finished.value
+
+
+Q = [0.1, 0.2, 0.3, 0.4]
+
+
+def test_a_token_drawn_twice_is_one_node_that_is_tried_twice():
+    """Root's draws 3, 3, 1; below 3: 2, 2; below 1: 0, 2."""
+    tree = filled(SpecInfer([3, 2]), {(): [3, 3, 1], (3,): [2, 2], (1,): [0, 2]}, Q)
+    assert tree.tokens.tolist() == [0, 3, 1, 2, 0, 2]
+    assert tree.shape.parents.tolist() == [-1, 0, 0, 1, 2, 2]
+    assert tree.draw_order(0) == (1, 1, 2)
+    assert tree.draw_order(1) == (3, 3)
+    assert tree.draw_order(2) == (4, 5)
+    assert sorted(tree.q) == [0, 1, 2]
+    assert [tree.kind(row) for row in range(1, 6)] == [NodeKind.DRAWN_WITH_REPLACEMENT] * 5
+    assert np.exp(tree.log_probs[1:]) == pytest.approx([0.4, 0.2, 0.3, 0.1, 0.3])
+
+
+def test_a_node_keeps_the_rank_of_its_first_draw():
+    tree = filled(SpecInfer([4]), {(): [2, 2, 2, 0]}, Q)
+    assert tree.shape.rank_paths == ((), (0,), (3,))
+    assert tree.draw_order(0) == (1, 1, 1, 2)
+
+
+def test_a_plan_cuts_the_draws_before_they_are_merged():
+    """Of root's three draws 3, 1, 3 the budget of two leaves the first two."""
+    tree = filled(SpecInfer([3, 2]), {(): [3, 1, 3], (3,): [2, 2], (1,): [0, 2]}, Q, plan=Plan(max_nodes=2))
+    assert tree.tokens.tolist() == [0, 3, 1]
+    assert tree.draw_order(0) == (1, 2)
+
+
+def test_a_distribution_used_up_leaves_out_the_rest():
+    tree = filled(KConfig([3, 1], candidates="drawn"), {(): [2, 1], (2,): [3]}, Q)
+    assert tree.tokens.tolist() == [0, 2, 1, 3]
+    assert sorted(tree.q) == [0, 1, 2]  # row 2 was asked for a draw and had none
+    assert tree.draw_order(0) == (1, 2)
+
+
+def test_q_is_the_distribution_below_each_row():
+    def distribution(tokens):
+        return np.roll([0.5, 0.25, 0.125, 0.125], tokens[-1])
+
+    drafter, context = DistributionDrafter(distribution), Context([3], sequence="q")
+    build = KConfig([2, 2], candidates="drawn").build(3, Plan())
+    request = next(build)
+    try:
+        while True:
+            request = build.send(drafter.propose(context, request))
+    except StopIteration as finished:
+        tree = finished.value
+    assert tree.num_nodes == 6
+    for row, below in enumerate(tree.shape.children):
+        if below:
+            assert tree.q[row] == pytest.approx(distribution([tree.tokens[row]]))
+
+
+def test_k_configs_count_nodes_by_depth():
+    tree = grow(KConfig([2, 2, 1]), lambda path: [1, 2])
+    assert np.bincount(tree.shape.depths).tolist() == [1, 2, 4, 4]
+    assert SpecInfer([4, 4, 2, 1]).max_nodes == 4 + 16 + 32 + 32
+
+
+@pytest.mark.parametrize("builder", [KConfig, SpecInfer])
+@pytest.mark.parametrize(
+    ("widths", "message"), [([], "at least one"), ([2, 0], "at least 1"), ([17] * 3, "5219")]
+)
+def test_widths_that_make_no_tree_are_refused(builder, widths, message):
+    with pytest.raises(ValueError, match=f"{builder.__name__} was given widths.*{message}"):
+        builder(widths)
+
+
+@pytest.mark.parametrize(
+    ("paths", "missing"),
+    [([[1]], "[0]"), ([[0], [2]], "[1]"), ([[0], [1], [1, 1], [1, 2]], "[1, 0]"), ([[0], [0, 3]], "[0, 2]")],
+)
+def test_a_draw_is_never_left_out(paths, missing):
+    """To drop an elder sibling after it was drawn would change the distribution of what follows."""
+    with pytest.raises(ValueError, match=f"elder sibling {re.escape(missing)} where candidates are drawn"):
+        StaticTree(paths, candidates="drawn")
+    assert StaticTree(paths).max_nodes == len(paths)  # the best candidates may be picked freely

@@ -1,0 +1,403 @@
+"""DySpec's trees against a textbook heap and against every tree there is; the threshold's and the beam's by hand."""
+
+import heapq
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specexp.builders import BeamRerank, DySpecGreedy, DySpecThreshold
+from specexp.context import Context
+from specexp.controllers import Plan
+from specexp.drafters import Request
+from specexp.testing.builders import TreeBuilderContract, grow, plenty
+from specexp.testing.fakes import DistributionDrafter
+from specexp.tree import NodeKind
+
+SELECTIONS = ("drawn", "top-k")
+
+
+class TestGreedyDrawn(TreeBuilderContract):
+    def make_builder(self):
+        return DySpecGreedy(budget=12)
+
+
+class TestGreedyTopK(TreeBuilderContract):
+    def make_builder(self):
+        return DySpecGreedy(budget=20, prefetch=1, max_depth=4, candidates="top-k")
+
+
+class TestThresholdDrawn(TreeBuilderContract):
+    def make_builder(self):
+        return DySpecThreshold(threshold=0.1, max_nodes=20)
+
+
+class TestThresholdTopK(TreeBuilderContract):
+    def make_builder(self):
+        return DySpecThreshold(threshold=0.05, max_nodes=9, max_depth=3, candidates="top-k")
+
+
+class TestBeam(TreeBuilderContract):
+    def make_builder(self):
+        return BeamRerank(budget=12, depth=4, beam=5)
+
+
+def random_draft(vocabulary, concentration, seed):
+    """Distributions that depend on the whole path; nothing between 0 and 1e-4, so that "used up" is clear."""
+
+    @cache
+    def distribution(tokens):
+        generator = np.random.default_rng([seed, *tokens])
+        shares = generator.dirichlet([concentration] * vocabulary)
+        shares[shares < 1e-4] = 0.0
+        return tuple((shares / shares.sum()).tolist())
+
+    return DistributionDrafter(distribution, max_candidates=vocabulary)
+
+
+def fixed_draft(*probabilities):
+    return DistributionDrafter(lambda tokens: probabilities)
+
+
+def build(builder, drafter, context=None, plan=None):
+    """The tree of one step and the draft passes it took."""
+    context = Context([0]) if context is None else context
+    drafter.begin(context, None)
+    before = drafter.draft_passes
+    steps = builder.build(context.root, plan or Plan())
+    request = next(steps)
+    try:
+        while True:
+            request = steps.send(drafter.propose(context, request))
+    except StopIteration as finished:
+        return finished.value, drafter.draft_passes - before
+
+
+class Draft:
+    """What the drafter says below any rank path: tokens in order and their probabilities."""
+
+    def __init__(self, drafter, context, selection):
+        self.drafter, self.context = drafter, context
+        self.kind = NodeKind.DRAWN if selection == "drawn" else NodeKind.POINT_MASS
+        self.known = {}
+
+    def below(self, path):
+        if path not in self.known:
+            tokens, parents, ranks = [self.context.root], [-1], [-1]
+            for depth, rank in enumerate(path):
+                tokens.append(self.below(path[:depth])[0][rank])
+                parents.append(depth)
+                ranks.append(rank)
+            row = np.array([len(path)])
+            k = len(self.drafter.distribution((*self.context.token_ids.tolist(), *tokens[1:])))
+            request = Request(np.array(tokens), np.array(parents), np.array(ranks), row, k, self.kind)
+            answer = self.drafter.propose(self.context, request)
+            there = answer.tokens[0] >= 0
+            probabilities = np.exp(answer.log_probs[0][there].astype(np.float64))
+            self.known[path] = answer.tokens[0][there].tolist(), probabilities.tolist()
+        return self.known[path]
+
+
+def textbook_tree(draft, budget, max_depth=None):
+    """Algorithm 1, read correctly: one heap entry for each sampling that may come next, one node at a time."""
+    tree, weights, heap = {}, {(): 1.0}, []
+
+    def push(parent, rank):
+        tokens, probabilities = draft.below(parent)
+        if rank == len(tokens) or len(parent) == max_depth:
+            return
+        left = max(1.0 - sum(probabilities[:rank]), 0.0)
+        share = left if draft.kind is NodeKind.DRAWN else probabilities[rank]
+        heapq.heappush(heap, (-weights[parent] * share, len(parent) + 1, (*parent, rank)))
+
+    push((), 0)
+    while heap and len(tree) < budget:
+        value, _, path = heapq.heappop(heap)
+        parent, rank = path[:-1], path[-1]
+        tokens, probabilities = draft.below(parent)
+        tree[path] = tokens[rank]
+        weights[path] = weights[parent] * probabilities[rank]
+        if draft.kind is NodeKind.DRAWN:
+            weights[path] = min(weights[path], -value)  # rounding
+        push(parent, rank + 1)
+        push(path, 0)
+    return tree
+
+
+def as_paths(tree):
+    return dict(zip(tree.shape.rank_paths[1:], tree.tokens[1:].tolist(), strict=True))
+
+
+def values(tree):
+    """Of each node: the probability that its draw is reached, or the product of draft probabilities."""
+    probability = np.exp(tree.log_probs.astype(np.float64))
+    found, product = [], {0: 1.0}
+    for row in range(1, tree.tokens.size):
+        parent = int(tree.shape.parents[row])
+        product[row] = product[parent] * probability[row]
+        elder = [child for child in tree.shape.children[parent] if child < row]
+        drawn = tree.kind(row) is NodeKind.DRAWN
+        found.append(product[parent] * (1 - probability[elder].sum()) if drawn else product[row])
+    return np.array(found)
+
+
+selections = st.sampled_from(SELECTIONS)
+drafts = st.builds(
+    random_draft, st.integers(2, 8), st.sampled_from([0.05, 0.3, 1.0, 4.0]), st.integers(0, 10**6)
+)
+
+
+@settings(max_examples=150)
+@given(drafts, selections, st.integers(1, 24), st.none() | st.integers(1, 5), st.sampled_from([1, 3, 32]))
+def test_the_greedy_tree_is_the_textbook_heaps(drafter, selection, budget, max_depth, prefetch):
+    context = Context([1, 2], sequence="heap")
+    expected = textbook_tree(Draft(drafter, context, selection), budget, max_depth)
+    tree, _ = build(DySpecGreedy(budget, prefetch, max_depth, selection), drafter, context)
+    assert as_paths(tree) == expected
+
+
+@pytest.mark.parametrize("selection", SELECTIONS)
+@pytest.mark.parametrize("budget", range(1, 20))
+@pytest.mark.parametrize(
+    "probabilities", [(0.25,) * 4, (0.5, 0.5), (0.5, 0.25, 0.25), (0.0, 1.0, 0.0), (0.4, 0.3, 0.3)]
+)
+def test_ties_go_to_the_shallower_node_then_to_the_lower_rank_path(probabilities, budget, selection):
+    drafter, context = fixed_draft(*probabilities), Context([0], sequence=budget)
+    expected = textbook_tree(Draft(drafter, context, selection), budget)
+    for prefetch in (1, 2, 64):
+        tree, _ = build(DySpecGreedy(budget, prefetch, candidates=selection), drafter, context)
+        assert as_paths(tree) == expected
+
+
+def test_the_tree_does_not_depend_on_how_many_nodes_are_drafted_together():
+    """1,000 steps; with noise in call order instead of by place only some would agree."""
+    passes = dict.fromkeys((1, 2, 4, 16, 64), 0)
+    depths = 0
+    for step in range(1000):
+        drafter = random_draft(9, (0.1, 0.4, 1.0)[step % 3], step)
+        context, selection = Context([step % 7, 3], sequence=step), SELECTIONS[step % 5 == 0]
+        trees = []
+        for prefetch in passes:
+            tree, taken = build(DySpecGreedy(12, prefetch, candidates=selection), drafter, context)
+            trees.append(tree)
+            passes[prefetch] += taken
+            if prefetch == 1 and selection == "drawn":
+                assert taken == sum(
+                    map(bool, tree.shape.children)
+                )  # the paper's: a pass a node with children
+        depths += trees[0].shape.max_depth
+        for other in trees[1:]:
+            assert other.tokens.tolist() == trees[0].tokens.tolist()
+            assert other.shape.parents.tolist() == trees[0].shape.parents.tolist()
+            assert other.shape.ranks.tolist() == trees[0].shape.ranks.tolist()
+            if selection == "drawn":
+                assert (other.kinds == trees[0].kinds).all()
+                assert other.q.keys() == trees[0].q.keys()
+                assert all((other.q[row] == trees[0].q[row]).all() for row in other.q)
+    assert passes[1] > passes[2] > passes[4] > passes[16] >= passes[64] >= depths
+    assert passes[16] <= depths + 1000
+
+
+def sums_of_all_closed_trees(draft, size, path=(), rank=0, weight=1.0, left=1.0):
+    """The sum of values of every closed tree of ``size`` nodes among the siblings from ``rank`` on and below them."""
+    if size == 0:
+        yield 0.0
+        return
+    tokens, probabilities = draft.below(path)
+    if rank == len(tokens):
+        return
+    probability = probabilities[rank]
+    younger = weight, left - probability
+    if draft.kind is NodeKind.POINT_MASS:  # the best candidates may be picked freely; draws come in order
+        yield from sums_of_all_closed_trees(draft, size, path, rank + 1, *younger)
+    value = weight * (left if draft.kind is NodeKind.DRAWN else probability)
+    for inside in range(size):
+        below = list(sums_of_all_closed_trees(draft, inside, (*path, rank), 0, weight * probability))
+        beside = (
+            list(sums_of_all_closed_trees(draft, size - 1 - inside, path, rank + 1, *younger))
+            if below
+            else []
+        )
+        yield from (value + one + other for one in below for other in beside)
+
+
+@settings(max_examples=60)
+@given(
+    st.builds(random_draft, st.integers(2, 4), st.sampled_from([0.3, 1.0, 4.0]), st.integers(0, 10**6)),
+    selections,
+    st.integers(1, 6),
+    st.integers(0, 3),
+)
+def test_no_closed_tree_of_the_same_size_is_worth_more(drafter, selection, budget, sequence):
+    """Of the same draws, if it draws (eq. 11); of all candidates otherwise (appendix D.1)."""
+    context = Context([1], sequence=sequence)
+    sums = list(sums_of_all_closed_trees(Draft(drafter, context, selection), budget))
+    tree, _ = build(DySpecGreedy(budget, candidates=selection), drafter, context)
+    assert tree.num_nodes == budget
+    assert values(tree).sum() == pytest.approx(max(sums), abs=1e-6)
+    assert tree.values()[1:] == pytest.approx(values(tree), abs=1e-6)
+
+
+def test_the_enumeration_counts_every_tree():
+    """Trees whose nodes have an ordered first few of two children: as many as binary trees have shapes."""
+    draft = Draft(fixed_draft(0.5, 0.5), Context([0]), "drawn")
+    assert [len(list(sums_of_all_closed_trees(draft, size))) for size in range(5)] == [1, 1, 2, 4, 9]
+    draft = Draft(fixed_draft(0.6, 0.4), Context([0]), "top-k")
+    assert [len(list(sums_of_all_closed_trees(draft, size))) for size in range(5)] == [1, 2, 5, 14, 42]
+
+
+def test_what_a_sampling_is_worth_does_not_depend_on_the_token_drawn_there():
+    builder = DySpecGreedy(12)
+    tree = grow(builder, plenty)
+    for row, path in enumerate(tree.shape.rank_paths[1:], 1):
+        changed = grow(builder, plenty, swap=(path[:-1], path[-1]))
+        there = changed.shape.rank_paths.index(path)
+        assert changed.tokens[there] != tree.tokens[row]
+        assert values(changed)[there - 1] == pytest.approx(values(tree)[row - 1])
+
+
+def test_a_certain_draft_makes_a_chain():
+    for selection in SELECTIONS:
+        tree, passes = build(DySpecGreedy(6, candidates=selection), fixed_draft(0, 0, 1))
+        assert tree.shape.rank_paths[1:] == tuple((0,) * depth for depth in range(1, 7))
+        assert tree.tokens.tolist() == [0] + [2] * 6
+        assert passes == 6
+
+
+def test_a_uniform_draft_is_drawn_wide():
+    """v of the root's draws: 1, 3/4, 1/2, 1/4; of a first draw below any of them: 1/4."""
+    tree, passes = build(DySpecGreedy(3), fixed_draft(0.25, 0.25, 0.25, 0.25))
+    assert tree.shape.rank_paths[1:] == ((0,), (1,), (2,))
+    assert values(tree) == pytest.approx([1, 0.75, 0.5])
+    assert passes == 1
+
+
+@pytest.mark.parametrize("selection", SELECTIONS)
+def test_limits_of_depth_and_of_the_plan(selection):
+    drafter = random_draft(6, 0.3, 1)
+    context = Context([0], sequence=5)
+    draft = Draft(drafter, context, selection)
+    tree, passes = build(DySpecGreedy(15, max_depth=2, candidates=selection), drafter, context)
+    assert as_paths(tree) == textbook_tree(draft, 15, max_depth=2)
+    assert passes == 2
+    for plan in (Plan(max_nodes=4), Plan(max_depth=1), Plan(max_nodes=9, max_depth=3)):
+        tree, _ = build(DySpecGreedy(15, max_depth=4, candidates=selection), drafter, context, plan)
+        assert as_paths(tree) == textbook_tree(draft, plan.max_nodes or 15, plan.max_depth or 4)
+
+
+@pytest.mark.parametrize("selection", SELECTIONS)
+def test_a_budget_beyond_what_there_is_takes_everything(selection):
+    tree, _ = build(DySpecGreedy(60, max_depth=2, candidates=selection), fixed_draft(0.5, 0.0, 0.3, 0.2))
+    assert tree.num_nodes == 3 + 9
+    tree, _ = build(
+        DySpecThreshold(1e-9, max_nodes=60, max_depth=2, candidates=selection), fixed_draft(0.7, 0.3)
+    )
+    assert tree.num_nodes == 2 + 4
+
+
+def samplings_above(draft, threshold, max_depth):
+    """Every sampling of at least the threshold, with its value."""
+    found, layer = {}, [((), 1.0)]
+    while layer:
+        path, weight = layer.pop()
+        left = 1.0
+        for rank, probability in enumerate(draft.below(path)[1]):
+            value = weight * (left if draft.kind is NodeKind.DRAWN else probability)
+            if value < threshold or len(path) == max_depth:
+                break
+            found[(*path, rank)] = value
+            layer.append(((*path, rank), weight * probability))
+            left -= probability
+    return found
+
+
+@settings(max_examples=100)
+@given(drafts, selections, st.floats(0.02, 1.0), st.integers(1, 12))
+def test_the_threshold_tree_holds_every_sampling_of_at_least_the_threshold(
+    drafter, selection, threshold, max_depth
+):
+    context = Context([1, 2], sequence="threshold")
+    expected = samplings_above(Draft(drafter, context, selection), threshold, max_depth)
+    tree, passes = build(DySpecThreshold(threshold, 4096, max_depth, selection), drafter, context)
+    assert set(as_paths(tree)) == set(expected)
+    if selection == "drawn":
+        assert passes == tree.shape.max_depth
+    else:  # the last may show that all candidates are below the threshold
+        assert tree.shape.max_depth <= passes <= tree.shape.max_depth + 1
+
+
+@settings(max_examples=60)
+@given(drafts, selections, st.integers(1, 20))
+def test_the_smallest_value_of_a_greedy_tree_is_its_threshold(drafter, selection, budget):
+    context = Context([4], sequence="both")
+    greedy, _ = build(DySpecGreedy(budget, candidates=selection), drafter, context)
+    smallest = float(values(greedy).min()) * (1 - 1e-6)
+    layered, _ = build(DySpecThreshold(smallest, 4096, 24, selection), drafter, context)
+    assert as_paths(greedy).items() <= as_paths(layered).items()
+    beyond = set(as_paths(layered)) - set(as_paths(greedy))
+    by_path = dict(zip(layered.shape.rank_paths[1:], values(layered), strict=True))
+    assert all(by_path[path] == pytest.approx(smallest, rel=1e-5) for path in beyond)  # ties only
+
+
+@pytest.mark.parametrize("max_nodes", range(1, 12))
+def test_a_full_threshold_tree_leaves_the_least_valuable_samplings_undrawn(max_nodes):
+    """Layer by layer: v of the root's draws is 1, 3/4, 1/2, 1/4; below each of them 1/4, 3/16, 1/8, 1/16."""
+    tree, passes = build(DySpecThreshold(0.2, max_nodes), fixed_draft(0.25, 0.25, 0.25, 0.25))
+    expected = [(0,), (1,), (2,), (3,), (0, 0), (1, 0), (2, 0), (3, 0)][:max_nodes]
+    assert list(tree.shape.rank_paths[1:]) == expected
+    assert passes == tree.shape.max_depth
+
+
+def test_the_most_valuable_of_a_layer_are_made():
+    """Below a (0.7) and b (0.3): v 0.7, 0.7 * 0.3 = 0.21 and 0.3, 0.3 * 0.3 or 0.3 * 0.7; room for three."""
+    tree, _ = build(DySpecThreshold(0.05, 5, max_depth=2, candidates="top-k"), fixed_draft(0.7, 0.3))
+    assert tree.shape.rank_paths[1:] == ((0,), (1,), (0, 0), (0, 1), (1, 0))
+    tree, _ = build(DySpecThreshold(0.05, 3, max_depth=2, candidates="top-k"), fixed_draft(0.7, 0.3))
+    assert tree.shape.rank_paths[1:] == ((0,), (1,), (0, 0))
+
+
+def test_a_planned_threshold_goes_first():
+    drafter = fixed_draft(0.5, 0.25, 0.25)
+    tree, _ = build(DySpecThreshold(0.9, candidates="top-k"), drafter, plan=Plan(threshold=0.2))
+    assert tree.shape.rank_paths[1:] == ((0,), (1,), (2,), (0, 0))
+    tree, _ = build(DySpecThreshold(0.01, candidates="top-k"), drafter, plan=Plan(threshold=0.4))
+    assert tree.shape.rank_paths[1:] == ((0,),)
+
+
+BEAM = {
+    (): (0.6, 0.3, 0.1),
+    (0,): (0.6, 0.3, 0.1),
+    (1,): (0.05, 0.05, 0.9),
+    (2,): (0.0, 1.0, 0.0),
+    (0, 0): (0.1, 0.8, 0.1),
+    (1, 2): (0.9, 0.1, 0.0),
+}
+
+
+@pytest.mark.parametrize(
+    ("budget", "expected"),
+    [
+        (1, {(0,): 0.6}),
+        (4, {(0,): 0.6, (0, 0): 0.36, (1,): 0.3, (0, 0, 1): 0.288}),
+        (6, {(0,): 0.6, (0, 0): 0.36, (1,): 0.3, (0, 0, 1): 0.288, (1, 2): 0.27, (1, 2, 0): 0.243}),
+    ],
+)
+def test_the_beam_keeps_the_best_of_all_its_candidates(budget, expected):
+    """Beam 2: after a (0.6) and b (0.3) come aa 0.36, ab 0.18, bc 0.27, ba 0.015; of these aa and bc go on."""
+    drafter = DistributionDrafter(lambda tokens: BEAM[tokens[1:]])
+    tree, passes = build(BeamRerank(budget, depth=3, beam=2), drafter)
+    by_tokens = {
+        tuple(tree.tokens[list(tree.shape.path(row))].tolist()): value
+        for row, value in enumerate(values(tree), 1)
+    }
+    assert by_tokens == pytest.approx(expected)
+    assert passes <= 3
+    assert {request.kind for request in drafter.requests} == {NodeKind.POINT_MASS}
+    assert tree.kinds is None
+
+
+def test_a_beam_wider_than_the_vocabulary_takes_all_of_it():
+    tree, _ = build(BeamRerank(budget=50, depth=2, beam=9), fixed_draft(0.5, 0.5))
+    assert tree.num_nodes == 2 + 4
