@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from inspect import signature
 from typing import TYPE_CHECKING
 
 from specexp.config.schema import Generation
@@ -65,8 +66,8 @@ def turns(
 
 def describe(part: object) -> str:
     """A part with its arguments, e.g. ``KeyedSampling(temperature=0.7)``; what is None is left out."""
-    given = {name: value for name, value in vars(part).items() if name[0] != "_" and value is not None}
-    inner = ", ".join(f"{name}={value}" for name, value in given.items())
+    arguments = ((name, getattr(part, name, None)) for name in signature(type(part)).parameters)
+    inner = ", ".join(f"{name}={value}" for name, value in arguments if value is not None)
     return f"{type(part).__name__}({inner})" if inner else type(part).__name__
 
 

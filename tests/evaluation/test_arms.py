@@ -10,6 +10,7 @@ from specexp import Decoder
 from specexp.builders import Chain, TokenRecyclingTree
 from specexp.drafters import PromptLookup, TokenRecycling, Union
 from specexp.evaluation import DecoderArm, Generation, HuggingFaceArm
+from specexp.evaluation.arm import describe
 from specexp.verifiers import Greedy, KeyedSampling, Verifier
 
 VERIFIERS = (Greedy(), KeyedSampling(0.7), KeyedSampling(1.0, top_k=20, top_p=0.9))
@@ -127,3 +128,9 @@ def test_float64_and_eos_of_the_model_config(tokenizer, prompts):
     assert plain.eos == eager.eos == {EOS, 9}
     for prompt in prompts:
         assert eager.decode(prompt).token_ids == plain.decode(prompt).token_ids
+
+
+def test_a_part_is_described_by_its_arguments_alone() -> None:
+    assert describe(KeyedSampling(0.7)) == "KeyedSampling(temperature=0.7)"
+    assert describe(KeyedSampling(0.7)) == describe(KeyedSampling(0.7)), "what is kept beside them says nothing"
+    assert describe(Greedy()) == "Greedy"
