@@ -152,6 +152,71 @@ def test_a_sweep_ends_with_a_confirmed_and_exported_tree(
     assert (folder / "reference.json").read_text() == reference
 
 
+@pytest.fixture
+def thresholds(experiment: dict[str, Any]) -> dict[str, Any]:
+    """A search for a threshold; with a seed of noise the verifier draws what Hugging Face's loop cannot."""
+    experiment["pair"]["draft"] = experiment["pair"]["target"]
+    experiment["drafter"] = {"class_path": "DraftModel", "init_args": {"temperature": 0.6}}
+    experiment["builder"] = {"class_path": "DySpecThreshold", "init_args": {"max_nodes": 12}}
+    experiment["verifier"] = {"class_path": "RejectionSampling", "init_args": {"temperature": 0.6}}
+    experiment["sweep"] = {
+        "n_trials": 3,
+        "space": {
+            "builder.init_args.threshold": {"type": "float", "low": 0.05, "high": 0.5, "log": True},
+            "builder.init_args.max_depth": {"type": "int", "low": 1, "high": 4},
+        },
+        "enqueue": [{"name": "chain of 2", "builder": {"class_path": "Chain", "init_args": {"length": 2}}}],
+        "confirm": {"best": 2, "data": {"max_prompts": 3}},
+        "export": {"kind": "thresholds", "to": "artifacts/small"},
+    }
+    return experiment
+
+
+def test_a_sweep_over_thresholds_leaves_an_artifact_that_decodes(
+    thresholds: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([write(thresholds)]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "threshold=" in printed
+    assert "hf-eager" not in printed, "it cannot follow a verifier that draws"
+
+    import specexp
+    from specexp.artifacts.kinds.thresholds import ThresholdsArtifact
+
+    artifact = specexp.load_artifact("artifacts/small")
+    assert isinstance(artifact, ThresholdsArtifact)
+    resolved = artifact.provenance["config"]
+    searched = resolved["builder"]["init_args"]
+    assert artifact.thresholds == {**searched, "draft": {**resolved["drafter"]["init_args"]}} | {
+        "draft": {name: resolved["drafter"]["init_args"][name] for name in artifact.thresholds["draft"]}
+    }
+    assert searched["threshold"] != 1 / 64
+    assert "speedup_over_hf_eager" not in artifact.metrics
+
+    pair = specexp.load_pair(resolved["pair"]["target"], resolved["pair"]["target"], target_dtype="float32")
+    parts = artifact.parts
+    parts.drafter.use_draft_model(pair.draft)
+    result = specexp.Decoder(pair.target, *parts).generate([5, 6, 7], max_new_tokens=16)
+    again = specexp.load_artifact("artifacts/small").decoder(pair.target, pair.draft)
+    assert again.generate([5, 6, 7], max_new_tokens=16).token_ids == result.token_ids
+    assert 0 < result.counts.drafted_nodes <= 12 * result.counts.steps
+
+
+def test_where_the_winner_is_of_another_kind_the_best_of_the_kind_is_exported(
+    thresholds: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    thresholds["sweep"]["export"]["kind"] = "static-tree"
+    assert main([write(thresholds)]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+
+    import specexp
+
+    artifact = specexp.load_artifact("artifacts/small")
+    assert artifact.builder.rank_paths == [[0], [0, 0]]
+    assert artifact.part_specs["builder"]["init_args"]["candidates"] == "top-k"
+    assert "chain of 2, is in artifacts/small/v1." in printed
+
+
 def test_a_trial_that_breaks_while_decoding_is_recorded_and_the_next_one_runs(
     experiment: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

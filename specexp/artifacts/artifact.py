@@ -58,6 +58,17 @@ class Artifact:
             self.part_specs = check_parts(payloads[PARTS], self._where(PARTS))
         self.read(payloads)
 
+    @classmethod
+    def payloads_of(cls, parts: Mapping[str, Any], attributes: Mapping[str, Any]) -> dict[str, Any] | None:
+        """What a study writes for a candidate; None where it is of another kind, as of kinds no study leaves.
+
+        Args:
+            parts: ``class_path`` and ``init_args`` of its drafter, builder, verifier and controller, defaults
+                filled in.
+            attributes: see :class:`~specexp.search.objective.Candidate`.
+        """
+        return None
+
     def read(self, payloads: Mapping[str, Any]) -> None:
         """Check the kind's own payloads and keep what they hold."""
         raise NotImplementedError
@@ -118,16 +129,24 @@ class Artifact:
         if difference is not None:
             raise ArtifactError(f"{self.folder}: {difference}")
 
-    def decoder(self, target: PreTrainedModel | LanguageModel) -> Decoder:
+    def decoder(
+        self, target: PreTrainedModel | LanguageModel, draft: PreTrainedModel | None = None
+    ) -> Decoder:
         """A decoder for the model this artifact belongs to.
+
+        Args:
+            target: the model.
+            draft: the draft model, for a drafter that needs one.
 
         Raises:
             ArtifactError: it belongs to another model. ``Decoder(target, *artifact.parts)`` does not ask.
+            ValueError: the drafter needs a draft model and none is given.
         """
         from specexp.decoder import Decoder
         from specexp.models.language_model import LanguageModel
 
         self.check(target.model if isinstance(target, LanguageModel) else target)
+        self.drafter.use_draft_model(draft)
         return Decoder(target, *self.parts)
 
     def _needed(self, family: str) -> Any:

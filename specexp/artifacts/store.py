@@ -40,9 +40,10 @@ def save_artifact(
 
     Args:
         folder: e.g. ``artifacts/tree_shape``; the version becomes ``artifacts/tree_shape/v1``, ``v2``, ...
-        kind: ``static-tree`` or ``adjacency-matrix``.
+        kind: ``static-tree``, ``thresholds`` or ``adjacency-matrix``.
         payloads: content by file name. ``static-tree``: ``tree.json`` (rank paths) and optionally
             ``parts.json`` (``{"drafter": {"class_path": ..., "init_args": {...}}, "builder": ..., ...}``);
+            ``thresholds``: ``thresholds.json`` and optionally ``parts.json``;
             ``adjacency-matrix``: ``matrix.safetensors`` (``TokenRecycling.state_dict()``) and optionally
             ``parts.json``.
         provenance: any of study, trial, command, device, config, ``metrics`` (a number, or ``{"value", "low",

@@ -148,7 +148,7 @@ class Export:
     """The artifact a study leaves."""
 
     to: str
-    kind: Literal["static-tree"] = "static-tree"
+    kind: Literal["static-tree", "thresholds"] = "static-tree"
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from specexp.evaluation.equality import Equality, token_equality
 from specexp.evaluation.hugging_face_arm import HuggingFaceArm
 from specexp.evaluation.module import EvaluationModule
 from specexp.evaluation.record import PromptRecord
-from specexp.evaluation.statistics import Speedup, paired_speedup, summarise
+from specexp.evaluation.statistics import Speedup, arm_names, paired_speedup, summarise
 from specexp.evaluation.table import Column, Table
 from specexp.search.live_bench import run_test
 from specexp.search.objective import confirmable
@@ -36,13 +36,14 @@ class Confirmed:
     Attributes:
         name: of the known configuration, or ``trial 7``.
         trial: number of the trial it comes from.
-        chosen: names of the parts that were chosen for it, e.g. ``fitted``.
+        chosen: names of the parts that were chosen for it, e.g. ``fitted``; where no fixed tree says more, also the
+            numbers, e.g. ``threshold=0.03``.
         attributes: its tree, see :class:`~specexp.search.objective.Candidate`.
         searched: speedup over AR that the search measured.
         tokens_per_step: micro mean.
         tokens_per_second: all tokens / all decode seconds.
         over_ar: paired speedup over plain decoding in the same loop.
-        over_eager: paired speedup over Hugging Face's plain ``generate``.
+        over_eager: paired speedup over Hugging Face's plain ``generate``; None where it was not run.
     """
 
     name: str
@@ -53,7 +54,7 @@ class Confirmed:
     tokens_per_step: float
     tokens_per_second: float
     over_ar: Speedup
-    over_eager: Speedup
+    over_eager: Speedup | None
 
     @property
     def is_chain(self) -> bool:
@@ -88,20 +89,23 @@ def select(study: Study, best: int) -> list[FrozenTrial]:
 def confirm(
     trials: Sequence[FrozenTrial],
     arms: Sequence[DecoderArm],
-    baselines: tuple[DecoderArm, HuggingFaceArm],
+    engine: DecoderArm,
+    eager: HuggingFaceArm | None,
     data: PromptDataModule,
     trainer: Trainer,
     records_path: Path,
     samples: int,
     tick: Callable[[], None],
 ) -> tuple[list[Confirmed], list[PromptRecord]]:
-    """Decode the prompts by every arm, interleaved, AR and Hugging Face's ``generate`` on all of them.
+    """Decode the prompts by every arm, interleaved, AR and (where it can follow the verifier) Hugging Face's
+    ``generate`` on all of them.
 
     Args:
         trials: what is confirmed.
         arms: one for each, in the same order, named as :func:`~specexp.search.trial_table.name_of_trial`
             says.
-        baselines: AR in our loop, and plain ``generate``.
+        engine: AR in our loop.
+        eager: plain ``generate``; None where it cannot follow the verifier.
         data: the prompts.
         trainer: drives the test.
         records_path: where every prompt's records go; what an earlier confirmation left there is removed.
@@ -113,7 +117,7 @@ def confirm(
     """
     records_path.unlink(missing_ok=True)
     module = EvaluationModule(
-        [*baselines, *arms],
+        [engine, *([] if eager is None else [eager]), *arms],
         baseline=AR,
         records_path=records_path,
         samples=samples,
@@ -128,16 +132,24 @@ def confirm(
             Confirmed(
                 name=arm.name,
                 trial=trial.number,
-                chosen=tuple(value for value in trial.params.values() if isinstance(value, str)),
+                chosen=tuple(_chosen(trial.params, "rank_paths" in attributes)),
                 attributes=attributes,
                 searched=trial.values[0] if trial.values else None,
                 tokens_per_step=summary.tokens_per_step,
                 tokens_per_second=summary.tokens_per_second,
                 over_ar=paired_speedup(module.records, arm.name, AR),
-                over_eager=paired_speedup(module.records, arm.name, EAGER),
+                over_eager=None if eager is None else paired_speedup(module.records, arm.name, EAGER),
             )
         )
     return rank(confirmed), module.records
+
+
+def _chosen(params: Mapping[str, Any], fixed_tree: bool) -> Iterator[str]:
+    for key, value in params.items():
+        if isinstance(value, str):
+            yield value
+        elif not fixed_tree:
+            yield f"{key.rpartition('.')[2]}={value:.3g}"
 
 
 def rank(confirmed: Sequence[Confirmed]) -> list[Confirmed]:
@@ -148,36 +160,37 @@ def rank(confirmed: Sequence[Confirmed]) -> list[Confirmed]:
 def table(
     name: str, question: str | None, confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]
 ) -> Table:
-    """The candidates, fastest first, then the two baselines."""
+    """The candidates, fastest first, then the baselines; of trees that differ from step to step the mean nodes."""
+    baselines = {AR: "AR (engine)", EAGER: "hf-eager"}
+    if EAGER not in arm_names(records):
+        del baselines[EAGER]
     columns = [
         Column("tree"),
-        Column("nodes"),
+        Column("nodes", digits=1),
         Column("depth"),
         Column("tokens per step"),
         Column("tokens/s", digits=0),
-        Column("speedup over AR"),
-        Column("speedup over hf-eager"),
+        *(Column(f"speedup over {name}") for name in ("AR", EAGER)[: len(baselines)]),
     ]
     confirmation = Table(question or f"{name}: confirmed on prompts the search did not see", columns)
     for one in confirmed:
+        fixed = "rank_paths" in one.attributes
         confirmation.rows.append(
             [
                 one.label,
-                one.attributes.get("nodes"),
+                one.attributes["nodes"] if fixed else summarise(records, one.name).nodes_per_step,
                 one.attributes.get("depth"),
                 one.tokens_per_step,
                 one.tokens_per_second,
-                str(one.over_ar),
-                str(one.over_eager),
+                *(str(speedup) for speedup in (one.over_ar, one.over_eager) if speedup is not None),
             ]
         )
-    for baseline, meaning in ((AR, "AR (engine)"), (EAGER, "hf-eager")):
+    for baseline, meaning in baselines.items():
         summary = summarise(records, baseline)
-        over_ar = "1" if baseline == AR else str(paired_speedup(records, baseline, AR))
-        over_eager = "1" if baseline == EAGER else str(paired_speedup(records, baseline, EAGER))
-        confirmation.rows.append(
-            [meaning, 0, 0, summary.tokens_per_step, summary.tokens_per_second, over_ar, over_eager]
-        )
+        over = [
+            "1" if name == baseline else str(paired_speedup(records, baseline, name)) for name in baselines
+        ]
+        confirmation.rows.append([meaning, 0, 0, summary.tokens_per_step, summary.tokens_per_second, *over])
     prompts = len({record.prompt_id for record in records})
     own = summarise(records, AR)
     confirmation.notes = [

@@ -41,12 +41,16 @@ def draw_winner(winner: Confirmed, bench: LiveBench, prompts: Sequence[Prompt], 
     return path
 
 
-def export_winner(session: Session, winner: Confirmed, pair: ModelPair) -> Path | None:
-    """Write the winner as the next version of the study's artifact.
+def export_best(session: Session, confirmed: Sequence[Confirmed], pair: ModelPair) -> Path | None:
+    """Write the winner, or else the best of the kind asked for, as the next version of the study's artifact.
+
+    Args:
+        session: of the study; its console is told what was written.
+        confirmed: fastest first.
+        pair: the models.
 
     Returns:
-        The version's folder; None where the experiment exports nothing or the winner is not of the kind asked
-        for.
+        The version's folder; None where the experiment exports nothing or no candidate is of the kind asked for.
 
     Raises:
         ArtifactError: it cannot be written.
@@ -54,36 +58,48 @@ def export_winner(session: Session, winner: Confirmed, pair: ModelPair) -> Path 
     export = session.settings.export
     if export is None:
         return None
-    if export["kind"] != "static-tree" or "rank_paths" not in winner.attributes:
-        session.console.print(f"{winner.label} is no {export['kind']}, so nothing was exported.")
-        return None
-    from specexp.artifacts import save_artifact
+    from specexp.artifacts import Artifact, kinds, save_artifact
     from specexp.artifacts.fingerprint import fingerprint
+    from specexp.artifacts.plugins import class_in
 
-    rank_paths = winner.attributes["rank_paths"]
-    resolved = winner.attributes["resolved"]
-    parts = {
-        "drafter": resolved["drafter"],
-        "builder": {"class_path": "StaticTree", "init_args": {"rank_paths": rank_paths}},
-        "verifier": session.composition.config.get("verifier"),
-        "controller": resolved["controller"],
-    }
+    kind = class_in(kinds, export["kind"], Artifact)
+    winner = confirmed[0]
+    for best in confirmed:
+        resolved = best.attributes["resolved"]
+        parts = {**resolved, "verifier": session.composition.config.get("verifier")}
+        payloads = kind.payloads_of(parts, best.attributes)
+        if payloads is not None:
+            break
+    else:
+        _say(session, f"{winner.label} is no {kind.kind}, nor is another one, so nothing was exported.")
+        return None
     artifact = save_artifact(
         Path(export["to"]),
-        "static-tree",
-        {"tree.json": rank_paths, "parts.json": parts},
+        kind.kind,
+        payloads,
         provenance={
             "study": session.name,
-            "trial": winner.trial,
+            "trial": best.trial,
             "command": session.command,
             "device": str(pair.target.device),
             "config": session.composition.to_dict(resolved),
-            "metrics": _metrics(winner),
+            "metrics": _metrics(best),
         },
         fingerprint=fingerprint(pair.target, pair.tokenizer),
         name=session.name,
     )
+    if best is winner:
+        _say(session, f"The winner, {winner.label}, is in {artifact.folder}.")
+    else:
+        _say(
+            session,
+            f"The winner, {winner.label}, is no {kind.kind}; the best that is, {best.label}, is in {artifact.folder}.",
+        )
     return artifact.folder
+
+
+def _say(session: Session, sentence: str) -> None:
+    session.console.print(sentence, soft_wrap=True, highlight=False)
 
 
 def _metrics(winner: Confirmed) -> dict[str, Any]:
@@ -94,6 +110,6 @@ def _metrics(winner: Confirmed) -> dict[str, Any]:
         **{
             name: {"value": speedup.ratio, "low": speedup.low, "high": speedup.high}
             for name, speedup in intervals.items()
-            if speedup.refused is None
+            if speedup is not None and speedup.refused is None
         },
     }

@@ -23,12 +23,19 @@ from specexp.search.drift import Reference
 from specexp.search.objective import Candidate, Measurement, Report
 from specexp.search.study import digest_of
 from specexp.search.trial_module import TrialModule, decode_all, seconds_per_token
+from specexp.tree import NodeKind
 
 if TYPE_CHECKING:
     from specexp.data.prompts import PromptDataModule
     from specexp.models.pair import ModelPair
 
 WARM_UP_TOKENS = 8
+CANDIDATES = {
+    NodeKind.POINT_MASS: "top-k",
+    NodeKind.DRAWN: "drawn",
+    NodeKind.DRAWN_WITH_REPLACEMENT: "drawn with replacement",
+}
+"""What a fixed shape's ranks count."""
 
 
 class LiveBench:
@@ -93,6 +100,9 @@ class LiveBench:
         if isinstance(builder, StaticTree):
             # Whatever class and arguments led to it, the same rank paths are the same tree.
             made_of["builder"] = attributes["rank_paths"] = builder.rank_paths
+            attributes["candidates"] = CANDIDATES[builder.kind]
+            if builder.kind is not NodeKind.POINT_MASS:
+                made_of["candidates"] = attributes["candidates"]
             attributes["depth"] = builder.shape.max_depth
         return Candidate(digest_of(made_of), attributes, decoder)
 

@@ -29,8 +29,8 @@ class Candidate:
 
     Attributes:
         digest: the same for two configurations that would run the same, such as two ways to one tree.
-        attributes: what is told about it in tables: ``nodes``, ``depth``, ``rank_paths`` and so on, as JSON
-            values.
+        attributes: what is told about it in tables: ``nodes``, of a fixed shape also ``depth``, ``rank_paths`` and
+            ``candidates`` (what its ranks count), and ``resolved``, its parts, as JSON values.
         parts: whatever the bench needs to run it.
     """
 

@@ -27,7 +27,7 @@ from specexp.evaluation.table import Table
 from specexp.evaluation.trainer import quiet_libraries
 from specexp.search.composition import Composition
 from specexp.search.confirm import Confirmed, confirm, select, sentences, table
-from specexp.search.export import draw_winner, export_winner
+from specexp.search.export import draw_winner, export_best
 from specexp.search.journal import study_lock
 from specexp.search.live_bench import LiveBench, record_hits
 from specexp.search.objective import distinct_finished
@@ -37,6 +37,7 @@ from specexp.search.settings import Settings
 from specexp.search.study import StudyError, digest_of, open_study, others_running, resume, run_study
 from specexp.search.trial_table import name_of_trial, state_of, trial_row, write_trials
 from specexp.tracking import Tracker
+from specexp.verifiers import DeterministicVerifier
 from specexp.whole_file import write_whole
 
 if TYPE_CHECKING:
@@ -208,11 +209,7 @@ class Session:
         write_whole(self.folder / "confirm.csv", shown.to_csv())
         winner = confirmed[0]
         picture = draw_winner(winner, bench, data.prompts, self.folder / "tree.png")
-        artifact = export_winner(self, winner, bench.pair)
-        if artifact is not None:
-            self.console.print(
-                f"The winner, {winner.label}, is in {artifact}.", soft_wrap=True, highlight=False
-            )
+        artifact = export_best(self, confirmed, bench.pair)
         self._track_study(study, shown, picture, artifact)
 
     def _confirm(
@@ -226,17 +223,24 @@ class Session:
             )
         pair = bench.pair
         arms = [self._arm(trial, bench) for trial in trials]
-        eager = HuggingFaceArm(
-            "hf-eager", "hf-eager", pair.target, pair.tokenizer, bench.generation, self.composition.verifier()
-        )
+        verifier = self.composition.verifier()
+        eager = None
+        if isinstance(
+            verifier, DeterministicVerifier
+        ):  # others draw what Hugging Face's generate cannot draw again
+            eager = HuggingFaceArm(
+                "hf-eager", "hf-eager", pair.target, pair.tokenizer, bench.generation, verifier
+            )
         with StageBar(self.console) as bar:
             bar.stage(
-                f"confirming {len(arms)} trees on other prompts", len(data.prompts) * bench.generation.samples
+                f"confirming {len(arms)} candidates on other prompts",
+                len(data.prompts) * bench.generation.samples,
             )
             confirmed, records = confirm(
                 trials,
                 arms,
-                (bench.engine, eager),
+                bench.engine,
+                eager,
                 data,
                 bench.trainer,
                 self.folder / "confirm.jsonl",

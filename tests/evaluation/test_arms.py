@@ -132,5 +132,7 @@ def test_float64_and_eos_of_the_model_config(tokenizer, prompts):
 
 def test_a_part_is_described_by_its_arguments_alone() -> None:
     assert describe(KeyedSampling(0.7)) == "KeyedSampling(temperature=0.7)"
-    assert describe(KeyedSampling(0.7)) == describe(KeyedSampling(0.7)), "what is kept beside them says nothing"
+    assert describe(KeyedSampling(0.7)) == describe(KeyedSampling(0.7)), (
+        "what is kept beside them says nothing"
+    )
     assert describe(Greedy()) == "Greedy"

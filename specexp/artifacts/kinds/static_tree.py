@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from specexp.artifacts.artifact import Artifact
 from specexp.artifacts.error import ArtifactError
+from specexp.artifacts.parts import PARTS
+from specexp.builders._base import Selection
 from specexp.tree import TreeShape
 
 if TYPE_CHECKING:
@@ -25,6 +27,15 @@ class StaticTreeArtifact(Artifact):
 
     kind = "static-tree"
     required = (TREE,)
+
+    @classmethod
+    def payloads_of(cls, parts: Mapping[str, Any], attributes: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Of any builder whose shape is fixed, but those that draw with replacement: a path then names no node."""
+        paths, candidates = attributes.get("rank_paths"), attributes.get("candidates")
+        if paths is None or candidates not in get_args(Selection):
+            return None
+        tree = {"class_path": "StaticTree", "init_args": {"rank_paths": paths, "candidates": candidates}}
+        return {TREE: paths, PARTS: {**parts, "builder": tree}}
 
     def read(self, payloads: Mapping[str, Any]) -> None:
         """The paths must be lists of ranks, each with its prefixes."""
@@ -52,4 +63,11 @@ class StaticTreeArtifact(Artifact):
         """The tree itself, whichever builder found it."""
         from specexp.builders import StaticTree
 
-        return StaticTree(self.rank_paths)
+        recorded = (self.part_specs.get("builder") or {}).get("init_args", {})
+        candidates = recorded.get("candidates", "top-k")
+        if candidates not in get_args(Selection):
+            raise ArtifactError(
+                f"{self._where(PARTS)}: builder.init_args.candidates is {candidates!r}; allowed are "
+                f"{', '.join(get_args(Selection))}"
+            )
+        return StaticTree(self.rank_paths, candidates=candidates)

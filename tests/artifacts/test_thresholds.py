@@ -1,0 +1,94 @@
+"""Thresholds are loaded as the parts they were measured with; a field that is missing or wrong is one sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_models import small_model
+
+import specexp
+from specexp.artifacts import ArtifactError, load_artifact, save_artifact
+from specexp.builders import DySpecThreshold
+from specexp.controllers import ThresholdTracker
+from specexp.drafters import DraftModel
+from specexp.verifiers import RejectionSampling
+
+DRAFT = {"temperature": 0.6, "top_k": None, "top_p": 0.9, "coupled": False}
+THRESHOLDS = {"threshold": 0.03, "max_nodes": 48, "max_depth": 7, "candidates": "drawn", "draft": DRAFT}
+PARTS = {
+    "verifier": {"class_path": "RejectionSampling", "init_args": {"temperature": 0.6}},
+    "controller": {"class_path": "ThresholdTracker", "init_args": {"budget": 24, "initial": 0.03}},
+}
+
+
+def save(folder: Path, thresholds: Any = THRESHOLDS) -> specexp.artifacts.Artifact:
+    return save_artifact(folder / "a", "thresholds", {"thresholds.json": thresholds, "parts.json": PARTS})
+
+
+def test_every_field_reaches_its_part(tmp_path: Path) -> None:
+    drafter, builder, verifier, controller = load_artifact(save(tmp_path).folder).parts
+
+    assert isinstance(builder, DySpecThreshold)
+    assert (builder.threshold, builder.max_nodes, builder.max_depth) == (0.03, 48, 7)
+    assert builder.kind.name == "DRAWN"
+    assert isinstance(drafter, DraftModel)
+    assert (drafter.temperature, drafter.top_k, drafter.top_p, drafter.coupled) == (0.6, None, 0.9, False)
+    assert isinstance(verifier, RejectionSampling)
+    assert isinstance(controller, ThresholdTracker)
+    assert (controller.budget, controller.threshold) == (24, pytest.approx(0.03))
+
+
+def test_it_decodes_with_the_deployments_own_draft_and_not_without(tmp_path: Path) -> None:
+    target, draft = small_model("Qwen2"), small_model("Llama")
+    saved = save(tmp_path)
+    with pytest.raises(ValueError, match=r"DraftModel needs a draft model"):
+        saved.decoder(target)
+
+    result = saved.decoder(target, draft).generate([3, 1, 4, 1, 5], max_new_tokens=24)
+    parts = load_artifact(saved.folder).parts
+    assert parts.drafter is not None
+    parts.drafter.use_draft_model(draft)
+    again = specexp.Decoder(target, *parts).generate([3, 1, 4, 1, 5], max_new_tokens=24)
+    assert result.counts.drafted_nodes > 0
+    assert again.token_ids == result.token_ids
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"threshold": 0.0}, "threshold is 0.0; allowed is"),
+        ({"threshold": "low"}, "threshold is 'low'; allowed is"),
+        ({"max_nodes": 0}, "max_nodes is 0; allowed is"),
+        ({"max_nodes": 2.5}, "max_nodes is 2.5; allowed is"),
+        ({"max_depth": 0}, "max_depth is 0; allowed is"),
+        ({"candidates": "sampled"}, "candidates is 'sampled'; allowed is"),
+        ({"draft": {**DRAFT, "temperature": -1}}, "draft.temperature is -1; allowed is"),
+        ({"draft": {**DRAFT, "top_k": 0}}, "draft.top_k is 0; allowed is"),
+        ({"draft": {**DRAFT, "top_p": 1.5}}, "draft.top_p is 1.5; allowed is"),
+        ({"draft": {**DRAFT, "coupled": "often"}}, "draft.coupled is 'often'; allowed is"),
+        ({"draft": {**DRAFT, "coupled": True}}, "a coupled draft takes the target's temperature"),
+        ({"draft": {**DRAFT, "top_q": 1}}, r"unknown field 'draft.top_q'; did you mean 'top_"),
+        ({"draft": {"temperature": 0.6}}, "draft.top_k is missing"),
+        ({"draft": 0.6}, "draft is 0.6; an object with temperature"),
+        ({"treshold": 0.1}, "unknown field 'treshold'; did you mean 'threshold'"),
+    ],
+)
+def test_a_field_that_is_wrong_is_one_sentence(tmp_path: Path, change: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ArtifactError, match=sentence) as raised:
+        save(tmp_path, {**THRESHOLDS, **change})
+    assert str(raised.value).startswith(f"{tmp_path / 'a'}: thresholds.json")
+    assert "\n" not in str(raised.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", THRESHOLDS)
+def test_a_field_that_is_missing_is_named(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ArtifactError, match=rf"thresholds\.json: {name} is missing"):
+        save(tmp_path, {key: value for key, value in THRESHOLDS.items() if key != name})
+
+
+def test_a_file_that_is_no_object_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match=r"thresholds\.json: is no object; one with threshold"):
+        save(tmp_path, [0.03])
