@@ -1,0 +1,44 @@
+"""Formats in which a node's children are its first candidates, because they list children and no ranks."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from specexp.artifacts.error import ArtifactError
+from specexp.artifacts.kinds.static_tree import StaticTreeArtifact
+from specexp.tree import TreeShape
+
+
+def without_gaps(artifact: StaticTreeArtifact, format_name: str) -> tuple[TreeShape, str]:
+    """The part of a tree in which no node has a rank whose lower ones its siblings leave out.
+
+    Args:
+        artifact: with the tree.
+        format_name: for the sentence.
+
+    Returns:
+        The part, its rows breadth first, and one sentence on what the format cannot say; empty where it says all.
+
+    Raises:
+        ArtifactError: nothing is left.
+    """
+    whole = TreeShape.from_rank_paths(artifact.rank_paths)
+    keep = np.zeros(whole.parents.size, dtype=np.bool_)
+    kept_children = [0] * keep.size
+    for row, parent in enumerate(whole.parents.tolist()):
+        keep[row] = parent < 0 or (keep[parent] and whole.ranks[row] == kept_children[parent])
+        if keep[row] and parent >= 0:
+            kept_children[parent] += 1
+    if keep.sum() == 1:
+        raise ArtifactError(
+            f"{artifact.folder}: cannot be exported to {format_name}, where a node's children are its first candidates "
+            "and this tree leaves out the root's best one"
+        )
+    lost = []
+    if missing := int((~keep).sum()):
+        lost.append(
+            f"{missing} of {whole.num_nodes} nodes at or below a rank that skips a lower one, for it lists no ranks"
+        )
+    if drafter := (artifact.part_specs.get("drafter") or {}).get("class_path", "").rpartition(".")[2]:
+        lost.append(f"the {drafter} drafter it was tuned with")
+    return whole.select(keep), f"{format_name}: dropped {' and '.join(lost)}" if lost else ""
