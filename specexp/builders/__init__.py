@@ -2,6 +2,7 @@
 
 from specexp.builders._base import Build, TreeBuilder
 from specexp.builders.dyspec import BeamRerank, DySpecGreedy, DySpecThreshold
+from specexp.builders.sequoia import Sequoia
 from specexp.builders.static_tree import Chain, KConfig, SpecInfer, StaticTree, TokenRecyclingTree
 from specexp.builders.tree_search import FittedTree, ParametricTree
 
@@ -14,6 +15,7 @@ __all__ = [
     "FittedTree",
     "KConfig",
     "ParametricTree",
+    "Sequoia",
     "SpecInfer",
     "StaticTree",
     "TokenRecyclingTree",

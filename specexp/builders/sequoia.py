@@ -1,0 +1,200 @@
+"""Sequoia: the static tree that is best for measured acceptance, and for measured times (Chen et al. 2024)."""
+
+# No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
+
+import json
+from collections.abc import Sequence
+from itertools import pairwise
+from math import isfinite
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from specexp.builders._acceptance_tree import BestTrees, best_trees
+from specexp.builders._base import Selection
+from specexp.builders.static_tree import StaticTree
+
+_SUM_TOLERANCE = 1e-3
+
+
+class Sequoia(StaticTree):
+    """The tree with most expected tokens per step for a positional acceptance vector, or a growmap.
+
+    The vector holds ``W + 1`` probabilities: that the first, second, ... ``W``-th child tried below a visited node is
+    the accepted one, and that none is. It is a property of target, draft, verifier and ``candidates`` together, so it
+    has to be measured with the same ones. Without times the tree is the best of at most ``budget`` nodes (section
+    3.1, by dynamic programming over nodes, depth and children). With times, nodes and depth are chosen as well
+    (section 3.3): of all trees within the limits the one with the largest::
+
+        speedup = tokens per step * time of a target pass over 1 token
+                  / (time of a target pass over 1 + nodes tokens + depth * time of a draft pass)
+
+    which may be below 1 where no tree pays. :attr:`max_nodes` is then the chosen number of nodes.
+
+    Args:
+        budget: most nodes; a growmap has its own number.
+        acceptance: the vector, e.g. ``[0.6, 0.15, 0.05, 0.2]``.
+        acceptance_file: JSON file ``{"acceptance": [...]}`` with it.
+        growmap: JSON growmap of Sequoia or UMbreLLa to take the tree from as it is.
+        max_depth: deepest node allowed.
+        max_width: most children a node may have; the vector's length if None.
+        candidates: as for :class:`StaticTree`.
+        target_ms: milliseconds of a target pass by the tokens it is fed, root and nodes, as pairs ``[tokens, ms]``
+            from ``[1, ms]`` to at least ``budget + 1`` tokens; times between two pairs are interpolated.
+        draft_ms: milliseconds of a draft pass, of which every depth of the tree takes one.
+
+    Raises:
+        ValueError: not exactly one of ``acceptance``, ``acceptance_file`` and ``growmap`` is given; the vector's
+            numbers are no probabilities, do not sum to one within 0.001, or accept no child; one time is given without
+            the other, or not as described; a growmap comes with a limit or times, or is none.
+
+    Example:
+        >>> Sequoia(budget=4, acceptance=[0.6, 0.2, 0.2]).rank_paths
+        [[0], [1], [0, 0], [0, 0, 0]]
+    """
+
+    def __init__(
+        self,
+        budget: Annotated[int, Field(ge=1, le=4096)] = 64,
+        acceptance: list[float] | None = None,
+        acceptance_file: str | None = None,
+        growmap: str | None = None,
+        max_depth: Annotated[int, Field(ge=1, le=256)] | None = None,
+        max_width: Annotated[int, Field(ge=1, le=64)] | None = None,
+        candidates: Selection = "drawn",
+        target_ms: list[list[float]] | None = None,
+        draft_ms: Annotated[float, Field(ge=0)] | None = None,
+    ) -> None:
+        sources = {"acceptance": acceptance, "acceptance_file": acceptance_file, "growmap": growmap}
+        given = [name for name, value in sources.items() if value is not None]
+        if len(given) != 1:
+            raise ValueError(
+                f"Sequoia was given {' and '.join(given) or 'no source of its tree'}; exactly one of "
+                f"{', '.join(sources)} is needed"
+            )
+        if (target_ms is None) != (draft_ms is None):
+            raise ValueError("Sequoia was given one of target_ms and draft_ms: give both, or neither")
+        self._tokens_per_step: float | None = None
+        self._speedup: float | None = None
+        if growmap is not None:
+            if any(limit is not None for limit in (max_depth, max_width, target_ms)):
+                raise ValueError(
+                    "Sequoia takes a growmap as it is: leave out max_depth, max_width, target_ms and draft_ms, or "
+                    "give acceptance instead of growmap"
+                )
+            from specexp.artifacts.formats.growmap import read_growmap
+
+            super().__init__(read_growmap(growmap), candidates=candidates)
+            return
+        accepted = _accepted(
+            acceptance, acceptance_file, budget if max_width is None else min(budget, max_width)
+        )
+        trees = best_trees(accepted, budget)
+        nodes, depth = budget, budget if max_depth is None else max_depth
+        if target_ms is not None and draft_ms is not None:
+            pass_ms = _target_times(target_ms, budget)
+            nodes, depth, self._speedup = _fastest(trees, depth, pass_ms, draft_ms)
+        self._tokens_per_step = float(trees.values(depth)[nodes])
+        super().__init__([list(path) for path in trees.paths(nodes, depth)], candidates=candidates)
+
+    @property
+    def depth(self) -> int:
+        """Deepest node of the tree, and draft passes of a step."""
+        return self.shape.max_depth
+
+    @property
+    def expected_tokens_per_step(self) -> float | None:
+        """What the acceptance vector promises, the bonus token included; None for a growmap."""
+        return self._tokens_per_step
+
+    @property
+    def predicted_speedup(self) -> float | None:
+        """Over plain decoding by the same times; None without times."""
+        return self._speedup
+
+
+def read_acceptance(path: str | Path) -> list[float]:
+    """The vector of a JSON file ``{"acceptance": [...]}``, other keys ignored.
+
+    Raises:
+        ValueError: the file cannot be read or holds no such list.
+    """
+    expected = 'a JSON object such as {"acceptance": [0.6, 0.2, 0.2]} is expected'
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"acceptance_file: {path} cannot be read ({error.strerror or error})") from error
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"acceptance_file: {path} is not JSON ({error}); {expected}") from error
+    vector = content.get("acceptance") if isinstance(content, dict) else None
+    if not isinstance(vector, list) or not all(_is_number(value) for value in vector):
+        raise ValueError(f"acceptance_file: {path} holds no list of numbers named acceptance; {expected}")
+    return [float(value) for value in vector]
+
+
+def _accepted(
+    acceptance: Sequence[float] | None, acceptance_file: str | None, width: int
+) -> tuple[float, ...]:
+    """The checked probabilities of the children, as many as a node may have."""
+    where = "acceptance" if acceptance_file is None else f"acceptance_file: {acceptance_file}"
+    vector = read_acceptance(acceptance_file) if acceptance_file is not None else list(acceptance or ())
+    if len(vector) < 2:
+        raise ValueError(
+            f"{where} has {len(vector)} numbers; one a child and one for none accepted are needed, such as [0.6, 0.4]"
+        )
+    for index, value in enumerate(vector):
+        if not 0 <= value <= 1:  # nan is not
+            raise ValueError(f"{where}[{index}] is {value}; a probability from 0 to 1 is needed")
+    if abs(sum(vector) - 1) > _SUM_TOLERANCE:
+        raise ValueError(
+            f"{where} sums to {sum(vector):.6g}; one child is accepted or none is, so 1 is needed (within "
+            f"{_SUM_TOLERANCE:g})"
+        )
+    accepted = tuple(float(value) for value in vector[:-1][:width])
+    if not any(accepted):
+        raise ValueError(
+            f"{where} gives each of the first {len(accepted)} children probability 0: no tree is worth its nodes"
+        )
+    return accepted
+
+
+def _target_times(pairs: Sequence[Sequence[float]], budget: int) -> NDArray[np.float64]:
+    """``[budget + 1]`` milliseconds of a target pass over the root and 0, 1, ... ``budget`` nodes."""
+    for index, pair in enumerate(pairs):
+        if len(pair) != 2 or not all(_is_number(value) and value > 0 for value in pair):
+            raise ValueError(f"target_ms[{index}] is {list(pair)}; a pair [tokens, ms] above 0 is needed")
+    tokens = [pair[0] for pair in pairs]
+    if not tokens or tokens[0] != 1 or tokens[-1] < budget + 1:
+        covers = f"{tokens[0]:g} to {tokens[-1]:g}" if tokens else "no"
+        raise ValueError(
+            f"target_ms covers {covers} tokens; 1 to {budget + 1} are needed, the root and a budget of {budget}"
+        )
+    if any(later <= earlier for earlier, later in pairwise(tokens)):
+        raise ValueError(
+            f"target_ms lists the tokens {[f'{count:g}' for count in tokens]}; they have to increase"
+        )
+    return np.interp(np.arange(1, budget + 2), tokens, [pair[1] for pair in pairs])
+
+
+def _fastest(
+    trees: BestTrees, max_depth: int, pass_ms: NDArray[np.float64], draft_ms: float
+) -> tuple[int, int, float]:
+    """Nodes, depth and speedup of the fastest tree with a node; the smallest of equals."""
+    best = (0, 0, 0.0)
+    depth = 0
+    while depth < max_depth and trees.useful_depth(depth + 1) > depth:
+        depth += 1
+        values = trees.values(depth)
+        speedups = values * pass_ms[0] / (pass_ms + depth * draft_ms)
+        speedups[1:][values[1:] == values[:-1]] = 0.0  # the best tree has fewer nodes
+        nodes = int(speedups[1:].argmax()) + 1
+        if speedups[nodes] > best[2]:
+            best = (nodes, depth, float(speedups[nodes]))
+    return best
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value)

@@ -1,0 +1,354 @@
+"""Sequoia's trees are worth the most of all trees, are the fastest of all trees, and refuse what is no vector."""
+
+import heapq
+import json
+from functools import cache
+from itertools import pairwise
+from math import prod
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from specexp.builders import Sequoia
+from specexp.config.check import Checker
+from specexp.config.errors import ConfigError
+from specexp.testing.builders import TreeBuilderContract, grow
+from specexp.tree import NodeKind, TreeShape
+
+VECTOR = [0.5, 0.2, 0.1, 0.05, 0.15]
+
+
+class TestSequoia(TreeBuilderContract):
+    def make_builder(self):
+        return Sequoia(budget=12, acceptance=VECTOR)
+
+
+class TestSequoiaOfTopCandidates(TreeBuilderContract):
+    def make_builder(self):
+        return Sequoia(budget=12, acceptance=VECTOR, candidates="top-k")
+
+
+@cache
+def all_trees(nodes, width, depth=None):
+    """Every tree of exactly so many nodes whose children hold the first positions: sets of rank paths."""
+    if nodes == 0:
+        return frozenset({frozenset()})
+    found = set()
+    for smaller in all_trees(nodes - 1, width, depth):
+        for parent in (*smaller, ()):
+            rank = sum(path[:-1] == parent for path in smaller if path)
+            if rank < width and (depth is None or len(parent) < depth):
+                found.add(smaller | {(*parent, rank)})
+    return frozenset(found)
+
+
+def tokens_per_step(paths, acceptance):
+    """The bonus token and, for every node, the probability that the walk down the tree comes to it."""
+    return 1 + sum(prod(acceptance[rank] for rank in path) for path in paths)
+
+
+def worth(tree, acceptance):
+    return tokens_per_step(tree.rank_paths, acceptance)
+
+
+@st.composite
+def vectors(draw, width=4):
+    """Any vector that accepts something, in no order, with and without zeros."""
+    weights = draw(
+        st.lists(st.floats(0, 1), min_size=1, max_size=width).filter(lambda values: max(values) > 0.01)
+    )
+    none = draw(st.floats(0, 1))
+    total = sum(weights) + none
+    return [weight / total for weight in (*weights, none)]
+
+
+@settings(max_examples=120, deadline=None)
+@given(vectors(), st.integers(1, 6), st.none() | st.integers(1, 3))
+@example([0.0, 0.9, 0.1], 2, None)  # the first child is there only to let the second be
+@example([0.05, 0.05, 0.8, 0.1], 6, None)  # taking the best products first ends in a chain of first children
+@example([1.0, 0.0], 6, 2)
+def test_no_tree_is_worth_more(acceptance, budget, depth):
+    width = len(acceptance) - 1
+    if not any(acceptance[:budget]):
+        return
+    trees = [tree for nodes in range(budget + 1) for tree in all_trees(nodes, width, depth)]
+    best = max(tokens_per_step(tree, acceptance) for tree in trees)
+    if best == 1:  # no child that is ever accepted fits
+        return
+    tree = Sequoia(budget, acceptance, max_depth=depth)
+    assert worth(tree, acceptance) == pytest.approx(best, rel=1e-12)
+    assert tree.expected_tokens_per_step == pytest.approx(best, rel=1e-12)
+    assert frozenset(map(tuple, tree.rank_paths)) in trees
+
+
+def test_the_value_is_what_the_walk_accepts_on_average():
+    """A walk goes to child r with probability ``acceptance[r]`` and ends where that child is not in the tree."""
+    tree = Sequoia(budget=20, acceptance=VECTOR)
+    shape = tree.shape
+
+    def expected(row):
+        return sum(VECTOR[int(shape.ranks[child])] * (1 + expected(child)) for child in shape.children[row])
+
+    assert tree.expected_tokens_per_step == pytest.approx(1 + expected(0))
+
+
+def greedy_tree(acceptance, nodes):
+    """The largest path products, which is right where no position is likelier than an earlier one."""
+    heap, found = [(-acceptance[0], (0,))], []
+    while len(found) < nodes:
+        cost, path = heapq.heappop(heap)
+        found.append(path)
+        heapq.heappush(heap, (cost * acceptance[0], (*path, 0)))
+        if path[-1] + 1 < len(acceptance) - 1:
+            heapq.heappush(
+                heap, (cost / acceptance[path[-1]] * acceptance[path[-1] + 1], (*path[:-1], path[-1] + 1))
+            )
+    return found
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.floats(0.01, 1), min_size=2, max_size=9), st.integers(1, 200))
+def test_monotone_vectors_agree_with_the_largest_path_products(weights, budget):
+    acceptance = [weight / sum(weights) for weight in sorted(weights, reverse=True)]
+    best = tokens_per_step(greedy_tree(acceptance, budget), acceptance)
+    assert worth(Sequoia(budget, acceptance), acceptance) == pytest.approx(best, rel=1e-9)
+
+
+@settings(max_examples=25, deadline=None)
+@given(vectors(width=8), st.integers(8, 60))
+def test_more_nodes_depth_and_width_are_never_worth_less(acceptance, budget):
+    width = len(acceptance) - 1
+    smaller = {"max_depth": 3, "max_width": max(1, width // 2)}
+    if not any(acceptance[: smaller["max_width"]]):
+        return
+    steps = [
+        Sequoia(budget, acceptance, **smaller),
+        Sequoia(2 * budget, acceptance, **smaller),
+        Sequoia(2 * budget, acceptance, max_depth=6, max_width=smaller["max_width"]),
+        Sequoia(2 * budget, acceptance),
+    ]
+    for fewer, more in pairwise(steps):
+        assert worth(more, acceptance) >= worth(fewer, acceptance) * (1 - 1e-12)
+    for tree in steps[:3]:
+        assert tree.max_nodes <= 2 * budget
+        assert tree.max_candidates <= smaller["max_width"]
+    assert steps[0].depth <= 3
+
+
+@settings(max_examples=25, deadline=None)
+@given(vectors(width=6), st.integers(6, 80))
+def test_children_hold_the_first_positions(acceptance, budget):
+    shape = TreeShape.from_rank_paths(Sequoia(budget, acceptance).rank_paths)
+    for below in shape.children:
+        assert shape.ranks[list(below)].tolist() == list(range(len(below)))
+
+
+def test_nodes_that_are_never_accepted_are_left_out():
+    assert Sequoia(budget=50, acceptance=[1.0, 0.0, 0.0], max_depth=3).rank_paths == [[0], [0, 0], [0, 0, 0]]
+    assert Sequoia(budget=50, acceptance=[0.5, 0.25, 0.0, 0.25], max_depth=2).max_nodes == 2 + 4
+
+
+def test_a_full_tree_takes_every_place_within_depth_and_width():
+    tree = Sequoia(budget=500, acceptance=VECTOR, max_depth=3, max_width=2)
+    assert tree.max_nodes == 2 + 4 + 8
+    assert tree.expected_tokens_per_step == pytest.approx(1 + 0.7 + 0.7**2 + 0.7**3)
+
+
+def test_the_papers_largest_trees_are_found():
+    acceptance = [0.55 * 0.6**rank * 0.7 for rank in range(16)]
+    tree = Sequoia(budget=768, acceptance=[*acceptance, 1 - sum(acceptance)], max_depth=24)
+    assert tree.max_nodes == 768
+    assert worth(tree, acceptance) == pytest.approx(tree.expected_tokens_per_step)
+    assert worth(tree, acceptance) == pytest.approx(
+        tokens_per_step(greedy_tree([*acceptance, 0], 768), acceptance)
+    )
+
+
+def test_the_first_children_are_drawn_unless_the_best_are_asked_for():
+    drawn, ranked = Sequoia(acceptance=VECTOR), Sequoia(acceptance=VECTOR, candidates="top-k")
+    assert drawn.kind is NodeKind.DRAWN
+    assert ranked.kind is NodeKind.POINT_MASS
+    assert drawn.rank_paths == ranked.rank_paths
+    assert grow(ranked, lambda path: range(8)).num_nodes == 64
+
+
+# Hardware-aware choice
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    vectors(width=3),
+    st.integers(3, 6),
+    st.lists(st.floats(0.5, 8), min_size=7, max_size=7),
+    st.floats(0, 3),
+    st.integers(1, 4),
+)
+def test_no_tree_is_faster(acceptance, budget, times, draft_ms, max_depth):
+    """Whatever the times, also where a larger pass takes less."""
+    if not any(acceptance[:3]):
+        return
+    tree = Sequoia(
+        budget,
+        acceptance,
+        max_depth=max_depth,
+        target_ms=[[n + 1, ms] for n, ms in enumerate(times)],
+        draft_ms=draft_ms,
+    )
+
+    def speedup(paths):
+        passes = times[len(paths)] + draft_ms * max(map(len, paths))
+        return tokens_per_step(paths, acceptance) * times[0] / passes
+
+    chosen = speedup([tuple(path) for path in tree.rank_paths])
+    assert chosen == pytest.approx(tree.predicted_speedup, rel=1e-9)
+    worthwhile = [  # without nodes that are never accepted, which only a pass faster for its size could want
+        paths
+        for nodes in range(1, budget + 1)
+        for paths in all_trees(nodes, len(acceptance) - 1, max_depth)
+        if all(prod(acceptance[rank] for rank in path) > 1e-12 for path in paths)
+    ]
+    assert chosen >= max(map(speedup, worthwhile), default=0) * (1 - 1e-9)
+
+
+def test_times_decide_size_and_depth():
+    likely = [0.8, 0.1, 0.1]
+    flat, steep = [[1, 10], [65, 10]], [[1, 10], [65, 650]]
+    free = Sequoia(64, likely, target_ms=flat, draft_ms=0)
+    assert free.rank_paths == Sequoia(64, likely).rank_paths
+    dear = Sequoia(64, likely, target_ms=flat, draft_ms=100)
+    assert dear.depth == 1
+    assert dear.max_nodes == 2
+    assert dear.predicted_speedup == pytest.approx(1.9 * 10 / 110)
+    assert Sequoia(64, likely, target_ms=steep, draft_ms=1).max_nodes < 4
+    between = Sequoia(64, likely, target_ms=flat, draft_ms=1)
+    assert 1 < between.depth < free.depth
+    assert between.predicted_speedup == pytest.approx(
+        between.expected_tokens_per_step * 10 / (10 + between.depth)
+    )
+
+
+def test_times_between_two_measured_ones_are_interpolated():
+    """A chain of n, of value (1 - 0.8 ** (n + 1)) / 0.2, in passes of 10 + n ms and n ms."""
+    chain = Sequoia(8, [0.8, 0.2], target_ms=[[1, 10], [3, 12], [9, 18]], draft_ms=1)
+    speedups = [(1 - 0.8 ** (n + 1)) / 0.2 * 10 / (10 + n + n) for n in range(1, 9)]
+    assert chain.max_nodes == 1 + int(np.argmax(speedups)) == 4
+    assert chain.predicted_speedup == pytest.approx(max(speedups))
+
+
+# Sources
+
+
+def test_a_file_holds_the_vector(tmp_path):
+    file = tmp_path / "acceptance.json"
+    file.write_text(json.dumps({"acceptance": VECTOR, "arm": "sequoia"}))
+    assert Sequoia(20, acceptance_file=str(file)).rank_paths == Sequoia(20, VECTOR).rank_paths
+
+
+def test_a_growmap_is_taken_as_it_is(tmp_path):
+    file = tmp_path / "growmap.json"
+    growmap = {
+        "size": 4,
+        "Successors": [[1, 2], [], [3], []],
+        "roots": [[0], [1, 2], [3]],
+        "branches": [[2], [0, 1], [0]],
+        "depth": [0, 1, 1, 2],
+        "mask": [[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 0, 1, 1]],
+    }
+    file.write_text(json.dumps(growmap))
+    tree = Sequoia(growmap=str(file))
+    assert tree.rank_paths == [[0], [1], [1, 0]]
+    assert tree.kind is NodeKind.DRAWN
+    assert tree.expected_tokens_per_step is None
+    assert tree.predicted_speedup is None
+
+
+def test_a_vector_is_rounded_within_a_thousandth():
+    assert Sequoia(8, [0.3333, 0.3333, 0.3333]).max_nodes == 8
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "no source of its tree; exactly one of acceptance, acceptance_file, growmap"),
+        ({"acceptance": VECTOR, "growmap": "x"}, "given acceptance and growmap; exactly one"),
+        ({"acceptance": []}, r"acceptance has 0 numbers"),
+        ({"acceptance": [1.0]}, r"acceptance has 1 numbers; one a child and one for none"),
+        ({"acceptance": [0.5, 0.3]}, r"sums to 0\.8; .* 1 is needed \(within 0\.001\)"),
+        ({"acceptance": [0.5, 0.502]}, r"sums to 1\.002"),
+        ({"acceptance": [1.2, -0.2]}, r"acceptance\[0\] is 1\.2; a probability from 0 to 1"),
+        ({"acceptance": [0.5, float("nan"), 0.5]}, r"acceptance\[1\] is nan"),
+        ({"acceptance": [0.0, 0.0, 1.0]}, "each of the first 2 children probability 0"),
+        ({"acceptance": [0.0, 0.5, 0.5], "max_width": 1}, "each of the first 1 children"),
+        ({"acceptance": [0.0, 0.5, 0.5], "budget": 1}, "each of the first 1 children"),
+        ({"acceptance": VECTOR, "draft_ms": 1.0}, "one of target_ms and draft_ms"),
+        ({"acceptance": VECTOR, "target_ms": [[1, 10], [65, 10]]}, "one of target_ms and draft_ms"),
+        ({"growmap": "x", "max_depth": 3}, "takes a growmap as it is"),
+        ({"growmap": "x", "target_ms": [[1, 1]], "draft_ms": 1.0}, "takes a growmap as it is"),
+    ],
+)
+def test_a_mistake_is_one_sentence(arguments, message):
+    with pytest.raises(ValueError, match=message) as refused:
+        Sequoia(**arguments)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "message"),
+    [
+        ([], "covers no tokens; 1 to 65"),
+        ([[1, 10], [64, 20]], "covers 1 to 64 tokens; 1 to 65 are needed, the root and a budget of 64"),
+        ([[2, 10], [65, 20]], "covers 2 to 65"),
+        ([[1, 10], [9], [65, 20]], r"target_ms\[1\] is \[9\]"),
+        ([[1, 0], [65, 20]], r"target_ms\[0\] is \[1, 0\]; a pair \[tokens, ms\] above 0"),
+        ([[1, 10], [9, float("inf")], [65, 20]], r"target_ms\[1\]"),
+        ([[1, 10], [9, 11], [9, 12], [65, 20]], "have to increase"),
+    ],
+)
+def test_times_that_do_not_cover_the_budget_are_refused(pairs, message):
+    with pytest.raises(ValueError, match=message):
+        Sequoia(acceptance=VECTOR, target_ms=pairs, draft_ms=1.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "cannot be read"),
+        ('{"acceptance": [0.5', "is not JSON"),
+        ("[0.5, 0.5]", "holds no list of numbers named acceptance"),
+        ('{"acceptance": [0.5, "0.5"]}', "holds no list of numbers"),
+        ('{"acceptance": [0.5, true]}', "holds no list of numbers"),
+        ('{"acceptance": [0.5, 0.1]}', r"sums to 0\.6"),
+    ],
+)
+def test_a_file_that_holds_no_vector_is_refused_by_name(tmp_path, text, message):
+    file = tmp_path / "measured.json"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(ValueError, match=rf"acceptance_file: .*measured\.json.* {message}"):
+        Sequoia(acceptance_file=str(file))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("budget", 0), ("max_depth", 0), ("max_width", 65), ("draft_ms", -1)]
+)
+def test_the_configuration_refuses_what_is_out_of_bounds(name, value):
+    from specexp.config.annotations import arguments_of
+    from specexp.config.schema import Experiment
+
+    annotation = arguments_of(Experiment)["builder"].annotation
+    spec = {"class_path": "Sequoia", "init_args": {"acceptance": VECTOR, name: value}}
+    with pytest.raises(ConfigError, match=rf"{name}.*{value}"):
+        Checker(lambda key: "x.yaml").value(spec, annotation, ("builder",))
+
+
+def test_a_configuration_makes_one():
+    from specexp.config.annotations import arguments_of
+    from specexp.config.schema import Experiment
+
+    annotation = arguments_of(Experiment)["builder"].annotation
+    arguments = {"budget": 16, "acceptance": VECTOR, "target_ms": [[1, 10], [17, 12.5]], "draft_ms": 1}
+    checker = Checker(lambda key: "x.yaml")
+    spec = checker.value({"class_path": "Sequoia", "init_args": arguments}, annotation, ("builder",))
+    assert checker.build(spec, annotation, ("builder",)).rank_paths == Sequoia(**arguments).rank_paths
