@@ -1,6 +1,6 @@
 """Several drafters in one tree."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -8,6 +8,9 @@ from specexp.context import Context
 from specexp.drafters._base import Candidates, Drafter, Request
 from specexp.outcome import Outcome
 from specexp.tree import NO_CANDIDATE
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 class Union(Drafter):
@@ -87,6 +90,11 @@ class Union(Drafter):
             )
         for number, drafter in enumerate(self.drafters):
             drafter.load_state_dict(state[str(number)])
+
+    def use_draft_model(self, model: "PreTrainedModel | None") -> None:
+        """Offer it to each."""
+        for drafter in self.drafters:
+            drafter.use_draft_model(model)
 
     def check_vocabulary(self, vocab_size: int) -> None:
         """Check each."""
