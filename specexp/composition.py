@@ -70,6 +70,11 @@ def _check_candidates(drafter: Drafter, builder: TreeBuilder) -> None:
             f"{type(builder).__name__} decides by draft probabilities and {type(drafter).__name__} gives none: "
             "draft with DraftModel or build a static tree"
         )
+    if builder.kind is not NodeKind.POINT_MASS and drafter.coupled:
+        raise ValueError(
+            f"{type(builder).__name__} draws its candidates and {type(drafter).__name__} is coupled, so it ranks them "
+            "by the target's noise: set candidates to top-k or draft with a DraftModel that is not coupled"
+        )
     if builder.kind is not NodeKind.POINT_MASS and not drafter.draws:
         raise ValueError(
             f"{type(builder).__name__} draws its candidates and {type(drafter).__name__} has no distribution to "

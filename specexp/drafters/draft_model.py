@@ -38,7 +38,7 @@ class DraftModel(Drafter):
         top_p: keep only the most probable tokens that hold this much probability together.
         coupled: under ``KeyedSampling``, rank by score plus the target's own noise of the position: what the noise
             favours is known before the target is asked, so more is accepted and the output is unchanged. A node's
-            log-probability is then that of the noisy scores.
+            log-probability is then that of the noisy scores, and nothing is drawn.
 
     Raises:
         ValueError: ``coupled`` meets a temperature of its own, or ``model`` is a name.
@@ -48,7 +48,6 @@ class DraftModel(Drafter):
     """
 
     gives_log_probs = True
-    draws = True
 
     def __init__(
         self,
@@ -71,6 +70,8 @@ class DraftModel(Drafter):
         self.top_k = top_k
         self.top_p = top_p
         self.coupled = coupled
+        self.draws = not coupled
+        self._context: Context | None = None  # whose tokens the cache holds
         self._model: LanguageModel | None = None
         self._processors: Processors | None = None
         self._forget_tree()
@@ -114,9 +115,10 @@ class DraftModel(Drafter):
     def begin(self, context: Context, prefill: Outcome | None) -> None:
         """Feed the prompt, all but the root."""
         model = self.model
-        if not context.continued:
-            model.cache.truncate(0, 0)
+        goes_on = context.continued and context is self._context
+        model.cache.truncate(0, model.cache.lengths[0] if goes_on else 0)  # and what an unfinished step left
         self._forget_tree()
+        self._context = context
         known = model.cache.lengths[0]
         last = min(len(context) - 1, model.context_limit)
         passes = model.passes
@@ -180,6 +182,7 @@ class DraftModel(Drafter):
         """Forget the sequence."""
         if self._model is not None:
             self._model.cache.truncate(0, 0)
+        self._context = None
         self._forget_tree()
 
     def _forget_tree(self) -> None:
