@@ -1,0 +1,522 @@
+"""A draft model answers every row of a growing tree as the model itself would after the same tokens."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from small_models import FULL_ATTENTION, small_model
+
+from specexp.builders import Chain, DySpecGreedy, DySpecThreshold, KConfig, SpecInfer, StaticTree
+from specexp.context import Context
+from specexp.controllers import Fixed
+from specexp.decoder import Decoder
+from specexp.drafters import DraftModel, PromptLookup, Request, Union
+from specexp.models.language_model import LanguageModel
+from specexp.models.logits import LogitsError
+from specexp.outcome import Outcome
+from specexp.testing.drafters import DrafterContract
+from specexp.testing.fakes import FakeCausalLM, bigram_model, counting_model, hashed_model
+from specexp.tree import NodeKind, TokenTree, TreeShape
+from specexp.verifiers import KeyedSampling, RejectionSampling
+
+
+class TestDefault(DrafterContract):
+    def make_drafter(self):
+        return DraftModel(hashed_model(24, seed=3))
+
+
+class TestProcessed(DrafterContract):
+    def make_drafter(self):
+        return DraftModel(hashed_model(24, seed=3), temperature=0.6, top_k=9, top_p=0.9)
+
+
+class TestCertain(DrafterContract):
+    def make_drafter(self):
+        return DraftModel(hashed_model(24, seed=3), temperature=0)
+
+
+class TestCoupled(DrafterContract):
+    def make_drafter(self):
+        return DraftModel(hashed_model(24, seed=3), coupled=True)
+
+
+class TestShortContext(DrafterContract):
+    """After the prompt of 12 tokens and the five steps some rows are beyond it, and some are not."""
+
+    def make_drafter(self):
+        return DraftModel(hashed_model(24, seed=3, context_limit=27))
+
+
+def ask(context, paths, k=1, kind=NodeKind.POINT_MASS, rows=None):
+    """A request about the nodes of these token paths; siblings are ranked in the order given."""
+    numbers = {(): 0}
+    tokens, parents, ranks = [context.root], [-1], [-1]
+    for path in paths:
+        for depth in range(1, len(path) + 1):
+            if path[:depth] not in numbers:
+                parent = numbers[path[: depth - 1]]
+                numbers[path[:depth]] = len(tokens)
+                tokens.append(path[depth - 1])
+                ranks.append(parents.count(parent))
+                parents.append(parent)
+    asked = [numbers[path] for path in paths] if rows is None else rows
+    return Request(np.array(tokens), np.array(parents), np.array(ranks), np.array(asked), k, kind)
+
+
+def begun(drafter, *tokens, **options):
+    context = Context(list(tokens), **options)
+    drafter.begin(context, None)
+    return context
+
+
+def log_softmax(logits):
+    return torch.tensor(logits, dtype=torch.float64).log_softmax(-1).numpy()
+
+
+def test_one_pass_answers_every_new_node_and_what_is_known_costs_none():
+    drafter = DraftModel(counting_model(9))
+    context = begun(drafter, 3, 4)
+    first = ask(context, [(), (5,), (7,), (5, 1)])
+    assert drafter.costs_pass(first)
+    assert drafter.propose(context, first).tokens.ravel().tolist() == [5, 6, 8, 2]
+    assert drafter.draft_passes == 1
+    known = ask(context, [(5,), (5, 1)], k=4)
+    assert not drafter.costs_pass(known)
+    assert drafter.propose(context, known).tokens[:, 0].tolist() == [6, 2]
+    assert drafter.draft_passes == 1
+    assert drafter.costs_pass(ask(context, [(5,), (7, 7)]))
+
+
+def test_a_grandchild_is_fed_with_the_parent_that_was_not():
+    drafter = DraftModel(counting_model(9))
+    context = begun(drafter, 3)
+    assert drafter.propose(context, ask(context, [(4, 5, 6)])).tokens.tolist() == [[7]]
+    assert drafter.draft_passes == 1
+    assert not drafter.costs_pass(ask(context, [(4,), (4, 5)]))
+
+
+def test_a_layer_costs_a_pass():
+    model = hashed_model(20)
+    drafter = DraftModel(hashed_model(20, seed=1))
+    result = Decoder(model, drafter, KConfig([3, 2, 2])).generate([1, 2], max_new_tokens=30)
+    assert result.counts.draft_passes == drafter.draft_passes
+    # the last steps have no room for three layers
+    assert 3 * (result.steps - 3) <= drafter.draft_passes <= 3 * result.steps
+
+
+def test_the_prompt_is_not_a_draft_pass():
+    drafter = DraftModel(counting_model(9))
+    begun(drafter, *range(9))
+    assert drafter.draft_passes == 0
+
+
+@st.composite
+def lives(draw):
+    """Steps of a sequence: which paths are asked for in which passes, which is accepted, what follows."""
+    tokens = st.integers(0, 6)
+    paths = st.lists(tokens, max_size=3).map(tuple)
+    step = st.tuples(
+        st.lists(st.lists(paths, min_size=1, max_size=3, unique=True), max_size=3),  # passes
+        paths,  # accepted, whether it was asked for or not
+        st.lists(tokens, min_size=1, max_size=1),  # bonus
+        st.sampled_from(["step", "step", "step", "next turn", "cut"]),
+    )
+    return draw(st.lists(tokens, min_size=1, max_size=4)), draw(st.lists(step, min_size=1, max_size=5))
+
+
+@settings(max_examples=60)
+@given(lives(), st.sampled_from([9, 14, 512]))
+def test_every_answer_is_the_models_own(life, context_limit):
+    """Whatever was asked, accepted, cut at EOS or continued before; beyond its context there is none."""
+    prompt, steps = life
+    model = hashed_model(7, context_limit=context_limit)
+    drafter = DraftModel(model)
+    context = begun(drafter, *prompt)
+    for passes, accepted, bonus, what in steps:
+        for paths in passes:
+            answer = drafter.propose(context, ask(context, paths, k=7))
+            for path, tokens, log_probs in zip(paths, answer.tokens, answer.log_probs, strict=True):
+                seen = (*context.token_ids.tolist(), *path)
+                if len(seen) > context_limit:
+                    assert (tokens == -1).all()
+                else:
+                    assert log_probs == pytest.approx(log_softmax(model.next_logits(seen))[tokens], abs=1e-5)
+        shape = TreeShape.from_rank_paths([[0] * depth for depth in range(1, len(accepted) + 1)])
+        new = (*accepted, *bonus) if what != "cut" or not accepted else accepted
+        tree_tokens = np.array([context.root, *accepted])
+        context.append(new)
+        rows = tuple(range(1, len(accepted) + 1))
+        drafter.observe(Outcome(context, TokenTree(shape, tree_tokens), None, rows, new))
+        if what == "next turn":
+            context.next_turn([1, 2])
+            drafter.begin(context, None)
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("name", sorted(FULL_ATTENTION))
+def test_after_many_steps_the_cache_is_that_of_a_fresh_prefill(name, attention):
+    """In float64: accepted rows are kept where they are, rejected ones are gone, positions are right."""
+    target = small_model(name, attention)
+    draft = copy.deepcopy(target)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for weights in draft.parameters():
+            noise = torch.randn(weights.shape, generator=generator, dtype=weights.dtype)
+            weights += 0.01 * weights.std(correction=0) * noise
+    drafter = DraftModel(draft)
+    for builder in (KConfig([3, 2, 1]), DySpecGreedy(12, prefetch=2), SpecInfer([3, 2])):
+        seen = []
+        decoder = Decoder(target, drafter, builder, KeyedSampling(1.0))
+        result = decoder.generate([5, 6, 7], max_new_tokens=40, observers=[seen.append])
+        assert result.accepted_drafts > 0
+        context = seen[-1].context
+        cache = drafter.model.cache
+        length = cache.lengths[0]
+        assert 0 < length < len(context)
+        fresh = LanguageModel(draft)
+        fresh.prefill(0, context.token_ids[:length].tolist())
+        kept, expected = cache._storage[:, 0, :, :length], fresh.cache._storage[:, 0, :, :length]
+        # eager attention takes its softmax in float32
+        assert torch.allclose(kept, expected, rtol=0, atol=1e-9 if attention == "sdpa" else 1e-4)
+        again = DraftModel(draft)
+        again.begin(Context(context.token_ids.tolist()), None)
+        request = ask(context, [(), (1,), (1, 2)], k=5)
+        after = drafter.propose(context, request)
+        assert after.tokens.tolist() == again.propose(context, request).tokens.tolist()
+        assert after.log_probs == pytest.approx(again.propose(context, request).log_probs, abs=1e-4)
+
+
+def test_the_cache_grows_in_the_middle_of_a_tree():
+    drafter = DraftModel(hashed_model(7, context_limit=2000))
+    model = hashed_model(7)
+    context = begun(drafter, *[1, 2, 3] * 20)
+    drafter.model.cache._storage = drafter.model.cache._storage[..., :62, :].clone()  # room for two rows more
+    answers = [drafter.propose(context, ask(context, [(1,) * depth], k=1)) for depth in range(6)]
+    for depth, answer in enumerate(answers):
+        best = int(np.argmax(model.next_logits((*context.token_ids.tolist(), *(1,) * depth))))
+        assert answer.tokens.tolist() == [[best]]
+
+
+LOGITS = [[0.0, 1.0, 2.0, 3.0]] * 4
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, np.exp([0, 1, 2, 3])),
+        ({"temperature": 0.5}, np.exp([0, 2, 4, 6])),
+        ({"temperature": 2.0, "top_k": 2}, np.exp([-np.inf, -np.inf, 1, 1.5])),
+        ({"top_p": 0.8}, np.exp([-np.inf, -np.inf, 2, 3])),  # 0.64, then 0.24
+        ({"temperature": 0}, np.array([0.0, 0, 0, 1])),
+    ],
+)
+def test_temperature_top_k_and_top_p_shape_what_is_drawn_and_ranked(options, expected):
+    expected = expected / expected.sum()
+    drafter = DraftModel(bigram_model(LOGITS), **options)
+    context = begun(drafter, 0)
+    drawn = drafter.propose(context, ask(context, [()], 4, NodeKind.DRAWN))
+    assert drawn.q[0] == pytest.approx(expected, abs=1e-6)
+    possible = np.flatnonzero(expected)
+    assert sorted(drawn.tokens[0][drawn.tokens[0] >= 0].tolist()) == possible.tolist()
+    best = drafter.propose(context, ask(context, [()], 4))
+    assert best.tokens[0].tolist() == possible[::-1].tolist() + [-1] * (4 - possible.size)
+    assert np.exp(best.log_probs[0]) == pytest.approx(np.sort(expected)[::-1], abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", [NodeKind.DRAWN, NodeKind.DRAWN_WITH_REPLACEMENT])
+def test_q_is_the_distribution_really_drawn_from(kind):
+    """The first draw below the root and, at another place, below a node."""
+    drafter = DraftModel(bigram_model(LOGITS), temperature=1.3)
+    counts = np.zeros((2, 4))
+    for sequence in range(500):
+        context = begun(drafter, 0, sequence=sequence)
+        answer = drafter.propose(context, ask(context, [(), (2,)], 1, kind))
+        counts[[0, 1], answer.tokens[:, 0]] += 1
+    for seen, q in zip(counts, answer.q, strict=True):
+        assert stats.chisquare(seen, q.astype(float) / q.astype(float).sum() * 500).pvalue > 1e-3
+
+
+def test_every_place_draws_anew():
+    """The same distribution at another seed, sequence, root or rank path: other tokens in another order."""
+    drafter = DraftModel(bigram_model([[0.0] * 50] * 50))
+
+    def order(*tokens, path=(), **options):
+        context = begun(drafter, *tokens, **options)
+        return tuple(drafter.propose(context, ask(context, path, 50, NodeKind.DRAWN)).tokens[-1].tolist())
+
+    places = [
+        order(3, path=[()]),
+        order(3, path=[()], seed=1),
+        order(3, path=[()], sequence=1),
+        order(3, path=[()], sequence="0"),
+        order(3, 3, path=[()]),  # another root position
+        order(3, path=[(3,)]),  # below rank 0
+        order(3, path=[(4,), (3,)]),  # below rank 1
+        order(3, path=[(3, 3)]),
+    ]
+    assert len(set(places)) == len(places)
+    assert order(3, path=[()]) == places[0]
+    assert order(7, path=[(9,)]) == places[5]  # the place decides, not its token
+
+
+def trees(drafter, builder, model, verifier):
+    found = []
+    Decoder(model, drafter, builder, verifier).generate(
+        [1, 2, 3], max_new_tokens=30, observers=[lambda outcome: found.append(outcome.tree)]
+    )
+    return [
+        (
+            tree.tokens.tolist(),
+            tree.shape.parents.tolist(),
+            {row: q.tolist() for row, q in (tree.q or {}).items()},
+        )
+        for tree in found
+    ]
+
+
+@pytest.mark.parametrize("selection", ["drawn", "top-k"])
+def test_trees_do_not_depend_on_how_passes_were_batched(selection):
+    model, passes, grown = hashed_model(30), [], []
+    for prefetch in (1, 2, 32):
+        drafter = DraftModel(hashed_model(30, seed=1), temperature=0.8)
+        builder = DySpecGreedy(14, prefetch, candidates=selection)
+        grown.append(trees(drafter, builder, model, RejectionSampling(1.0)))
+        passes.append(drafter.draft_passes)
+    assert grown[0] == grown[1] == grown[2]
+    assert passes[0] > passes[1] >= passes[2]
+
+
+def pair(seed=0, noise=1.0, vocabulary=20):
+    """A target and a draft that is the target with some noise."""
+    target, other = hashed_model(vocabulary, seed), hashed_model(vocabulary, seed + 100, spread=noise)
+
+    def next_logits(tokens):
+        return np.add(target.next_logits(tokens), other.next_logits(tokens)).tolist()
+
+    return target, FakeCausalLM(next_logits, vocabulary)
+
+
+BUILDERS = {
+    "chain": lambda: Chain(4),
+    "drawn": lambda: StaticTree([[0], [1], [0, 0], [0, 1], [0, 0, 0]], candidates="drawn"),
+    "with replacement": lambda: SpecInfer([3, 2, 1]),
+    "greedy": lambda: DySpecGreedy(10),
+    "threshold": lambda: DySpecThreshold(0.05, max_nodes=10, candidates="top-k"),
+}
+
+
+@pytest.fixture(params=BUILDERS, ids=str)
+def builder(request):
+    return BUILDERS[request.param]()
+
+
+@pytest.mark.parametrize("verifier", [KeyedSampling(0.0), KeyedSampling(0.9)], ids=["greedy", "keyed"])
+def test_conversations_end_at_eos_and_go_on(builder, verifier):
+    target, draft = pair()
+    plain, drafted = Decoder(target, verifier=verifier), Decoder(target, DraftModel(draft), builder, verifier)
+    text, accepted = [], 0
+    for turn in ([1, 2, 3], [4], [5, 6, 7, 8]):
+        text = text + turn
+        expected = plain.generate(text, max_new_tokens=25, eos_token_id={0, 11})
+        result = drafted.generate(
+            text, max_new_tokens=25, eos_token_id={0, 11}, continue_conversation=len(text) > len(turn)
+        )
+        assert result.token_ids == expected.token_ids
+        assert result.finish_reason == expected.finish_reason
+        text, accepted = text + result.token_ids, accepted + result.accepted_drafts
+    assert accepted > 0
+
+
+def test_samples_are_the_separate_calls(builder):
+    target, draft = pair()
+    decoder = Decoder(target, DraftModel(draft), builder, RejectionSampling(1.0))
+    shared = decoder.sample([1, 2, 3], num_samples=3, max_new_tokens=12, sequence="p")
+    alone = [decoder.generate([1, 2, 3], max_new_tokens=12, sequence=f"p#{number}") for number in range(3)]
+    assert [result.token_ids for result in shared] == [result.token_ids for result in alone]
+    assert [result.counts.draft_passes for result in shared] == [
+        result.counts.draft_passes for result in alone
+    ]
+    assert len({tuple(result.token_ids) for result in shared}) == 3
+
+
+@pytest.mark.parametrize("limit", [8, 9, 17, 30])
+def test_beyond_the_drafts_context_decoding_goes_on_without_drafts(builder, limit):
+    target, draft = pair()
+    short = FakeCausalLM(draft.next_logits, 20, context_limit=limit)
+    drafter, drafted = DraftModel(short), []
+    for prompt in ([1, 2, 3], list(range(20))):
+        expected = Decoder(target).generate(prompt, max_new_tokens=50).token_ids
+        result = Decoder(target, drafter, builder).generate(
+            prompt,
+            max_new_tokens=50,
+            observers=[lambda outcome: drafted.append((len(outcome.context), outcome.tree.num_nodes))],
+        )
+        assert result.token_ids == expected
+    assert any(nodes for _, nodes in drafted)
+    assert not any(nodes for length, nodes in drafted if length > limit + 1 + builder.max_nodes)
+
+
+def test_coupled_drafts_agree_more_often_and_change_nothing():
+    target, draft = pair(noise=2.0, vocabulary=40)
+    accepted = {}
+    for coupled in (False, True):
+        decoder = Decoder(target, DraftModel(draft, coupled=coupled), Chain(4), KeyedSampling(1.2))
+        plain = Decoder(target, verifier=KeyedSampling(1.2))
+        accepted[coupled] = 0
+        for sequence in range(8):
+            result = decoder.generate([1, 2], max_new_tokens=30, sequence=sequence)
+            assert result.token_ids == plain.generate([1, 2], max_new_tokens=30, sequence=sequence).token_ids
+            accepted[coupled] += result.accepted_drafts
+    assert accepted[True] > 1.2 * accepted[False]
+
+
+def test_a_coupled_draft_that_is_the_target_is_always_right():
+    model = hashed_model(20)
+    decoder = Decoder(model, DraftModel(hashed_model(20), coupled=True), Chain(4), KeyedSampling(0.8))
+    result = decoder.generate([1, 2], max_new_tokens=25)
+    assert result.steps == 5
+    assert result.counts.draft_passes == 5 * 4
+
+
+def test_coupled_candidates_are_ranked_by_score_plus_the_positions_noise():
+    drafter = DraftModel(bigram_model(LOGITS), coupled=True)
+    context = begun(drafter, 0, sequence="s", noise_temperature=0.5)
+    answer = drafter.propose(context, ask(context, [(), (3,)], 4))
+    for depth in (0, 1):
+        noisy = log_softmax(np.array(LOGITS[0]) / 0.5) + context.target_noise(1 + depth, 4)
+        assert answer.tokens[depth].tolist() == np.argsort(-noisy).tolist()
+        assert answer.log_probs[depth] == pytest.approx(np.sort(log_softmax(noisy))[::-1], abs=1e-5)
+
+
+def test_a_coupled_draft_has_no_temperature_of_its_own():
+    with pytest.raises(ValueError, match=r"coupled and temperature 0\.6.*leave one of the two out"):
+        DraftModel(temperature=0.6, coupled=True)
+
+
+def test_a_draft_model_is_no_name():
+    with pytest.raises(ValueError, match=r"model 'gpt2', a name: name the draft in pair\.draft"):
+        DraftModel("gpt2")
+
+
+def test_a_model_of_its_own_is_not_replaced_by_the_pairs():
+    own, pairs = counting_model(9), counting_model(9)
+    drafter = DraftModel(own)
+    drafter.use_draft_model(pairs)
+    assert drafter.model.model is own
+    drafter = DraftModel()
+    drafter.use_draft_model(pairs)
+    assert drafter.model.model is pairs
+
+
+def test_a_pair_without_draft_is_refused():
+    for drafter in (DraftModel(), Union([PromptLookup(), DraftModel()])):
+        with pytest.raises(ValueError, match=r"needs a draft model and the pair has none: set pair\.draft"):
+            drafter.use_draft_model(None)
+
+
+def test_a_union_passes_the_pairs_draft_on():
+    target, draft = pair()
+    union = Union([PromptLookup(), DraftModel()])
+    union.use_draft_model(draft)
+    result = Decoder(target, union, StaticTree([[0], [1], [0, 0]])).generate(
+        [1, 2, 1, 2, 1], max_new_tokens=20
+    )
+    assert result.token_ids == Decoder(target).generate([1, 2, 1, 2, 1], max_new_tokens=20).token_ids
+    assert result.counts.draft_passes > 0
+
+
+def broken_after(length, value, vocabulary=9):
+    """After so many tokens the model gives ``value`` for token 4 (or for all)."""
+    sound = counting_model(vocabulary)
+
+    def next_logits(tokens):
+        logits = list(sound.next_logits(tokens))
+        if len(tokens) >= length:
+            logits = [value] * vocabulary if value == -np.inf else [*logits[:4], value, *logits[5:]]
+        return logits
+
+    return FakeCausalLM(next_logits, vocabulary)
+
+
+@pytest.mark.parametrize(("value", "found"), [(np.nan, "NaN"), (np.inf, "infinite"), (-np.inf, "only -inf")])
+@pytest.mark.parametrize("role", ["draft", "target"])
+def test_broken_logits_are_named_with_model_step_and_prompt(role, value, found):
+    """A chain of 2 makes three tokens a step: the prompt of 8 has 11 tokens after step 1."""
+    broken, sound = broken_after(12, value), counting_model(9)
+    target, draft = (sound, broken) if role == "draft" else (broken, sound)
+    decoder = Decoder(target, DraftModel(draft), Chain(2))
+    with pytest.raises(
+        LogitsError, match=rf"the {role} model gave {found} logits in step 2 of prompt 'p7'.*11 tokens"
+    ):
+        decoder.generate([0] * 8, max_new_tokens=12, sequence="p7")
+
+
+def test_impossible_tokens_are_no_fault():
+    logits = [[-np.inf, 1.0, 2.0]] * 3
+    result = Decoder(
+        bigram_model(logits), DraftModel(bigram_model(logits)), SpecInfer([2, 2]), RejectionSampling()
+    )
+    assert 0 not in result.generate([1], max_new_tokens=30).token_ids
+
+
+class Interrupted(KConfig):
+    """Fails on demand after the first layer."""
+
+    fails = False
+
+    def build(self, root, plan):
+        steps = super().build(root, plan)
+        request = next(steps)
+        try:
+            while True:
+                answer = yield request
+                if self.fails:
+                    raise KeyboardInterrupt
+                request = steps.send(answer)
+        except StopIteration as finished:
+            return finished.value
+
+
+def test_a_step_that_never_ended_leaves_nothing_behind():
+    """It had fed rows to the draft; neither the next turn nor the next prompt may read them."""
+    target, draft = pair()
+    builder = Interrupted([2, 2])
+    plain, decoder = Decoder(target), Decoder(target, DraftModel(draft), builder)
+    text = [1, 2, *decoder.generate([1, 2], max_new_tokens=5).token_ids, 3]
+    for following in (True, False):
+        builder.fails = True
+        with pytest.raises(KeyboardInterrupt):
+            decoder.generate(text, max_new_tokens=5, continue_conversation=following)
+        builder.fails = False
+        text = [*text, 5]
+        result = decoder.generate(text, max_new_tokens=12, continue_conversation=True)
+        assert result.token_ids == plain.generate(text, max_new_tokens=12).token_ids
+        alone = Decoder(target, DraftModel(draft), builder).generate(text, max_new_tokens=12)
+        assert result.accepted_drafts == alone.accepted_drafts > 0
+        text = [7, 8, 9]
+
+
+def test_a_drafter_shared_by_two_conversations_rereads_each():
+    """Going back to the first conversation it must not take the second's cache for its own."""
+    target, draft = pair()
+    drafter = DraftModel(draft)
+    builder = StaticTree([[0], [0, 0]])
+    one, two = Decoder(target, drafter, builder), Decoder(target, drafter, builder)
+    first = one.generate([1, 2, 3], max_new_tokens=8).token_ids
+    two.generate([9] * 30, max_new_tokens=8)
+    text = [1, 2, 3, *first, 4]
+    result = one.generate(text, max_new_tokens=20, continue_conversation=True)
+    alone = Decoder(target, DraftModel(draft), builder).generate(text, max_new_tokens=20)
+    assert result.token_ids == alone.token_ids
+    assert result.accepted_drafts == alone.accepted_drafts
+
+
+def test_a_plan_of_no_depth_asks_the_draft_nothing():
+    target, draft = pair()
+    drafter = DraftModel(draft)
+    decoder = Decoder(target, drafter, KConfig([2, 2]), controller=Fixed(max_depth=0))
+    assert decoder.generate([1, 2], max_new_tokens=8).counts.draft_passes == 0

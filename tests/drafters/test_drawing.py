@@ -1,0 +1,174 @@
+"""Draws have exactly the distribution of one-by-one sampling, and are decided by their uniform numbers alone."""
+
+from itertools import permutations, product
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from specexp.drafters._drawing import draw
+from specexp.noise import UniformStream
+
+Q = np.array([0.4, 0.3, 0.15, 0.1, 0.05])
+
+
+def keyed(places, seed=0):
+    """Uniform numbers of rows that stand at these places."""
+    stream = UniformStream((seed, 1))
+
+    def uniforms(rows, start, count):
+        return np.stack([stream.at(places[row], size=start + count)[start:] for row in rows.tolist()])
+
+    return uniforms
+
+
+def drawn(q, k, places=None, **options):
+    q = torch.as_tensor(np.atleast_2d(q), dtype=torch.float32)
+    return draw(q, keyed(range(len(q)) if places is None else places), k, **options)
+
+
+def many(q, k, count, **options):
+    """``[count, k]`` draws from one distribution at as many places."""
+    return drawn(np.tile(q, (count, 1)), k, **options).tokens
+
+
+def fits(samples, expected):
+    """Whether rows of ``samples`` have these probabilities (chi-square)."""
+    found, counts = np.unique(samples, axis=0, return_counts=True)
+    seen = dict(zip(map(tuple, found.tolist()), counts.tolist(), strict=True))
+    assert set(seen) <= set(expected)
+    observed = [seen.get(outcome, 0) for outcome in expected]
+    return stats.chisquare(observed, np.array(list(expected.values())) * len(samples)).pvalue > 1e-3
+
+
+def test_ordered_draws_without_replacement_are_those_of_one_by_one_sampling():
+    expected = {
+        (a, b, c): Q[a] * Q[b] / (1 - Q[a]) * Q[c] / (1 - Q[a] - Q[b])
+        for a, b, c in permutations(range(5), 3)
+    }
+    assert sum(expected.values()) == pytest.approx(1)
+    assert fits(many(Q, 3, 15_000), expected)
+
+
+def test_all_of_a_distribution_in_order():
+    """What the last draws are depends on all others: a bias of a later round would show here."""
+    expected = {}
+    for order in permutations(range(5)):
+        left = 1 - np.concatenate(([0], np.cumsum(Q[list(order)])[:-1]))
+        expected[order] = np.prod(Q[list(order)] / left)
+    assert fits(many(Q, 5, 12_000), expected)
+
+
+def test_ordered_draws_with_replacement_are_independent():
+    expected = {triple: np.prod(Q[list(triple)]) for triple in product(range(5), repeat=3)}
+    assert fits(many(Q, 3, 30_000, replacement=True), expected)
+
+
+def test_a_vocabulary_of_many_blocks_is_drawn_from_as_a_small_one():
+    """The five tokens stand in four blocks of a vocabulary that is no multiple of a block."""
+    places = [0, 127, 128, 300, 998]
+    q = np.zeros(999)
+    q[places] = Q
+    expected = {(places[a], places[b]): Q[a] * Q[b] / (1 - Q[a]) for a, b in permutations(range(5), 2)}
+    assert fits(many(q, 2, 20_000), expected)
+
+
+def test_ten_tokens_of_a_long_uniform_vocabulary():
+    samples = many(np.full(700, 1 / 700), 10, 4000)
+    assert all(len(set(row)) == 10 for row in samples.tolist())
+    counts = np.bincount(samples.ravel(), minlength=700)
+    assert stats.chisquare(counts).pvalue > 1e-3
+
+
+vocabularies = st.sampled_from([1, 2, 3, 127, 128, 129, 300])
+
+
+@settings(max_examples=80)
+@given(
+    vocabularies, st.integers(1, 6), st.integers(0, 10**6), st.booleans(), st.sampled_from([0.02, 0.3, 1.0])
+)
+def test_how_much_is_wanted_does_not_decide_what_is_drawn(vocabulary, rows, seed, replacement, concentration):
+    generator = np.random.default_rng(seed)
+    q = generator.dirichlet([concentration] * vocabulary, size=rows).astype(np.float32)
+    places = generator.integers(10**6, size=rows).tolist()
+    most = drawn(q, 40, places, replacement=replacement)
+    for k in (1, 2, 7, 8, 9, 25):
+        fewer = drawn(q, k, places, replacement=replacement)
+        width = min(k, most.tokens.shape[1])
+        assert fewer.tokens.tolist() == most.tokens[:, :width].tolist()
+        assert fewer.log_probs.tolist() == most.log_probs[:, :width].tolist()
+    for row in range(rows):
+        alone = drawn(q[row], 40, [places[row]], replacement=replacement).tokens[0]
+        assert most.tokens[row, : alone.size].tolist() == alone.tolist()
+        assert (most.tokens[row, alone.size :] == -1).all()
+    enough = generator.uniform(0.01, 1.2, size=rows)
+    stopped = drawn(q, 40, places, replacement=replacement, enough=enough)
+    probability = np.where(most.tokens >= 0, np.exp(most.log_probs, dtype=np.float64), 0.0)
+    held_before = probability.cumsum(axis=1) - probability
+    for row in range(rows):
+        drawn_here = stopped.tokens[row][stopped.tokens[row] >= 0]
+        wanted = (most.tokens[row] >= 0) & (held_before[row] < enough[row] - 1e-6)
+        spare = (most.tokens[row] >= 0) & (held_before[row] < enough[row] + 1e-6)
+        assert wanted.sum() <= drawn_here.size <= spare.sum()
+        assert drawn_here.tolist() == most.tokens[row, : drawn_here.size].tolist()
+
+
+@settings(max_examples=40)
+@given(vocabularies, st.integers(0, 10**6), st.booleans())
+def test_the_distribution_is_left_as_it_was(vocabulary, seed, replacement):
+    generator = np.random.default_rng(seed)
+    q = torch.from_numpy(generator.dirichlet([0.3] * vocabulary, size=3).astype(np.float32))
+    before = q.clone()
+    answer = draw(q, keyed(range(3)), 20, replacement=replacement)
+    assert torch.equal(q, before)
+    assert (answer.q == before.numpy()).all()
+    there = answer.tokens >= 0
+    rows = np.nonzero(there)[0]
+    assert np.exp(answer.log_probs[there]) == pytest.approx(answer.q[rows, answer.tokens[there]], rel=1e-5)
+
+
+def test_a_view_into_a_larger_array_is_left_as_it_was():
+    scores = torch.rand(4, 256, generator=torch.Generator().manual_seed(0))
+    q = (scores / scores.sum(dim=-1, keepdim=True))[::2]
+    before = q.clone()
+    draw(q, keyed(range(2)), 9)
+    assert torch.equal(q, before)
+
+
+@pytest.mark.parametrize("vocabulary", [3, 128, 200])
+def test_a_certain_token_is_the_only_draw(vocabulary):
+    q = np.zeros(vocabulary)
+    q[-1] = 1
+    answer = drawn(q, 5)
+    assert answer.tokens.tolist() == [[vocabulary - 1]]
+    assert answer.log_probs.tolist() == [[0.0]]
+    assert drawn(q, 5, replacement=True).tokens.tolist() == [[vocabulary - 1] * 5]
+
+
+def test_impossible_tokens_are_never_drawn():
+    """Three of 400 are possible: beside a row of many, the row ends after three."""
+    q = np.zeros((2, 400))
+    q[0, [5, 200, 399]] = [0.7, 0.2, 0.1]
+    q[1] = 1 / 400
+    for first in range(50):
+        tokens = drawn(q, 6, [first, 1000]).tokens
+        assert sorted(tokens[0].tolist()) == [-1, -1, -1, 5, 200, 399]
+        assert (tokens[0, 3:] == -1).all()
+        assert (tokens[1] >= 0).all()
+
+
+def test_a_tail_far_below_the_rest_is_reached_once_the_rest_is_drawn():
+    """A probability of 1e-12 beside one of 1: without replacement it comes second, whatever the uniform number."""
+    q = [1.0, 0.0, 1e-12]
+    for place in range(20):
+        assert drawn(q, 3, [place]).tokens.tolist() == [[0, 2]]
+
+
+def test_the_lowest_and_the_highest_numbers_stay_within_the_vocabulary():
+    q = torch.tensor([[0.0, 0.25, 0.0, 0.75, 0.0]])
+    for number, token in ((2.0**-54, 1), (1 - 2.0**-53, 3)):
+        answer = draw(q, lambda rows, start, count, number=number: np.full((rows.size, count), number), 1)
+        assert answer.tokens.tolist() == [[token]]
