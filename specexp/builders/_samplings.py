@@ -141,43 +141,43 @@ class Samplings:
         )
         asked = self._rows.filled[rows]
         there = answer.tokens >= 0  # [f, j]
-        probability = np.minimum(np.exp(answer.log_probs, dtype=np.float64), 1.0) * there
-        weight = key = asked["weight"][:, np.newaxis] * probability
-        if self.kind is not NodeKind.POINT_MASS:
-            elder = np.zeros_like(probability)
-            elder[:, 1:] = probability[:, :-1].cumsum(axis=1)
-            key = asked["weight"][:, np.newaxis] * np.maximum(1.0 - elder, 0.0)
-            weight = np.minimum(weight, key)  # the last token there is may be rounded above what the others leave
-        self._set_open(rows, probability, there.sum(axis=1), k)
-        there &= key >= self.lowest
-        there &= np.arange(there.shape[1]) >= asked["count"][:, np.newaxis]
-        number, rank = np.nonzero(there)
+        fresh = there & (np.arange(there.shape[1]) >= asked["count"][:, np.newaxis])
+        count = there.sum(axis=1)
+        if self.kind is NodeKind.POINT_MASS:
+            with np.errstate(divide="ignore"):
+                needed = np.log(self.lowest / asked["weight"]) - _USED_UP
+            fresh &= answer.log_probs >= needed[:, np.newaxis]  # spares most of the exponentials
+            number, rank = np.nonzero(fresh)
+            key = child = asked["weight"][number] * _probability(answer.log_probs[number, rank])
+            last = _probability(answer.log_probs[np.arange(rows.size), count - 1])
+            following = np.where(count == k, last, 0.0)  # no later candidate is better
+        else:
+            number, rank = np.nonzero(fresh)
+            probability = _probability(answer.log_probs) * there
+            elder = np.zeros((rows.size, there.shape[1] + 1))
+            elder[:, 1:] = probability.cumsum(axis=1)
+            key = asked["weight"][number] * np.maximum(1.0 - elder[number, rank], 0.0)
+            # the last token there is may be rounded above what its elder siblings left
+            child = np.minimum(asked["weight"][number] * probability[number, rank], key)
+            following = np.where(elder[:, -1] < 1.0 - _USED_UP, 1.0 - elder[:, -1], 0.0)
+        table = self._rows.filled
+        # an answer no longer than the last one is all there is; a tree has no more children than nodes
+        more = (count > asked["count"]) & (count < self.budget)
+        table["open"][rows] = np.where(more, asked["weight"] * following, 0.0)
+        table["count"][rows] = count
+        enters = key >= self.lowest
+        number, rank = number[enters], rank[enters]
         new = self._samplings.append(number.size)
-        new["key"], new["weight"] = key[there], weight[there]
+        new["key"], new["weight"] = key[enters], child[enters]
         new["depth"] = asked["depth"][number] + 1
         new["drafted"] = -1
         new["parent"], new["rank"] = rows[number], rank
-        new["token"], new["log_prob"] = answer.tokens[there], answer.log_probs[there]
+        new["token"], new["log_prob"] = answer.tokens[number, rank], answer.log_probs[number, rank]
         known = self._samplings.filled["key"]
         if known.size > self.budget:
             self.lowest = float(np.partition(known, -self.budget)[-self.budget])
         if answer.q is not None:
             self._q.update(zip(rows.tolist(), answer.q, strict=True))
-
-    def _set_open(
-        self, rows: NDArray[np.int64], probability: NDArray[np.float64], count: NDArray[np.int64], k: int
-    ) -> None:
-        """What the next candidate of each row can be worth."""
-        left = np.maximum(1.0 - probability.sum(axis=1), 0.0)
-        more = (left > _USED_UP) & (count > self._rows.filled["count"][rows])
-        if self.kind is NodeKind.POINT_MASS:
-            more &= count == k
-            if probability.shape[1]:
-                last = probability[np.arange(rows.size), np.maximum(count - 1, 0)]
-                left = np.minimum(left + _USED_UP, last)  # a bound, whatever was rounded
-        table = self._rows.filled
-        table["open"][rows] = np.where(more, table["weight"][rows] * left, 0.0)
-        table["count"][rows] = count
 
     def open_above(self, floor: float) -> NDArray[np.int64]:
         """Drafted rows whose next sampling has at least this key."""
@@ -281,3 +281,7 @@ class Samplings:
         row_of = new_row.tolist()
         q = {row_of[row]: values for row, values in self._q.items() if row_of[row] in with_children}
         return TokenTree(shape, tokens, log_probs, np.full(size, self.kind, dtype=np.int8), q)
+
+
+def _probability(log_probs: NDArray[np.float32]) -> NDArray[np.float64]:
+    return np.minimum(np.exp(log_probs, dtype=np.float64), 1.0)

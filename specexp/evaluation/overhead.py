@@ -1,0 +1,210 @@
+"""``python -m specexp.evaluation.overhead``: what dynamic trees cost beside the models.
+
+Bookkeeping: real trees are built with the embedded draft, every answer is kept, and the builder runs again on the kept
+answers alone, so that its own time is all that is left. Drawing: the same builders on synthetic distributions over a
+large vocabulary; the time of all draws of a tree, beside a Gumbel top-k with noise from the same keyed generator.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from specexp.builders import TreeBuilder
+    from specexp.drafters import Candidates, Drafter
+    from specexp.tree import TokenTree
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print both tables."""
+    parser = argparse.ArgumentParser(prog="python -m specexp.evaluation.overhead")
+    parser.add_argument("--nodes", type=int, nargs="+", default=[64, 768], help="tree sizes")
+    parser.add_argument("--trees", type=int, default=40, help="trees of each size")
+    parser.add_argument("--vocabulary", type=int, default=32_000, help="tokens drawn from")
+    parser.add_argument("--step-ms", type=float, default=20.0, help="target step the shares refer to")
+    given = parser.parse_args(sys.argv[1:] if arguments is None else arguments)
+    import torch
+    from rich.console import Console
+
+    torch.set_num_threads(1)
+    console = Console()
+    with torch.inference_mode():
+        console.print(bookkeeping_table(given.nodes, given.trees, given.step_ms))
+        console.print(drawing_table(given.nodes, max(given.trees // 4, 3), given.vocabulary))
+    return 0
+
+
+def bookkeeping_table(sizes: Sequence[int], trees: int, step_ms: float) -> Table:
+    """Milliseconds of the builders alone on answers of the embedded draft at held-out prompts."""
+    from rich.table import Table
+
+    table = Table(
+        title=f"bookkeeping of a tree, given the candidates ({trees} trees; share of a {step_ms:g} ms step)"
+    )
+    for column in ("builder", "nodes", "depth", "passes", "ms", "share"):
+        table.add_column(column, justify="left" if column == "builder" else "right")
+    from specexp.builders import DySpecGreedy, DySpecThreshold
+    from specexp.models.pair import load_pair
+
+    pair = load_pair("stdlib")
+    prompts = _prompts(pair.tokenizer, trees)
+    for nodes in sizes:
+        for builder in (
+            DySpecGreedy(nodes, prefetch=nodes),
+            DySpecGreedy(nodes, prefetch=nodes, candidates="top-k"),
+            DySpecThreshold(1 / nodes, max_nodes=nodes),
+        ):
+            grown, answers, passes = _grow_recorded(builder, pair.draft, prompts)
+            milliseconds = [_replayed_ms(builder, kept) for kept in answers]
+            table.add_row(
+                f"{type(builder).__name__}, {'drawn' if builder.kind else 'top-k'}",
+                f"{np.mean([tree.num_nodes for tree in grown]):.1f}",
+                f"{np.mean([tree.shape.max_depth for tree in grown]):.1f}",
+                f"{np.mean(passes):.1f}",
+                f"{np.median(milliseconds):.2f}",
+                f"{np.median(milliseconds) / step_ms:.1%}",
+            )
+    return table
+
+
+def _prompts(tokenizer: Any, count: int) -> list[list[int]]:
+    from specexp.data import StdlibFunctions, Workload
+    from specexp.data.prompts import PromptDataModule
+
+    data = PromptDataModule(Workload(StdlibFunctions(), max_prompts=count), tokenizer)
+    return [tokenizer(prompt.turns[0]).input_ids for prompt in data.prompts]
+
+
+def _grow_recorded(
+    builder: TreeBuilder, draft: Any, prompts: Sequence[Sequence[int]]
+) -> tuple[list[TokenTree], list[list[Candidates]], list[int]]:
+    """A tree after every prompt, the answers it was built from, and its draft passes."""
+    from specexp.context import Context
+    from specexp.drafters import DraftModel
+
+    grown, recorded, passes = [], [], []
+    for number, prompt in enumerate(prompts):
+        drafter: Drafter = DraftModel(draft, temperature=0.6)
+        context = Context(prompt, sequence=number)
+        drafter.begin(context, None)
+        answers: list[Candidates] = []
+        build = builder.build(context.root, _no_limits())
+        try:
+            request = next(build)
+            while True:
+                answers.append(drafter.propose(context, request))
+                request = build.send(answers[-1])
+        except StopIteration as finished:
+            grown.append(finished.value)
+        recorded.append(answers)
+        passes.append(drafter.draft_passes)
+    return grown, recorded, passes
+
+
+def _replayed_ms(builder: TreeBuilder, answers: Sequence[Candidates], repetitions: int = 5) -> float:
+    """Median time of one build whose answers are there already."""
+    times = []
+    for _ in range(repetitions):
+        started = perf_counter()
+        build = builder.build(0, _no_limits())
+        next(build)
+        try:
+            for answer in answers:
+                build.send(answer)
+        except StopIteration:
+            pass
+        times.append(1e3 * (perf_counter() - started))
+    return float(np.median(times))
+
+
+def _no_limits() -> Any:
+    from specexp.controllers import Plan
+
+    return Plan()
+
+
+def drawing_table(sizes: Sequence[int], trees: int, vocabulary: int) -> Table:
+    """Milliseconds of all draws of a tree over a large vocabulary."""
+    from rich.table import Table
+
+    from specexp.builders import DySpecGreedy
+
+    table = Table(title=f"drawing the candidates of a tree over {vocabulary:,} tokens ({trees} trees)")
+    for column in ("draft", "nodes", "drafted rows", "softmax ms", "draws ms", "Gumbel top-k ms"):
+        table.add_column(column, justify="left" if column == "draft" else "right")
+    for exponent in (1.2, 1.6, 2.0, 3.0):
+        power = -exponent * np.log(np.arange(1, vocabulary + 1))  # probabilities fall as a power of the rank
+        for nodes in sizes:
+            builder = DySpecGreedy(nodes, prefetch=nodes)
+            costs = [_drawn_tree_ms(builder, power, seed) for seed in range(trees)]
+            rows, softmax, draws, gumbel = np.median(np.array(costs), axis=0)
+            best = 1 / np.exp(power).sum()
+            table.add_row(
+                f"best token {best:.0%}",
+                str(nodes),
+                f"{rows:.0f}",
+                f"{softmax:.1f}",
+                f"{draws:.1f}",
+                f"{gumbel:.1f}",
+            )
+    return table
+
+
+def _drawn_tree_ms(builder: TreeBuilder, power: NDArray[np.float64], seed: int) -> tuple[float, ...]:
+    """Drafted rows, and the milliseconds of softmax, of our draws and of a Gumbel top-k, in one tree.
+
+    Args:
+        builder: of the tree.
+        power: ``[V]`` log-probabilities; every node has them in an order of its own.
+        seed: of the orders and of the draws.
+    """
+    import torch
+
+    from specexp.context import Context
+    from specexp.drafters._drawing import draw
+    from specexp.noise import gumbel, place_key
+
+    context = Context([0], seed=seed)
+    generator = np.random.default_rng(seed)
+    falling = torch.from_numpy(power.astype(np.float32))
+    logits: dict[int, torch.Tensor] = {}
+    softmax = draws = top_k = 0.0
+    build = builder.build(0, _no_limits())
+    try:
+        request = next(build)
+        while True:
+            asked = request.rows.tolist()
+            for row in asked:
+                if row not in logits:
+                    logits[row] = falling[generator.permutation(power.size)]
+            scores = torch.stack([logits[row] for row in asked])
+            started = perf_counter()
+            q = scores.softmax(dim=-1)
+            softmaxed = perf_counter()
+
+            def uniforms(rows: NDArray[np.int64], start: int, count: int, asked: list[int] = asked) -> Any:
+                numbers = [context.uniforms("draft", 0, (asked[row],), size=start + count) for row in rows]
+                return np.stack(numbers)[:, start:]
+
+            answer = draw(q, uniforms, request.k, enough=request.enough)
+            drawn = perf_counter()
+            noise = np.stack([gumbel(place_key(seed, 0, "draft"), row, power.size) for row in asked])
+            (scores.log_softmax(dim=-1) + torch.from_numpy(noise)).topk(max(answer.tokens.shape[1], 1))
+            softmax, draws = softmax + softmaxed - started, draws + drawn - softmaxed
+            top_k += perf_counter() - drawn
+            request = build.send(answer)
+    except StopIteration:
+        return len(logits), 1e3 * softmax, 1e3 * draws, 1e3 * top_k
+
+
+if __name__ == "__main__":
+    sys.exit(main())
