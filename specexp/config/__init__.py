@@ -3,6 +3,7 @@
 from specexp.config.composed import (
     ComposedArm,
     arms_of,
+    build_builder,
     build_data,
     build_generation,
     build_pair,
@@ -23,6 +24,7 @@ __all__ = [
     "Generation",
     "apply_overrides",
     "arms_of",
+    "build_builder",
     "build_data",
     "build_generation",
     "build_pair",

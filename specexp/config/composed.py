@@ -20,6 +20,7 @@ from specexp.wording import did_you_mean, first_line
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+    from specexp.builders import TreeBuilder
     from specexp.data import Workload
     from specexp.data.prompts import PromptDataModule
     from specexp.models.pair import ModelPair
@@ -65,6 +66,12 @@ def build_parts(config: Config, draft: PreTrainedModel | None = None) -> Parts:
         except ValueError as error:
             raise ConfigError(f"{config.source_of(('drafter',))}: drafter: {first_line(error)}") from error
     return parts
+
+
+def build_builder(config: Config) -> TreeBuilder:
+    """A new builder alone, whatever drafts for it."""
+    builder: TreeBuilder = _build(config, "builder")
+    return builder
 
 
 def build_verifier(config: Config) -> Verifier:

@@ -12,6 +12,7 @@ from specexp.config import (
     Config,
     ConfigError,
     arms_of,
+    build_builder,
     build_generation,
     build_pair,
     build_parts,
@@ -26,6 +27,11 @@ if TYPE_CHECKING:
     from specexp.models.pair import ModelPair
 
 ENGINE = "engine"
+_AXES = {
+    "budget": "nodes",
+    "max_nodes": "nodes",
+    "widths": "nodes",
+}  # arguments that say the same of several builders
 _SAME_FOR_ALL = ("generation", "pair")
 
 
@@ -176,7 +182,9 @@ def check_prompts(config: Config, prompts: Sequence[Prompt], pair: ModelPair) ->
 
 
 def curves_of(config: Config) -> list[Curve]:
-    """The arms that sweep one number: a ``grid`` of one key with numeric values."""
+    """The arms that sweep one number: a ``grid`` of one key with numeric values, or with lists that shape a tree, which
+    stand at its nodes.
+    """
     from specexp.evaluation.figures import Curve
 
     composed, curves = arms_of(config), []
@@ -186,10 +194,16 @@ def curves_of(config: Config) -> list[Curve]:
         count = prod(len(values) for values in grid.values())
         points = composed[start : start + count]
         start += count
-        if len(grid) != 1:
+        if len(grid) != 1 or count < 2:
             continue
         ((key, values),) = grid.items()
-        if len(values) > 1 and all(isinstance(value, int | float) for value in values):
-            titles = [(float(value), point.title) for value, point in zip(values, points, strict=True)]
-            curves.append(Curve(arm.get("title") or name, key.rpartition(".")[2], titles))
+        argument = key.rpartition(".")[2]
+        if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
+            places = [float(value) for value in values]
+        elif key.startswith("builder.init_args.") and all(isinstance(value, list) for value in values):
+            places = [float(build_builder(point.config).max_nodes) for point in points]
+        else:
+            continue
+        titles = [(place, point.title) for place, point in zip(places, points, strict=True)]
+        curves.append(Curve(arm.get("title") or name, _AXES.get(argument, argument), titles))
     return curves

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -14,6 +15,8 @@ from specexp.evaluation.record import PromptRecord
 from specexp.evaluation.statistics import Speedup, arm_names, paired_speedup, summarise
 
 BLUE, GREY, ORANGE, INK = "#33658a", "#b4bec6", "#d1782f", "#22303c"
+CURVE_COLOURS = (BLUE, ORANGE, "#6b9080", "#8d6a9f")
+WIDE = 16  # a parameter whose values span more than this is drawn over its logarithm
 PHASE_COLOURS = {
     "target": "#33658a",
     "draft": "#d1782f",
@@ -104,28 +107,45 @@ def speedup_bars(
 def parameter_curves(
     records: Iterable[PromptRecord], curves: Sequence[Curve], *, baseline: str = "engine", title: str = ""
 ) -> Figure:
-    """Speedup with its interval above, tokens per step below, over each swept parameter."""
+    """Speedup with its interval above, tokens per step below, over each swept parameter; curves over the same one
+    share their axes.
+    """
     records = list(records)
-    figure, rows = _figure(4.2 * max(len(curves), 1.4), 5.2, title, 2, len(curves))
-    for top, bottom, curve in zip(*rows, curves, strict=True):
-        speedups = [(value, paired_speedup(records, arm, baseline)) for value, arm in curve.points]
-        given = [(value, speedup) for value, speedup in speedups if not speedup.refused]
-        if given:
-            errors = list(zip(*(_interval(speedup) for _, speedup in given), strict=True))
-            values = [value for value, _ in given]
-            top.errorbar(values, [s.ratio for _, s in given], yerr=errors, color=BLUE, marker="o", capsize=3)
+    panels: dict[str, list[Curve]] = {}
+    for curve in curves:
+        panels.setdefault(curve.axis, []).append(curve)
+    figure, rows = _figure(4.2 * max(len(panels), 1.4), 5.2, title, 2, len(panels))
+    for top, bottom, (axis, shown) in zip(*rows, panels.items(), strict=True):
+        for curve, colour in zip(shown, cycle(CURVE_COLOURS), strict=False):
+            _draw_curve(top, bottom, records, curve, baseline, colour)
         top.axhline(1, color=INK, lw=0.8, ls=":")
-        top.set_title(curve.title, fontsize=10)
-        steps = [summarise(records, arm).tokens_per_step for _, arm in curve.points]
-        bottom.plot([value for value, _ in curve.points], steps, color=ORANGE, marker="s")
-        bottom.set_xlabel(curve.axis, fontsize=9)
+        top.set_title(shown[0].title if len(shown) == 1 else "", fontsize=10)
+        if len(shown) > 1:
+            bottom.legend(fontsize=8, frameon=False)
+        bottom.set_xlabel(axis, fontsize=9)
+        values = sorted({value for curve in shown for value, _ in curve.points})
         for ax in (top, bottom):
-            ax.set_xticks([value for value, _ in curve.points])
+            if values[0] > 0 and values[-1] / values[0] >= WIDE:
+                ax.set_xscale("log", base=2)
+            ax.set_xticks(values, [f"{value:g}" for value in values])
             ax.grid(axis="y", color="#e3e8ec", lw=0.7)
             ax.set_axisbelow(True)
     rows[0][0].set_ylabel(f"speedup over {baseline}", fontsize=9)
     rows[1][0].set_ylabel("tokens per step", fontsize=9)
     return figure
+
+
+def _draw_curve(
+    top: Axes, bottom: Axes, records: Sequence[PromptRecord], curve: Curve, baseline: str, colour: str
+) -> None:
+    speedups = [(value, paired_speedup(records, arm, baseline)) for value, arm in curve.points]
+    given = [(value, speedup) for value, speedup in speedups if not speedup.refused]
+    if given:
+        errors = list(zip(*(_interval(speedup) for _, speedup in given), strict=True))
+        ratios = [speedup.ratio for _, speedup in given]
+        top.errorbar([value for value, _ in given], ratios, yerr=errors, color=colour, marker="o", capsize=3)
+    steps = [summarise(records, arm).tokens_per_step for _, arm in curve.points]
+    bottom.plot([value for value, _ in curve.points], steps, color=colour, marker="s", label=curve.title)
 
 
 def phase_bars(records: Iterable[PromptRecord], *, title: str = "") -> Figure:

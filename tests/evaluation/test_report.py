@@ -119,6 +119,10 @@ def test_figures_are_drawn(records, tmp_path):
     curve = Curve("nodes", "nodes", [(8, "tree"), (16, "wrong"), (32, "tree")])
     figure = parameter_curves(records, [curve], title="How many?")
     assert [axes.get_xlabel() for axes in figure.axes] == ["", "nodes"]
+    other = Curve("others", "nodes", [(8, "wrong"), (512, "tree")])
+    top, bottom = parameter_curves(records, [curve, other]).axes
+    assert [text.get_text() for text in bottom.get_legend().get_texts()] == ["nodes", "others"]
+    assert [text.get_text() for text in top.get_xticklabels()] == ["8", "16", "32", "512"]
     figure.savefig(tmp_path / "b.png")
     bars = phase_bars(records, title="Where?")
     (axes,) = bars.axes
