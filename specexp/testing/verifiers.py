@@ -5,12 +5,13 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from specexp.builders import StaticTree
 from specexp.context import Context
 from specexp.decoder import Decoder
 from specexp.testing.fakes import FakeDrafter, hashed_model
-from specexp.tree import TokenTree, TreeShape, root_tree
+from specexp.tree import NodeKind, TokenTree, TreeShape, root_tree
 from specexp.verifiers import DeterministicVerifier, Verifier
 
 _SHAPE = TreeShape.from_rank_paths([[0], [1], [2], [0, 0], [0, 1], [1, 0], [0, 0, 0], [0, 1, 0]])
@@ -40,13 +41,14 @@ class VerifierContract:
         """A new verifier."""
         return self.make_verifier()
 
+    @pytest.mark.parametrize("kind", NodeKind)
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
     def test_accepts_a_path_of_the_tree_and_adds_a_token(
-        self, verifier: Verifier, dtype: torch.dtype
+        self, verifier: Verifier, dtype: torch.dtype, kind: NodeKind
     ) -> None:
         """``accepted`` goes down from depth 1, each the next one's parent; the bonus is of the vocabulary."""
         for seed in range(50):
-            context, tree, logits = self._case(seed, dtype)
+            context, tree, logits = self._case(seed, dtype, kind)
             verdict = verifier.verify(context, tree, logits)
             row = 0
             for child in verdict.accepted:
@@ -54,9 +56,10 @@ class VerifierContract:
                 row = child
             assert 0 <= verdict.bonus < self.vocab_size
 
-    def test_the_same_place_gives_the_same_verdict(self, verifier: Verifier) -> None:
+    @pytest.mark.parametrize("kind", NodeKind)
+    def test_the_same_place_gives_the_same_verdict(self, verifier: Verifier, kind: NodeKind) -> None:
         """Randomness is keyed by place, never by the number of calls."""
-        cases = [self._case(seed) for seed in range(10)]
+        cases = [self._case(seed, kind=kind) for seed in range(10)]
         first = [verifier.verify(*case) for case in cases]
         again = [verifier.verify(*case) for case in reversed(cases)]
         assert first == again[::-1]
@@ -68,14 +71,40 @@ class VerifierContract:
         verdict = verifier.verify(context, root_tree(context.root), logits[:1])
         assert verdict.accepted == ()
 
-    def test_neither_tree_nor_logits_are_changed(self, verifier: Verifier) -> None:
+    @pytest.mark.parametrize("kind", NodeKind)
+    def test_neither_tree_nor_logits_are_changed(self, verifier: Verifier, kind: NodeKind) -> None:
         """Drafters learn from both afterwards."""
-        context, tree, logits = self._case(3)
-        tokens, kept = tree.tokens.copy(), logits.clone()
-        verifier.verify(context, tree, logits)
-        assert (tree.tokens == tokens).all()
-        assert torch.equal(logits, kept)
-        assert len(context) == 3
+        for seed in range(5):
+            context, tree, logits = self._case(seed, kind=kind)
+            tokens, kept = tree.tokens.copy(), logits.clone()
+            q = {row: values.copy() for row, values in (tree.q or {}).items()}
+            verifier.verify(context, tree, logits)
+            assert (tree.tokens == tokens).all()
+            assert torch.equal(logits, kept)
+            assert len(context) == 3
+            assert all(((tree.q or {})[row] == values).all() for row, values in q.items())
+
+    @pytest.mark.parametrize("kind", NodeKind)
+    def test_a_lossless_ones_next_token_has_the_distribution_of_plain_decoding(
+        self, verifier: Verifier, kind: NodeKind
+    ) -> None:
+        """However the nodes were chosen; a lossy verifier says that it is one."""
+        if not verifier.lossless:
+            pytest.skip(f"{type(verifier).__name__} is lossy and says so")
+        logits = torch.from_numpy(np.random.default_rng(7).standard_normal((9, self.vocab_size)) * 1.5)
+        counts = np.zeros((2, self.vocab_size))
+        for seed in range(800):
+            _, tree, _ = self._case(seed, kind=kind)
+            context = Context([1, 2, int(tree.tokens[0])], sequence=seed)
+            verdict = verifier.verify(context, tree, logits[: tree.tokens.size])
+            counts[0, tree.tokens[verdict.accepted[0]] if verdict.accepted else verdict.bonus] += 1
+            plain = Context([1, 2, int(tree.tokens[0])], sequence=-1 - seed)
+            counts[1, verifier.verify(plain, root_tree(plain.root), logits[:1]).bonus] += 1
+        seen = counts[:, counts.sum(axis=0) > 0]
+        expected = seen.sum(axis=0) / 2
+        # chi-square of two samples; its mean is the degrees of freedom d, its standard deviation sqrt(2 d)
+        freedom = seen.shape[1] - 1
+        assert ((seen - expected) ** 2 / expected).sum() <= freedom + 7 * np.sqrt(2 * freedom)
 
     def test_a_deterministic_one_walks_as_plain_decoding_would(self, verifier: Verifier) -> None:
         """Each accepted token, and the bonus, is what a root alone would have given at that place."""
@@ -112,13 +141,44 @@ class VerifierContract:
             )
             assert drafted.token_ids == expected.token_ids
 
-    def _case(self, seed: int, dtype: torch.dtype = torch.float32) -> tuple[Context, TokenTree, torch.Tensor]:
-        """A context of three tokens, a tree whose siblings differ, and logits."""
+    def _case(
+        self, seed: int, dtype: torch.dtype = torch.float32, kind: NodeKind = NodeKind.POINT_MASS
+    ) -> tuple[Context, TokenTree, torch.Tensor]:
+        """A context of three tokens, a tree of candidates chosen in this way, and logits."""
         generator = np.random.default_rng(seed)
         context = Context(generator.integers(self.vocab_size, size=3).tolist(), seed=seed, sequence="case")
-        tokens = np.empty(_SHAPE.num_nodes + 1, dtype=np.int64)
-        tokens[0] = context.root
-        for below in _SHAPE.children:
-            tokens[list(below)] = generator.permutation(self.vocab_size)[: len(below)]
-        logits = torch.from_numpy(generator.standard_normal((tokens.size, self.vocab_size)) * 2).to(dtype)
-        return context, TokenTree(_SHAPE, tokens), logits
+        tree = _tree(context.root, self.vocab_size, kind, generator)
+        logits = torch.from_numpy(generator.standard_normal((tree.tokens.size, self.vocab_size)) * 2)
+        return context, tree, logits.to(dtype)
+
+
+def _tree(root: int, vocab_size: int, kind: NodeKind, generator: np.random.Generator) -> TokenTree:
+    """Honest draws from random distributions; siblings that differ, if they are not drawn."""
+    tokens = np.full(_SHAPE.num_nodes + 1, root, dtype=np.int64)
+    q: dict[int, NDArray[np.float32]] = {}
+    draws: dict[int, tuple[int, ...]] = {}
+    kept = np.ones(tokens.size, dtype=np.bool_)
+    for row, below in enumerate(_SHAPE.children):
+        kept[list(below)] = kept[row]
+        if not below:
+            continue
+        q[row] = generator.dirichlet(np.ones(vocab_size)).astype(np.float32)
+        probability = q[row] / q[row].sum(dtype=np.float64)
+        again = kind is NodeKind.DRAWN_WITH_REPLACEMENT
+        drawn = generator.choice(vocab_size, len(below), replace=again, p=probability)
+        first = {int(token): child for child, token in reversed(list(zip(below, drawn, strict=True)))}
+        tokens[list(below)] = drawn
+        draws[row] = tuple(first[int(token)] for token in drawn)
+        kept[[child for child in below if child not in first.values()]] = False
+    if kind is NodeKind.POINT_MASS:
+        return TokenTree(_SHAPE, tokens)
+    row_of = np.cumsum(kept) - 1
+    shape = _SHAPE.select(kept)
+    kinds = np.full(shape.num_nodes + 1, kind, dtype=np.int8)
+    given = {int(row_of[row]): values for row, values in q.items() if kept[row]}
+    if kind is NodeKind.DRAWN:
+        return TokenTree(shape, tokens[kept], kinds=kinds, q=given)
+    order = {
+        int(row_of[row]): tuple(row_of[list(below)].tolist()) for row, below in draws.items() if kept[row]
+    }
+    return TokenTree(shape, tokens[kept], kinds=kinds, q=given, draws=order)

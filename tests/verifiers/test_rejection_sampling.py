@@ -1,0 +1,339 @@
+"""Rejection sampling is exact: output probabilities by arithmetic, not by counting samples."""
+
+from functools import cache
+from itertools import permutations, product
+
+import numpy as np
+import pytest
+import torch
+from branching import continued, joint_of, logits_of, mixed, outcomes, same
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specexp.builders import Chain, DySpecGreedy, KConfig, SpecInfer
+from specexp.context import Context
+from specexp.decoder import Decoder
+from specexp.drafters import DraftModel
+from specexp.processors import Processors
+from specexp.testing.fakes import hashed_model
+from specexp.testing.verifiers import VerifierContract
+from specexp.tree import NodeKind, TokenTree, TreeShape
+from specexp.verifiers import RejectionSampling, rejection_sampling
+from specexp.verifiers.rejection_sampling import residual, sample, without
+
+
+class TestDefault(VerifierContract):
+    def make_verifier(self):
+        return RejectionSampling()
+
+
+class TestProcessed(VerifierContract):
+    def make_verifier(self):
+        return RejectionSampling(temperature=0.7, top_k=4, top_p=0.9)
+
+
+class TestGreedyTemperature(VerifierContract):
+    def make_verifier(self):
+        return RejectionSampling(temperature=0)
+
+
+class Draft:
+    """Trees of one step with their probabilities, filled level by level.
+
+    Args:
+        q: from the tokens below the root to the draft's ``[V]`` probabilities, exact in float32.
+    """
+
+    def __init__(self, q):
+        self.q = q
+
+    def level(self, drawn, kind, count):
+        """Every order of ``count`` draws below one node, with its probability."""
+        q = self.q(drawn)
+        tokens = range(len(q))
+        if kind is NodeKind.DRAWN_WITH_REPLACEMENT:
+            orders = product(tokens, repeat=count)
+            return [(order, np.prod([q[token] for token in order])) for order in orders]
+        orders = []
+        for order in permutations(tokens, count):
+            probability, left = 1.0, 1.0
+            for token in order:
+                probability *= q[token] / left if left > 0 else 0.0
+                left -= q[token]
+            orders.append((order, probability))
+        return orders
+
+    def trees(self, kind, widths, path=()):
+        """Every tree of these widths as nested ``{token: below}`` with the draws' order, and its probability."""
+        if not widths:
+            yield ((), {}), 1.0
+            return
+        for order, probability in self.level(path, kind, widths[0]):
+            if probability == 0:
+                continue
+            below = [list(self.trees(kind, widths[1:], (*path, token))) for token in dict.fromkeys(order)]
+            for chosen in product(*below):
+                tree = {token: part for token, (part, _) in zip(dict.fromkeys(order), chosen, strict=True)}
+                yield (order, tree), probability * np.prod([share for _, share in chosen])
+
+    def token_tree(self, nested, kind, grafts=None):
+        """The tree of :meth:`trees` as the verifier gets it, with point masses ``grafts[path]`` behind the draws."""
+        tokens, parents, kinds, q, draws = [0], [-1], [kind], {}, {}
+
+        def add(part, row, path):
+            order, below = part
+            rows = {}
+            for token in dict.fromkeys(order):
+                rows[token] = len(tokens)
+                tokens.append(token)
+                parents.append(row)
+                kinds.append(kind)
+            if order:
+                q[row] = np.array(self.q(path), dtype=np.float32)
+                draws[row] = tuple(rows[token] for token in order)
+            for token in (grafts or {}).get(path, ()):
+                if token not in rows:
+                    tokens.append(token)
+                    parents.append(row)
+                    kinds.append(NodeKind.POINT_MASS)
+            for token, inner in below.items():
+                add(inner, rows[token], (*path, token))
+
+        add(nested, 0, ())
+        order = sorted(range(len(tokens)), key=lambda row: (row > 0, row))
+        assert order == list(range(len(tokens)))
+        shape = TreeShape(parents, [-1] + [0] * (len(tokens) - 1))
+        repeated = draws if kind is NodeKind.DRAWN_WITH_REPLACEMENT else None
+        return TokenTree(shape, np.array(tokens), None, np.array(kinds, dtype=np.int8), q or None, repeated)
+
+
+def paths_of(tree):
+    return [tuple(tree.tokens[list(tree.shape.path(row))].tolist()) for row in range(tree.tokens.size)]
+
+
+def step(verifier, tree, target):
+    logits = np.stack([logits_of(target(path)) for path in paths_of(tree)])
+    return outcomes(verifier, tree, logits, rejection_sampling)
+
+
+def output_of(draft, kind, widths, target, grafts=None):
+    """Outputs of a step over everything the draft may draw."""
+    verifier = RejectionSampling()
+    weighted = []
+    for nested, probability in draft.trees(kind, widths):
+        weighted.append((probability, step(verifier, draft.token_tree(nested, kind, grafts), target)))
+    assert sum(weight for weight, _ in weighted) == pytest.approx(1, abs=1e-12)
+    return mixed(weighted)
+
+
+def share(*parts):
+    return tuple(part / sum(parts) for part in parts)
+
+
+def seeded(seed, parts, vocabulary=3):
+    """A distribution after every path; in ``parts``-ths, so that a power of two is exact in float32."""
+
+    @cache
+    def distribution(path):
+        generator = np.random.default_rng([seed, *path])
+        return tuple((generator.multinomial(parts, share(*generator.random(vocabulary))) / parts).tolist())
+
+    return distribution
+
+
+TARGETS = {
+    "different": lambda path: share(7, 2, 1) if len(path) % 2 == 0 else share(1, 1, 3),
+    "impossible tokens": lambda path: share(0, 2, 1) if not path else share(0, 0, 1),
+    "uniform": lambda path: share(1, 1, 1),
+}
+DRAFTS = {
+    "some": lambda path: (0.25, 0.5, 0.25) if len(path) % 2 == 0 else (0.5, 0.125, 0.375),
+    "certain and wrong": lambda path: (1.0, 0.0, 0.0),
+    "two of three": lambda path: (0.5, 0.5, 0.0),
+}
+TREES = {
+    "chain": (NodeKind.DRAWN, (1, 1)),
+    "two without replacement": (NodeKind.DRAWN, (2,)),
+    "two, then two": (NodeKind.DRAWN, (2, 2)),
+    "three without replacement": (NodeKind.DRAWN, (3,)),
+    "two with replacement": (NodeKind.DRAWN_WITH_REPLACEMENT, (2,)),
+    "three with replacement": (NodeKind.DRAWN_WITH_REPLACEMENT, (3,)),
+    "two, then two with replacement": (NodeKind.DRAWN_WITH_REPLACEMENT, (2, 2)),
+}
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+@pytest.mark.parametrize("q", DRAFTS.values(), ids=DRAFTS)
+@pytest.mark.parametrize(("kind", "widths"), TREES.values(), ids=TREES)
+def test_the_output_of_a_step_has_the_targets_distribution(kind, widths, q, target):
+    possible = sum(share > 0 for share in q(()))
+    if kind is NodeKind.DRAWN:
+        widths = tuple(min(width, possible) for width in widths)
+    found = output_of(Draft(q), kind, widths, target)
+    length = len(widths) + 1
+    assert same(continued(found, length, target), joint_of(target, length))
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+@pytest.mark.parametrize("tokens", [(0,), (1, 0), (2, 1), (0, 1, 2)])
+def test_point_masses_are_exact(tokens, target):
+    """Best candidates, below each of which the first stands again."""
+    count = len(tokens)
+    shape = TreeShape([-1] + [0] * count + list(range(1, count + 1)), [-1, *range(count)] + [0] * count)
+    tree = TokenTree(shape, np.array([0, *tokens] + [tokens[0]] * count))
+    found = step(RejectionSampling(), tree, target)
+    assert same(continued(found, 3, target), joint_of(target, 3))
+    assert found.get((tokens[0], tokens[0], 1), 0.0) == pytest.approx(
+        target(())[tokens[0]] * target((0,))[tokens[0]] * target((0, 0))[1], abs=1e-12
+    )
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+@pytest.mark.parametrize("q", DRAFTS.values(), ids=DRAFTS)
+@pytest.mark.parametrize("kind", [NodeKind.DRAWN, NodeKind.DRAWN_WITH_REPLACEMENT])
+@pytest.mark.parametrize("grafts", [{(): (1,)}, {(): (2, 0), (0,): (1,), (1,): (2, 1)}])
+def test_point_masses_behind_draws_are_exact(grafts, kind, q, target):
+    """A grafted token equal to a drawn one is that node; the others are tried after the draws."""
+    for widths in ((1,), (2, 1)):
+        if sum(part > 0 for part in q(())) < widths[0] and kind is NodeKind.DRAWN:
+            continue
+        found = output_of(Draft(q), kind, widths, target, grafts)
+        assert same(continued(found, 3, target), joint_of(target, 3))
+
+
+@settings(max_examples=40)
+@given(
+    st.integers(0, 10**6),
+    st.sampled_from([2, 16, 1024]),
+    st.sampled_from([7, 100]),
+    st.sampled_from([NodeKind.DRAWN, NodeKind.DRAWN_WITH_REPLACEMENT]),
+    st.sampled_from([(1, 1), (2, 1), (3,)]),
+    st.sampled_from([3, 4]),
+)
+def test_any_two_distributions(seed, parts, target_parts, kind, widths, vocabulary):
+    drafted, target = seeded(seed, parts, vocabulary), seeded(seed + 1, target_parts, vocabulary)
+
+    def q(path):  # at least as many possible tokens as are drawn
+        enough = sum(part > 0 for part in drafted(path)) >= max(widths)
+        return drafted(path) if enough else (0.25, 0.25, 0.5, 0.0)[:vocabulary]
+
+    found = output_of(Draft(q), kind, widths, target)
+    length = len(widths) + 1
+    assert same(continued(found, length, target), joint_of(target, length))
+
+
+def test_by_hand():
+    """p = (0.7, 0.2, 0.1), q = (1/4, 1/2, 1/4); token 1 was drawn, then token 0.
+
+    1 is accepted with 0.2 / 0.5 = 0.4. Then r = max(p - q, 0) = (0.45, 0, 0), all on 0, which is accepted for sure.
+    """
+    draft = Draft(DRAFTS["some"])
+    tree = draft.token_tree(((1, 0), {1: ((), {}), 0: ((), {})}), NodeKind.DRAWN)
+    found = step(RejectionSampling(), tree, TARGETS["different"])
+    first = {}
+    for output, probability in found.items():
+        first[output[0]] = first.get(output[0], 0) + probability
+    assert first == pytest.approx({1: 0.4, 0: 0.6})
+    assert all(len(output) == 2 for output in found)  # one of the two is always accepted
+
+
+def test_a_draft_that_is_the_target_is_always_accepted():
+    def target(path):
+        return (0.5, 0.25, 0.25) if len(path) != 1 else (0.125, 0.125, 0.75)
+
+    found = output_of(Draft(target), NodeKind.DRAWN, (1, 1, 1), target)
+    assert sum(probability for output, probability in found.items() if len(output) < 4) <= 1e-12
+
+
+def test_a_draft_model_that_is_the_target_is_always_accepted():
+    model = hashed_model(30)
+    decoder = Decoder(model, DraftModel(hashed_model(30)), Chain(4, candidates="drawn"), RejectionSampling())
+    for sequence in range(5):
+        result = decoder.generate([1, 2, 3], max_new_tokens=50, sequence=sequence)
+        assert result.steps == 10
+        assert result.accepted_drafts == 40
+
+
+def test_more_draws_are_accepted_more_often():
+    def target(path):
+        return share(3, 4, 3)
+
+    q = DRAFTS["some"]
+    rejected = [
+        sum(
+            p
+            for output, p in output_of(Draft(q), NodeKind.DRAWN, (width,), target).items()
+            if len(output) == 1
+        )
+        for width in (1, 2, 3)
+    ]
+    assert rejected[0] > rejected[1] > rejected[2] - 1e-12
+    assert rejected[2] == pytest.approx(0, abs=1e-12)
+
+
+@pytest.mark.parametrize("kind", NodeKind)
+def test_at_temperature_0_only_the_most_probable_token_is_left(kind):
+    """Whatever was drawn: equals go to the lowest id."""
+    logits = torch.tensor([[0.0, 2.0, 2.0], [5.0, 1.0, 1.0], [0.0, 1.0, 3.0], [0.0, 4.0, 1.0]])
+    q = {0: np.full(3, 1 / 3, dtype=np.float32), 1: np.full(3, 1 / 3, dtype=np.float32)}
+    shape = TreeShape([-1, 0, 0, 2], [-1, 0, 1, 0])
+    for first, expected in (((2, 1, 0), ((2, 3), 1)), ((2, 0, 0), ((), 1))):
+        kinds = np.array([0, kind, kind, kind], dtype=np.int8)
+        tree = TokenTree(shape, np.array([0, *first[:2], 2]), None, kinds, q | {2: q[0]})
+        for seed in range(20):
+            verdict = RejectionSampling(0).verify(Context([0], seed=seed), tree, logits)
+            assert (verdict.accepted, verdict.bonus) == expected
+
+
+@pytest.mark.parametrize("options", [{"temperature": 0.5}, {"top_k": 2}, {"temperature": 1.5, "top_p": 0.7}])
+def test_the_processed_target_is_the_one_kept(options):
+    logits = np.tile(logits_of(share(5, 3, 2)), (4, 1))
+    processed = Processors(**{"temperature": 1.0, **options}).probabilities(torch.from_numpy(logits[0]))
+    draft = Draft(DRAFTS["some"])
+    weighted = [
+        (
+            weight,
+            outcomes(
+                RejectionSampling(**options),
+                draft.token_tree(nested, NodeKind.DRAWN),
+                logits,
+                rejection_sampling,
+            ),
+        )
+        for nested, weight in draft.trees(NodeKind.DRAWN, (2,))
+    ]
+    assert same(continued(mixed(weighted), 2, lambda path: processed), joint_of(lambda path: processed, 2))
+
+
+def test_a_residual_that_rounding_left_empty_is_what_it_was():
+    p = np.array([0.2, 0.3, 0.5])
+    assert residual(p, p).tolist() == p.tolist()
+    assert residual(p, np.array([0.2, 0.4, 0.4])) == pytest.approx([0, 0, 1])
+    assert without(np.array([0.0, 1.0]), 1).tolist() == [0.0, 0.0]
+    assert without(np.array([0.25, 0.25, 0.5]), 2).tolist() == [0.5, 0.5, 0.0]
+
+
+def test_a_token_of_probability_0_is_never_sampled():
+    distribution = np.array([0.0, 0.5, 0.0, 0.5, 0.0])
+    numbers = [2.0**-54, 0.25, 0.5 - 2**-53, 0.5, 0.75, 1 - 2.0**-53, 1.0]
+    assert [sample(distribution, number) for number in numbers] == [1, 1, 1, 3, 3, 3, 3]
+
+
+def test_every_step_has_fresh_numbers_that_are_not_the_drafts():
+    verifier, tree = RejectionSampling(), TokenTree(TreeShape([-1, 0, 1], [-1, 0, 0]), np.array([1, 2, 2]))
+    contexts = [Context([1]), Context([1, 1]), Context([1], seed=1), Context([1], sequence=1)]
+    numbers = [tuple(verifier.uniforms(context, tree)) for context in contexts]
+    numbers.append(tuple(contexts[0].uniforms("draft", 0, size=3).tolist()))
+    assert len({number for line in numbers for number in line}) == 5 * 3
+
+
+@pytest.mark.parametrize("builder", [KConfig([3, 2], "drawn"), SpecInfer([4, 3]), DySpecGreedy(9), Chain(3)])
+def test_there_are_numbers_enough_for_any_step(builder):
+    decoder = Decoder(
+        hashed_model(4, seed=1, spread=0.5),
+        DraftModel(hashed_model(4, seed=2)),
+        builder,
+        RejectionSampling(1.3),
+    )
+    for sequence in range(3):
+        assert len(decoder.generate([1], max_new_tokens=40, sequence=sequence).token_ids) == 40

@@ -1,0 +1,91 @@
+"""Sample and match: the target's own samples, found in the tree or not."""
+
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import torch
+from branching import logits_of
+from scipy import stats
+
+from specexp.builders import KConfig
+from specexp.context import Context
+from specexp.decoder import Decoder
+from specexp.drafters import DraftModel
+from specexp.testing.fakes import FakeDrafter, bigram_model, hashed_model
+from specexp.testing.verifiers import VerifierContract
+from specexp.tree import TokenTree, TreeShape
+from specexp.verifiers import Greedy, SampleMatch, sample_match
+
+
+class TestDefault(VerifierContract):
+    def make_verifier(self):
+        return SampleMatch()
+
+
+class TestProcessed(VerifierContract):
+    def make_verifier(self):
+        return SampleMatch(temperature=0.7, top_k=4, top_p=0.9)
+
+
+class TestGreedyTemperature(VerifierContract):
+    def make_verifier(self):
+        return SampleMatch(temperature=0)
+
+
+TREE = TokenTree(TreeShape([-1, 0, 0, 1, 2, 2], [-1, 0, 1, 0, 0, 1]), np.array([9, 1, 2, 0, 3, 1]))
+
+
+@pytest.mark.parametrize(
+    ("samples", "accepted", "bonus"),
+    [
+        ([0], (), 0),
+        ([1, 1], (1,), 1),
+        ([1, 0, 2], (1, 3), 2),
+        ([2, 0], (2,), 0),
+        ([2, 3, 3], (2, 4), 3),
+        ([2, 1, 0], (2, 5), 0),
+    ],
+)
+def test_it_follows_the_child_that_carries_the_targets_sample(samples, accepted, bonus):
+    waiting = iter(samples)
+    with patch.object(sample_match, "sample", lambda distribution, uniform: next(waiting)):
+        verdict = SampleMatch().verify(Context([9]), TREE, torch.zeros(6, 4))
+    assert (verdict.accepted, verdict.bonus) == (accepted, bonus)
+    assert list(waiting) == []
+
+
+def test_each_sample_is_of_the_row_it_follows_with_a_number_of_its_own():
+    probabilities = np.random.default_rng(0).dirichlet(np.ones(4), size=6)
+    logits = torch.from_numpy(logits_of(probabilities))
+    for sequence in range(50):
+        context = Context([5, 9], sequence=sequence)
+        numbers = context.uniforms("verify", 1, size=3)
+        row, tokens = 0, []
+        for number in numbers:
+            tokens.append(int((probabilities[row].cumsum() <= number).sum()))
+            row = TREE.child_with_token(row, tokens[-1])
+            if row is None:
+                break
+        verdict = SampleMatch().verify(context, TREE, logits)
+        assert [*TREE.tokens[list(verdict.accepted)], verdict.bonus] == tokens
+
+
+def test_three_tokens_have_the_targets_joint_distribution():
+    """Over several steps, whose numbers differ: drafts are often the target's second best."""
+    logits = np.random.default_rng(3).standard_normal((3, 3))
+    p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    drafter = FakeDrafter(lambda tokens: np.argsort(-logits[tokens[-1]]).tolist(), max_candidates=2)
+    decoder = Decoder(bigram_model(logits.tolist()), drafter, KConfig([2, 1]), SampleMatch())
+    expected = np.einsum("a,ab,bc->abc", p[1], p, p)
+    seen = np.zeros((3, 3, 3))
+    for sequence in range(1500):
+        seen[tuple(decoder.generate([1], max_new_tokens=3, sequence=sequence).token_ids)] += 1
+    assert stats.chisquare(seen.ravel(), expected.ravel() * 1500).pvalue > 1e-3
+
+
+def test_at_temperature_0_it_is_greedy():
+    model = hashed_model(20)
+    drafter = DraftModel(hashed_model(20, seed=1))
+    found = Decoder(model, drafter, KConfig([3, 2]), SampleMatch(0)).generate([1, 2], max_new_tokens=30)
+    assert found.token_ids == Decoder(model, verifier=Greedy()).generate([1, 2], max_new_tokens=30).token_ids
