@@ -51,7 +51,7 @@ def check_composition(
         and controller.plans_threshold
         and (builder is None or not builder.takes_threshold)
     ):
-        given = "no builder" if builder is None else type(builder).__name__
+        given = "plain decoding" if builder is None else type(builder).__name__
         raise ValueError(
             f"{type(controller).__name__} plans a threshold and {given} follows none: use DySpecThreshold or "
             "another controller"
