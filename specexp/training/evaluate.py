@@ -1,7 +1,8 @@
 """``python -m specexp.training.evaluate [MODEL ...]``: the figures of a model card.
 
 Loss on the held-out functions of both splits (nats per token, bits per byte), and of continuations of the
-held-out test prompts the share that loops and the share ended by EOS, greedy and at a temperature.
+held-out test prompts the share that loops and the share ended by EOS, greedy and at a temperature. Of the embedded pair
+also how well the draft agrees with the target.
 """
 
 from __future__ import annotations
@@ -115,6 +116,36 @@ def figures(folder: str, *, prompts: int, temperature: float, dtype: str = "bflo
     return result
 
 
+def agreement(folder: str, draft: str, *, functions: int = 60, temperature: float = 0.7) -> dict[str, float]:
+    """How often a draft (float32) has its target's (bfloat16) most likely token, and the probability they share.
+
+    Args:
+        folder: of the target.
+        draft: folder of the draft.
+        functions: held-out functions of the test modules, 512 tokens of each at most.
+        temperature: of the distributions whose common mass ``sum(min(p, q))`` is averaged over all positions.
+    """
+    import torch
+
+    from specexp.models.pair import load_pair
+    from specexp.training.corpus import held_out_texts
+
+    pair = load_pair(folder, draft)
+    assert pair.draft is not None
+    same = common = count = 0.0
+    with torch.inference_mode():
+        for text in list(held_out_texts("test"))[:functions]:
+            ids = torch.tensor([pair.tokenizer(text, verbose=False)["input_ids"][:512]])
+            p, q = (
+                (model(input_ids=ids, use_cache=False).logits[0].float() / temperature).softmax(dim=-1)
+                for model in (pair.target, pair.draft)
+            )
+            same += float((p.argmax(dim=-1) == q.argmax(dim=-1)).sum())
+            common += float(torch.minimum(p, q).sum())
+            count += ids.shape[1]
+    return {"same_best_token": round(same / count, 3), "common_mass": round(common / count, 3)}
+
+
 def main(arguments: list[str] | None = None) -> int:
     """The command; returns its exit code."""
     embedded = Path(__file__).parent.parent / "pairs" / "stdlib"
@@ -129,6 +160,9 @@ def main(arguments: list[str] | None = None) -> int:
             folder, prompts=options.prompts, temperature=options.temperature, dtype=options.dtype
         )
         print(json.dumps(result, indent=2))
+    if not options.models:
+        together = agreement(str(embedded / "target"), str(embedded / "draft"), temperature=options.temperature)
+        print(json.dumps({"agreement": together}, indent=2))
     return 0
 
 
