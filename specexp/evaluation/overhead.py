@@ -39,6 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = Console()
     with torch.inference_mode():
         console.print(bookkeeping_table(given.nodes, given.trees, given.step_ms))
+        console.print(prefetch_table(64, given.trees))
         console.print(drawing_table(given.nodes, max(given.trees // 4, 3), given.vocabulary))
     return 0
 
@@ -74,6 +75,46 @@ def bookkeeping_table(sizes: Sequence[int], trees: int, step_ms: float) -> Table
                 f"{np.median(milliseconds) / step_ms:.1%}",
             )
     return table
+
+
+def prefetch_table(nodes: int, trees: int) -> Table:
+    """Draft passes by how many waiting entries are drafted together, and whether the tree stays the same.
+
+    A tree may differ from that of one pass a node where the draft's logits, which depend on what shares a pass in their
+    last bits, move two values past each other or a draw past the border of two tokens; of the trees that differ the
+    largest difference of their sorted values is given.
+    """
+    from rich.table import Table
+
+    from specexp.builders import DySpecGreedy
+    from specexp.models.pair import load_pair
+
+    table = Table(title=f"prefetch: {nodes} nodes, {trees} trees, {trees} prompts of the embedded pair")
+    for column in ("candidates", "prefetch", "depth", "passes", "other trees", "values apart"):
+        table.add_column(column, justify="left" if column == "candidates" else "right")
+    pair = load_pair("stdlib")
+    prompts = _prompts(pair.tokenizer, trees)
+    for candidates in ("drawn", "top-k"):
+        expected: list[TokenTree] = []
+        for prefetch in (1, 4, 8, 16, 32, 64):
+            builder = DySpecGreedy(nodes, prefetch=prefetch, candidates=candidates)
+            grown, _, passes = _grow_recorded(builder, pair.draft, prompts)
+            expected = expected or grown
+            other = [pair for pair in zip(grown, expected, strict=True) if not _same(*pair)]
+            apart = [np.abs(np.sort(one.values()) - np.sort(two.values())).max() for one, two in other]
+            table.add_row(
+                candidates,
+                str(prefetch),
+                f"{np.mean([tree.shape.max_depth for tree in grown]):.2f}",
+                f"{np.mean(passes):.2f}",
+                str(len(other)),
+                f"{max(apart):.1g}" if apart else "",
+            )
+    return table
+
+
+def _same(one: TokenTree, two: TokenTree) -> bool:
+    return one.shape.rank_paths == two.shape.rank_paths and bool((one.tokens == two.tokens).all())
 
 
 def _prompts(tokenizer: Any, count: int) -> list[list[int]]:
