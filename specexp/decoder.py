@@ -101,8 +101,9 @@ class Decoder:
             context = self._continued(prompt, seed, sequence)
         else:
             context = self._context(prompt, seed or 0, 0 if sequence is None else sequence)
+        if context is not self.model.conversation:  # a new one, or another decoder used the cache in between
             self.model.cache.truncate(0, 0)
-        self._kept = context
+        self._kept = self.model.conversation = context
         self._reserve(len(prompt) + max_new_tokens, slots=1)
         self._prefill(context)
         self.model.synchronize()
@@ -133,7 +134,7 @@ class Decoder:
             raise ValueError(f"num_samples was {num_samples}; at least 1 is needed")
         prompt = _token_list(input_ids)
         self._check_request(prompt, max_new_tokens)
-        self._kept = None
+        self._kept = self.model.conversation = None
         self.model.cache.truncate(0, 0)
         self._reserve(len(prompt) + max_new_tokens, slots=2)
         results = []

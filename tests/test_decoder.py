@@ -7,6 +7,7 @@ import torch
 from specexp.builders import Chain, StaticTree, TokenRecyclingTree
 from specexp.decoder import Decoder
 from specexp.drafters import PromptLookup, TokenRecycling, Union
+from specexp.models.language_model import LanguageModel
 from specexp.testing.fakes import FakeDrafter, counting_model, hashed_model
 from specexp.verifiers import Greedy, KeyedSampling
 
@@ -196,3 +197,16 @@ def test_observers_see_every_step():
     result = decoder.generate([0], max_new_tokens=7, observers=[seen.append])
     assert len(seen) == result.steps == 3
     assert [token for outcome in seen for token in outcome.new_token_ids] == result.token_ids
+
+
+def test_decoders_that_share_a_model_do_not_mix_their_conversations(strategy, verifier):
+    model = LanguageModel(hashed_model(20))
+    one, two = Decoder(model, *strategy(), verifier), Decoder(model, verifier=verifier)
+    text = [1, 2, 3]
+    for turn in ([4], [5, 6], [7]):
+        text = (
+            text + one.generate(text, max_new_tokens=8, continue_conversation=len(text) > 3).token_ids + turn
+        )
+        two.generate([9] * 40, max_new_tokens=3)
+    expected = Decoder(hashed_model(20), verifier=verifier).generate(text, max_new_tokens=8)
+    assert one.generate(text, max_new_tokens=8, continue_conversation=True).token_ids == expected.token_ids

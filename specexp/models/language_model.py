@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
+from specexp.context import Context
 from specexp.models.cache import SlotCache
 from specexp.models.masks import additive_mask, check_attention
 from specexp.tree import TokenTree, TreeShape
@@ -30,6 +31,7 @@ class LanguageModel:
 
     Attributes:
         passes: forward passes run since construction, prefill included.
+        conversation: whose tokens slot 0 holds, for decoders that share the model; None if nobody goes on with them.
     """
 
     def __init__(self, model: PreTrainedModel, *, self_check: bool = True) -> None:
@@ -41,6 +43,7 @@ class LanguageModel:
         self.vocab_size: int = text.vocab_size
         self.context_limit: int = text.max_position_embeddings
         self.passes = 0
+        self.conversation: Context | None = None
         self.cache = SlotCache(model.config, slots=1, capacity=0, dtype=self.dtype, device=self.device)
         self._masks: dict[int, tuple[TreeShape, torch.Tensor]] = {}
         self._hidden = torch.finfo(self.dtype).min
