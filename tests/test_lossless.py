@@ -7,12 +7,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_models import FULL_ATTENTION, VOCABULARY, small_model
 
-from specexp.builders import Chain, ParametricTree, StaticTree, TokenRecyclingTree
+from specexp.builders import (
+    BeamRerank,
+    Chain,
+    DySpecGreedy,
+    DySpecThreshold,
+    KConfig,
+    ParametricTree,
+    SpecInfer,
+    StaticTree,
+    TokenRecyclingTree,
+)
 from specexp.controllers import Fixed
 from specexp.decoder import Decoder
-from specexp.drafters import PromptLookup, TokenRecycling, Union
+from specexp.drafters import DraftModel, PromptLookup, TokenRecycling, Union
 from specexp.models.language_model import LanguageModel
-from specexp.verifiers import Greedy, KeyedSampling
+from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling
 
 K = 4
 
@@ -32,7 +42,24 @@ recycling = st.builds(
     coupled=st.booleans(),
 )
 lookup = st.builds(PromptLookup, max_ngram=st.integers(1, 4), candidates=st.just(K))
-drafters = st.one_of(recycling, lookup, st.lists(recycling | lookup, min_size=2, max_size=3).map(Union))
+draft_models = st.sampled_from(sorted(FULL_ATTENTION)).flatmap(
+    lambda name: st.sampled_from(["sdpa", "eager"]).map(lambda attention: small_model(name, attention))
+)
+own_draws = st.builds(
+    DraftModel,
+    model=draft_models,
+    temperature=st.sampled_from([None, 0.0, 0.6, 1.5]),
+    top_k=st.none() | st.integers(1, VOCABULARY),
+    top_p=st.none() | st.floats(0.1, 1.0),
+)
+coupled_draft = st.builds(DraftModel, model=draft_models, coupled=st.just(True))
+drafters = st.one_of(
+    recycling,
+    lookup,
+    own_draws,
+    coupled_draft,
+    st.lists(recycling | lookup | own_draws, min_size=2, max_size=3).map(Union),
+)
 
 
 @st.composite
@@ -45,7 +72,10 @@ def rank_paths(draw):
     return [list(path) for path in paths[1:]]
 
 
+selections = st.sampled_from(["drawn", "top-k"])
+widths = st.lists(st.integers(1, 4), min_size=1, max_size=3)
 builders = st.one_of(
+    st.builds(KConfig, widths=widths),
     st.builds(Chain, length=st.integers(1, 9)),
     st.builds(StaticTree, rank_paths=rank_paths()),
     st.builds(
@@ -56,6 +86,41 @@ builders = st.one_of(
         depth_decay=st.floats(0.1, 1),
         width=st.just(K),
     ),
+)
+depths = st.none() | st.integers(1, 6)
+
+
+def deciding(candidates):
+    """Builders that decide by draft probabilities."""
+    return st.one_of(
+        st.builds(
+            DySpecGreedy,
+            budget=st.integers(1, 24),
+            prefetch=st.sampled_from([1, 4, 32]),
+            max_depth=depths,
+            candidates=candidates,
+        ),
+        st.builds(
+            DySpecThreshold,
+            threshold=st.floats(0.01, 1),
+            max_nodes=st.integers(1, 24),
+            max_depth=depths,
+            candidates=candidates,
+        ),
+    )
+
+
+beams = st.builds(BeamRerank, budget=st.integers(1, 24), depth=st.integers(1, 4), beam=st.integers(1, 5))
+drawing = st.one_of(
+    deciding(selections),
+    st.builds(KConfig, widths=widths, candidates=st.just("drawn")),
+    st.builds(Chain, length=st.integers(1, 9), candidates=st.just("drawn")),
+    st.builds(SpecInfer, widths=widths),
+)
+drafts_and_trees = st.one_of(
+    st.tuples(drafters, builders),
+    st.tuples(own_draws, drawing),
+    st.tuples(coupled_draft | own_draws, beams | deciding(st.just("top-k"))),
 )
 verifiers = st.one_of(
     st.builds(Greedy),
@@ -70,12 +135,11 @@ limits = st.none() | st.integers(0, 6)
 prompts = st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=12)
 
 
-@settings(max_examples=120)
+@settings(max_examples=150)
 @given(
     name=st.sampled_from(sorted(FULL_ATTENTION)),
     attention=st.sampled_from(["sdpa", "eager"]),
-    drafter=drafters,
-    builder=builders,
+    draft_and_tree=drafts_and_trees,
     verifier=verifiers,
     max_depth=limits,
     max_nodes=limits,
@@ -85,8 +149,9 @@ prompts = st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=12)
     seed=st.integers(0, 3),
 )
 def test_the_output_is_that_of_plain_decoding(
-    name, attention, drafter, builder, verifier, max_depth, max_nodes, texts, max_new_tokens, eos, seed
+    name, attention, draft_and_tree, verifier, max_depth, max_nodes, texts, max_new_tokens, eos, seed
 ):
+    drafter, builder = draft_and_tree
     model = language_model(name, attention)
     plain = Decoder(model, verifier=verifier)
     drafted = Decoder(model, drafter, builder, verifier, Fixed(max_depth=max_depth, max_nodes=max_nodes))
@@ -105,16 +170,16 @@ def test_the_output_is_that_of_plain_decoding(
         assert result.steps <= expected.steps
 
 
-@settings(max_examples=25)
+@settings(max_examples=40)
 @given(
     name=st.sampled_from(sorted(FULL_ATTENTION)),
-    drafter=drafters,
-    builder=builders,
+    draft_and_tree=drafts_and_trees,
     verifier=verifiers,
     turns=st.lists(prompts, min_size=2, max_size=3),
 )
-def test_a_conversation_is_that_of_plain_decoding_from_the_start(name, drafter, builder, verifier, turns):
-    model = small_model(name)
+def test_a_conversation_is_that_of_plain_decoding_from_the_start(name, draft_and_tree, verifier, turns):
+    drafter, builder = draft_and_tree
+    model = language_model(name, "sdpa")
     plain, drafted = Decoder(model, verifier=verifier), Decoder(model, drafter, builder, verifier)
     text = []
     for number, turn in enumerate(turns):
@@ -123,6 +188,28 @@ def test_a_conversation_is_that_of_plain_decoding_from_the_start(name, drafter, 
         result = drafted.generate(text, max_new_tokens=10, continue_conversation=number > 0)
         assert result.token_ids == expected
         text = text + result.token_ids
+
+
+@settings(max_examples=20)
+@given(
+    name=st.sampled_from(sorted(FULL_ATTENTION)),
+    drafter=own_draws,
+    builder=drawing | beams,
+    verifier=st.builds(RejectionSampling, temperature=st.sampled_from([0.0, 0.7, 1.0])),
+    prompt=prompts,
+    seed=st.integers(0, 3),
+)
+def test_rejection_sampling_repeats_itself(name, drafter, builder, verifier, prompt, seed):
+    """Its output depends on the drafts, but not on what was decoded before; at temperature 0 not even on them."""
+    model = language_model(name, "sdpa")
+    decoder = Decoder(model, drafter, builder, verifier)
+    first = decoder.generate(prompt, max_new_tokens=16, seed=seed)
+    decoder.generate([7, 8, 9], max_new_tokens=5)
+    again = decoder.generate(prompt, max_new_tokens=16, seed=seed)
+    assert again.token_ids == first.token_ids
+    assert again.counts.draft_passes == first.counts.draft_passes
+    if verifier.temperature == 0:
+        assert first.token_ids == Decoder(model).generate(prompt, max_new_tokens=16).token_ids
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
