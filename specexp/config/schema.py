@@ -55,6 +55,27 @@ class Tracking:
 
 
 @dataclass(frozen=True)
+class Verify:
+    """How much ``specexp.verify`` tests.
+
+    Args:
+        level: probability that a run refuses compositions that are exact, all its tests together.
+        toy_samples: continuations of every composition on the toy target.
+        toy_tokens: first tokens whose joint is tested there.
+        prompts: how many prompts' first tokens are tested on the configured models.
+        samples: continuations of each of those.
+        first_tokens: how many tokens are tested jointly there.
+    """
+
+    level: Annotated[float, Field(gt=0, lt=1)] = 0.01
+    toy_samples: Count = 4000
+    toy_tokens: Annotated[int, Field(ge=1, le=6)] = 4
+    prompts: Count = 2
+    samples: Count = 400
+    first_tokens: Annotated[int, Field(ge=1, le=4)] = 3
+
+
+@dataclass(frozen=True)
 class Arm:
     """A named arm: overrides of the composition, or one of Hugging Face's own loops.
 
@@ -178,6 +199,7 @@ class Experiment:
     Args:
         published: rows of the paper's table that are not run here: a ``method`` and its figures.
         figure: which figure ``specexp.run`` draws; its default if None.
+        analyses: what ``specexp.run`` looks for in every step.
     """
 
     name: str
@@ -199,8 +221,10 @@ class Experiment:
     trainer: dict[str, Any] = field(default_factory=dict)
     output: str = "runs"
     tracking: Tracking = field(default_factory=Tracking)
+    verify: Verify = field(default_factory=Verify)
     arms: dict[str, Arm | None] = field(default_factory=dict)
     baselines: list[Literal["engine", "hf-eager"]] = field(default_factory=lambda: ["engine", "hf-eager"])
     published: list[dict[str, str | float | None]] = field(default_factory=list)
     figure: str | None = None
+    analyses: list[Annotated[Any, PartOf("specexp.analyses.Analysis")]] = field(default_factory=list)
     sweep: Sweep | None = None
