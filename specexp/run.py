@@ -1,7 +1,7 @@
 """``python -m specexp.run EXPERIMENT.yaml [--key value]``: arms beside plain decoding on the same prompts.
 
-Writes ``<output>/<name>/{config.yaml,environment.json,records.jsonl,table.md,table.csv,figure.png}``; a
-second run of the same name replaces them.
+Writes ``<output>/<name>/{config.yaml,environment.json,records.jsonl,table.md,table.csv,figure.png}`` and the files
+of its analyses; a second run of the same name replaces them.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from lightning import Trainer
     from matplotlib.figure import Figure
 
+    from specexp.analyses import Report
     from specexp.data.prompts import PromptDataModule
     from specexp.evaluation.experiment import Experiment
     from specexp.evaluation.record import PromptRecord
@@ -132,13 +133,14 @@ def decode(
         records_path=path,
         samples=config.get("generation.samples"),
         orders={name: reordered(data.prompts, seed) for name, seed in experiment.shuffle_seeds.items()},
+        analyses=experiment.analyses,
     )
     trainer.test(module, datamodule=data, verbose=False)
     return module.records
 
 
 def report(config: Config, experiment: Experiment, records: Sequence[PromptRecord], folder: Path) -> None:
-    """Print the tables, write them and the figure, and track the run.
+    """Print the tables, write them and the figures, and track the run.
 
     Args:
         config: of the file.
@@ -167,17 +169,42 @@ def report(config: Config, experiment: Experiment, records: Sequence[PromptRecor
     write_whole(folder / "table.md", "\n".join(table.to_markdown() for table in shown))
     write_whole(folder / "table.csv", long_table(records, baselines=baselines).to_csv())
     picture = draw(config, records, baselines[0])
-    png = BytesIO()
-    picture.savefig(png, format="png")
-    write_whole(folder / "figure.png", png.getvalue())
+    write_whole(folder / "figure.png", _png(picture))
+    reports = [analysis.report(records) for analysis in experiment.analyses]
+    for found in reports:
+        for table in found.tables.values():
+            console.print(table.to_rich())
+        _write(found, folder)
     tracker = Tracker(config.get("name"), folder, **config.get("tracking"))
     with tracker.run(config.get("name"), config=config.to_dict()) as tracked:
         tracked.table("arms", shown[0].records())
         tracked.picture("figure", picture)
+        for found in reports:
+            for name, table in found.tables.items():
+                tracked.table(name, table.records())
+            for name, figure in found.figures.items():
+                tracked.picture(name, figure)
         tracked.summary(summary_of(records, baselines[0]))
     console.print(f"Results in {folder}")
     if tracker.sync_hint():
         console.print(f"W&B: {tracker.sync_hint()}")
+
+
+def _write(found: Report, folder: Path) -> None:
+    """The files of an analysis."""
+    for name, table in found.tables.items():
+        write_whole(folder / f"{name}.md", table.to_markdown())
+        write_whole(folder / f"{name}.csv", table.to_csv())
+    for name, figure in found.figures.items():
+        write_whole(folder / f"{name}.png", _png(figure))
+    for name, content in found.files.items():
+        write_whole(folder / name, content)
+
+
+def _png(figure: Figure) -> bytes:
+    png = BytesIO()
+    figure.savefig(png, format="png")
+    return png.getvalue()
 
 
 def summary_of(records: Sequence[PromptRecord], baseline: str) -> dict[str, float]:

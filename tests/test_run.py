@@ -140,6 +140,26 @@ def test_an_arm_starts_from_what_other_prompts_taught(experiment, tmp_path, caps
     assert "arms.learned.preload needs a TokenRecycling drafter with state 'carry'" in capsys.readouterr().err
 
 
+def test_analyses_watch_our_own_arms(experiment, tmp_path, capsys):
+    analyses = ["TreeSizes", {"class_path": "AcceptanceVector", "init_args": {"width": 1}}]
+    path = experiment(arms={"chain": {}, "lookup": {"reference": "hf-prompt-lookup"}}, analyses=analyses)
+    assert main([path, "--data.max_prompts", "2", "--analyses.0.init_args.most_steps", "5"]) == 0
+    folder = tmp_path / "runs" / "tiny"
+    written = {"tree_sizes.md", "tree_sizes.csv", "tree_sizes.png", "acceptance.md", "acceptance.csv"}
+    assert {path.name for path in folder.iterdir()} == FILES | written | {"acceptance.json"}
+    (row,) = csv.DictReader((folder / "tree_sizes.csv").open())
+    records = [record for record in read_records(folder / "records.jsonl") if record.arm == "chain"]
+    assert int(row["steps"]) == sum(record.steps for record in records)  # without the warming up
+    assert float(row["mean nodes"]) * int(row["steps"]) == pytest.approx(
+        sum(r.drafted_nodes for r in records)
+    )
+    assert json.loads((folder / "acceptance.json").read_text())["arm"] == "chain"
+    assert "Size of the trees" in capsys.readouterr().out
+    resolved = yaml.safe_load((folder / "config.yaml").read_text())["analyses"]
+    assert resolved[0] == {"class_path": "TreeSizes", "init_args": {"most_steps": 5}}
+    assert resolved[1]["init_args"] == {"width": 1, "arm": None}
+
+
 def test_a_run_repeats_from_its_own_config(experiment, tmp_path):
     assert main([experiment(), "--generation.seed", "5"]) == 0
     folder = tmp_path / "runs" / "tiny"
@@ -171,6 +191,17 @@ SWEEP = {"space": {"builder.init_args.length": {"type": "int", "low": 1, "high":
     [
         ({}, ["--generation.max_new_tokens", "0"], "generation.max_new_tokens"),
         ({}, ["--builder.init_args.lenth", "2"], "did you mean 'builder.init_args.length'?"),
+        (
+            {"analyses": ["TreeSize"]},
+            [],
+            "analyses.0.class_path: no Analysis is called 'TreeSize'; did you mean",
+        ),
+        ({"analyses": ["TreeSizes", "TreeSizes"]}, [], "analyses.1 writes tree_sizes as an earlier one does"),
+        (
+            {"analyses": ["TreeSizes"]},
+            ["--analyses.0.init_args.most_steps", "0"],
+            "command line: analyses.0.init_args",
+        ),
         ({"figure": "pie"}, [], "figure is 'pie'; allowed are speedup, curves, phases"),
         ({"arms": {"a": {"title": "engine"}}}, [], "is called 'engine' as another arm is"),
         ({"arms": {"a": {"generation": {"max_new_tokens": 5}}}}, [], "arms.a.generation differs"),

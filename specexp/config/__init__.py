@@ -3,6 +3,7 @@
 from specexp.config.composed import (
     ComposedArm,
     arms_of,
+    build_analyses,
     build_builder,
     build_data,
     build_generation,
@@ -24,6 +25,7 @@ __all__ = [
     "Generation",
     "apply_overrides",
     "arms_of",
+    "build_analyses",
     "build_builder",
     "build_data",
     "build_generation",

@@ -20,6 +20,7 @@ from specexp.wording import did_you_mean, first_line
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+    from specexp.analyses import Analysis
     from specexp.builders import TreeBuilder
     from specexp.data import Workload
     from specexp.data.prompts import PromptDataModule
@@ -72,6 +73,22 @@ def build_builder(config: Config) -> TreeBuilder:
     """A new builder alone, whatever drafts for it."""
     builder: TreeBuilder = _build(config, "builder")
     return builder
+
+
+def build_analyses(config: Config) -> list[Analysis]:
+    """New analyses of a run.
+
+    Raises:
+        ConfigError: a constructor refuses its arguments, or two write the same files.
+    """
+    analyses: list[Analysis] = _build(config, "analyses")
+    names: list[str] = [analysis.name for analysis in analyses]
+    for number, name in enumerate(names):
+        if name in names[:number]:
+            raise config.checker.error(
+                ("analyses", str(number)), f" writes {name} as an earlier one does; list an analysis once"
+            )
+    return analyses
 
 
 def build_verifier(config: Config) -> Verifier:

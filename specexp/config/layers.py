@@ -62,15 +62,13 @@ class Layers:
         here: Any = self.values
         for depth, name in enumerate(outer):
             key = (*outer[: depth + 1],)
-            if isinstance(here, list):
-                here = here[_index(here, name, key, source)]
-                continue
-            if isinstance(here.get(name), str) and (*outer, last)[depth + 1] == "init_args":
-                here[name] = {"class_path": here[name]}
-            if here.get(name) is None:
+            place: Any = _index(here, name, key, source) if isinstance(here, list) else name
+            if isinstance(here, dict) and here.get(name) is None:
                 here[name] = {}
                 self.sources[key] = source
-            here = here[name]
+            if isinstance(here[place], str) and (*outer, last)[depth + 1] == "init_args":
+                here[place] = {"class_path": here[place]}
+            here = here[place]
             if not isinstance(here, dict | list):
                 raise ConfigError(f"{source}: {dotted} cannot be set, for {'.'.join(key)} is {here!r}")
         if isinstance(here, list):

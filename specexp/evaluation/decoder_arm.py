@@ -29,6 +29,9 @@ class DecoderArm(Arm):
         generation: how much to generate.
         count_useful: also count useful tokens (outside the clock).
 
+    Attributes:
+        observers: called with every step's outcome when a prompt is decoded, outside the clock.
+
     Example:
         >>> DecoderArm("engine", Decoder(model, verifier=verifier), tokenizer, Generation())  # doctest: +SKIP
     """
@@ -46,6 +49,7 @@ class DecoderArm(Arm):
         self.tokenizer = tokenizer
         self.generation = generation
         self.count_useful = count_useful
+        self.observers: Sequence[OutcomeObserver] = ()
         self.eos = eos_of(tokenizer, decoder.model.model) if generation.stop_at_eos else frozenset()
 
     @property
@@ -56,7 +60,8 @@ class DecoderArm(Arm):
     def decode(self, prompt: Prompt, sample: int = 0, max_new_tokens: int | None = None) -> PromptRecord:
         """Answer all turns, keeping the cache between them."""
         results: list[GenerationResult] = []
-        asked = [tokens for tokens, _ in self.conversation(prompt, sample, max_new_tokens, results)]
+        turns_taken = self.conversation(prompt, sample, max_new_tokens, results, self.observers)
+        asked = [tokens for tokens, _ in turns_taken]
         counts = [result.counts for result in results]
         useful = [count.useful_tokens for count in counts if count.useful_tokens is not None]
         verifier = self.decoder.strategy.verifier

@@ -12,6 +12,7 @@ from specexp.config import (
     Config,
     ConfigError,
     arms_of,
+    build_analyses,
     build_builder,
     build_generation,
     build_pair,
@@ -21,6 +22,7 @@ from specexp.config import (
 from specexp.wording import first_line
 
 if TYPE_CHECKING:
+    from specexp.analyses import Analysis
     from specexp.data import Prompt
     from specexp.evaluation.arm import Arm
     from specexp.evaluation.figures import Curve
@@ -43,20 +45,24 @@ class Experiment:
         arms: plain decoding first, then Hugging Face's, then the file's own.
         baselines: arms that speedups are over.
         shuffle_seeds: of arms that take the prompts in another order; None is the set's own order.
+        analyses: what watches the arms of the engine.
     """
 
     arms: Sequence[Arm]
     baselines: Sequence[str]
     shuffle_seeds: Mapping[str, int | None]
+    analyses: Sequence[Analysis] = ()
 
 
 def check_experiment(config: Config) -> list[ComposedArm]:
     """The file's arms, checked; models and data are not touched.
 
     Raises:
-        ConfigError: there is nothing to run, two arms share a title, or an arm overrides what all must share.
+        ConfigError: there is nothing to run, two arms share a title, an arm overrides what all must share, or an
+            analysis cannot be made.
     """
     composed = arms_of(config)
+    build_analyses(config)
     if not config.get("arms") and config.get("drafter") is None and config.get("sweep") is not None:
         raise ConfigError(
             f"{config.file}: its composition is plain decoding and it has no arms, but a sweep: "
@@ -145,7 +151,7 @@ def _build(config: Config, composed: Sequence[ComposedArm], pair: ModelPair) -> 
         arms.append(DecoderArm(arm.title, decoder, pair.tokenizer, generation))
         if arm.config.get("data.shuffle_seed") != config.get("data.shuffle_seed"):
             seeds[arm.title] = arm.config.get("data.shuffle_seed")
-    return Experiment(arms, baselines or [ENGINE], seeds)
+    return Experiment(arms, baselines or [ENGINE], seeds, build_analyses(config))
 
 
 def reordered(prompts: Sequence[Prompt], shuffle_seed: int | None) -> list[Prompt]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from specexp.wording import type_and_line
 if TYPE_CHECKING:
     import torch
 
+    from specexp.analyses import Analysis
     from specexp.data import Prompt
     from specexp.evaluation.arm import Arm
 
@@ -39,6 +41,7 @@ class EvaluationModule(LightningModule):
         samples: continuations of every prompt.
         orders: for arms that take the prompts in another order: all prompts in that order.
         on_records: called with the records of each step, e.g. to track them.
+        analyses: watch every step of the engine's arms, the warming up not counted.
 
     Raises:
         ValueError: two arms share a name, or ``baseline`` is not an arm of the engine.
@@ -61,6 +64,7 @@ class EvaluationModule(LightningModule):
         samples: int = 1,
         orders: Mapping[str, Sequence[Prompt]] | None = None,
         on_records: Callable[[Sequence[PromptRecord]], None] | None = None,
+        analyses: Sequence[Analysis] = (),
     ) -> None:
         super().__init__()
         names = [arm.name for arm in arms]
@@ -78,6 +82,7 @@ class EvaluationModule(LightningModule):
         self.records_path = None if records_path is None else Path(records_path)
         self.orders = dict(orders or {})
         self.on_records = on_records
+        self.analyses = tuple(analyses)
         self._found: dict[tuple[str, str, int], PromptRecord] = {}
         self._prompts: dict[str, Prompt] = {}
 
@@ -91,6 +96,8 @@ class EvaluationModule(LightningModule):
         self._found.clear()
         for arm in self.arms:
             arm.reset()
+            if isinstance(arm, DecoderArm):
+                arm.observers = ()
 
     def transfer_batch_to_device(self, batch: Prompt, device: torch.device, dataloader_idx: int) -> Prompt:
         """The batch itself: it holds no tensor, and Lightning's own transfer refuses a frozen dataclass."""
@@ -123,6 +130,11 @@ class EvaluationModule(LightningModule):
         for arm in self.arms:
             decode_safely(arm, prompt, 0, WARM_UP_TOKENS)
             arm.reset()
+        watched = [arm for arm in self.arms if isinstance(arm, DecoderArm)]
+        for analysis in self.analyses:
+            analysis.begin({arm.name: arm.decoder.strategy for arm in watched})
+        for arm in watched:
+            arm.observers = [partial(analysis.observe, arm.name) for analysis in self.analyses]
 
     def _compare(self, keys: set[tuple[str, int]]) -> dict[tuple[str, str, int], PromptRecord]:
         """Add the differences from plain decoding that can be told now; the records that changed."""

@@ -14,6 +14,7 @@ under pytest; nothing has to be registered::
 - tree builder: :class:`specexp.testing.builders.TreeBuilderContract`, ``make_builder()``
 - verifier: :class:`specexp.testing.verifiers.VerifierContract`, ``make_verifier()``
 - controller: :class:`specexp.testing.controllers.ControllerContract`, ``make_controller()``
+- analysis: :class:`specexp.testing.analyses.AnalysisContract`, ``make_analysis()``
 - prompt set: :class:`specexp.testing.prompt_sets.PromptSetContract`, the fixture ``prompt_set``
 
 What to know of them:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+import specexp.analyses
 import specexp.builders
 import specexp.controllers
 import specexp.data
@@ -13,14 +14,16 @@ import specexp.verifiers
 from specexp.config.annotations import _hints
 
 FAMILIES = (
-    specexp.builders, specexp.controllers, specexp.data, specexp.drafters, specexp.verifiers
+    specexp.analyses, specexp.builders, specexp.controllers, specexp.data, specexp.drafters, specexp.verifiers
 )  # fmt: skip
 PARTS = sorted(
     {
         part
         for family in FAMILIES
         for part in vars(family).values()
-        if inspect.isclass(part) and "__init__" in vars(part) and not issubclass(part, Exception | tuple)
+        if inspect.isclass(part)
+        and "__init__" in vars(part)
+        and not issubclass(part, Exception | tuple | specexp.analyses.Report)
     },
     key=lambda part: part.__name__,
 )

@@ -1,0 +1,18 @@
+"""Analyses: what is seen in the steps of a run, as tables, pictures and files."""
+
+from specexp.analyses._base import Analysis, Report
+from specexp.analyses.acceptance_vector import AcceptanceVector
+from specexp.analyses.cost_model import CostModel
+from specexp.analyses.heat_map import AcceptanceHeatMap
+from specexp.analyses.tree_reorder import TreeReorder
+from specexp.analyses.tree_sizes import TreeSizes
+
+__all__ = [
+    "AcceptanceHeatMap",
+    "AcceptanceVector",
+    "Analysis",
+    "CostModel",
+    "Report",
+    "TreeReorder",
+    "TreeSizes",
+]

@@ -1,0 +1,82 @@
+"""What an analysis is: it watches every step of a run, and says afterwards what it saw."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from specexp.evaluation.record import PromptRecord
+    from specexp.evaluation.table import Table
+    from specexp.outcome import Outcome
+    from specexp.sequence import Strategy
+
+
+@dataclass(frozen=True)
+class Report:
+    """What an analysis has to say.
+
+    Attributes:
+        tables: by file name without its end: ``NAME.md`` and ``NAME.csv`` are written.
+        figures: by file name without its end: ``NAME.png`` is written.
+        files: content by whole file name, e.g. ``acceptance.json``.
+    """
+
+    tables: Mapping[str, Table] = field(default_factory=dict)
+    figures: Mapping[str, Figure] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+
+
+class Analysis(ABC):
+    """Watches the arms of our engine during ``python -m specexp.run``, outside the clock.
+
+    It looks and changes nothing. Hugging Face's own loops have no steps to watch.
+
+    Attributes:
+        name: what all of its files begin with, e.g. ``tree_sizes``.
+    """
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def begin(self, arms: Mapping[str, Strategy]) -> None:
+        """A run starts, everything is warm: forget what was seen before.
+
+        Args:
+            arms: the parts of every arm that will be watched, plain decoding among them, in the run's order.
+        """
+
+    @abstractmethod
+    def observe(self, arm: str, outcome: Outcome) -> None:
+        """Look at one step.
+
+        Args:
+            arm: whose it is.
+            outcome: of the step; its arrays may be kept only as copies.
+        """
+
+    @abstractmethod
+    def report(self, records: Sequence[PromptRecord]) -> Report:
+        """What was seen.
+
+        Args:
+            records: of the whole run, all arms.
+        """
+
+
+def drafting(arms: Mapping[str, Strategy]) -> dict[str, Strategy]:
+    """The arms that draft: all but plain decoding."""
+    return {name: strategy for name, strategy in arms.items() if strategy.drafter is not None}
+
+
+def visited(outcome: Outcome) -> tuple[int, ...]:
+    """Rows whose children the verifier decided about: the root and the accepted nodes.
+
+    Where the output ended inside the drafted path, nothing is known of what would have followed its last node.
+    """
+    rows = (0, *outcome.accepted)
+    return rows[: len(outcome.new_token_ids)]

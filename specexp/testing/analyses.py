@@ -1,0 +1,152 @@
+"""What every analysis promises, as tests that an implementation inherits, also one outside this project."""
+
+import io
+import json
+from collections.abc import Iterator, Sequence
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from transformers import PreTrainedTokenizerBase
+
+from specexp.analyses import Analysis, Report
+from specexp.builders import DySpecGreedy, KConfig
+from specexp.data import Prompt
+from specexp.decoder import Decoder
+from specexp.drafters import DraftModel
+from specexp.evaluation.arm import Generation
+from specexp.evaluation.decoder_arm import DecoderArm
+from specexp.evaluation.record import PromptRecord
+from specexp.models.language_model import LanguageModel
+from specexp.outcome import Outcome
+from specexp.testing.fakes import FakeDrafter, hashed_model
+from specexp.verifiers import RejectionSampling
+
+VOCABULARY = 13
+PROMPTS = [Prompt(f"p{number}", "made", ("only",), (number + 1, 2, 3), number) for number in range(2)]
+
+
+class AnalysisContract:
+    """Inherit, and say how to make one; pytest finds the rest.
+
+    Example::
+
+        class TestTreeSizes(AnalysisContract):
+            def make_analysis(self):
+                return TreeSizes()
+    """
+
+    def make_analysis(self) -> Analysis:
+        """A new analysis; every call gives an equal one."""
+        raise NotImplementedError(f"{type(self).__name__} has to override make_analysis().")
+
+    @pytest.fixture
+    def analysis(self) -> Analysis:
+        """A new analysis."""
+        return self.make_analysis()
+
+    def test_reports_tables_pictures_and_files_of_its_own_name(self, analysis: Analysis) -> None:
+        """Of drawn trees, of trees without probabilities, and of plain decoding beside them."""
+        report = analysis.report(watch(analysis, make_arms()))
+        assert report.tables
+        assert all(table.rows for table in report.tables.values())
+        assert all(written.startswith(analysis.name) for written in names_of(report))
+        assert all(written.replace("_", "").replace(".", "").isalnum() for written in names_of(report))
+        for figure in report.figures.values():
+            png = io.BytesIO()
+            figure.savefig(png, format="png")
+            assert png.getvalue().startswith(b"\x89PNG")
+        for name, content in report.files.items():
+            assert not name.endswith(".json") or json.loads(content)
+
+    def test_every_cell_can_be_read(self, analysis: Analysis) -> None:
+        """What could not be measured is left out, not ``nan``."""
+        for table in analysis.report(watch(analysis, make_arms())).tables.values():
+            assert "nan" not in table.to_csv()
+            assert table.to_markdown()
+
+    def test_watching_changes_nothing(self, analysis: Analysis) -> None:
+        """The outcome is as it was, and so is the output."""
+        expected = [record.token_ids for record in watch(None, make_arms())]
+        assert [record.token_ids for record in watch(analysis, make_arms(), check_outcomes=True)] == expected
+
+    def test_the_same_run_gives_the_same_report(self) -> None:
+        """Nothing depends on the clock or a global generator, but for the records."""
+        arms = make_arms()
+        first, second = self.make_analysis(), self.make_analysis()
+        records = watch(first, arms)
+        watch(second, make_arms())
+        assert texts(first.report(records)) == texts(second.report(records))
+
+    def test_a_new_run_forgets_the_last(self, analysis: Analysis) -> None:
+        """``begin`` starts from nothing."""
+        records = watch(analysis, make_arms())
+        expected = texts(analysis.report(records))
+        watch(analysis, make_arms())
+        assert texts(analysis.report(records)) == expected
+
+    def test_a_run_without_drafts_has_a_report_too(self, analysis: Analysis) -> None:
+        """Plain decoding has no trees; there is nothing to draw of them."""
+        arms = make_arms()[:1]
+        assert analysis.report(watch(analysis, arms)).tables
+
+    def test_a_run_without_a_step_has_a_report_too(self, analysis: Analysis) -> None:
+        """As where every prompt failed."""
+        analysis.begin({arm.name: arm.decoder.strategy for arm in make_arms()})
+        assert analysis.report([]).tables
+
+
+def make_arms() -> list[DecoderArm]:
+    """Plain decoding, wide drawn trees of a near draft, and a tree without probabilities."""
+    model = LanguageModel(cast(Any, hashed_model(VOCABULARY)))
+    tokenizer = cast(PreTrainedTokenizerBase, SimpleNamespace(eos_token_id=None))
+    draft = hashed_model(VOCABULARY, spread=1.6)
+    guess = FakeDrafter(
+        lambda tokens: [(tokens[-1] + step) % VOCABULARY for step in range(8)], max_candidates=8
+    )
+    decoders = {
+        "engine": Decoder(model, verifier=RejectionSampling()),
+        "drawn": Decoder(model, DraftModel(draft), DySpecGreedy(40), RejectionSampling()),
+        "guessed": Decoder(model, guess, KConfig([8, 2]), RejectionSampling()),
+    }
+    return [
+        DecoderArm(name, decoder, tokenizer, Generation(max_new_tokens=16))
+        for name, decoder in decoders.items()
+    ]
+
+
+def watch(
+    analysis: Analysis | None, arms: Sequence[DecoderArm], check_outcomes: bool = False
+) -> list[PromptRecord]:
+    """Decode two prompts by every arm; the records."""
+    if analysis is not None:
+        analysis.begin({arm.name: arm.decoder.strategy for arm in arms})
+        for arm in arms:
+            look = partial(analysis.observe, arm.name)
+            arm.observers = [partial(_look_only, look) if check_outcomes else look]
+    return [arm.decode(prompt) for prompt in PROMPTS for arm in arms]
+
+
+def _look_only(look: Any, outcome: Outcome) -> None:
+    before = [array.copy() for array in _arrays(outcome)]
+    look(outcome)
+    assert all((one == other).all() for one, other in zip(before, _arrays(outcome), strict=True))
+
+
+def _arrays(outcome: Outcome) -> Iterator[Any]:
+    tree = outcome.tree
+    yield outcome.logits.numpy(force=True)
+    yield from (tree.tokens, tree.shape.parents, tree.shape.ranks)
+    yield from (array for array in (tree.log_probs, tree.kinds) if array is not None)
+    yield from (tree.q or {}).values()
+
+
+def names_of(report: Report) -> list[str]:
+    """Everything it has a file for."""
+    return [*report.tables, *report.figures, *report.files]
+
+
+def texts(report: Report) -> dict[str, str]:
+    """Everything it says, but for the pictures."""
+    return {**{name: table.to_csv() for name, table in report.tables.items()}, **report.files}
