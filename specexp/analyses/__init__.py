@@ -4,6 +4,7 @@ from specexp.analyses._base import Analysis, Report
 from specexp.analyses.acceptance_vector import AcceptanceVector
 from specexp.analyses.cost_model import CostModel
 from specexp.analyses.heat_map import AcceptanceHeatMap
+from specexp.analyses.modelled_latency import ModelledLatency
 from specexp.analyses.tree_reorder import TreeReorder
 from specexp.analyses.tree_sizes import TreeSizes
 
@@ -12,6 +13,7 @@ __all__ = [
     "AcceptanceVector",
     "Analysis",
     "CostModel",
+    "ModelledLatency",
     "Report",
     "TreeReorder",
     "TreeSizes",
