@@ -47,7 +47,7 @@ def verdict_table(found: Verification) -> Table:
     ]
     for finding in found.all:
         if finding.errors:
-            table.notes.append(f"{finding.title}: {len(finding.errors)} failed, e.g. {finding.errors[0]}")
+            table.notes.append(f"{finding.title}: {len(finding.errors)} errors, e.g. {finding.errors[0]}")
     return table
 
 

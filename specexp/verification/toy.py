@@ -57,6 +57,32 @@ class _Committed(SlotCache):
         self.tokens[target] = list(self.tokens[source])
 
 
+class ToyDraft(torch.nn.Module):
+    """A draft model, shaped like a Hugging Face causal LM, whose logits depend on the last token alone.
+
+    Args:
+        table: ``[LIVE + 1, V]`` logits after each token.
+    """
+
+    def __init__(self, table: NDArray[np.float64]) -> None:
+        super().__init__()
+        self.table = torch.from_numpy(table)
+        self.config = PreTrainedConfig(
+            vocab_size=int(table.shape[1]),
+            max_position_embeddings=CONTEXT_LIMIT,
+            num_hidden_layers=1,
+            num_attention_heads=1,
+            hidden_size=2,
+            attn_implementation="sdpa",
+        )
+        self.device = torch.device("cpu")
+        self.dtype = torch.float64
+
+    def forward(self, input_ids: torch.Tensor, logits_to_keep: int = 0, **_: Any) -> SimpleNamespace:
+        """``[b, rows, V]`` logits."""
+        return SimpleNamespace(logits=self.table[input_ids[:, -logits_to_keep:].clamp(max=LIVE)])
+
+
 class ToyTarget(LanguageModel):
     """A target whose logits stand in a table: a function of the last two tokens it can see.
 
@@ -68,15 +94,10 @@ class ToyTarget(LanguageModel):
             that is never said, and for a missing one.
     """
 
-    def __init__(
-        self, table: NDArray[np.float64]
-    ) -> None:  # nothing of the base class: there is no model to wrap
+    def __init__(self, table: NDArray[np.float64]) -> None:
+        # the wrapped model only states vocabulary, dtype and limits: every pass is answered here
+        super().__init__(ToyDraft(table[LIVE]), self_check=False)
         self.table = table
-        self.device = torch.device("cpu")
-        self.dtype = torch.float64
-        self.vocab_size = int(table.shape[2])
-        self.context_limit = CONTEXT_LIMIT
-        self.passes = 0
         self.cache: _Committed = _Committed()
 
     def prefill(
@@ -132,32 +153,6 @@ class ToyTarget(LanguageModel):
             sequences = np.concatenate((sequences[rows], said[:, np.newaxis]), axis=1)
             last = np.stack((last[rows, 1], said), axis=1)
         return sequences, probabilities
-
-
-class ToyDraft(torch.nn.Module):
-    """A draft model, shaped like a Hugging Face causal LM, whose logits depend on the last token alone.
-
-    Args:
-        table: ``[LIVE + 1, V]`` logits after each token.
-    """
-
-    def __init__(self, table: NDArray[np.float64]) -> None:
-        super().__init__()
-        self.table = torch.from_numpy(table)
-        self.config = PreTrainedConfig(
-            vocab_size=int(table.shape[1]),
-            max_position_embeddings=CONTEXT_LIMIT,
-            num_hidden_layers=1,
-            num_attention_heads=1,
-            hidden_size=2,
-            attn_implementation="sdpa",
-        )
-        self.device = torch.device("cpu")
-        self.dtype = torch.float64
-
-    def forward(self, input_ids: torch.Tensor, logits_to_keep: int = 0, **_: Any) -> SimpleNamespace:
-        """``[b, rows, V]`` logits."""
-        return SimpleNamespace(logits=self.table[input_ids[:, -logits_to_keep:].clamp(max=LIVE)])
 
 
 def toy_models(
