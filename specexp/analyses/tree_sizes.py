@@ -9,10 +9,12 @@ import numpy as np
 from pydantic import Field
 
 from specexp.analyses._base import Analysis, Report, drafting
+from specexp.controllers import ThresholdTracker
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from specexp.controllers import Controller
     from specexp.evaluation.record import PromptRecord
     from specexp.outcome import Outcome
     from specexp.sequence import Strategy
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
 class TreeSizes(Analysis):
     """Nodes and accepted nodes of every step of every arm that drafts.
+
+    An arm's budget is what its controller keeps the mean at, or else the most nodes its builder allows, its cap.
 
     Args:
         most_steps: steps of each arm in the picture, the first ones; the table is of all.
@@ -30,13 +34,14 @@ class TreeSizes(Analysis):
     def __init__(self, most_steps: Annotated[int, Field(ge=1)] = 300) -> None:
         self.most_steps = most_steps
         self._budgets: dict[str, int] = {}
+        self._caps: dict[str, int] = {}
         self._steps: dict[str, list[tuple[int, int]]] = {}
 
     def begin(self, arms: "Mapping[str, Strategy]") -> None:
         """Forget the steps."""
-        self._budgets = {
-            arm: strategy.builder.max_nodes for arm, strategy in drafting(arms).items() if strategy.builder
-        }
+        drafts = drafting(arms)
+        self._caps = {arm: strategy.builder.max_nodes for arm, strategy in drafts.items() if strategy.builder}
+        self._budgets = {arm: _budget(drafts[arm].controller) or cap for arm, cap in self._caps.items()}
         self._steps = {arm: [] for arm in self._budgets}
 
     def observe(self, arm: str, outcome: "Outcome") -> None:
@@ -58,7 +63,7 @@ class TreeSizes(Analysis):
                 Column("median", 0),
                 Column("largest"),
                 Column("budget used", 1, "%"),
-                Column("steps at the budget", 1, "%"),
+                Column("steps at the cap", 1, "%"),
                 Column("accepted", 2),
                 Column("accepted nodes", 1, "%"),
             ],
@@ -68,7 +73,7 @@ class TreeSizes(Analysis):
         for arm, steps in seen.items():
             nodes, accepted = steps.T
             budget = self._budgets[arm]
-            largest = (nodes >= budget).mean()
+            capped = (nodes >= self._caps[arm]).mean()
             share = accepted.sum() / nodes.sum() if nodes.any() else None
             table.rows.append(
                 [
@@ -79,7 +84,7 @@ class TreeSizes(Analysis):
                     float(np.median(nodes)),
                     int(nodes.max()),
                     float(nodes.mean() / budget),
-                    float(largest),
+                    float(capped),
                     float(accepted.mean()),
                     None if share is None else float(share),
                 ]
@@ -101,7 +106,8 @@ class TreeSizes(Analysis):
             scale = panel.twinx()
             panel.fill_between(range(len(nodes)), nodes, step="mid", color=GREY, alpha=0.55, lw=0)
             panel.axhline(self._budgets[arm], color=BLUE, lw=0.9, ls="--")
-            panel.set_ylim(0, 1.15 * max(self._budgets[arm], 1))
+            highest = max(self._budgets[arm], int(steps[:, 0].max()), 1)
+            panel.set_ylim(0, 1.15 * highest)
             scale.plot(accepted, ".", ms=3, color=ORANGE)
             scale.set_ylim(0, 1.15 * max(int(steps[:, 1].max()), 1))
             scale.set_ylabel("accepted", fontsize=8, color=ORANGE)
@@ -111,7 +117,7 @@ class TreeSizes(Analysis):
                 f"{arm} (mean {steps[:, 0].mean():.1f} of {self._budgets[arm]})", fontsize=9, loc="left"
             )
             panel.set_xlim(-0.5, len(nodes) - 0.5)
-            bins = np.linspace(0, 1.0001 * max(self._budgets[arm], 1), min(self._budgets[arm], 32) + 2)
+            bins = np.linspace(0, 1.0001 * highest, min(highest, 32) + 2)
             side.hist(
                 steps[:, 0],
                 bins=bins,
@@ -130,3 +136,10 @@ class TreeSizes(Analysis):
         )
         panels[-1][1].set_xlabel("% of all steps", fontsize=8)
         return figure
+
+
+def _budget(controller: "Controller") -> int | None:
+    """Mean nodes a controller aims at; None where it aims at none."""
+    return (
+        controller.budget if isinstance(controller, ThresholdTracker) and controller.aim == "budget" else None
+    )

@@ -1,9 +1,12 @@
 """Sizes of trees, counted by hand."""
 
+import dataclasses
+
 import pytest
 from analyses.made_outcomes import outcome_of, strategy
 
 from specexp.analyses import TreeSizes
+from specexp.controllers import ThresholdTracker
 from specexp.testing.analyses import AnalysisContract
 from specexp.verifiers import Greedy
 
@@ -24,9 +27,24 @@ def test_sizes_budget_and_acceptance():
     assert row["median"] == pytest.approx(2.5)
     assert row["largest"] == row["budget"] == 4
     assert row["budget used"] == pytest.approx(9 / 16)
-    assert row["steps at the budget"] == pytest.approx(0.5)
+    assert row["steps at the cap"] == pytest.approx(0.5)
     assert row["accepted"] == pytest.approx(0.5)
     assert row["accepted nodes"] == pytest.approx(2 / 9)
+
+
+@pytest.mark.parametrize(("aim", "budget"), [("budget", 2), ("goodput", 4)])
+def test_the_budget_is_the_mean_a_controller_keeps_and_the_cap_the_builders(aim, budget):
+    analysis = TreeSizes()
+    tracked = dataclasses.replace(
+        strategy(Greedy(), max_nodes=4), controller=ThresholdTracker(aim=aim, budget=2)
+    )
+    analysis.begin({"a": tracked})
+    for parents in ([-1, 0, 0, 1, 1], [-1, 0]):
+        analysis.observe("a", outcome_of(parents, []))
+    (row,) = analysis.report([]).tables["tree_sizes"].records()
+    assert row["budget"] == budget
+    assert row["budget used"] == pytest.approx(2.5 / budget)
+    assert row["steps at the cap"] == pytest.approx(0.5)
 
 
 def test_the_picture_ends_at_the_steps_asked_for():
