@@ -18,6 +18,7 @@ from specexp.builders._base import Selection
 from specexp.builders.static_tree import StaticTree
 
 _SUM_TOLERANCE = 1e-3
+_NEGLIGIBLE = 1e-12  # added to the root's 1, less would soon be rounded away
 
 
 class Sequoia(StaticTree):
@@ -154,7 +155,7 @@ def _accepted(
             f"{_SUM_TOLERANCE:g})"
         )
     accepted = tuple(float(value) for value in vector[:-1][:width])
-    if not any(accepted):
+    if max(accepted) < _NEGLIGIBLE:
         raise ValueError(
             f"{where} gives each of the first {len(accepted)} children probability 0: no tree is worth its nodes"
         )

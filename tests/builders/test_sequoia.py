@@ -121,7 +121,7 @@ def test_monotone_vectors_agree_with_the_largest_path_products(weights, budget):
 def test_more_nodes_depth_and_width_are_never_worth_less(acceptance, budget):
     width = len(acceptance) - 1
     smaller = {"max_depth": 3, "max_width": max(1, width // 2)}
-    if not any(acceptance[: smaller["max_width"]]):
+    if max(acceptance[: smaller["max_width"]]) < 1e-12:  # refused
         return
     steps = [
         Sequoia(budget, acceptance, **smaller),
@@ -280,6 +280,7 @@ def test_a_vector_is_rounded_within_a_thousandth():
         ({"acceptance": [1.2, -0.2]}, r"acceptance\[0\] is 1\.2; a probability from 0 to 1"),
         ({"acceptance": [0.5, float("nan"), 0.5]}, r"acceptance\[1\] is nan"),
         ({"acceptance": [0.0, 0.0, 1.0]}, "each of the first 2 children probability 0"),
+        ({"acceptance": [1e-60, 0.0, 1.0]}, "each of the first 2 children probability 0"),
         ({"acceptance": [0.0, 0.5, 0.5], "max_width": 1}, "each of the first 1 children"),
         ({"acceptance": [0.0, 0.5, 0.5], "budget": 1}, "each of the first 1 children"),
         ({"acceptance": VECTOR, "draft_ms": 1.0}, "one of target_ms and draft_ms"),
