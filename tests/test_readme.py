@@ -19,6 +19,10 @@ SHORT = {
         *("--sweep.record_hits.data.max_prompts", "2", "--generation.max_new_tokens", "24"),
     ],
     "specexp.run": ["--data.max_prompts", "2", "--generation.max_new_tokens", "16"],
+    "specexp.verify": [
+        *("--verify.toy_samples", "100", "--verify.samples", "20", "--verify.first_tokens", "2"),
+        *("--data.max_prompts", "2", "--generation.max_new_tokens", "16"),
+    ],
     "specexp.export": [],
     "specexp.dashboard": [],
 }
