@@ -169,7 +169,15 @@ def _draw(costs: Sequence[Cost]) -> Figure:
                 start += width
             text = f" {start:.2f} ms, {start / cost.tokens_per_step:.2f} a token"
             if start > limit:
-                axes.text(limit, y, f"{text.strip()} >", fontsize=7, color="white", va="center", ha="right")
+                axes.text(
+                    limit,
+                    y,
+                    f"{text.strip()}, beyond the axis",
+                    fontsize=7,
+                    color=INK,
+                    va="center",
+                    ha="right",
+                )
             else:
                 axes.text(start, y, text, fontsize=7, color=INK, va="center")
             ticks.append(y)

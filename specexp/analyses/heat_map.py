@@ -164,11 +164,15 @@ def _heat(
     edges: NDArray[np.float64],
     levels: NDArray[np.float64],
 ) -> "QuadMesh":
-    """A map whose columns add up to one; empty columns stay white."""
+    """A map whose columns add up to one; empty cells stay white, rare ones visible."""
+    from matplotlib.colors import PowerNorm
+
     counts, _, _ = np.histogram2d(x, np.clip(y, levels[0], levels[-1]), bins=(edges, levels))
     totals = counts.sum(axis=1, keepdims=True)
-    shares = np.ma.masked_array(counts / np.maximum(totals, 1), np.broadcast_to(totals == 0, counts.shape))
-    return axes.pcolormesh(edges, levels, shares.T, cmap="YlGnBu", vmin=0, vmax=1, rasterized=True)
+    shares = np.ma.masked_equal(counts / np.maximum(totals, 1), 0)
+    return axes.pcolormesh(
+        edges, levels, shares.T, cmap="YlGnBu", norm=PowerNorm(0.5, vmin=0, vmax=1), rasterized=True
+    )
 
 
 def _line(axes: "Axes", edges: NDArray[np.float64], means: NDArray[np.float64], label: str) -> None:

@@ -41,6 +41,8 @@ class TreeReorder(Analysis):
         longest_prefix: committed tokens before the tree, at most.
         prefix_step: from one prefix to the next.
         most_trees: trees of each arm, the first ones larger than a block.
+        mask_nodes: the mask drawn is of a tree of this size or as near below it as there is, else of the smallest;
+            among those, of the one with the median number of blocks.
         random_trees: random trees of each size.
         seed: of the random trees.
     """
@@ -51,8 +53,9 @@ class TreeReorder(Analysis):
         self,
         block: Annotated[int, Field(ge=1)] = _BLOCK_OF_PAPER,
         longest_prefix: Annotated[int, Field(ge=0)] = 1024,
-        prefix_step: Annotated[int, Field(ge=1)] = 128,
+        prefix_step: Annotated[int, Field(ge=1)] = 256,
         most_trees: Annotated[int, Field(ge=1)] = 64,
+        mask_nodes: Annotated[int, Field(ge=1)] = 256,
         random_trees: Annotated[int, Field(ge=1)] = 20,
         seed: Annotated[int, Field(ge=0)] = 0,
     ) -> None:
@@ -60,6 +63,7 @@ class TreeReorder(Analysis):
         self.longest_prefix = longest_prefix
         self.prefix_step = prefix_step
         self.most_trees = most_trees
+        self.mask_nodes = mask_nodes
         self.random_trees = random_trees
         self.seed = seed
         self._budgets: dict[str, int] = {}
@@ -92,11 +96,8 @@ class TreeReorder(Analysis):
         prefixes = range(0, self.longest_prefix + 1, self.prefix_step)
         curves = {arm: self._curves(trees, prefixes) for arm, trees in seen.items()}
         tables[f"{self.name}_real"] = self._real_table(seen, curves, prefixes)
-        largest = max(
-            (tree for trees in seen.values() for tree in trees), key=lambda tree: tree[AS_BUILT].num_nodes
-        )
         figures = {
-            f"{self.name}_masks": self._draw_masks(largest),
+            f"{self.name}_masks": self._draw_masks(self._typical(seen)),
             f"{self.name}_prefix": self._draw_curves(curves, prefixes),
         }
         return Report(tables, figures)
@@ -112,6 +113,14 @@ class TreeReorder(Analysis):
             )
             for order in trees[0]
         }
+
+    def _typical(self, seen: Mapping[str, Sequence[Mapping[str, TreeShape]]]) -> Mapping[str, TreeShape]:
+        """The tree whose mask is drawn."""
+        trees = [tree for of_arm in seen.values() for tree in of_arm]
+        sizes = [tree[AS_BUILT].num_nodes for tree in trees]
+        wanted = max((size for size in sizes if size <= self.mask_nodes), default=min(sizes))
+        alike = [tree for tree, size in zip(trees, sizes, strict=True) if size == wanted]
+        return sorted(alike, key=lambda tree: block_count(tree[AS_BUILT], self.block))[len(alike) // 2]
 
     def _random_table(self) -> "Table":
         from specexp.evaluation.table import Cell, Column, Table
@@ -183,7 +192,7 @@ class TreeReorder(Analysis):
 
         from specexp.evaluation.figures import BLUE, INK
 
-        figure = Figure(figsize=(3.3 * len(tree), 4.1), dpi=150, layout="constrained")
+        figure = Figure(figsize=(3.3 * len(tree), 3.8), dpi=150, layout="constrained")
         FigureCanvasAgg(figure)
         size = tree[AS_BUILT].parents.size
         title = (
@@ -228,9 +237,10 @@ class TreeReorder(Analysis):
         }
         figure = Figure(figsize=(max(3.6 * len(curves), 5.2), 4.2), dpi=130, layout="constrained")
         FigureCanvasAgg(figure)
-        figure.suptitle(
-            f"Blocks of {self.block} of the mask over the tokens before the tree", fontsize=11, color=INK
-        )
+        title = f"Blocks of {self.block} that must be computed, over the tokens before the tree"
+        if any(self._budgets[arm] in FIGURE_9 for arm in curves):
+            title += " (dotted: the paper's, prefix not stated)"
+        figure.suptitle(title, fontsize=11, color=INK)
         panels = figure.subplots(1, len(curves), squeeze=False)[0]
         for axes, (arm, orders) in zip(panels, curves.items(), strict=True):
             for order, counts in orders.items():
@@ -239,14 +249,13 @@ class TreeReorder(Analysis):
             published = FIGURE_9.get(self._budgets[arm]) if self.block == _BLOCK_OF_PAPER else None
             for count, colour in zip(published or (), (GREY, BLUE), strict=False):
                 axes.axhline(count, color=colour, lw=0.9, ls=":")
-                axes.text(
-                    self.longest_prefix,
-                    count,
-                    f"paper, prefix not stated: {count} ",
-                    fontsize=7,
-                    ha="right",
-                    va="bottom",
-                )
+                where = {
+                    "ha": "right",
+                    "va": "center",
+                    "zorder": 5,
+                    "bbox": {"fc": "white", "ec": "none", "pad": 1},
+                }
+                axes.text(self.longest_prefix, count, f"paper {count}", fontsize=8, color=INK, **where)
             axes.set_title(arm, fontsize=9, color=INK)
             axes.set_xlabel("prefix (tokens)", fontsize=9)
             axes.set_ylim(bottom=0)

@@ -27,12 +27,14 @@ class TreeSizes(Analysis):
 
     Args:
         most_steps: steps of each arm in the picture, the first ones; the table is of all.
+        arms: arms in the picture; all if None.
     """
 
     name: ClassVar[str] = "tree_sizes"
 
-    def __init__(self, most_steps: Annotated[int, Field(ge=1)] = 300) -> None:
+    def __init__(self, most_steps: Annotated[int, Field(ge=1)] = 300, arms: list[str] | None = None) -> None:
         self.most_steps = most_steps
+        self.arms = arms
         self._budgets: dict[str, int] = {}
         self._caps: dict[str, int] = {}
         self._steps: dict[str, list[tuple[int, int]]] = {}
@@ -89,7 +91,8 @@ class TreeSizes(Analysis):
                     None if share is None else float(share),
                 ]
             )
-        return Report({self.name: table}, {self.name: self._draw(seen)} if seen else {})
+        shown = {arm: steps for arm, steps in seen.items() if self.arms is None or arm in self.arms}
+        return Report({self.name: table}, {self.name: self._draw(shown)} if shown else {})
 
     def _draw(self, seen: "Mapping[str, np.typing.NDArray[np.int64]]") -> "Figure":
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -104,7 +107,8 @@ class TreeSizes(Analysis):
         for (panel, side), (arm, steps) in zip(panels, seen.items(), strict=True):
             nodes, accepted = steps[: self.most_steps].T
             scale = panel.twinx()
-            panel.fill_between(range(len(nodes)), nodes, step="mid", color=GREY, alpha=0.55, lw=0)
+            panel.stairs(nodes, np.arange(len(nodes) + 1) - 0.5, fill=True, color=GREY, alpha=0.55)
+            panel.xaxis.get_major_locator().set_params(integer=True)
             panel.axhline(self._budgets[arm], color=BLUE, lw=0.9, ls="--")
             highest = max(self._budgets[arm], int(steps[:, 0].max()), 1)
             panel.set_ylim(0, 1.15 * highest)

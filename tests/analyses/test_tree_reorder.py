@@ -79,6 +79,16 @@ def test_the_masks_are_those_of_one_tree():
     assert [(image > 0).sum() for image in shown] == [40, 36, 36]
 
 
+def test_the_mask_drawn_is_of_the_median_tree_of_its_size():
+    star, chain, small = [-1] + [0] * 7, [-1, *range(7)], [-1, 0, 1]
+    trees = [outcome_of(parents, [1]) for parents in (star, chain, TWO_CHAINS, small)]
+    titles = [
+        report_of(*trees, mask_nodes=nodes).figures["tree_reorder_masks"].axes[0].get_title()
+        for nodes in (9, 6, 1)
+    ]
+    assert titles == ["as built: 10 blocks", "as built: 3 blocks", "as built: 3 blocks"]
+
+
 def test_the_papers_figures_stand_beside_trees_of_their_size():
     steps = [outcome_of([-1, *range(40)], [1])]
     table = report_of(*steps, block=32).tables["tree_reorder_real"].to_markdown()

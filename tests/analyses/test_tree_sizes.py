@@ -47,6 +47,16 @@ def test_the_budget_is_the_mean_a_controller_keeps_and_the_cap_the_builders(aim,
     assert row["steps at the cap"] == pytest.approx(0.5)
 
 
+def test_the_picture_may_be_of_some_arms():
+    analysis = TreeSizes(arms=["b"])
+    analysis.begin({"a": strategy(Greedy()), "b": strategy(Greedy())})
+    for arm in "ab":
+        analysis.observe(arm, outcome_of([-1, 0, 0], [1]))
+    report = analysis.report([])
+    assert len(report.tables["tree_sizes"].rows) == 2
+    assert report.figures["tree_sizes"].axes[0].get_title(loc="left") == "b (mean 2.0 of 8)"
+
+
 def test_the_picture_ends_at_the_steps_asked_for():
     analysis = TreeSizes(most_steps=3)
     analysis.begin({"a": strategy(Greedy(), max_nodes=4)})
