@@ -150,7 +150,8 @@ def test_a_draft_distribution_that_is_cut_changes_nothing(builder):
         lambda draft: Parts(
             DraftModel(draft, temperature=0.6, top_k=3, top_p=0.8), BUILDERS[builder](), RejectionSampling()
         ),
-        samples=500,
+        samples=300,
+        tokens=3,
     )
     assert test.passed
 
@@ -188,12 +189,14 @@ def test_a_deterministic_output_is_that_of_plain_decoding(drafter, builder):
 
 
 @pytest.mark.parametrize(
-    "controller", [Fixed(max_depth=1), Fixed(max_nodes=3), ThresholdTracker(budget=6)], ids=repr
+    "controller",
+    [Fixed(max_depth=1), Fixed(max_nodes=3), ThresholdTracker(budget=6)],
+    ids=["depth", "nodes", "threshold"],
 )
 def test_a_controller_changes_nothing(controller):
     test = joint_test(
         lambda draft: Parts(DraftModel(draft), DySpecThreshold(0.1, 8), RejectionSampling(), controller),
-        samples=600,
+        samples=300,
         tokens=3,
     )
     assert test.passed
@@ -202,7 +205,7 @@ def test_a_controller_changes_nothing(controller):
 def test_the_lossy_verifier_is_found_out():
     for law in LAWS:
         make = parts("model", "static", TypicalAcceptance(**law))
-        assert not joint_test(make, **law, samples=150, tokens=3, level=1e-6).passed
+        assert not joint_test(make, **law, samples=150, tokens=3, level=1e-3).passed
 
 
 def test_a_verifier_at_another_temperature_is_found_out():
