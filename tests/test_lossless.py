@@ -135,7 +135,7 @@ limits = st.none() | st.integers(0, 6)
 prompts = st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=12)
 
 
-@settings(max_examples=150)
+@settings(max_examples=120)
 @given(
     name=st.sampled_from(sorted(FULL_ATTENTION)),
     attention=st.sampled_from(["sdpa", "eager"]),
@@ -170,7 +170,7 @@ def test_the_output_is_that_of_plain_decoding(
         assert result.steps <= expected.steps
 
 
-@settings(max_examples=40)
+@settings(max_examples=30)
 @given(
     name=st.sampled_from(sorted(FULL_ATTENTION)),
     draft_and_tree=drafts_and_trees,
@@ -190,7 +190,7 @@ def test_a_conversation_is_that_of_plain_decoding_from_the_start(name, draft_and
         text = text + result.token_ids
 
 
-@settings(max_examples=20)
+@settings(max_examples=15)
 @given(
     name=st.sampled_from(sorted(FULL_ATTENTION)),
     drafter=own_draws,

@@ -25,6 +25,7 @@ What to know of them:
 - Each class ends with the promise that all others serve: the output is that of plain decoding, token for
   token. It is shown on :mod:`specexp.testing.fakes`, a causal LM whose logits are a function of the tokens a
   row may attend to, so no weights are needed and the tests take seconds.
+- A drafter that draws is asked for draws, a builder that draws is given them, and every verifier is shown drawn trees.
 - A promise that does not concern a part skips itself and says why: a verifier that is no
   :class:`~specexp.verifiers.DeterministicVerifier` may depend on what was drafted.
 - What a part does beyond its family (which candidates, which tree) is for its own tests; ``fakes`` and

@@ -176,11 +176,11 @@ def test_the_tree_does_not_depend_on_how_many_nodes_are_drafted_together():
     passes = dict.fromkeys((1, 2, 4, 16, 64), 0)
     depths = 0
     for step in range(1000):
-        drafter = random_draft(9, (0.1, 0.4, 1.0)[step % 3], step)
+        drafter = random_draft(7, (0.1, 0.4, 1.0)[step % 3], step)
         context, selection = Context([step % 7, 3], sequence=step), SELECTIONS[step % 5 == 0]
         trees = []
         for prefetch in passes:
-            tree, taken = build(DySpecGreedy(12, prefetch, candidates=selection), drafter, context)
+            tree, taken = build(DySpecGreedy(10, prefetch, candidates=selection), drafter, context)
             trees.append(tree)
             passes[prefetch] += taken
             if prefetch == 1 and selection == "drawn":

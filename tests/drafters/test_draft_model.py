@@ -362,6 +362,21 @@ def test_beyond_the_drafts_context_decoding_goes_on_without_drafts(builder, limi
     assert not any(nodes for length, nodes in drafted if length > limit + 1 + builder.max_nodes)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_draft_may_be_less_precise_than_the_target(builder, dtype):
+    """Its q is float32 all the same, and sums to one."""
+    target, trees = small_model("Llama"), []
+    expected = Decoder(target).generate([1, 2, 3], max_new_tokens=30).token_ids
+    decoder = Decoder(target, DraftModel(copy.deepcopy(target).to(dtype)), builder)
+    result = decoder.generate([1, 2, 3], max_new_tokens=30, observers=[lambda step: trees.append(step.tree)])
+    assert result.token_ids == expected
+    assert result.accepted_drafts > 0
+    for tree in trees:
+        for q in (tree.q or {}).values():
+            assert q.dtype == np.float32
+            assert q.sum() == pytest.approx(1, abs=1e-5)
+
+
 def test_coupled_drafts_agree_more_often_and_change_nothing():
     target, draft = pair(noise=2.0, vocabulary=40)
     accepted = {}

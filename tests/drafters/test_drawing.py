@@ -50,7 +50,7 @@ def test_ordered_draws_without_replacement_are_those_of_one_by_one_sampling():
         for a, b, c in permutations(range(5), 3)
     }
     assert sum(expected.values()) == pytest.approx(1)
-    assert fits(many(Q, 3, 15_000), expected)
+    assert fits(many(Q, 3, 10_000), expected)
 
 
 def test_all_of_a_distribution_in_order():
@@ -59,12 +59,12 @@ def test_all_of_a_distribution_in_order():
     for order in permutations(range(5)):
         left = 1 - np.concatenate(([0], np.cumsum(Q[list(order)])[:-1]))
         expected[order] = np.prod(Q[list(order)] / left)
-    assert fits(many(Q, 5, 12_000), expected)
+    assert fits(many(Q, 5, 10_000), expected)
 
 
 def test_ordered_draws_with_replacement_are_independent():
     expected = {triple: np.prod(Q[list(triple)]) for triple in product(range(5), repeat=3)}
-    assert fits(many(Q, 3, 30_000, replacement=True), expected)
+    assert fits(many(Q, 3, 20_000, replacement=True), expected)
 
 
 def test_a_vocabulary_of_many_blocks_is_drawn_from_as_a_small_one():
@@ -73,7 +73,7 @@ def test_a_vocabulary_of_many_blocks_is_drawn_from_as_a_small_one():
     q = np.zeros(999)
     q[places] = Q
     expected = {(places[a], places[b]): Q[a] * Q[b] / (1 - Q[a]) for a, b in permutations(range(5), 2)}
-    assert fits(many(q, 2, 20_000), expected)
+    assert fits(many(q, 2, 8_000), expected)
 
 
 def test_ten_tokens_of_a_long_uniform_vocabulary():
