@@ -8,7 +8,7 @@ from specexp.builders import Chain, DySpecThreshold, TreeBuilder
 from specexp.context import Context
 from specexp.controllers import Controller, DraftState, Plan
 from specexp.decoder import Decoder
-from specexp.drafters import DraftModel, Drafter
+from specexp.drafters import Drafter, DraftModel
 from specexp.outcome import Outcome
 from specexp.testing.fakes import FakeDrafter, counting_model, hashed_model
 from specexp.tree import TokenTree, TreeShape
