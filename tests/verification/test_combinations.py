@@ -19,6 +19,7 @@ from specexp.builders import (
     DySpecThreshold,
     KConfig,
     ParametricTree,
+    Sequoia,
     SpecInfer,
     StaticTree,
     TreeBuilder,
@@ -61,6 +62,8 @@ BUILDERS = {
     "k_config": lambda: KConfig([2, 2]),
     "k_config_drawn": lambda: KConfig([2, 2], "drawn"),
     "parametric": lambda: ParametricTree(nodes=6, depth=3, width=4),
+    "sequoia": lambda: Sequoia(6, [0.5, 0.2, 0.1, 0.2], candidates="top-k"),
+    "sequoia_drawn": lambda: Sequoia(6, [0.5, 0.2, 0.1, 0.2]),
     "spec_infer": lambda: SpecInfer([3, 2]),
     "dyspec_greedy": lambda: DySpecGreedy(7, 4, candidates="top-k"),
     "dyspec_greedy_drawn": lambda: DySpecGreedy(7, 4),
@@ -69,8 +72,8 @@ BUILDERS = {
     "beam": lambda: BeamRerank(6, 3, 3),
 }
 SAMPLING = {"rejection": RejectionSampling, "sample_match": SampleMatch}
-SPECIAL_CASES = {"FittedTree", "TokenRecyclingTree", "Sequoia"}
-"""Static trees with paths of their own; what fills and verifies them is StaticTree's."""
+SPECIAL_CASES = {"FittedTree", "TokenRecyclingTree"}
+"""Static trees of top-k candidates with paths of their own, and nothing else of their own."""
 
 
 def valid(drafter: str, builder: str, verifier: Verifier) -> bool:
@@ -115,8 +118,8 @@ def names(package, base) -> set[str]:
 
 
 def test_enough_combinations_are_valid():
-    assert len(combinations(RejectionSampling())) == 3 * 4 + 13
-    assert len(combinations(KeyedSampling())) == 4 * 4 + 13 + 7
+    assert len(combinations(RejectionSampling())) == 3 * 5 + 15
+    assert len(combinations(KeyedSampling())) == 4 * 5 + 15 + 8
 
 
 @pytest.mark.parametrize(("drafter", "builder"), combinations(RejectionSampling()), ids=lambda name: name)
