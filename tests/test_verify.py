@@ -196,7 +196,23 @@ def test_a_part_that_fails_is_exit_code_1(experiment, report, capsys):
     )
     assert main([sampled]) == 1
     errors = report()["findings"][0]["errors"]
-    assert errors == ["toy target: RuntimeError: no idea", "0: RuntimeError: no idea"]
+    assert errors == ["toy target: RuntimeError: no idea", "first tokens: RuntimeError: no idea"]
+
+
+def test_a_model_that_gives_no_numbers_is_exit_code_1(experiment, report, monkeypatch):
+    spoiled = tiny_llama(0)
+    torch.nn.init.constant_(spoiled.lm_head.weight, float("nan"))
+    pair = ModelPair(spoiled, None, LetterTokenizer(), "spoiled")
+    monkeypatch.setattr(specexp.config, "build_pair", lambda config: pair)
+    monkeypatch.setattr("specexp.models.language_model.LanguageModel._self_check", lambda model: None)
+    arms = {"greedy": {"verifier": "Greedy"}, "drawn": {"verifier": "SampleMatch"}}
+    assert main([experiment(arms=arms, drafter={"class_path": "PromptLookup"})]) == 1
+    first, second = (finding["errors"] for finding in report()["findings"])
+    assert len(first) == 4
+    assert "the target model gave NaN logits" in first[0]
+    assert second == [
+        "first tokens: ValueError: the target's logits after prompt '0' are no numbers to sample from"
+    ]
 
 
 def test_parts_tied_to_a_vocabulary_get_a_toy_as_wide(experiment, report):

@@ -72,10 +72,7 @@ def verify(
             finding = _check_outputs(finding, arm, plain, prompts, config.get("generation.samples"))
         if claim.sampled:
             finding = _check_toy(finding, claim, pair, settings, level)
-        if claim.sampled:
-            plain.say_first()
-        if not claim.deterministic:
-            finding = _check_first_tokens(finding, decoder, plain, level)
+            finding = _check_first_tokens(finding, claim, decoder, plain, level)
         findings.append(finding)
     return Verification(
         name=config.get("name"),
@@ -164,16 +161,20 @@ def _check_outputs(
     )
 
 
-def _check_first_tokens(finding: Finding, decoder: Decoder, plain: _Plain, level: float) -> Finding:
-    """Test the law of the first tokens on the configured models."""
+def _check_first_tokens(
+    finding: Finding, claim: Claim, decoder: Decoder, plain: _Plain, level: float
+) -> Finding:
+    """Test the law of the first tokens on the configured models; of a deterministic verifier plain decoding's alone,
+    whose outputs the others must equal.
+    """
     tests = []
-    for starts, prompt, said in plain.starts:
-        try:
+    try:
+        plain.say_first()
+        for starts, prompt, said in plain.starts if not claim.deterministic else ():
             own = say(decoder, starts, prompt, len(said), plain.seed)
-        except Exception as error:  # whatever a part raises is that part's finding
-            failure = f"{starts.prompt_id}: {type_and_line(error)}"
-            return dataclasses.replace(finding, errors=(*finding.errors, failure))
-        tests.append(compare_starts(starts, own, said, level))
+            tests.append(compare_starts(starts, own, said, level))
+    except Exception as error:  # whatever a part raises is that part's finding
+        return dataclasses.replace(finding, errors=(*finding.errors, f"first tokens: {type_and_line(error)}"))
     return dataclasses.replace(finding, first_tokens=tuple(tests))
 
 

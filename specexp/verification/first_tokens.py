@@ -72,6 +72,9 @@ def likely_starts(
         prompt: ``[p]`` token ids.
         processors: temperature, top-k and top-p of the target.
         tokens: length of a beginning.
+
+    Raises:
+        ValueError: the target's logits are not finite.
     """
     model.cache.truncate(0, 0)
     model.prefill(0, prompt[:-1])
@@ -85,6 +88,8 @@ def likely_starts(
             best = np.argsort(-after, kind="stable")[:WIDTH]
             grown += [((*start, int(token)), probability * float(after[token])) for token in best]
         beam = sorted((one for one in grown if one[1] > 0), key=lambda one: -one[1])[:WIDTH]
+        if not beam:
+            raise ValueError(f"the target's logits after prompt {prompt_id!r} are no numbers to sample from")
     model.cache.truncate(0, 0)
     return Starts(prompt_id, tuple(start for start, _ in beam), np.array([share for _, share in beam]))
 
