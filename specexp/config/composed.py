@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import product
+from itertools import groupby, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -318,6 +318,10 @@ def _build(config: Config, section: str) -> Any:
 
 
 def _label(value: Any) -> str:
-    return (
-        str(value.get("name") or value.get("class_path", value)) if isinstance(value, Mapping) else str(value)
-    )
+    """A value of a grid in a title; in a list ``1 x 7`` is seven times 1."""
+    if isinstance(value, Mapping):
+        return str(value.get("name") or value.get("class_path", value))
+    if not isinstance(value, list):
+        return str(value)
+    runs = ((str(entry), len(list(run))) for entry, run in groupby(value))
+    return f"[{', '.join(f'{entry} x {count}' if count > 2 else ', '.join([entry] * count) for entry, count in runs)}]"

@@ -9,6 +9,13 @@ from specexp.config import load_config
 from specexp.evaluation.experiment import curves_of
 
 
+def test_a_long_list_is_short_in_a_title(tmp_path: Path) -> None:
+    grid = {"builder.init_args.widths": [[2, 2], [4, *[1] * 7], [3, 2, 2, 1]]}
+    (curve,) = curves_of(config(tmp_path, grid))
+    said = ["[2, 2]", "[4, 1 x 7]", "[3, 2, 2, 1]"]
+    assert [name for _, name in curve.points] == [f"mine, widths={shape}" for shape in said]
+
+
 @pytest.mark.parametrize(
     ("grid", "axis", "places"),
     [
