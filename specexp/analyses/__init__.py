@@ -5,6 +5,7 @@ from specexp.analyses.acceptance_vector import AcceptanceVector
 from specexp.analyses.cost_model import CostModel
 from specexp.analyses.heat_map import AcceptanceHeatMap
 from specexp.analyses.modelled_latency import ModelledLatency
+from specexp.analyses.tokens_per_step import TokensPerStep
 from specexp.analyses.tree_reorder import TreeReorder
 from specexp.analyses.tree_sizes import TreeSizes
 
@@ -15,6 +16,7 @@ __all__ = [
     "CostModel",
     "ModelledLatency",
     "Report",
+    "TokensPerStep",
     "TreeReorder",
     "TreeSizes",
 ]
