@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
+from textwrap import fill
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -16,6 +17,7 @@ from specexp.evaluation.statistics import Speedup, arm_names, paired_speedup, su
 
 BLUE, GREY, ORANGE, INK = "#33658a", "#b4bec6", "#d1782f", "#22303c"
 CURVE_COLOURS = (BLUE, ORANGE, "#6b9080", "#8d6a9f")
+CHARACTERS_PER_INCH = 12  # of a title
 WIDE = 16  # a parameter whose values span more than this is drawn over its logarithm
 PHASE_COLOURS = {
     "target": "#33658a",
@@ -47,7 +49,7 @@ def _figure(
 ) -> tuple[Figure, list[list[Axes]]]:
     figure = Figure(figsize=(width, height), dpi=130, layout="constrained")
     FigureCanvasAgg(figure)
-    figure.suptitle(title, fontsize=11, color=INK)
+    figure.suptitle(fill(title, int(CHARACTERS_PER_INCH * width)), fontsize=11, color=INK)
     axes = figure.subplots(rows, columns, squeeze=False, sharey="row")
     for ax in axes.flat:
         ax.spines[["top", "right"]].set_visible(False)
