@@ -156,7 +156,7 @@ def test_analyses_watch_our_own_arms(experiment, tmp_path, capsys):
     assert json.loads((folder / "acceptance.json").read_text())["arm"] == "chain"
     assert "Size of the trees" in capsys.readouterr().out
     resolved = yaml.safe_load((folder / "config.yaml").read_text())["analyses"]
-    assert resolved[0] == {"class_path": "TreeSizes", "init_args": {"most_steps": 5}}
+    assert resolved[0] == {"class_path": "TreeSizes", "init_args": {"most_steps": 5, "arms": None}}
     assert resolved[1]["init_args"] == {"width": 1, "arm": None}
 
 
