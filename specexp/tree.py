@@ -277,13 +277,13 @@ class TokenTree:
             raise ValueError("the tree has no draft log-probabilities, so its nodes have no value")
         probability = np.exp(self.log_probs.astype(np.float64)).tolist()
         weight, values = [1.0] * len(probability), [1.0] * len(probability)
-        left = [1.0] * len(probability)  # what a row's drawn children have left of its distribution
-        for row, parent in enumerate(self.shape.parents.tolist()):
-            if parent >= 0:
-                drawn = self.kind(row) is not NodeKind.POINT_MASS
-                weight[row] = weight[parent] * probability[row]
-                values[row] = weight[parent] * left[parent] if drawn else weight[row]
-                left[parent] = max(left[parent] - probability[row], 0.0)
+        for row in range(len(probability)):
+            left = 1.0  # of the row's distribution, after the children drawn so far
+            for child in dict.fromkeys(self.draw_order(row)):
+                drawn = self.kind(child) is not NodeKind.POINT_MASS
+                weight[child] = weight[row] * probability[child]
+                values[child] = weight[row] * left if drawn else weight[child]
+                left = max(left - probability[child], 0.0)
         return np.array(values)
 
 

@@ -153,6 +153,15 @@ def test_rejection_sampling_says_the_same_of_a_reordered_tree(order):
     assert accepted > 20
 
 
+@pytest.mark.parametrize("order", ["depth-first", "heavy-path"])
+def test_a_sampling_keeps_its_value_where_siblings_change_places(order):
+    drafter = DistributionDrafter(lambda tokens: [0.1, 0.2, 0.3, 0.4])
+    context = Context([0], seed=4)
+    tree = drawn_tree(DySpecGreedy(24), drafter, context)
+    rows = order_of(tree.shape, order)
+    assert reorder(tree, order).values() == pytest.approx(tree.values()[list(rows)])
+
+
 def test_mistakes_are_named():
     shape = TreeShape([-1, 0, 1], [-1, 0, 0])
     with pytest.raises(ValueError, match="'breadth'; allowed are depth-first, heavy-path"):
