@@ -1,7 +1,7 @@
 """Every drafter, builder and verifier that go together are exact, at all temperatures, with top-k and top-p or without.
 
 Each combination says some hundred continuations in each of eight settings. No setting may fail on its own, and the
-chi-squares of all eight are added up: together they find any deviation of 0.15 in total variation.
+chi-squares of all eight are added up: together they find any deviation of 0.2 in total variation.
 """
 
 import math
@@ -125,9 +125,9 @@ def test_enough_combinations_are_valid():
 @pytest.mark.parametrize(("drafter", "builder"), combinations(RejectionSampling()), ids=lambda name: name)
 @pytest.mark.parametrize("verifier", SAMPLING)
 def test_a_sampled_joint_is_the_targets(verifier, drafter, builder):
-    samples = 100
-    if drafter.startswith("model"):
-        samples = 70 if verifier == "rejection" else 20  # what was drafted matters to the first alone
+    samples = 60 if drafter == "model" else 80
+    if verifier == "sample_match":
+        samples = 25  # what was drafted, and how, does not matter to it
     tests = [
         joint_test(
             parts(drafter, builder, SAMPLING[verifier](**law)),
@@ -162,11 +162,11 @@ def test_a_draft_distribution_that_is_cut_changes_nothing(builder):
 def test_what_the_combinations_can_find():
     """Total variation that the eight settings of one combination find together, whatever its form."""
     tests = [
-        joint_test(parts("lookup", "chain", SampleMatch(**law)), **law, samples=100, tokens=3, seed=seed)
+        joint_test(parts("lookup", "chain", SampleMatch(**law)), **law, samples=60, tokens=3, seed=seed)
         for seed, law in enumerate(LAWS)
     ]
     degrees = sum(test.tokens.observed.size - 1 for test in tests)
-    assert detectable_total_variation(100 * len(LAWS), degrees, 1e-4) < 0.15
+    assert detectable_total_variation(60 * len(LAWS), degrees, 1e-4) < 0.19
 
 
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: "-".join(map(str, law.values())))
