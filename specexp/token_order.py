@@ -48,9 +48,11 @@ def value_order(tree: TokenTree) -> tuple[int, ...]:
     """Rows by falling value, parents before children: the order in which DySpec's heap adds them.
 
     Raises:
-        ValueError: the tree has no log-probabilities.
+        ValueError: no dynamic builder made the tree, so its nodes have no value.
     """
-    values = tree.values()
+    if tree.values is None:
+        raise ValueError("the tree has no values: only those of dynamic builders, such as DySpecGreedy, have")
+    values = tree.values.copy()
     for row, parent in enumerate(tree.shape.parents.tolist()[1:], start=1):
         values[row] = min(values[row], values[parent])  # rounding must not put a child before its parent
     return tuple(np.argsort(-values, kind="stable").tolist())
@@ -132,6 +134,7 @@ def permute(tree: TokenTree, rows: Sequence[int]) -> TokenTree:
         None if tree.kinds is None else tree.kinds[taken],
         None if tree.q is None else {new_row[row]: q for row, q in tree.q.items()},
         draws or None,
+        None if tree.values is None else tree.values[taken],
     )
 
 

@@ -231,6 +231,7 @@ class TokenTree:
         q: ``[V]`` draft distribution of every row below which something was drawn.
         draws: for rows below which was drawn with replacement, the children in the order of the draws; a child
             stands there as often as its token was drawn.
+        values: ``[n + 1]`` what each sampling was worth to a dynamic builder, 1 for the root; None of other trees.
     """
 
     shape: TreeShape
@@ -239,6 +240,7 @@ class TokenTree:
     kinds: NDArray[np.int8] | None = None
     q: Mapping[int, NDArray[np.float32]] | None = None
     draws: Mapping[int, tuple[int, ...]] | None = None
+    values: NDArray[np.float64] | None = None
 
     @property
     def num_nodes(self) -> int:
@@ -263,28 +265,6 @@ class TokenTree:
             return self.shape.children[row]
         tried = set(drawn)
         return (*drawn, *(child for child in self.shape.children[row] if child not in tried))
-
-    def values(self) -> NDArray[np.float64]:
-        """``[n + 1]`` what each sampling is worth to a dynamic builder; 1 for the root.
-
-        Of a drawn node the probability that its draw is reached (Xiong et al. 2024, eq. 11), of a point mass the
-        product of draft probabilities down to it (appendix D.1).
-
-        Raises:
-            ValueError: the tree has no log-probabilities.
-        """
-        if self.log_probs is None:
-            raise ValueError("the tree has no draft log-probabilities, so its nodes have no value")
-        probability = np.exp(self.log_probs.astype(np.float64)).tolist()
-        weight, values = [1.0] * len(probability), [1.0] * len(probability)
-        for row in range(len(probability)):
-            left = 1.0  # of the row's distribution, after the children drawn so far
-            for child in dict.fromkeys(self.draw_order(row)):
-                drawn = self.kind(child) is not NodeKind.POINT_MASS
-                weight[child] = weight[row] * probability[child]
-                values[child] = weight[row] * left if drawn else weight[child]
-                left = max(left - probability[child], 0.0)
-        return np.array(values)
 
 
 def root_tree(token: int) -> TokenTree:

@@ -18,16 +18,30 @@ if TYPE_CHECKING:
 
 
 class TokensPerStep(Analysis):
-    """All tokens over all target passes, arm by arm, and its ratio to the arm that follows in the file.
+    """All tokens over all target passes, arm by arm, and its ratio to another arm's.
 
     Both arms decode the same prompts, so prompts are drawn together for the interval of a ratio.
+
+    Args:
+        over: title of the arm all others are compared with; each with the one that follows in the file if None.
     """
 
     name: ClassVar[str] = "tokens_per_step"
 
+    def __init__(self, over: str | None = None) -> None:
+        self.over = over
+
     def begin(self, arms: "Mapping[str, Strategy]") -> None:
-        """Remember the arms that draft."""
+        """Remember the arms that draft.
+
+        Raises:
+            ValueError: ``over`` is none of them.
+        """
         self._arms = list(drafting(arms))
+        if self.over is not None and self.over not in self._arms:
+            raise ValueError(
+                f"TokensPerStep compares with {self.over!r}, but the drafting arms are {self._arms}"
+            )
 
     def observe(self, arm: str, outcome: "Outcome") -> None:
         """Nothing to see that the records do not hold."""
@@ -38,14 +52,15 @@ class TokensPerStep(Analysis):
 
         from specexp.evaluation.table import Cell, Column, Table
 
+        other = "the arm below" if self.over is None else self.over
         table = Table(
-            "Tokens per step, each arm over the one below it",
+            f"Tokens per step, each arm over {other if self.over else 'the one below it'}",
             [
                 Column("arm"),
                 Column("tokens/step", 3),
                 Column("nodes/step", 1),
                 Column("draft passes/step", 1),
-                Column("over the arm below", interval=True),
+                Column(f"over {other}", interval=True),
             ],
             notes=[
                 "Tokens of all prompts over their target passes; 95 % bootstrap interval of prompts drawn in pairs."
@@ -57,7 +72,8 @@ class TokensPerStep(Analysis):
             if counts[arm]:
                 tokens, steps, nodes, passes = np.sum(list(counts[arm].values()), axis=0)
                 row[1:4] = [float(tokens / steps), float(nodes / steps), float(passes / steps)]
-            for below in self._arms[place + 1 : place + 2]:
+            compared = self._arms[place + 1 : place + 2] if self.over is None else {self.over} - {arm}
+            for below in compared:
                 row[4] = _ratio(arm, below, counts[arm], counts[below])
             table.rows.append(row)
         return Report({self.name: table})

@@ -83,7 +83,7 @@ class TreeReorder(Analysis):
             return
         shape = TreeShape(tree.shape.parents, tree.shape.ranks)  # without the mask the tree's own shape keeps
         orders = {AS_BUILT: shape}
-        if tree.log_probs is not None:
+        if tree.values is not None:
             orders[HEAP] = permute_shape(shape, value_order(tree))
         self._trees[arm].append(orders)
 

@@ -4,6 +4,8 @@ A *sampling* is the decision to take one more candidate below a node. Its *key* 
 
 - drawn candidates: ``v``, the probability that the sampling is reached, ``w(parent) * (1 - q of the elder siblings)``
   (Xiong et al. 2024, eq. 11). It does not depend on the token about to be drawn, so nothing is pruned after drawing.
+  That takes the probability ``r`` a token is drawn with, given its elder siblings, for the one it is accepted with;
+  ``r ** acceptance_power`` may be closer to it, and then ``v`` is the product of what was accepted and rejected.
 - the best candidates: the product of draft probabilities down to the node itself (appendix D.1).
 
 ``w(node)`` is that product. A node that has not been drafted yet is an expected first sampling of key ``w(node)``, a
@@ -77,10 +79,12 @@ class Samplings:
         root: last committed token.
         kind: of the candidates asked for.
         budget: most nodes of the tree.
+        acceptance_power: of drawn candidates; 1 is the paper's estimate.
     """
 
-    def __init__(self, root: int, kind: NodeKind, budget: int) -> None:
+    def __init__(self, root: int, kind: NodeKind, budget: int, acceptance_power: float = 1.0) -> None:
         self.kind = kind
+        self.acceptance_power = acceptance_power
         self.budget = budget
         self.lowest = 0.0  # key of the budget-th best sampling: nothing below it can enter the tree any more
         self._samplings = _Table(_SAMPLING, 4 * budget + 64)
@@ -156,10 +160,16 @@ class Samplings:
             probability = _probability(answer.log_probs) * there
             elder = np.zeros((rows.size, there.shape[1] + 1))
             elder[:, 1:] = probability.cumsum(axis=1)
-            key = asked["weight"][number] * np.maximum(1.0 - elder[number, rank], 0.0)
+            reached = np.maximum(
+                1.0 - elder, 0.0
+            )  # [f, j + 1] probability that all elder siblings are rejected
             # the last token there is may be rounded above what its elder siblings left
-            child = np.minimum(asked["weight"][number] * probability[number, rank], key)
-            following = np.where(elder[:, -1] < 1.0 - _USED_UP, 1.0 - elder[:, -1], 0.0)
+            accepted = np.minimum(probability, reached[:, :-1])  # [f, j] and then this one accepted
+            if self.acceptance_power != 1.0:
+                accepted, reached = self._calibrated(accepted, reached)
+            key = asked["weight"][number] * reached[number, rank]
+            child = asked["weight"][number] * accepted[number, rank]
+            following = np.where(elder[:, -1] < 1.0 - _USED_UP, reached[:, -1], 0.0)
         table = self._rows.filled
         # an answer no longer than the last one is all there is; a tree has no more children than nodes
         more = (count > asked["count"]) & (count < self.budget)
@@ -178,6 +188,15 @@ class Samplings:
             self.lowest = float(np.partition(known, -self.budget)[-self.budget])
         if answer.q is not None:
             self._q.update(zip(rows.tolist(), answer.q, strict=True))
+
+    def _calibrated(
+        self, accepted: NDArray[np.float64], reached: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The same with the acceptance of each candidate, given that it is tried, raised to the power."""
+        tried = np.maximum(reached[:, :-1], np.finfo(np.float64).tiny)
+        acceptance = (accepted / tried) ** self.acceptance_power
+        reached = np.concatenate((np.ones((reached.shape[0], 1)), (1.0 - acceptance).cumprod(axis=1)), axis=1)
+        return reached[:, :-1] * acceptance, reached
 
     def open_above(self, floor: float) -> NDArray[np.int64]:
         """Drafted rows whose next sampling has at least this key."""
@@ -260,6 +279,7 @@ class Samplings:
         size = chosen.size + 1
         parents, tokens = np.full(size, -1), np.full(size, self._rows.filled["token"][0])
         ranks, log_probs = np.full(size, -1), np.zeros(size, dtype=np.float32)
+        values = np.ones(size)
         new_row = np.full(self._rows.filled.size, -1)  # of drafted rows
         new_row[0] = 0
         start = 1
@@ -270,17 +290,17 @@ class Samplings:
             here = here[order]
             rows = slice(start, start + here.size)
             parents[rows], tokens[rows] = above[order], here["token"]
-            ranks[rows], log_probs[rows] = here["rank"], here["log_prob"]
+            ranks[rows], log_probs[rows], values[rows] = here["rank"], here["log_prob"], here["key"]
             drafted = here["drafted"] >= 0
             new_row[here["drafted"][drafted]] = np.arange(start, start + here.size)[drafted]
             start += here.size
         shape = TreeShape(parents, ranks)
         if self.kind is NodeKind.POINT_MASS:
-            return TokenTree(shape, tokens, log_probs)
+            return TokenTree(shape, tokens, log_probs, values=values)
         with_children = set(parents[1:].tolist())
         row_of = new_row.tolist()
         q = {row_of[row]: values for row, values in self._q.items() if row_of[row] in with_children}
-        return TokenTree(shape, tokens, log_probs, np.full(size, self.kind, dtype=np.int8), q)
+        return TokenTree(shape, tokens, log_probs, np.full(size, self.kind, dtype=np.int8), q, values=values)
 
 
 def _probability(log_probs: NDArray[np.float32]) -> NDArray[np.float64]:

@@ -129,7 +129,8 @@ class ThresholdTracker(Controller):
 
     def _remember(self, outcome: Outcome) -> None:
         """Running sums of what a step gave and cost."""
-        nodes = outcome.tree.num_nodes
+        nodes, values = outcome.tree.num_nodes, outcome.tree.values
+        assert values is not None, "builders that take a threshold state what their samplings are worth"
         if self.step_ms is not None and self.node_ms is not None:
             seconds = (self.step_ms + self.node_ms * nodes) / 1e3
         else:
@@ -140,7 +141,7 @@ class ThresholdTracker(Controller):
             ("tokens", len(outcome.new_token_ids)),
             ("seconds", seconds),
             ("accepted", len(outcome.accepted)),
-            ("value", float(outcome.tree.values()[1:].sum())),
+            ("value", float(values[1:].sum())),
             ("nodes", nodes),
             ("squares", nodes * nodes),
             ("products", nodes * seconds),

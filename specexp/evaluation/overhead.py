@@ -101,7 +101,7 @@ def prefetch_table(nodes: int, trees: int) -> Table:
             grown, _, passes = _grow_recorded(builder, pair.draft, prompts)
             expected = expected or grown
             other = [pair for pair in zip(grown, expected, strict=True) if not _same(*pair)]
-            apart = [np.abs(np.sort(one.values()) - np.sort(two.values())).max() for one, two in other]
+            apart = [np.abs(_sorted_values(one) - _sorted_values(two)).max() for one, two in other]
             table.add_row(
                 candidates,
                 str(prefetch),
@@ -111,6 +111,11 @@ def prefetch_table(nodes: int, trees: int) -> Table:
                 f"{max(apart):.1g}" if apart else "",
             )
     return table
+
+
+def _sorted_values(tree: TokenTree) -> NDArray[np.float64]:
+    assert tree.values is not None
+    return np.sort(tree.values)
 
 
 def _same(one: TokenTree, two: TokenTree) -> bool:

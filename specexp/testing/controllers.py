@@ -14,7 +14,7 @@ from specexp.testing.fakes import FakeDrafter, counting_model, hashed_model
 from specexp.tree import TokenTree, TreeShape
 
 _CHAIN = TreeShape.from_rank_paths([[0], [0, 0], [0, 0, 0]])
-_LOG_PROBS = np.log([1.0, 0.5, 0.4, 0.3]).astype(np.float32)
+_VALUES = np.array([1.0, 0.5, 0.2, 0.06])
 _STATES = [
     DraftState(nodes, depth, passes) for nodes in (0, 1, 5) for depth in (0, 1, 3) for passes in (0, 2)
 ]
@@ -99,7 +99,9 @@ class ControllerContract:
             new = (*(int(tokens[row]) for row in accepted), int(logits[len(accepted)].argmax()))
             context.append(new)
             controller.observe(
-                Outcome(context, TokenTree(_CHAIN, tokens, _LOG_PROBS), logits, accepted, new, len(accepted))
+                Outcome(
+                    context, TokenTree(_CHAIN, tokens, values=_VALUES), logits, accepted, new, len(accepted)
+                )
             )
         return context
 

@@ -161,7 +161,9 @@ def main(arguments: list[str] | None = None) -> int:
         )
         print(json.dumps(result, indent=2))
     if not options.models:
-        together = agreement(str(embedded / "target"), str(embedded / "draft"), temperature=options.temperature)
+        together = agreement(
+            str(embedded / "target"), str(embedded / "draft"), temperature=options.temperature
+        )
         print(json.dumps({"agreement": together}, indent=2))
     return 0
 

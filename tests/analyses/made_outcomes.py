@@ -9,7 +9,9 @@ from specexp.sequence import Strategy
 from specexp.tree import TokenTree, TreeShape
 
 
-def outcome_of(parents, accepted, *, bonus=True, tokens=None, q=None, p=None, draws=None) -> Outcome:
+def outcome_of(
+    parents, accepted, *, bonus=True, tokens=None, q=None, p=None, draws=None, values=None
+) -> Outcome:
     """A step over a tree of these parents.
 
     Args:
@@ -20,6 +22,7 @@ def outcome_of(parents, accepted, *, bonus=True, tokens=None, q=None, p=None, dr
         q: draft probability of every row.
         p: ``[n + 1, V]`` the target's probabilities after every row; even over 8 tokens if None.
         draws: as a tree's.
+        values: as a tree's.
     """
     rows = len(parents)
     tree = TokenTree(
@@ -27,6 +30,7 @@ def outcome_of(parents, accepted, *, bonus=True, tokens=None, q=None, p=None, dr
         np.arange(rows) if tokens is None else np.array(tokens),
         None if q is None else np.log(np.array(q, dtype=np.float32)),
         draws=draws,
+        values=None if values is None else np.array(values),
     )
     logits = torch.zeros(rows, 8) if p is None else torch.tensor(np.log(np.maximum(p, 1e-9)))
     new = (*(int(tree.tokens[row]) for row in accepted), *((7,) if bonus else ()))

@@ -29,8 +29,8 @@ def record(arm: str, prompt: int, tokens: int, steps: int, **given: Any) -> Prom
     return PromptRecord(arm, f"p{prompt}", "a", steps=steps, **counts, **given)
 
 
-def rows(records: list[PromptRecord], *arms: str) -> dict[str, dict[str, Any]]:
-    analysis = TokensPerStep()
+def rows(records: list[PromptRecord], *arms: str, over: str | None = None) -> dict[str, dict[str, Any]]:
+    analysis = TokensPerStep(over)
     analysis.begin({"engine": PLAIN, **dict.fromkeys(arms, DRAFTS)})
     table = analysis.report(records).tables["tokens_per_step"]
     return {str(row["arm"]): row for row in table.records()}
@@ -74,3 +74,18 @@ def test_an_arm_that_answered_nothing_is_no_zero() -> None:
     found = rows(records, "tree", "chain")
     assert found["chain"]["tokens/step"] is None
     assert "no prompt was answered by both" in str(found["tree"]["over the arm below"])
+
+
+def test_all_may_be_compared_with_one_arm() -> None:
+    records = [
+        record("tree", 0, tokens=12, steps=3),
+        record("bush", 0, tokens=12, steps=4),
+        record("chain", 0, tokens=12, steps=6),
+    ]
+    found = rows(records, "tree", "bush", "chain", over="chain")
+    assert [row["over chain"] for row in found.values()] == ["2.00x [2.00, 2.00]", "1.50x [1.50, 1.50]", None]
+
+
+def test_an_arm_that_is_not_there_cannot_be_compared_with() -> None:
+    with pytest.raises(ValueError, match="compares with 'cable', but the drafting arms are"):
+        rows([], "tree", over="cable")

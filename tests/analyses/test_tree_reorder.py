@@ -54,9 +54,9 @@ def test_blocks_of_the_runs_trees_over_the_prefix():
     assert {row["mean nodes"] for row in rows} == {7}
 
 
-def test_the_heaps_order_needs_draft_probabilities():
-    q = [1, 0.9, 0.1, 0.9, 0.5, 0.9, 0.5, 0.9]
-    row = report_of(outcome_of(TWO_CHAINS, [1], q=q)).tables["tree_reorder_real"].records()[0]
+def test_the_heaps_order_needs_values():
+    values = [1, 0.9, 0.1, 0.81, 0.05, 0.729, 0.025, 0.6561]
+    row = report_of(outcome_of(TWO_CHAINS, [1], values=values)).tables["tree_reorder_real"].records()[0]
     assert row["heap order"] == 9  # the likelier chain first
     assert row["as built"] == 10
 

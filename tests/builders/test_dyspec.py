@@ -2,6 +2,7 @@
 
 import heapq
 from functools import cache
+from math import prod
 
 import numpy as np
 import pytest
@@ -27,6 +28,11 @@ class TestGreedyDrawn(TreeBuilderContract):
 class TestGreedyTopK(TreeBuilderContract):
     def make_builder(self):
         return DySpecGreedy(budget=20, prefetch=1, max_depth=4, candidates="top-k")
+
+
+class TestGreedyCalibrated(TreeBuilderContract):
+    def make_builder(self):
+        return DySpecGreedy(budget=12, acceptance_power=0.5)
 
 
 class TestThresholdDrawn(TreeBuilderContract):
@@ -100,15 +106,23 @@ class Draft:
         return self.known[path]
 
 
-def textbook_tree(draft, budget, max_depth=None):
-    """Algorithm 1, read correctly: one heap entry for each sampling that may come next, one node at a time."""
+def textbook_tree(draft, budget, max_depth=None, power=1.0):
+    """Algorithm 1, read correctly: one heap entry for each sampling that may come next, one node at a time.
+
+    With a power other than 1 a candidate is taken to be accepted with the probability it is drawn with to that power.
+    """
     tree, weights, heap = {}, {(): 1.0}, []
+
+    def acceptance(probabilities, rank):
+        return min(probabilities[rank] / (1.0 - sum(probabilities[:rank])), 1.0) ** power
 
     def push(parent, rank):
         tokens, probabilities = draft.below(parent)
         if rank == len(tokens) or len(parent) == max_depth:
             return
         left = max(1.0 - sum(probabilities[:rank]), 0.0)
+        if power != 1:
+            left = prod(1.0 - acceptance(probabilities, elder) for elder in range(rank))
         share = left if draft.kind is NodeKind.DRAWN else probabilities[rank]
         heapq.heappush(heap, (-weights[parent] * share, len(parent) + 1, (*parent, rank)))
 
@@ -119,7 +133,9 @@ def textbook_tree(draft, budget, max_depth=None):
         tokens, probabilities = draft.below(parent)
         tree[path] = tokens[rank]
         weights[path] = weights[parent] * probabilities[rank]
-        if draft.kind is NodeKind.DRAWN:
+        if power != 1:
+            weights[path] = -value * acceptance(probabilities, rank)
+        elif draft.kind is NodeKind.DRAWN:
             weights[path] = min(weights[path], -value)  # rounding
         push(parent, rank + 1)
         push(path, 0)
@@ -156,6 +172,27 @@ def test_the_greedy_tree_is_the_textbook_heaps(drafter, selection, budget, max_d
     expected = textbook_tree(Draft(drafter, context, selection), budget, max_depth)
     tree, _ = build(DySpecGreedy(budget, prefetch, max_depth, selection), drafter, context)
     assert as_paths(tree) == expected
+
+
+@settings(max_examples=80)
+@given(drafts, st.integers(1, 20), st.sampled_from([0.2, 0.4, 0.8]), st.sampled_from([1, 3, 32]))
+def test_another_estimate_of_acceptance_makes_another_heap(drafter, budget, power, prefetch):
+    context = Context([1, 2], sequence="heap")
+    expected = textbook_tree(Draft(drafter, context, "drawn"), budget, power=power)
+    tree, _ = build(DySpecGreedy(budget, prefetch, acceptance_power=power), drafter, context)
+    assert as_paths(tree) == expected
+
+
+def test_a_threshold_takes_the_same_estimate():
+    drafter, context = random_draft(6, 0.4, 3), Context([1], sequence="estimate")
+    greedy, _ = build(DySpecGreedy(12, acceptance_power=0.4), drafter, context)
+    threshold, _ = build(DySpecThreshold(greedy.values.min(), 40, acceptance_power=0.4), drafter, context)
+    assert as_paths(threshold) == as_paths(greedy)
+
+
+def test_an_estimate_of_acceptance_is_for_draws_alone():
+    with pytest.raises(ValueError, match=r"acceptance_power 0\.5 and top-k candidates"):
+        DySpecGreedy(8, candidates="top-k", acceptance_power=0.5)
 
 
 @pytest.mark.parametrize("selection", SELECTIONS)
@@ -237,7 +274,7 @@ def test_no_closed_tree_of_the_same_size_is_worth_more(drafter, selection, budge
     tree, _ = build(DySpecGreedy(budget, candidates=selection), drafter, context)
     assert tree.num_nodes == budget
     assert values(tree).sum() == pytest.approx(max(sums), abs=1e-6)
-    assert tree.values()[1:] == pytest.approx(values(tree), abs=1e-6)
+    assert tree.values[1:] == pytest.approx(values(tree), abs=1e-6)
 
 
 def test_the_enumeration_counts_every_tree():

@@ -31,11 +31,10 @@ class TestColdGoodput(ControllerContract):
         return ThresholdTracker(aim="goodput", step_ms=20.0, node_ms=0.5, state="cold", initial=0.2)
 
 
-def fan(nodes: int, probability: float = 0.1) -> TokenTree:
-    """A root with so many children of one draft probability."""
+def fan(nodes: int, value: float = 0.1) -> TokenTree:
+    """A root with so many children of one value."""
     shape = TreeShape([-1] + [0] * nodes, [-1, *range(nodes)])
-    log_probs = np.full(nodes + 1, np.log(probability), dtype=np.float32)
-    return TokenTree(shape, np.arange(nodes + 1), log_probs)
+    return TokenTree(shape, np.arange(nodes + 1), values=np.array([1.0] + [value] * nodes))
 
 
 def observe(controller, tree, accepted=0, seconds=None):
@@ -110,7 +109,9 @@ def test_the_mean_tree_has_the_size_of_the_budget():
             RejectionSampling(1.0),
             controller,
         )
-        counts = [decoder.generate([3], max_new_tokens=120, sequence=number).counts for number in range(4)][1:]
+        counts = [decoder.generate([3], max_new_tokens=120, sequence=number).counts for number in range(4)][
+            1:
+        ]
         return sum(count.drafted_nodes for count in counts) / sum(count.steps for count in counts)
 
     assert abs(mean_nodes(None) - 12) > 1.5
