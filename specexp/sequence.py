@@ -139,11 +139,17 @@ class Sequence:
         return tree
 
     def _keep_drafting(self, request: Request) -> bool:
+        controller = self.strategy.controller
+        if (
+            type(controller).keep_drafting is Controller.keep_drafting
+        ):  # it always says yes: spare it the state
+            self._step_draft_passes += 1
+            return True
         rows = request.tokens >= 0
         depth = max(request.depths(), default=0)
         state = DraftState(int(rows.sum()) - 1, depth, self._step_draft_passes)
         self._step_draft_passes += 1
-        return self.strategy.controller.keep_drafting(state)
+        return controller.keep_drafting(state)
 
     def absorb(self, logits: torch.Tensor) -> Outcome:
         """Second half of a step: accept, commit, learn.

@@ -157,7 +157,8 @@ class Samplings:
             following = np.where(count == k, last, 0.0)  # no later candidate is better
         else:
             number, rank = np.nonzero(fresh)
-            probability = _probability(answer.log_probs) * there
+            probability = np.zeros(there.shape)
+            probability[there] = _probability(answer.log_probs[there])
             elder = np.zeros((rows.size, there.shape[1] + 1))
             elder[:, 1:] = probability.cumsum(axis=1)
             reached = np.maximum(

@@ -151,7 +151,10 @@ def _build(config: Config, composed: Sequence[ComposedArm], pair: ModelPair) -> 
         arms.append(DecoderArm(arm.title, decoder, pair.tokenizer, generation))
         if arm.config.get("data.shuffle_seed") != config.get("data.shuffle_seed"):
             seeds[arm.title] = arm.config.get("data.shuffle_seed")
-    return Experiment(arms, baselines or [ENGINE], seeds, build_analyses(config))
+    analyses = build_analyses(config)
+    for analysis in analyses:  # one that asks for an arm there is not says so before anything is decoded
+        analysis.begin({arm.name: arm.decoder.strategy for arm in arms if isinstance(arm, DecoderArm)})
+    return Experiment(arms, baselines or [ENGINE], seeds, analyses)
 
 
 def reordered(prompts: Sequence[Prompt], shuffle_seed: int | None) -> list[Prompt]:

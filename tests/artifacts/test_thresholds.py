@@ -16,7 +16,14 @@ from specexp.drafters import DraftModel
 from specexp.verifiers import RejectionSampling
 
 DRAFT = {"temperature": 0.6, "top_k": None, "top_p": 0.9, "coupled": False}
-THRESHOLDS = {"threshold": 0.03, "max_nodes": 48, "max_depth": 7, "candidates": "drawn", "draft": DRAFT}
+THRESHOLDS = {
+    "threshold": 0.03,
+    "max_nodes": 48,
+    "max_depth": 7,
+    "candidates": "drawn",
+    "acceptance_power": 0.4,
+    "draft": DRAFT,
+}
 PARTS = {
     "verifier": {"class_path": "RejectionSampling", "init_args": {"temperature": 0.6}},
     "controller": {"class_path": "ThresholdTracker", "init_args": {"budget": 24, "initial": 0.03}},
@@ -32,6 +39,7 @@ def test_every_field_reaches_its_part(tmp_path: Path) -> None:
 
     assert isinstance(builder, DySpecThreshold)
     assert (builder.threshold, builder.max_nodes, builder.max_depth) == (0.03, 48, 7)
+    assert builder.acceptance_power == 0.4
     assert builder.kind.name == "DRAWN"
     assert isinstance(drafter, DraftModel)
     assert (drafter.temperature, drafter.top_k, drafter.top_p, drafter.coupled) == (0.6, None, 0.9, False)

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from specexp.drafters import Drafter
 
 THRESHOLDS = "thresholds.json"
-_TREE = ("threshold", "max_nodes", "max_depth", "candidates")
+_TREE = ("threshold", "max_nodes", "max_depth", "candidates", "acceptance_power")
 _DRAFT = ("temperature", "top_k", "top_p", "coupled")
 
 
 class ThresholdsArtifact(Artifact):
     """``thresholds.json``: arguments of :class:`~specexp.builders.DySpecThreshold` (``threshold``, ``max_nodes``,
-    ``max_depth``, ``candidates``) and, under ``draft``, of :class:`~specexp.drafters.DraftModel` (``temperature``,
+    ``max_depth``, ``candidates``, ``acceptance_power``) and, under ``draft``, of :class:`~specexp.drafters.DraftModel` (``temperature``,
     ``top_k``, ``top_p``, ``coupled``), every one of them written down.
 
     The draft model itself is the deployment's: ``artifact.decoder(target, draft)``. A controller that moves the
