@@ -90,7 +90,7 @@ class Samplings:
         self._samplings = _Table(_SAMPLING, 4 * budget + 64)
         self._rows = _Table(_ROW, budget + 64)
         self._rows.append(1)[0] = (root, -1, -1, 1.0, 0, 0, 0.0)
-        self._q: dict[int, NDArray[np.float32]] = {}
+        self._q: list[tuple[NDArray[np.int64], NDArray[np.float32]]] = []  # rows [f] and theirs [f, V]
 
     def draft(self, samplings: NDArray[np.int64]) -> NDArray[np.int64]:
         """Give the nodes of these samplings rows of their own; they are to be asked for next."""
@@ -188,7 +188,7 @@ class Samplings:
         if known.size > self.budget:
             self.lowest = float(np.partition(known, -self.budget)[-self.budget])
         if answer.q is not None:
-            self._q.update(zip(rows.tolist(), answer.q, strict=True))
+            self._q.append((rows, answer.q))
 
     def _calibrated(
         self, accepted: NDArray[np.float64], reached: NDArray[np.float64]
@@ -298,9 +298,13 @@ class Samplings:
         shape = TreeShape(parents, ranks)
         if self.kind is NodeKind.POINT_MASS:
             return TokenTree(shape, tokens, log_probs, values=values)
-        with_children = set(parents[1:].tolist())
-        row_of = new_row.tolist()
-        q = {row_of[row]: values for row, values in self._q.items() if row_of[row] in with_children}
+        q: dict[int, NDArray[np.float32]] = {}
+        with_children = np.zeros(size + 1, dtype=np.bool_)  # the last one stands for rows outside the tree
+        with_children[parents[1:]] = True
+        for asked, distributions in self._q:
+            placed = new_row[asked]
+            for number in np.flatnonzero(with_children[placed]).tolist():
+                q[int(placed[number])] = distributions[number]
         return TokenTree(shape, tokens, log_probs, np.full(size, self.kind, dtype=np.int8), q, values=values)
 
 

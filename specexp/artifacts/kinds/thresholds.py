@@ -26,8 +26,9 @@ _DRAFT = ("temperature", "top_k", "top_p", "coupled")
 
 class ThresholdsArtifact(Artifact):
     """``thresholds.json``: arguments of :class:`~specexp.builders.DySpecThreshold` (``threshold``, ``max_nodes``,
-    ``max_depth``, ``candidates``, ``acceptance_power``) and, under ``draft``, of :class:`~specexp.drafters.DraftModel` (``temperature``,
-    ``top_k``, ``top_p``, ``coupled``), every one of them written down.
+    ``max_depth``, ``candidates``, ``acceptance_power``) and, under ``draft``, of
+    :class:`~specexp.drafters.DraftModel` (``temperature``, ``top_k``, ``top_p``, ``coupled``), every one of them
+    written down.
 
     The draft model itself is the deployment's: ``artifact.decoder(target, draft)``. A controller that moves the
     threshold at run time is kept in ``parts.json``, as the verifier is.
