@@ -48,6 +48,21 @@ def check_composition(
         )
     if (
         controller is not None
+        and controller.needs_log_probs
+        and drafter is not None
+        and not drafter.gives_log_probs
+    ):
+        raise ValueError(
+            f"{type(controller).__name__} decides by draft probabilities and {type(drafter).__name__} gives none: "
+            "draft with DraftModel or take another controller"
+        )
+    if controller is not None and builder is not None and controller.arms > builder.arms:
+        raise ValueError(
+            f"{type(controller).__name__} chooses from {controller.arms} builders and {type(builder).__name__} holds "
+            f"{builder.arms}: list as many builders in a Choice"
+        )
+    if (
+        controller is not None
         and controller.plans_threshold
         and (builder is None or not builder.takes_threshold)
     ):
@@ -64,6 +79,15 @@ def _check_candidates(drafter: Drafter, builder: TreeBuilder) -> None:
             f"the {type(builder).__name__} asks for {builder.max_candidates} candidates a node "
             f"and {type(drafter).__name__} ranks at most {drafter.max_candidates}: "
             "narrow the tree or widen the drafter"
+        )
+    if builder.phrase_length > drafter.phrase_length:
+        raise ValueError(
+            f"{type(builder).__name__} asks for phrases of {builder.phrase_length} tokens and {type(drafter).__name__} "
+            + (
+                f"keeps phrases of {drafter.phrase_length}: shorten them or keep longer ones"
+                if drafter.phrase_length > 1
+                else "has none: wrap it in a PhraseCache"
+            )
         )
     if builder.needs_log_probs and not drafter.gives_log_probs:
         raise ValueError(

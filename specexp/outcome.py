@@ -27,7 +27,7 @@ class Outcome:
         accepted: rows of the accepted nodes, from depth 1 down.
         new_token_ids: tokens committed by the step: accepted drafts, then the bonus token unless the output ended
             before it.
-        draft_passes: forward passes of a draft model this step took.
+        pass_tokens: tokens fed in each forward pass of a draft model this step took.
         seconds: time of the step by phase, up to here: learning from it is not over.
     """
 
@@ -36,9 +36,23 @@ class Outcome:
     logits: torch.Tensor
     accepted: tuple[int, ...]
     new_token_ids: tuple[int, ...]
-    draft_passes: int = 0
+    pass_tokens: tuple[int, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
     _top: tuple[NDArray[np.int64], NDArray[np.float32]] | None = field(default=None, repr=False)
+
+    @property
+    def draft_passes(self) -> int:
+        """Forward passes of a draft model this step took."""
+        return len(self.pass_tokens)
+
+    def answers(self) -> NDArray[np.int64]:
+        """``[n + 1]`` what the target said comes after every row: the token that was committed after the root and the
+        accepted nodes, its most probable one after the others.
+        """
+        tokens = self.top_k(1)[:, 0].copy()
+        rows = (0, *self.accepted)[: len(self.new_token_ids)]
+        tokens[list(rows)] = self.new_token_ids[: len(rows)]
+        return tokens
 
     def top_k(self, k: int) -> NDArray[np.int64]:
         """``[n + 1, k]`` the target's most probable tokens after every row, best first."""

@@ -97,7 +97,7 @@ class Sequence:
         self._end = len(context) + min(max_new_tokens, room)
         self._eos = frozenset(eos_token_ids)
         self._tree: TokenTree | None = None
-        self._step_draft_passes = 0
+        self._pass_tokens: list[int] = []  # of this step
         self._seconds_before = dict(self.counts.seconds)
 
     def draft(self) -> TokenTree:
@@ -107,7 +107,7 @@ class Sequence:
         """
         started = perf_counter()
         drafting = 0.0
-        self._step_draft_passes = 0
+        self._pass_tokens = []
         self._seconds_before = dict(self.counts.seconds)
         drafter, builder = self.strategy.drafter, self.strategy.builder
         depth = self._end - len(self.context) - 1
@@ -117,7 +117,6 @@ class Sequence:
             plan = self.strategy.controller.plan(self.context)
             if plan.max_depth is None or plan.max_depth > depth:
                 plan = replace(plan, max_depth=depth)
-            passes_before = drafter.draft_passes
             build = builder.build(self.context.root, plan)
             try:
                 request = next(build)
@@ -126,12 +125,14 @@ class Sequence:
                         request = build.send(None)
                         continue
                     asked = perf_counter()
+                    passes, fed = drafter.draft_passes, drafter.fed_tokens
                     answer = drafter.propose(self.context, request)
+                    if passes := drafter.draft_passes - passes:  # several of one answer share its tokens
+                        self._pass_tokens += [(drafter.fed_tokens - fed) // passes] * passes
                     drafting += perf_counter() - asked
                     request = build.send(answer)
             except StopIteration as finished:
                 tree = finished.value
-            self._step_draft_passes = drafter.draft_passes - passes_before
         seconds = self.counts.seconds
         seconds["draft"] += drafting
         seconds["build"] += perf_counter() - started - drafting
@@ -140,16 +141,13 @@ class Sequence:
 
     def _keep_drafting(self, request: Request) -> bool:
         controller = self.strategy.controller
-        if (
-            type(controller).keep_drafting is Controller.keep_drafting
-        ):  # it always says yes: spare it the state
-            self._step_draft_passes += 1
+        if type(controller).keep_drafting is Controller.keep_drafting:  # always yes: spare it the state
             return True
-        rows = request.tokens >= 0
-        depth = max(request.depths(), default=0)
-        state = DraftState(int(rows.sum()) - 1, depth, self._step_draft_passes)
-        self._step_draft_passes += 1
-        return controller.keep_drafting(state)
+        nodes = int((request.tokens >= 0).sum()) - 1
+        depths = request.depths()
+        log_prob, last = request.best_log_prob()
+        state = DraftState(nodes, max(depths, default=0), tuple(self._pass_tokens), log_prob, last)
+        return controller.keep_drafting(self.context, state)
 
     def absorb(self, logits: torch.Tensor) -> Outcome:
         """Second half of a step: accept, commit, learn.
@@ -184,7 +182,9 @@ class Sequence:
         seconds["commit"] += committed - verified
         seconds["verify"] += verified - started
         spent = {phase: seconds[phase] - before for phase, before in self._seconds_before.items()}
-        outcome = Outcome(self.context, tree, logits, accepted, tuple(tokens), self._step_draft_passes, spent)
+        outcome = Outcome(
+            self.context, tree, logits, accepted, tuple(tokens), tuple(self._pass_tokens), spent
+        )
         if self.strategy.drafter is not None:
             self.strategy.drafter.observe(outcome)
         self.strategy.controller.observe(outcome)
@@ -193,7 +193,7 @@ class Sequence:
         counts.accepted_drafts += len(accepted)
         counts.bonus_tokens += len(tokens) - len(accepted)
         counts.drafted_nodes += tree.num_nodes
-        counts.draft_passes += self._step_draft_passes
+        counts.draft_passes += len(self._pass_tokens)
         self._tree = None
         return outcome
 

@@ -232,6 +232,8 @@ class TokenTree:
         draws: for rows below which was drawn with replacement, the children in the order of the draws; a child
             stands there as often as its token was drawn.
         values: ``[n + 1]`` what each sampling was worth to a dynamic builder, 1 for the root; None of other trees.
+        grafted: ``[n + 1]`` true for nodes of phrases hung onto a drafted tree; their log-probability is not known
+            (NaN). None where there are none.
     """
 
     shape: TreeShape
@@ -241,6 +243,7 @@ class TokenTree:
     q: Mapping[int, NDArray[np.float32]] | None = None
     draws: Mapping[int, tuple[int, ...]] | None = None
     values: NDArray[np.float64] | None = None
+    grafted: NDArray[np.bool_] | None = None
 
     @property
     def num_nodes(self) -> int:
@@ -253,6 +256,24 @@ class TokenTree:
             if self.tokens[child] == token:
                 return child
         return None
+
+    def best_path(self) -> tuple[int, ...]:
+        """Rows of the most probable path from depth 1 down: from every node on to its most probable child that is
+        not grafted, the first-ranked one where the drafter gave no probabilities.
+        """
+        path: list[int] = []
+        row = 0
+        while below := self.shape.children[row]:
+            if self.grafted is not None:
+                below = tuple(child for child in below if not self.grafted[child])
+                if not below:
+                    break
+            if self.log_probs is None:
+                row = min(below, key=self.shape.ranks.__getitem__)
+            else:
+                row = max(below, key=self.log_probs.__getitem__)
+            path.append(row)
+        return tuple(path)
 
     def kind(self, row: int) -> NodeKind:
         """How the token of ``row`` was chosen."""

@@ -158,6 +158,7 @@ class _CostlyDrafter(FakeDrafter):
 
     def propose(self, context, request):
         self.draft_passes += 1
+        self.fed_tokens += 1
         return super().propose(context, request)
 
 
@@ -170,7 +171,7 @@ class _UpToTwoPasses(Controller):
     def plan(self, context):
         return Plan()
 
-    def keep_drafting(self, state):
+    def keep_drafting(self, context, state):
         self.states.append((state.nodes, state.depth, state.draft_passes))
         return state.draft_passes < 2
 

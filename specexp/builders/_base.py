@@ -32,12 +32,16 @@ class TreeBuilder(ABC):
         needs_log_probs: whether it decides by the candidates' log-probabilities; a drafter without is refused.
         makes_do: whether fewer candidates than it asks for will do; if not, a drafter that ranks fewer is refused.
         takes_threshold: whether it follows :attr:`Plan.threshold`; a controller that plans one needs it.
+        arms: how many builders :attr:`Plan.arm` chooses from; 1 where there is no choice.
+        phrase_length: tokens of the longest candidate it asks for; a drafter without phrases that long is refused.
     """
 
     kind: NodeKind = NodeKind.POINT_MASS
     needs_log_probs: bool = False
     makes_do: bool = False
     takes_threshold: bool = False
+    arms: int = 1
+    phrase_length: int = 1
 
     @property
     @abstractmethod

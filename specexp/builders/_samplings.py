@@ -40,6 +40,7 @@ _ROW = np.dtype(
         ("token", np.int64),
         ("parent", np.int64),
         ("rank", np.int64),
+        ("log_prob", np.float32),
         ("weight", np.float64),
         ("depth", np.int64),
         ("count", np.int64),  # candidates it was answered with
@@ -89,14 +90,14 @@ class Samplings:
         self.lowest = 0.0  # key of the budget-th best sampling: nothing below it can enter the tree any more
         self._samplings = _Table(_SAMPLING, 4 * budget + 64)
         self._rows = _Table(_ROW, budget + 64)
-        self._rows.append(1)[0] = (root, -1, -1, 1.0, 0, 0, 0.0)
+        self._rows.append(1)[0] = (root, -1, -1, 0.0, 1.0, 0, 0, 0.0)
         self._q: list[tuple[NDArray[np.int64], NDArray[np.float32]]] = []  # rows [f] and theirs [f, V]
 
     def draft(self, samplings: NDArray[np.int64]) -> NDArray[np.int64]:
         """Give the nodes of these samplings rows of their own; they are to be asked for next."""
         first = self._rows.filled.size
         rows, chosen = self._rows.append(samplings.size), self._samplings.filled[samplings]
-        for field in ("token", "parent", "rank", "weight", "depth"):
+        for field in ("token", "parent", "rank", "log_prob", "weight", "depth"):
             rows[field] = chosen[field]
         rows["count"], rows["open"] = 0, 0.0
         new = np.arange(first, first + samplings.size)
@@ -115,7 +116,16 @@ class Samplings:
         if self.kind is not NodeKind.POINT_MASS and floor > 0:
             enough = np.maximum(1.0 - floor / self._rows.filled["weight"][rows], 0.0) + _USED_UP
         known = self._rows.filled
-        return Request(known["token"], known["parent"], known["rank"], rows, k, self.kind, enough)
+        return Request(
+            known["token"],
+            known["parent"],
+            known["rank"],
+            rows,
+            k,
+            self.kind,
+            enough,
+            log_probs=known["log_prob"],
+        )
 
     def candidates_to_ask(self, rows: NDArray[np.int64], floor: float) -> int:
         """How many candidates to ask for, so that rarely more are needed.

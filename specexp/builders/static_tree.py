@@ -87,7 +87,9 @@ class StaticTree(TreeBuilder):
             if not alive.any():
                 break
             parents = level.parents[alive]
-            answer = yield Request(tokens, shape.parents, shape.ranks, parents, level.candidates, self.kind)
+            answer = yield Request(
+                tokens, shape.parents, shape.ranks, parents, level.candidates, self.kind, log_probs=log_probs
+            )
             if answer is None:
                 break
             width = answer.tokens.shape[1]

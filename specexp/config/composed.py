@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from specexp.builders import TreeBuilder
     from specexp.data import Workload
     from specexp.data.prompts import PromptDataModule
+    from specexp.latency import LatencyProfile
     from specexp.models.pair import ModelPair
     from specexp.verifiers import Verifier
 
@@ -61,6 +62,8 @@ def build_parts(config: Config, draft: PreTrainedModel | None = None) -> Parts:
     """
     check_parts(config)
     parts = Parts(**{name: _build(config, name) for name in PARTS})
+    if parts.controller is not None:
+        parts.controller.use_latency(build_latency(config))
     if parts.drafter is not None:
         try:
             parts.drafter.use_draft_model(draft)
@@ -125,6 +128,12 @@ def build_data(config: Config, tokenizer: PreTrainedTokenizerBase) -> PromptData
 def build_generation(config: Config) -> Generation:
     """The ``generation:`` section."""
     return Generation(**config.get("generation"))
+
+
+def build_latency(config: Config) -> LatencyProfile | None:
+    """The ``latency:`` section; None where seconds are measured."""
+    profile: LatencyProfile | None = _build(config, "latency")
+    return profile
 
 
 def arms_of(config: Config) -> list[ComposedArm]:

@@ -197,6 +197,7 @@ class Experiment:
     """A whole file. ``data`` is :class:`specexp.data.Workload`, the four parts are any of their family.
 
     Args:
+        latency: of another device, or of other models, by which the run's seconds are modelled; measured if None.
         published: rows of the paper's table that are not run here: a ``method`` and its figures.
         figure: which figure ``specexp.run`` draws; its default if None.
         analyses: what ``specexp.run`` looks for in every step.
@@ -218,6 +219,7 @@ class Experiment:
         default_factory=lambda: {"class_path": "Fixed"}
     )
     generation: Generation = field(default_factory=Generation)
+    latency: Annotated[Any, CallOf("specexp.latency.LatencyProfile")] | None = None
     trainer: dict[str, Any] = field(default_factory=dict)
     output: str = "runs"
     tracking: Tracking = field(default_factory=Tracking)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from specexp.context import Context
+from specexp.latency import LatencyProfile
 from specexp.outcome import Outcome
 
 
@@ -18,11 +19,13 @@ class Plan:
         max_nodes: most nodes to draft.
         max_depth: deepest node to draft; 0 switches speculation off for the step.
         threshold: lowest value of a sampling, for builders that take one.
+        arm: which of the builders of a :class:`~specexp.builders.Choice` builds the tree.
     """
 
     max_nodes: int | None = None
     max_depth: int | None = None
     threshold: float | None = None
+    arm: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +35,22 @@ class DraftState:
     Attributes:
         nodes: nodes drafted so far.
         depth: depth of the deepest.
-        draft_passes: passes spent in this step.
+        pass_tokens: tokens fed in each draft pass of this step so far.
+        log_prob: draft log-probability of the most probable path to a node that the pass would draft from (the
+            product of the confidences); 0 while nothing is drafted, or where the drafter gives no probabilities.
+        last_log_prob: of that path's last token alone.
     """
 
     nodes: int
     depth: int
-    draft_passes: int
+    pass_tokens: tuple[int, ...] = ()
+    log_prob: float = 0.0
+    last_log_prob: float = 0.0
+
+    @property
+    def draft_passes(self) -> int:
+        """Passes spent in this step."""
+        return len(self.pass_tokens)
 
 
 class Controller(ABC):
@@ -45,17 +58,34 @@ class Controller(ABC):
 
     Attributes:
         plans_threshold: whether its plans hold a threshold; a builder that takes none is then refused.
+        needs_log_probs: whether it decides by draft probabilities; a drafter without is refused.
+        arms: how many arms its plans choose from; a builder with fewer is refused. 1 where it chooses none.
     """
 
     plans_threshold: bool = False
+    needs_log_probs: bool = False
+    arms: int = 1
 
     @abstractmethod
     def plan(self, context: Context) -> Plan:
         """Limits of the step about to start."""
 
-    def keep_drafting(self, state: DraftState) -> bool:
-        """Whether the next draft pass should be spent."""
+    def keep_drafting(self, context: Context, state: DraftState) -> bool:
+        """Whether the next draft pass should be spent.
+
+        Args:
+            context: the sequence; random choices are keyed by its place.
+            state: the tree so far.
+        """
         return True
+
+    def use_latency(self, profile: LatencyProfile | None) -> None:
+        """Take the latencies a run is modelled with, if the controller weighs costs and was given none of its own.
+
+        Args:
+            profile: of the device; None where seconds are measured.
+        """
+        return None
 
     def begin(self, context: Context, prefill: Outcome | None) -> None:
         """A sequence starts."""

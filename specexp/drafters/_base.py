@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A builder's question: ``k`` tokens after each of these rows of the tree so far.
+    """A builder's question: ``k`` candidates after each of these rows of the tree so far.
 
     During one build a row keeps its number, its parent and, once filled, its token.
 
@@ -32,6 +33,9 @@ class Request:
         kind: how they are to be chosen: the best ones, or drawn. A longer answer begins with the shorter one.
         enough: ``[f]`` probability mass after which a row needs no more candidates: a drafter that draws may then
             stop, and leave the rest of the row, or of all rows, out. None asks for all ``k``.
+        length: tokens of a candidate; above 1 the question is for phrases, which only some drafters have.
+        log_probs: ``[m]`` draft log-probability of each row given its parent, 0 for the root; None where the drafter
+            gives none.
     """
 
     tokens: NDArray[np.int64]
@@ -41,6 +45,8 @@ class Request:
     k: int
     kind: NodeKind = NodeKind.POINT_MASS
     enough: NDArray[np.float64] | None = None
+    length: int = 1
+    log_probs: NDArray[np.float32] | None = None
 
     def depths(self) -> list[int]:
         """Depth of each of the ``f`` frontier rows; 0 for the root."""
@@ -52,6 +58,22 @@ class Request:
                 row, depth = parents[row], depth + 1
             depths.append(depth)
         return depths
+
+    def best_log_prob(self) -> tuple[float, float]:
+        """Log-probability of the most probable path to a frontier row, and of that path's last token; zeros where
+        the drafter gives none, or nothing is drafted yet.
+        """
+        if self.log_probs is None:
+            return 0.0, 0.0
+        best, last = -inf, 0.0
+        for row in self.rows.tolist():
+            total, node = 0.0, row
+            while node > 0:
+                total += float(self.log_probs[node])
+                node = int(self.parents[node])
+            if total > best:
+                best, last = total, float(self.log_probs[row])
+        return best, last
 
     def rank_path(self, row: int) -> RankPath:
         """Ranks from depth 1 down to ``row``; empty for the root."""
@@ -76,7 +98,8 @@ class Candidates:
 
     Attributes:
         tokens: ``[f, k]`` (or fewer, see :attr:`Request.enough`) token ids of each frontier row, then
-            ``NO_CANDIDATE``: best first or in the order drawn, distinct unless drawn with replacement.
+            ``NO_CANDIDATE``: best first or in the order drawn, distinct unless drawn with replacement. Of phrases
+            ``[f, k, length]``, shorter ones filled up with ``NO_CANDIDATE``.
         log_probs: ``[f, k]`` draft log-probabilities given the frontier row (of drawn tokens: before anything was
             taken out), or None where the drafter has none.
         q: ``[f, V]`` draft distribution of each frontier row, where tokens were drawn.
@@ -92,15 +115,19 @@ class Drafter(ABC):
 
     Attributes:
         draft_passes: forward passes of a draft model since construction; 0 for drafters without a model.
+        fed_tokens: tokens fed in those passes.
         coupled: whether it adds the target's noise to its own scores, so that both agree more often.
         gives_log_probs: whether its candidates come with log-probabilities.
         draws: whether it can draw candidates from a distribution it states.
+        phrase_length: tokens of the longest candidate it can answer with; 1 where it has no phrases.
     """
 
     draft_passes: int = 0
+    fed_tokens: int = 0
     coupled: bool = False
     gives_log_probs: bool = False
     draws: bool = False
+    phrase_length: int = 1
 
     @property
     @abstractmethod

@@ -271,6 +271,7 @@ class DraftModel(Drafter):
             visible[index, np.array(ancestors) + self._pending - 1] = True
         logits = model.grow(0, np.array(tokens), np.array(depths), visible)
         self.draft_passes += 1
+        self.fed_tokens += len(tokens)
         check_logits(logits, "draft", context)
         start = 0 if old else self._pending - 1
         self._answers += [(logits, index) for index in range(start, len(tokens))]

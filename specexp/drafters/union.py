@@ -35,6 +35,11 @@ class Union(Drafter):
         return sum(drafter.draft_passes for drafter in self.drafters)
 
     @property
+    def fed_tokens(self) -> int:  # type: ignore[override]
+        """Tokens fed in them."""
+        return sum(drafter.fed_tokens for drafter in self.drafters)
+
+    @property
     def coupled(self) -> bool:  # type: ignore[override]
         """If any drafter is."""
         return any(drafter.coupled for drafter in self.drafters)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from specexp.evaluation.arm import Arm, Generation, describe, eos_of, sequence_name, turns
-from specexp.evaluation.record import PromptRecord
+from specexp.evaluation.record import MEASURED, PromptRecord
 from specexp.generation_result import GenerationResult
 from specexp.sequence import PHASES
 from specexp.verifiers import DeterministicVerifier
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from specexp.data import Prompt
     from specexp.decoder import Decoder, OutcomeObserver
+    from specexp.latency import LatencyProfile
+    from specexp.outcome import Outcome
 
 
 class DecoderArm(Arm):
@@ -28,6 +30,7 @@ class DecoderArm(Arm):
         tokenizer: the target's.
         generation: how much to generate.
         count_useful: also count useful tokens (outside the clock).
+        latency: by which seconds are modelled, where it says so; measured if None.
 
     Attributes:
         observers: called with every step's outcome when a prompt is decoded, outside the clock.
@@ -43,12 +46,14 @@ class DecoderArm(Arm):
         tokenizer: PreTrainedTokenizerBase,
         generation: Generation,
         count_useful: bool = False,
+        latency: LatencyProfile | None = None,
     ) -> None:
         self.name = name
         self.decoder = decoder
         self.tokenizer = tokenizer
         self.generation = generation
         self.count_useful = count_useful
+        self.latency = latency if latency is not None and latency.modelled else None
         self.observers: Sequence[OutcomeObserver] = ()
         self.eos = eos_of(tokenizer, decoder.model.model) if generation.stop_at_eos else frozenset()
 
@@ -60,13 +65,27 @@ class DecoderArm(Arm):
     def decode(self, prompt: Prompt, sample: int = 0, max_new_tokens: int | None = None) -> PromptRecord:
         """Answer all turns, keeping the cache between them."""
         results: list[GenerationResult] = []
-        turns_taken = self.conversation(prompt, sample, max_new_tokens, results, self.observers)
+        modelled = dict.fromkeys(PHASES, 0.0)
+
+        def model_seconds(outcome: Outcome) -> None:
+            assert self.latency is not None
+            tokens, passes = outcome.tree.num_nodes + 1, outcome.pass_tokens
+            target, draft = self.latency.target_seconds(tokens), sum(map(self.latency.draft_seconds, passes))
+            modelled["target"] += target
+            modelled["draft"] += draft
+            modelled["update"] += self.latency.step_seconds(tokens, passes) - target - draft
+
+        observers = self.observers if self.latency is None else (*self.observers, model_seconds)
+        turns_taken = self.conversation(prompt, sample, max_new_tokens, results, observers)
         asked = [tokens for tokens, _ in turns_taken]
         counts = [result.counts for result in results]
         useful = [count.useful_tokens for count in counts if count.useful_tokens is not None]
         verifier = self.decoder.strategy.verifier
         answers = [result.token_ids for result in results]
         token_ids = tuple(token for answer in answers for token in answer)
+        seconds = {phase: sum(count.seconds[phase] for count in counts) for phase in PHASES}
+        if self.latency is not None:
+            seconds = modelled
         return PromptRecord(
             arm=self.name,
             prompt_id=prompt.prompt_id,
@@ -82,10 +101,13 @@ class DecoderArm(Arm):
             draft_passes=sum(count.draft_passes for count in counts),
             drafted_nodes=sum(count.drafted_nodes for count in counts),
             useful_tokens=sum(useful) if useful else None,
-            prefill_seconds=sum(result.prefill_seconds for result in results),
-            decode_seconds=sum(result.decode_seconds for result in results),
+            prefill_seconds=sum(result.prefill_seconds for result in results)
+            if self.latency is None
+            else 0.0,
+            decode_seconds=sum(seconds.values()),
             decode_tokens=len(token_ids),
-            seconds={phase: sum(count.seconds[phase] for count in counts) for phase in PHASES},
+            seconds=seconds,
+            clock=MEASURED if self.latency is None else self.latency.label,
             dtype=str(self.decoder.model.dtype).removeprefix("torch."),
             device=str(self.decoder.model.device),
             state=self.state,

@@ -15,6 +15,7 @@ from specexp.config import (
     build_analyses,
     build_builder,
     build_generation,
+    build_latency,
     build_pair,
     build_parts,
     build_verifier,
@@ -34,7 +35,7 @@ _AXES = {
     "max_nodes": "nodes",
     "widths": "nodes",
 }  # arguments that say the same of several builders
-_SAME_FOR_ALL = ("generation", "pair")
+_SAME_FOR_ALL = ("generation", "latency", "pair")
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,9 @@ def _build(config: Config, composed: Sequence[ComposedArm], pair: ModelPair) -> 
     generation = build_generation(config)
     model = LanguageModel(pair.target)  # one cache and one self-check for all arms of the engine
     verifier = build_verifier(config)
-    arms: list[Arm] = [DecoderArm(ENGINE, Decoder(model, verifier=verifier), pair.tokenizer, generation)]
+    latency = build_latency(config)
+    plain = Decoder(model, verifier=verifier)
+    arms: list[Arm] = [DecoderArm(ENGINE, plain, pair.tokenizer, generation, latency=latency)]
     baselines = list(config.get("baselines"))
     if "hf-eager" in baselines:
         arms.append(HuggingFaceArm("hf-eager", "hf-eager", pair.target, pair.tokenizer, generation, verifier))
@@ -148,7 +151,7 @@ def _build(config: Config, composed: Sequence[ComposedArm], pair: ModelPair) -> 
         if arm.preload is not None:
             parts = parts._replace(drafter=preloaded_drafter(arm, parts, model, pair))
         decoder = Decoder(model, *parts)
-        arms.append(DecoderArm(arm.title, decoder, pair.tokenizer, generation))
+        arms.append(DecoderArm(arm.title, decoder, pair.tokenizer, generation, latency=latency))
         if arm.config.get("data.shuffle_seed") != config.get("data.shuffle_seed"):
             seeds[arm.title] = arm.config.get("data.shuffle_seed")
     analyses = build_analyses(config)

@@ -10,6 +10,10 @@ from pathlib import Path
 from typing import Any
 
 
+MEASURED = "measured"
+"""The clock of records whose seconds are the run's own."""
+
+
 @dataclass(frozen=True)
 class Difference:
     """Where an output first parts from plain decoding's, and whether that is excused.
@@ -52,7 +56,7 @@ class PromptRecord:
         drafted_nodes: nodes fed to the target, roots not counted.
         useful_tokens: drafted tokens the target answered identically, also beyond the first mismatch; None if
             not counted.
-        prefill_seconds: before decoding.
+        prefill_seconds: before decoding; 0 where seconds are modelled.
         decode_seconds: of decoding.
         decode_tokens: tokens that ``decode_seconds`` paid for.
         seconds: decode time by phase; empty for Hugging Face's own loops, which are not split.
@@ -64,6 +68,7 @@ class PromptRecord:
         keyed: whether the output depends on the target, prompt, seed and sample alone, so that it can be
             compared with plain decoding token by token.
         seed: seed of the run.
+        clock: ``measured``, or which latency profile the seconds are modelled by.
         turn_in_rotation: how many arms decoded before this one at this step of the run.
         difference: from plain decoding; None when equal or not compared.
         error: why the prompt failed; everything counted is then 0.
@@ -94,6 +99,7 @@ class PromptRecord:
     lossless: bool = True
     keyed: bool = True
     seed: int = 0
+    clock: str = MEASURED
     turn_in_rotation: int = 0
     difference: Difference | None = None
     error: str | None = None

@@ -109,7 +109,7 @@ def refusal(pairs: Sequence[tuple[PromptRecord, PromptRecord]], arm: str, baseli
     pairs = [(first, second) for first, second in pairs if not first.error and not second.error]
     if not pairs:
         return f"no prompt was answered by both {arm} and {baseline}"
-    for what in ("dtype", "device"):
+    for what in ("dtype", "device", "clock"):
         found = {(getattr(first, what), getattr(second, what)) for first, second in pairs}
         for one, other in sorted(found):
             if one != other:

@@ -16,7 +16,10 @@ from specexp.tree import TokenTree, TreeShape
 _CHAIN = TreeShape.from_rank_paths([[0], [0, 0], [0, 0, 0]])
 _VALUES = np.array([1.0, 0.5, 0.2, 0.06])
 _STATES = [
-    DraftState(nodes, depth, passes) for nodes in (0, 1, 5) for depth in (0, 1, 3) for passes in (0, 2)
+    DraftState(nodes, depth, (1,) * passes, log_prob=-0.3 * depth, last_log_prob=-0.3)
+    for nodes in (0, 1, 5)
+    for depth in (0, 1, 3)
+    for passes in (0, 2)
 ]
 
 
@@ -100,10 +103,15 @@ class ControllerContract:
             context.append(new)
             controller.observe(
                 Outcome(
-                    context, TokenTree(_CHAIN, tokens, values=_VALUES), logits, accepted, new, len(accepted)
+                    context,
+                    TokenTree(_CHAIN, tokens, values=_VALUES),
+                    logits,
+                    accepted,
+                    new,
+                    (1,) * len(accepted),
                 )
             )
         return context
 
     def _decisions(self, controller: Controller, context: Context) -> tuple[Plan, list[bool]]:
-        return controller.plan(context), [controller.keep_drafting(state) for state in _STATES]
+        return controller.plan(context), [controller.keep_drafting(context, state) for state in _STATES]
