@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-
 MEASURED = "measured"
 """The clock of records whose seconds are the run's own."""
 
