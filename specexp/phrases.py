@@ -52,6 +52,15 @@ class PhraseStore:
         self._used: dict[int, OrderedDict[int, None]] = {}  # keys by number of uses, longest ago first
         self._fewest = 0  # uses of the key to be evicted next
 
+    def copy(self) -> PhraseStore:
+        """A store with the same content that learns on its own."""
+        twin = PhraseStore(self.phrase_length, self.max_keys, self.max_phrases)
+        twin._phrases = {key: phrases.copy() for key, phrases in self._phrases.items()}
+        twin._uses = self._uses.copy()
+        twin._used = {uses: keys.copy() for uses, keys in self._used.items()}
+        twin._fewest = self._fewest
+        return twin
+
     def __len__(self) -> int:
         """Keys held."""
         return len(self._phrases)

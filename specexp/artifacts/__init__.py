@@ -8,7 +8,13 @@ imports neither torch nor transformers.
 from specexp.artifacts.artifact import Artifact
 from specexp.artifacts.error import ArtifactError
 from specexp.artifacts.fingerprint import Fingerprint, fingerprint
-from specexp.artifacts.store import load_adjacency_matrix, load_artifact, load_rank_paths, save_artifact
+from specexp.artifacts.store import (
+    load_adjacency_matrix,
+    load_artifact,
+    load_phrases,
+    load_rank_paths,
+    save_artifact,
+)
 from specexp.artifacts.versions import set_alias
 from specexp.composition import Parts
 
@@ -20,6 +26,7 @@ __all__ = [
     "fingerprint",
     "load_adjacency_matrix",
     "load_artifact",
+    "load_phrases",
     "load_rank_paths",
     "save_artifact",
     "set_alias",

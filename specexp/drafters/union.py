@@ -50,6 +50,11 @@ class Union(Drafter):
         return sum(drafter.max_candidates for drafter in self.drafters)
 
     @property
+    def phrase_length(self) -> int:  # type: ignore[override]
+        """Of the drafter with the longest phrases."""
+        return max(drafter.phrase_length for drafter in self.drafters)
+
+    @property
     def wants_prefill_logits(self) -> bool:
         """If any drafter does."""
         return any(drafter.wants_prefill_logits for drafter in self.drafters)
@@ -65,11 +70,24 @@ class Union(Drafter):
 
     def propose(self, context: Context, request: Request) -> Candidates:
         """Concatenate the drafters' candidates row by row and drop repetitions."""
+        if request.length > 1:
+            return self._phrases(context, request)
         answers = [drafter.propose(context, request).tokens for drafter in self.drafters]
         tokens = np.full((request.rows.size, request.k), NO_CANDIDATE, dtype=np.int64)
         for number, row in enumerate(np.concatenate(answers, axis=1).tolist()):
             distinct = [token for token in dict.fromkeys(row) if token != NO_CANDIDATE][: request.k]
             tokens[number, : len(distinct)] = distinct
+        return Candidates(tokens)
+
+    def _phrases(self, context: Context, request: Request) -> Candidates:
+        """Phrases of the drafters that have any, as many of each one's as there is still room for."""
+        tokens = np.full((request.rows.size, request.k, request.length), NO_CANDIDATE, dtype=np.int64)
+        answers = [
+            drafter.propose(context, request).tokens for drafter in self.drafters if drafter.phrase_length > 1
+        ]
+        for number, phrases in enumerate(np.concatenate(answers, axis=1)):
+            there = phrases[phrases[:, 0] != NO_CANDIDATE][: request.k]
+            tokens[number, : len(there)] = there
         return Candidates(tokens)
 
     def observe(self, outcome: Outcome) -> None:

@@ -1,0 +1,334 @@
+"""The phrase cache, and its reuse at the draft: phrases that ride in a draft pass (Post-use & Pre-cut, section 5.1)."""
+
+# No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from pydantic import Field
+
+from specexp.context import Context
+from specexp.drafters._base import Candidates, Drafter, Request
+from specexp.outcome import Outcome
+from specexp.phrases import Phrase, PhraseStore
+from specexp.tree import NO_CANDIDATE
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+Initialisation = Literal["empty", "prompt"]
+StatePolicy = Literal["cold", "carry", "preloaded"]
+_INNER = "drafter"
+
+
+class PhraseCache(Drafter):
+    """Keeps phrases that were right before, keyed by the token they follow, and drafts with them.
+
+    Around a drafter it answers for it, and questions for phrases (of :class:`~specexp.builders.Graft`) from the cache.
+    Where an answer takes a pass of a draft model, up to ``ride`` phrases that follow the tokens of the asked nodes are
+    fed in the same pass (appendix C, algorithm 2): the model's answers are the same, and where they go along a phrase
+    the next ones are known already, so that one pass extends a draft by several tokens. Alone it proposes what
+    follows in the phrases that match the path to a node, the longest match first.
+
+    It stores what a step committed, the USEFUL tokens (eq. 7: fed tokens that the target answered identically, also
+    beyond the first mismatch) and, in the corrected form that a pass returned, the phrases that rode or were grafted.
+
+    Args:
+        drafter: who drafts; None lets the phrases draft alone.
+        phrase_length: tokens of a phrase; the paper's beta.
+        max_keys: tokens with phrases; the least used one is evicted.
+        max_phrases: phrases of a token; the oldest is evicted.
+        ride: phrases that ride in a draft pass; 0 switches reuse at the draft off.
+        initialisation: ``empty``, or ``prompt`` (what stands in the prompt is stored too).
+        state: ``cold`` starts every prompt anew, ``carry`` keeps what earlier prompts taught, ``preloaded`` starts
+            every prompt from ``phrases``. The inner drafter has a policy of its own.
+        phrases: path of a ``phrase-cache`` artifact, for ``state="preloaded"``.
+
+    Raises:
+        ValueError: ``phrases`` is given without ``preloaded`` or the other way round, or does not fit.
+
+    Example:
+        >>> drafter = PhraseCache(phrase_length=4, state="carry")
+    """
+
+    def __init__(
+        self,
+        drafter: Drafter | None = None,
+        phrase_length: Annotated[int, Field(ge=2, le=64)] = 5,
+        max_keys: Annotated[int, Field(ge=1)] = 1000,
+        max_phrases: Annotated[int, Field(ge=1)] = 20,
+        ride: Annotated[int, Field(ge=0, le=256)] = 3,
+        initialisation: Initialisation = "empty",
+        state: StatePolicy = "cold",
+        phrases: str | None = None,
+    ) -> None:
+        if (phrases is not None) != (state == "preloaded"):
+            raise ValueError(
+                f"PhraseCache was given state {state!r} and phrases {phrases!r}: "
+                "'preloaded' needs phrases, and only it takes them"
+            )
+        self.drafter = drafter
+        self.phrase_length = phrase_length
+        self.max_phrases = max_phrases
+        self.ride = ride
+        self.initialisation = initialisation
+        self.state = state
+        self._initial = PhraseStore(phrase_length, max_keys, max_phrases)
+        if phrases is not None:
+            from specexp.artifacts import load_phrases
+
+            try:
+                self._initial.load_state_dict(load_phrases(phrases))
+            except ValueError as error:
+                raise ValueError(f"{phrases} does not go with this PhraseCache: {error}") from error
+        self.store = self._initial.copy()
+        self._pending: WeakKeyDictionary[Context, _Pending] = WeakKeyDictionary()
+
+    @property
+    def drafters(self) -> list[Drafter]:
+        """The inner drafter, if there is one."""
+        return [] if self.drafter is None else [self.drafter]
+
+    @property
+    def draft_passes(self) -> int:  # type: ignore[override]
+        """Passes of the inner drafter."""
+        return 0 if self.drafter is None else self.drafter.draft_passes
+
+    @property
+    def fed_tokens(self) -> int:  # type: ignore[override]
+        """Tokens fed in them, those of riding phrases among them."""
+        return 0 if self.drafter is None else self.drafter.fed_tokens
+
+    @property
+    def coupled(self) -> bool:  # type: ignore[override]
+        """If the inner drafter is."""
+        return self.drafter is not None and self.drafter.coupled
+
+    @property
+    def gives_log_probs(self) -> bool:  # type: ignore[override]
+        """If the inner drafter does."""
+        return self.drafter is not None and self.drafter.gives_log_probs
+
+    @property
+    def draws(self) -> bool:  # type: ignore[override]
+        """If the inner drafter can."""
+        return self.drafter is not None and self.drafter.draws
+
+    @property
+    def max_candidates(self) -> int:
+        """The inner drafter's; alone, one for every phrase."""
+        return self.max_phrases if self.drafter is None else self.drafter.max_candidates
+
+    @property
+    def wants_prefill_logits(self) -> bool:
+        """If the inner drafter does."""
+        return self.drafter is not None and self.drafter.wants_prefill_logits
+
+    def costs_pass(self, request: Request) -> bool:
+        """If the inner drafter's answer does; phrases cost none."""
+        return request.length == 1 and self.drafter is not None and self.drafter.costs_pass(request)
+
+    def begin(self, context: Context, prefill: Outcome | None) -> None:
+        """Apply the state policy, then store the prompt as configured."""
+        if self.drafter is not None:
+            self.drafter.begin(context, prefill)
+        self._pending.pop(context, None)  # of a step that never ended
+        if self.state != "carry" and not context.continued:
+            self.store = self._initial.copy()
+        if self.initialisation == "prompt":
+            self._insert_text(context.token_ids.tolist())
+
+    def propose(self, context: Context, request: Request) -> Candidates:
+        """Look phrases up, or ask the inner drafter with phrases riding along, or follow the phrases themselves."""
+        if request.length > 1:
+            return self._phrases(context, request)
+        if self.drafter is None:
+            return self._continuations(context, request)
+        if self.ride and self.drafter.costs_pass(request):
+            self._feed_with_phrases(self.drafter, context, request)
+        return self.drafter.propose(context, request)
+
+    def observe(self, outcome: Outcome) -> None:
+        """Count the keys used, and store the phrases of the step: the surest last, so that they are the newest."""
+        if self.drafter is not None:
+            self.drafter.observe(outcome)
+        pending = self._pending.pop(outcome.context, None)
+        if pending is not None:
+            for key in pending.used:
+                self.store.use(key)
+            for key, phrase in pending.corrected:
+                self.store.insert(key, phrase)
+        if outcome.tree.num_nodes > 0:
+            self._insert_answered(outcome)
+        new = (
+            len(outcome.new_token_ids) + self.phrase_length
+        )  # phrases that were cut short before are longer now
+        self._insert_text(outcome.context.token_ids[-new:].tolist())
+
+    def reset(self) -> None:
+        """Back to the empty or the preloaded phrases; resets the inner drafter."""
+        if self.drafter is not None:
+            self.drafter.reset()
+        self.store = self._initial.copy()
+        self._pending.clear()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The store's tensors, and under ``drafter`` the inner drafter's state."""
+        state = self.store.state_dict()
+        return state if self.drafter is None else {**state, _INNER: self.drafter.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from saved phrases that fit."""
+        if (_INNER in state) != (self.drafter is not None):
+            raise ValueError(
+                f"the state of a PhraseCache {'around' if self.drafter else 'without'} a drafter was expected "
+                f"{'with' if self.drafter else 'without'} the entry {_INNER!r}, but {sorted(state)} was given"
+            )
+        self.store.load_state_dict({name: value for name, value in state.items() if name != _INNER})
+        if self.drafter is not None:
+            self.drafter.load_state_dict(state[_INNER])
+
+    def use_draft_model(self, model: "PreTrainedModel | None") -> None:
+        """Offer it to the inner drafter."""
+        if self.drafter is not None:
+            self.drafter.use_draft_model(model)
+
+    def check_vocabulary(self, vocab_size: int) -> None:
+        """Check the inner drafter; phrases hold tokens of the target's vocabulary alone."""
+        if self.drafter is not None:
+            self.drafter.check_vocabulary(vocab_size)
+        if self._initial.largest_token >= vocab_size:
+            raise ValueError(
+                f"the preloaded phrases hold token id {self._initial.largest_token}; "
+                f"the target's vocabulary has ids 0 to {vocab_size - 1}"
+            )
+
+    def _phrases(self, context: Context, request: Request) -> Candidates:
+        tokens = np.full((request.rows.size, request.k, request.length), NO_CANDIDATE, dtype=np.int64)
+        pending = self._pending_of(context)
+        for number, key in enumerate(request.tokens[request.rows].tolist()):
+            for place, phrase in enumerate(self.store.lookup(key, request.k)):
+                pending.used[key] = None
+                tokens[number, place, : len(phrase)] = phrase[: request.length]
+        return Candidates(tokens)
+
+    def _continuations(self, context: Context, request: Request) -> Candidates:
+        """What the phrases say comes next: those that began longest ago and still match, then shorter matches."""
+        tokens = np.full((request.rows.size, request.k), NO_CANDIDATE, dtype=np.int64)
+        pending = self._pending_of(context)
+        committed = tuple(context.token_ids[-self.phrase_length :].tolist())
+        wanted = min(request.k, self.max_phrases)
+        for number, row in enumerate(request.rows.tolist()):
+            path = (committed + request.path_tokens(row))[-self.phrase_length :]
+            found: dict[int, None] = {}
+            for start, key in enumerate(path):
+                matched = path[start + 1 :]
+                for phrase in self.store.lookup(key, self.max_phrases):
+                    if len(phrase) > len(matched) and phrase[: len(matched)] == matched:
+                        pending.used[key] = None
+                        found[phrase[len(matched)]] = None
+                if len(found) >= wanted:
+                    break
+            best = list(found)[:wanted]
+            tokens[number, : len(best)] = best
+        return Candidates(tokens)
+
+    def _feed_with_phrases(self, drafter: Drafter, context: Context, request: Request) -> None:
+        """Have the asked rows fed together with phrases below them, and keep what the draft said along these.
+
+        The phrases are rows of a longer tree that the drafter is asked about: it feeds them all in one pass, and when
+        the question itself, or a later one along a phrase, comes, it knows the answer.
+        """
+        pending = self._pending_of(context)
+        size, asked = request.tokens.size, request.rows.tolist()
+        tokens: list[int] = []
+        parents: list[int] = []
+        below: dict[tuple[int, int], int] = {}  # (row, token) -> phrase row
+        riding: list[tuple[int, list[int]]] = []  # a key, its row and the rows of a phrase
+        for row in asked:
+            if len(riding) == self.ride:
+                break
+            key = int(request.tokens[row])
+            phrases = self.store.lookup(key, self.ride - len(riding))
+            if not phrases or not drafter.costs_pass(replace(request, rows=np.array([row]))):
+                continue
+            pending.used[key] = None
+            for phrase in phrases:
+                path = [row]
+                for token in phrase:
+                    child = below.get((path[-1], token))
+                    if child is None:
+                        child = below[path[-1], token] = size + len(tokens)
+                        tokens.append(token)
+                        parents.append(path[-1])
+                    path.append(child)
+                riding.append((key, path))
+        if not riding:
+            return
+        longer = Request(
+            np.concatenate((request.tokens, tokens)),
+            np.concatenate((request.parents, parents)),
+            np.concatenate((request.ranks, np.zeros(len(tokens), dtype=np.int64))),
+            np.concatenate((request.rows, np.arange(size, size + len(tokens)))),
+            k=1,
+        )
+        said = drafter.propose(context, longer).tokens[:, 0].tolist()
+        answers = dict(zip([*asked, *range(size, size + len(tokens))], said, strict=True))
+        for key, path in riding:
+            corrected = tuple(answers[row] for row in path[: self.phrase_length])
+            if NO_CANDIDATE not in corrected:  # beyond the draft's context there is no answer
+                pending.corrected[key, corrected] = None
+
+    def _insert_answered(self, outcome: Outcome) -> None:
+        """Store the grafts as the target answered them, then the runs of USEFUL tokens off the accepted path."""
+        tree = outcome.tree
+        tokens, parents = tree.tokens.tolist(), tree.shape.parents.tolist()
+        answers = outcome.answers().tolist()
+        if tree.grafted is not None:
+            for leaf in np.flatnonzero(tree.grafted).tolist():
+                if tree.shape.children[leaf]:
+                    continue
+                row, corrected = leaf, [answers[leaf]]
+                while tree.grafted[row]:
+                    row = parents[row]
+                    corrected.append(answers[row])
+                self.store.insert(tokens[row], corrected[::-1])
+        useful = {}  # row -> its child with the token that the target answered
+        for row, parent in enumerate(parents[1:], start=1):
+            if tokens[row] == answers[parent]:
+                useful[parent] = row
+        reached = {0, *useful.values()}  # a run from the root is what was committed
+        for first in useful:
+            if first in reached:
+                continue
+            row, run = first, [tokens[first]]
+            while row in useful:
+                row = useful[row]
+                run.append(tokens[row])
+            self._insert_text([*run, answers[row]])
+
+    def _insert_text(self, tokens: list[int]) -> None:
+        """Store what follows each of these tokens."""
+        for start, key in enumerate(tokens[:-1], start=1):
+            self.store.insert(key, tokens[start : start + self.phrase_length])
+
+    def _pending_of(self, context: Context) -> "_Pending":
+        pending = self._pending.get(context)
+        if pending is None:
+            pending = self._pending[context] = _Pending()
+        return pending
+
+
+@dataclass(slots=True)
+class _Pending:
+    """What the questions of a step found out, learned when it ends; dictionaries for their order.
+
+    Attributes:
+        used: keys whose phrases were looked up.
+        corrected: phrases as the draft answered them, by key.
+    """
+
+    used: dict[int, None] = field(default_factory=dict)
+    corrected: dict[tuple[int, Phrase], None] = field(default_factory=dict)
