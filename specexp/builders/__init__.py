@@ -2,6 +2,7 @@
 
 from specexp.builders._base import Build, TreeBuilder
 from specexp.builders.dyspec import BeamRerank, DySpecGreedy, DySpecThreshold
+from specexp.builders.graft import Graft
 from specexp.builders.sequoia import Sequoia
 from specexp.builders.static_tree import Chain, KConfig, SpecInfer, StaticTree, TokenRecyclingTree
 from specexp.builders.tree_search import FittedTree, ParametricTree
@@ -13,6 +14,7 @@ __all__ = [
     "DySpecGreedy",
     "DySpecThreshold",
     "FittedTree",
+    "Graft",
     "KConfig",
     "ParametricTree",
     "Sequoia",

@@ -1,0 +1,169 @@
+"""Reuse at the target: phrases hung onto the last nodes of a drafted tree (Post-use & Pre-cut, algorithm 3)."""
+
+# No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
+
+from typing import Annotated, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from specexp.builders._base import Build, TreeBuilder
+from specexp.controllers._base import Plan
+from specexp.drafters._base import Request
+from specexp.tree import NO_CANDIDATE, NodeKind, TokenTree, TreeShape
+
+Number = TypeVar("Number", np.float32, np.float64)
+
+
+class Graft(TreeBuilder):
+    """Another builder's tree with phrases of a :class:`~specexp.drafters.PhraseCache` below its anchors, so that a
+    draft that is accepted as far as an anchor may go on into a phrase.
+
+    Anchors are the last ``num_anchors`` nodes of the most probable path; with fewer drafts the root is one too. A
+    phrase's token that already hangs there is not repeated: the phrase goes on below it. Grafts are point masses and
+    stand behind their siblings, so that every verifier stays exact. They keep to the plan's limits; where there is no
+    room for all, those of the deepest anchors come first.
+
+    Args:
+        builder: makes the tree.
+        num_anchors: nodes that phrases are hung from; the paper uses 3.
+        phrases_per_anchor: phrases below each; the paper's W.
+        phrase_length: tokens of a phrase at most; the paper's beta.
+
+    Example:
+        >>> Graft(Chain(4), num_anchors=3, phrases_per_anchor=3, phrase_length=5).max_nodes  # doctest: +SKIP
+        49
+    """
+
+    def __init__(
+        self,
+        builder: TreeBuilder,
+        num_anchors: Annotated[int, Field(ge=1, le=64)] = 3,
+        phrases_per_anchor: Annotated[int, Field(ge=1, le=64)] = 3,
+        phrase_length: Annotated[int, Field(ge=2, le=64)] = 5,
+    ) -> None:
+        self.builder = builder
+        self.num_anchors = num_anchors
+        self.phrases_per_anchor = phrases_per_anchor
+        self.length = phrase_length
+        self.phrase_length = max(phrase_length, builder.phrase_length)
+        self.kind = builder.kind
+        self.needs_log_probs = builder.needs_log_probs
+        self.makes_do = builder.makes_do
+        self.takes_threshold = builder.takes_threshold
+        self.arms = builder.arms
+
+    @property
+    def max_nodes(self) -> int:
+        """The builder's, and all phrases."""
+        return self.builder.max_nodes + self.num_anchors * self.phrases_per_anchor * self.length
+
+    @property
+    def max_candidates(self) -> int:
+        """The builder's."""
+        return self.builder.max_candidates
+
+    def build(self, root: int, plan: Plan) -> Build:
+        """The builder's requests, then one for phrases."""
+        tree = yield from self.builder.build(root, plan)
+        room = self.max_nodes if plan.max_nodes is None else plan.max_nodes - tree.num_nodes
+        deepest = self.max_nodes if plan.max_depth is None else plan.max_depth
+        depths = tree.shape.depths.tolist()
+        path = (0, *tree.best_path())[-self.num_anchors :]
+        anchors = [row for row in reversed(path) if depths[row] < deepest]
+        if room <= 0 or not anchors:
+            return tree
+        shape = tree.shape
+        answer = yield Request(
+            tree.tokens,
+            shape.parents,
+            shape.ranks,
+            np.array(anchors, dtype=np.int64),
+            self.phrases_per_anchor,
+            length=self.length,
+            log_probs=tree.log_probs,
+        )
+        if answer is None:
+            return tree
+        phrases = [
+            (anchor, phrase[: deepest - depths[anchor]])
+            for anchor, below in zip(anchors, answer.tokens.tolist(), strict=True)
+            for phrase in below
+        ]
+        return grafted(tree, phrases, room)
+
+
+def grafted(tree: TokenTree, phrases: list[tuple[int, list[int]]], room: int) -> TokenTree:
+    """The tree with phrases below its rows, all rows it had in their places; the tree itself if they add nothing.
+
+    Args:
+        tree: drafted.
+        phrases: a row and the tokens that follow it, up to the first ``NO_CANDIDATE``; earlier ones go first.
+        room: most nodes to add.
+    """
+    size = tree.tokens.size
+    old_tokens, old_ranks, old_children = tree.tokens.tolist(), tree.shape.ranks.tolist(), tree.shape.children
+    tokens: list[int] = []
+    parents: list[int] = []
+    ranks: list[int] = []
+    below: dict[int, dict[int, int]] = {}  # of a row: its children by token
+    next_rank: dict[int, int] = {}
+    for row, phrase in phrases:
+        for token in phrase:
+            if token == NO_CANDIDATE:
+                break
+            children = below.get(row)
+            if children is None:
+                known = old_children[row] if row < size else ()
+                children = below[row] = {old_tokens[child]: child for child in known}
+                next_rank[row] = 1 + max((old_ranks[child] for child in known), default=-1)
+            child = children.get(token)
+            if child is None:
+                if len(tokens) == room:
+                    break
+                child = children[token] = size + len(tokens)
+                tokens.append(token)
+                parents.append(row)
+                ranks.append(next_rank[row])
+                next_rank[row] += 1
+            row = child
+    added = len(tokens)
+    if added == 0:
+        return tree
+    graft = np.ones(size + added, dtype=np.bool_)
+    graft[:size] = False if tree.grafted is None else tree.grafted
+    kinds = tree.kinds
+    if kinds is not None:
+        kinds = np.append(kinds, np.full(added, NodeKind.POINT_MASS, dtype=np.int8))
+    return TokenTree(
+        _longer_shape(tree.shape, parents, ranks),
+        np.append(tree.tokens, tokens),
+        None if tree.log_probs is None else _followed_by(tree.log_probs, np.nan, added),
+        kinds,
+        tree.q,
+        tree.draws,
+        None if tree.values is None else _followed_by(tree.values, 0.0, added),
+        graft,
+    )
+
+
+def _longer_shape(shape: TreeShape, parents: list[int], ranks: list[int]) -> TreeShape:
+    """The shape with rows appended; what is known of the old rows is taken over, not walked again."""
+    size = shape.parents.size
+    longer = TreeShape(np.append(shape.parents, parents), np.append(shape.ranks, ranks))
+    depths = shape.depths.tolist()
+    children = [*shape.children, *((),) * len(parents)]
+    mask = np.zeros((size + len(parents),) * 2, dtype=np.bool_)
+    mask[:size, :size] = shape.ancestor_mask
+    for row, parent in enumerate(parents, start=size):
+        depths.append(depths[parent] + 1)
+        children[parent] = (*children[parent], row)
+        mask[row] = mask[parent]
+        mask[row, row] = True
+    longer.__dict__.update(depths=np.array(depths), ancestor_mask=mask, children=tuple(children))
+    return longer
+
+
+def _followed_by(numbers: NDArray[Number], value: float, count: int) -> NDArray[Number]:
+    return np.append(numbers, np.full(count, value, dtype=numbers.dtype))
