@@ -1,6 +1,6 @@
 """What every tree builder promises, as tests that an implementation inherits, also outside this project."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -10,7 +10,7 @@ import pytest
 from specexp.builders import TreeBuilder
 from specexp.controllers import Plan
 from specexp.decoder import Decoder
-from specexp.drafters import Candidates, Drafter, Request
+from specexp.drafters import Candidates, Drafter, PhraseCache, Request
 from specexp.testing.fakes import DistributionDrafter, FakeCausalLM, FakeDrafter, hashed_model
 from specexp.tree import NO_CANDIDATE, NodeKind, RankPath, TokenTree
 
@@ -31,7 +31,8 @@ def grow(
     """Drive a builder by hand.
 
     The candidate of rank r has probability 1/2, 1/4, 1/8, ...; for builders that draw, candidates are the draws, in
-    this order, and the last has what is left, so that the distribution sums to one.
+    this order, and the last has what is left, so that the distribution sums to one. A phrase begins with one of the
+    last candidates and goes on with the best.
 
     Args:
         builder: what builds.
@@ -61,6 +62,8 @@ def grow(
 
 
 def _answer(request: Request, guess: Guess, root: int, swap: tuple[RankPath, int] | None) -> Candidates:
+    if request.length > 1:
+        return _phrases(request, guess, root)
     draws = request.kind is not NodeKind.POINT_MASS
     tokens = np.full((request.rows.size, request.k), NO_CANDIDATE, dtype=np.int64)
     log_probs = np.full(tokens.shape, -np.inf, dtype=np.float32)
@@ -80,6 +83,18 @@ def _answer(request: Request, guess: Guess, root: int, swap: tuple[RankPath, int
         tokens[number, :width] = guesses[:width]
         log_probs[number, :width] = np.log(probabilities[:width])
     return Candidates(tokens, log_probs, q if draws else None)
+
+
+def _phrases(request: Request, guess: Guess, root: int) -> Candidates:
+    tokens = np.full((request.rows.size, request.k, request.length), NO_CANDIDATE, dtype=np.int64)
+    for number, row in enumerate(request.rows.tolist()):
+        above = (root, *request.path_tokens(row))
+        for place, first in enumerate(reversed(guess(above)[-request.k :])):
+            phrase = [first]
+            while len(phrase) < request.length and (following := guess((*above, *phrase))):
+                phrase.append(following[0])
+            tokens[number, place, : len(phrase)] = phrase
+    return Candidates(tokens)
 
 
 def plenty(path: tuple[int, ...]) -> list[int]:
@@ -113,7 +128,14 @@ def _drafters(builder: TreeBuilder, model: FakeCausalLM) -> list[Drafter]:
     ]
     if builder.kind is NodeKind.POINT_MASS and not builder.needs_log_probs:
         drafters += [FakeDrafter(plenty, wide), FakeDrafter(some, wide)]
+    if builder.phrase_length > 1:
+        return [PhraseCache(drafter, builder.phrase_length) for drafter in drafters]
     return drafters
+
+
+def _of_the_builder(tree: TokenTree, rows: Iterable[int]) -> list[int]:
+    """Those of the rows that are no grafts."""
+    return [row for row in rows if tree.grafted is None or not tree.grafted[row]]
 
 
 class TreeBuilderContract:
@@ -160,7 +182,7 @@ class TreeBuilderContract:
         tree = grow(builder, guess)
         assert tree.tokens.shape == tree.shape.parents.shape
         assert tree.tokens[0] == 7
-        for row in range(1, tree.tokens.size):
+        for row in _of_the_builder(tree, range(1, tree.tokens.size)):
             parent = int(tree.shape.parents[row])
             path = (7, *(int(tree.tokens[above]) for above in tree.shape.path(parent)))
             assert tree.tokens[row] == guess(path)[tree.shape.ranks[row]]
@@ -175,14 +197,18 @@ class TreeBuilderContract:
 
     @pytest.mark.parametrize("guess", [plenty, some, none])
     def test_asks_only_about_filled_rows(self, builder: TreeBuilder, guess: Guess) -> None:
-        """And for between one and ``max_candidates`` candidates, about one row at least."""
+        """And for between one and ``max_candidates`` candidates, about one row at least; phrases are no longer than
+        ``phrase_length``.
+        """
         requests: list[Request] = []
         grow(builder, guess, requests=requests)
         assert requests
         for request in requests:
             assert request.rows.size >= 1
             assert (request.tokens[request.rows] >= 0).all()
-            assert 1 <= request.k <= builder.max_candidates
+            assert request.k >= 1
+            assert request.length > 1 or request.k <= builder.max_candidates
+            assert 1 <= request.length <= builder.phrase_length
             for row in request.rows.tolist():
                 assert all(token >= 0 for token in request.path_tokens(row))
 
@@ -216,22 +242,28 @@ class TreeBuilderContract:
 
     @pytest.mark.parametrize("guess", [plenty, some])
     def test_nodes_say_how_they_were_chosen(self, builder: TreeBuilder, guess: Guess) -> None:
-        """Drawn ones come with the distribution they were drawn from; a verifier needs no more."""
+        """Drawn ones come with the distribution they were drawn from; a verifier needs no more. Grafts are point
+        masses behind them.
+        """
         tree = grow(builder, guess)
-        assert {tree.kind(row) for row in range(1, tree.tokens.size)} <= {builder.kind}
+        nodes = range(1, tree.tokens.size)
+        own = _of_the_builder(tree, nodes)
+        assert {tree.kind(row) for row in own} <= {builder.kind}
+        assert {tree.kind(row) for row in nodes if row not in own} <= {NodeKind.POINT_MASS}
+        for children in tree.shape.children:
+            first = _of_the_builder(tree, children)
+            assert list(children[: len(first)]) == first
         if builder.kind is NodeKind.POINT_MASS:
             assert not tree.q
             assert tree.draws is None
             return
         assert tree.q is not None
         assert tree.log_probs is not None
-        for row, below in enumerate(tree.shape.children):
-            if below:
+        for row, children in enumerate(tree.shape.children):
+            if below := _of_the_builder(tree, children):
                 assert tree.q[row].sum() == pytest.approx(1)
-                assert np.exp(tree.log_probs[list(below)]) == pytest.approx(
-                    tree.q[row][tree.tokens[list(below)]]
-                )
-                assert set(tree.draw_order(row)) == set(below)
+                assert np.exp(tree.log_probs[below]) == pytest.approx(tree.q[row][tree.tokens[below]])
+                assert set(tree.draw_order(row)) == set(children)
 
     def test_no_draw_is_left_out(self, builder: TreeBuilder) -> None:
         """Below a node the tree holds the first draws, in their order; a verifier tries them in that order."""
@@ -248,7 +280,9 @@ class TreeBuilderContract:
         if builder.kind is NodeKind.POINT_MASS:
             pytest.skip(f"{type(builder).__name__} does not draw")
         for guess in (plenty, some):
-            for path in grow(builder, guess).shape.rank_paths[1:]:
+            tree = grow(builder, guess)
+            for row in _of_the_builder(tree, range(1, tree.tokens.size)):
+                path = tree.shape.rank_paths[row]
                 changed = grow(builder, guess, swap=(path[:-1], path[-1]))
                 assert path in changed.shape.rank_paths
 
