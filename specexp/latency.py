@@ -15,7 +15,7 @@ Milliseconds = Annotated[float, Field(ge=0)]
 @dataclass(frozen=True)
 class LatencyProfile:
     """Milliseconds of a target pass and of a draft pass by the tokens they are fed; between two given numbers of tokens
-    on a straight line, beyond the last one on with the last slope.
+    on a straight line, beyond the last one on with the last slope (never falling).
 
     Args:
         name: of the models and the device, in tables.
@@ -65,6 +65,10 @@ class LatencyProfile:
         """Most tokens of a target pass it states milliseconds for; a profile of one point holds for any number."""
         return max(self.target_ms)
 
+    def exceeded_by(self, tokens: int) -> bool:
+        """Whether a target pass feeds more tokens than it states milliseconds for."""
+        return len(self.target_ms) > 1 and tokens > self.max_target_tokens
+
     def target_seconds(self, tokens: int) -> float:
         """Of a target pass over ``tokens`` tokens, the root among them."""
         return _between(self.target_ms, tokens)
@@ -112,6 +116,6 @@ def _between(milliseconds: Mapping[int, float], tokens: int) -> float:
     places = sorted(milliseconds)
     if tokens > places[-1] and len(places) > 1:
         (before, last) = places[-2:]
-        slope = (milliseconds[last] - milliseconds[before]) / (last - before)
+        slope = max((milliseconds[last] - milliseconds[before]) / (last - before), 0.0)
         return (milliseconds[last] + slope * (tokens - last)) / 1e3
     return float(np.interp(tokens, places, [milliseconds[place] for place in places])) / 1e3

@@ -159,7 +159,7 @@ def report(config: Config, experiment: Experiment, records: Sequence[PromptRecor
     baselines = experiment.baselines
     tables: list[Table | None] = [
         results_table(records, title, baselines=baselines, published=config.get("published")),
-        category_table(records, baseline=baselines[0]),
+        category_table(records, baseline=baselines[0], published=config.get("published")),
         phase_table(records),
     ]
     shown = [table for table in tables if table is not None]
@@ -208,17 +208,19 @@ def _png(figure: Figure) -> bytes:
 
 
 def summary_of(records: Sequence[PromptRecord], baseline: str) -> dict[str, float]:
-    """What to compare runs by: each arm's speedup, tokens per step and speed."""
+    """What to compare runs by: each arm's speedup, tokens per step and speed; modelled ones are called so."""
+    from specexp.evaluation import clock
     from specexp.evaluation.statistics import arm_names, paired_speedup, summarise
 
     found: dict[str, float] = {}
     for name in arm_names(records):
         summary, speedup = summarise(records, name), paired_speedup(records, name, baseline)
+        before = f"{name}/{clock.key(summary.clock)}"
         found[f"{name}/tokens_per_step"] = summary.tokens_per_step
-        found[f"{name}/tokens_per_second"] = summary.tokens_per_second
+        found[f"{before}tokens_per_second"] = summary.tokens_per_second
         if name != baseline and speedup.refused is None:
-            found[f"{name}/speedup"] = speedup.ratio
-            found[f"{name}/speedup_low"], found[f"{name}/speedup_high"] = speedup.low, speedup.high
+            found[f"{before}speedup"] = speedup.ratio
+            found[f"{before}speedup_low"], found[f"{before}speedup_high"] = speedup.low, speedup.high
     return found
 
 
@@ -237,7 +239,7 @@ def draw(config: Config, records: Sequence[PromptRecord], baseline: str) -> Figu
     published = {
         str(item["method"]): float(item["speedup"])
         for item in config.get("published")
-        if item.get("speedup") is not None
+        if item.get("speedup") is not None and "category" not in item
     }
     return speedup_bars(records, baseline=baseline, title=title, published=published)
 

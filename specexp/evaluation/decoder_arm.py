@@ -66,11 +66,14 @@ class DecoderArm(Arm):
         """Answer all turns, keeping the cache between them."""
         results: list[GenerationResult] = []
         modelled = dict.fromkeys(PHASES, 0.0)
+        beyond = 0
 
         def model_seconds(outcome: Outcome) -> None:
+            nonlocal beyond
             assert self.latency is not None
             tokens, passes = outcome.tree.num_nodes + 1, outcome.pass_tokens
             target, draft = self.latency.target_seconds(tokens), sum(map(self.latency.draft_seconds, passes))
+            beyond += self.latency.exceeded_by(tokens)
             modelled["target"] += target
             modelled["draft"] += draft
             modelled["update"] += self.latency.step_seconds(tokens, passes) - target - draft
@@ -108,6 +111,7 @@ class DecoderArm(Arm):
             decode_tokens=len(token_ids),
             seconds=seconds,
             clock=MEASURED if self.latency is None else self.latency.label,
+            beyond_profile=beyond,
             dtype=str(self.decoder.model.dtype).removeprefix("torch."),
             device=str(self.decoder.model.device),
             state=self.state,

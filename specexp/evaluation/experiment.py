@@ -130,7 +130,17 @@ def _build(config: Config, composed: Sequence[ComposedArm], pair: ModelPair) -> 
     arms: list[Arm] = [DecoderArm(ENGINE, plain, pair.tokenizer, generation, latency=latency)]
     baselines = list(config.get("baselines"))
     if "hf-eager" in baselines:
-        arms.append(HuggingFaceArm("hf-eager", "hf-eager", pair.target, pair.tokenizer, generation, verifier))
+        arms.append(
+            HuggingFaceArm(
+                "hf-eager",
+                "hf-eager",
+                pair.target,
+                pair.tokenizer,
+                generation,
+                verifier,
+                latency=latency,
+            )
+        )
     seeds: dict[str, int | None] = {}
     for arm in composed if not _is_plain(config) else ():
         if arm.reference is not None:
@@ -143,6 +153,7 @@ def _build(config: Config, composed: Sequence[ComposedArm], pair: ModelPair) -> 
                     generation,
                     verifier,
                     pair.draft,
+                    latency=latency,
                     **arm.arguments,
                 )
             )

@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from specexp.evaluation import clock
 from specexp.evaluation.phases import breakdown
 from specexp.evaluation.record import PromptRecord
 from specexp.evaluation.statistics import Speedup, arm_names, paired_speedup, summarise
@@ -79,7 +80,8 @@ def speedup_bars(
     records = list(records)
     speedups = [paired_speedup(records, name, baseline) for name in arm_names(records) if name != baseline]
     rows = len(speedups) + len(published or {})
-    figure, [[ax]] = _figure(7.5, 1.3 + 0.36 * max(rows, 2), title)
+    used = summarise(records, baseline).clock  # of every bar: a speedup over another clock is refused
+    figure, [[ax]] = _figure(7.5, 1.3 + 0.36 * max(rows, 2), clock.title(title, used))
     labels = []
     for place, speedup in enumerate(speedups):
         if speedup.refused:
@@ -91,7 +93,7 @@ def speedup_bars(
         low, high = _interval(speedup)
         ax.barh(place, speedup.ratio, color=BLUE if speedup.low > 1 else GREY, height=0.62)
         ax.errorbar(speedup.ratio, place, xerr=[[low], [high]], color=INK, capsize=3, lw=1.2)
-        text = f"  {speedup.ratio:.2f}x, {tokens:.2f} tokens/step"
+        text = f"  {speedup.ratio:.2f}x {clock.word(used)}".rstrip() + f", {tokens:.2f} tokens/step"
         ax.text(speedup.high, place, text, va="center", fontsize=8, color=INK)
     for place, (name, ratio) in enumerate((published or {}).items(), start=len(speedups)):
         labels.append(f"{name} (not run here)")
@@ -100,7 +102,7 @@ def speedup_bars(
     ax.axvline(1, color=INK, lw=0.8, ls=":")
     ax.set_yticks(range(len(labels)), labels)
     ax.invert_yaxis()
-    ax.set_xlabel(f"speedup over {baseline} (seconds per token, 95 % interval)", fontsize=9)
+    ax.set_xlabel(f"{clock.word(used)}speedup over {baseline} (seconds per token, 95 % interval)", fontsize=9)
     ax.margins(x=0.3)
     ax.set_xlim(left=0)
     return figure
@@ -116,7 +118,8 @@ def parameter_curves(
     panels: dict[str, list[Curve]] = {}
     for curve in curves:
         panels.setdefault(curve.axis, []).append(curve)
-    figure, rows = _figure(4.2 * max(len(panels), 1.4), 5.2, title, 2, len(panels))
+    used = summarise(records, baseline).clock
+    figure, rows = _figure(4.2 * max(len(panels), 1.4), 5.2, clock.title(title, used), 2, len(panels))
     for top, bottom, (axis, shown) in zip(*rows, panels.items(), strict=True):
         for curve, colour in zip(shown, cycle(CURVE_COLOURS), strict=False):
             _draw_curve(top, bottom, records, curve, baseline, colour)
@@ -132,7 +135,7 @@ def parameter_curves(
             ax.set_xticks(values, [f"{value:g}" for value in values])
             ax.grid(axis="y", color="#e3e8ec", lw=0.7)
             ax.set_axisbelow(True)
-    rows[0][0].set_ylabel(f"speedup over {baseline}", fontsize=9)
+    rows[0][0].set_ylabel(f"{clock.word(used)}speedup over {baseline}", fontsize=9)
     rows[1][0].set_ylabel("tokens per step", fontsize=9)
     return figure
 
@@ -154,7 +157,9 @@ def phase_bars(records: Iterable[PromptRecord], *, title: str = "") -> Figure:
     """How a step's time divides into phases, one stacked bar an arm."""
     records = list(records)
     parts = [part for name in arm_names(records) if (part := breakdown(records, name)) is not None]
-    figure, [[ax]] = _figure(7.5, 1.7 + 0.45 * max(len(parts), 2), title)
+    clocks = {part.clock for part in parts}
+    shown = clock.title(title, clocks.pop()) if len(clocks) == 1 else title
+    figure, [[ax]] = _figure(7.5, 1.7 + 0.45 * max(len(parts), 2), shown)
     phases = [phase for phase in PHASE_COLOURS if any(phase in part.shares for part in parts)]
     for place, part in enumerate(parts):
         start = 0.0
@@ -175,7 +180,9 @@ def phase_bars(records: Iterable[PromptRecord], *, title: str = "") -> Figure:
     labels = []
     for part in parts:
         outside = f"{100 * part.outside_forward:.1f} % outside forward passes"
-        labels.append(f"{part.arm}\n{1000 * part.step_seconds:.2f} ms/step, {outside}")
+        labels.append(
+            f"{part.arm}\n{1000 * part.step_seconds:.2f} {clock.word(part.clock)}ms/step, {outside}"
+        )
     ax.set_yticks(range(len(parts)), labels, fontsize=8)
     ax.invert_yaxis()
     ax.set_xlim(0, 100)

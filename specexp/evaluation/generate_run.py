@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 import torch
 from transformers.generation.streamers import BaseStreamer
+
+if TYPE_CHECKING:
+    from specexp.latency import LatencyProfile
 
 
 class Clock(BaseStreamer):  # type: ignore[misc]
@@ -39,7 +44,7 @@ class GenerateRun:
         clock: noted the tokens as they came.
         token_ids: the new tokens.
         finish_reason: ``eos``, ``length`` or ``context``.
-        draft_passes: forward passes of the draft model.
+        draft_fed: of every forward pass of the draft model, the target passes before it and the tokens it was fed.
         started: when ``generate`` was called, in seconds of ``perf_counter``.
         finished: when it returned.
     """
@@ -49,7 +54,7 @@ class GenerateRun:
     clock: Clock = field(default_factory=Clock)
     token_ids: list[int] = field(default_factory=list)
     finish_reason: str = "length"
-    draft_passes: int = 0
+    draft_fed: list[tuple[int, int]] = field(default_factory=list)
     started: float = 0.0
     finished: float = 0.0
 
@@ -67,6 +72,26 @@ class GenerateRun:
     def decode_seconds(self) -> float:
         """From the first tokens on."""
         return self.finished - (self.clock.first or self.finished)
+
+    @property
+    def draft_passes(self) -> int:
+        """Forward passes of the draft model."""
+        return len(self.draft_fed)
+
+    def modelled_seconds(self, profile: LatencyProfile) -> float:
+        """Seconds of decoding by a profile: of what came after the target's first pass, which is prefill."""
+        drafted: dict[int, list[int]] = defaultdict(list)
+        for step, tokens in self.draft_fed:
+            drafted[step].append(tokens)
+        return sum(
+            profile.step_seconds(rows.shape[1], drafted[step])
+            for step, rows in enumerate(self.fed)
+            if step > 0
+        )
+
+    def beyond(self, profile: LatencyProfile) -> int:
+        """Target passes of decoding with more tokens than the profile states milliseconds for."""
+        return sum(profile.exceeded_by(rows.shape[1]) for rows in self.fed[1:])
 
     def drafted_nodes(self) -> int:
         """Candidates fed to the target."""

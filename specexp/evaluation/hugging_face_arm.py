@@ -14,7 +14,7 @@ from transformers import GenerationConfig, LogitsProcessorList
 from specexp.evaluation.arm import Arm, Generation, describe, eos_of, sequence_name, turns
 from specexp.evaluation.generate_run import GenerateRun
 from specexp.evaluation.keyed_noise import KeyedNoise
-from specexp.evaluation.record import PromptRecord
+from specexp.evaluation.record import MEASURED, PromptRecord
 from specexp.noise import place_key
 from specexp.verifiers import Greedy, KeyedSampling, Verifier
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from specexp.data import Prompt
+    from specexp.latency import LatencyProfile
 
 Reference = Literal["hf-eager", "hf-assisted", "hf-prompt-lookup"]
 
@@ -46,6 +47,7 @@ class HuggingFaceArm(Arm):
         assistant_confidence_threshold: the draft stops below; 0 never.
         prompt_lookup_num_tokens: drafted by ``hf-prompt-lookup`` at most.
         max_matching_ngram_size: of ``hf-prompt-lookup``.
+        latency: by which seconds are modelled, where it says so; measured if None.
 
     Raises:
         ValueError: ``hf-assisted`` has no draft, or the verifier has no equivalent here.
@@ -65,6 +67,7 @@ class HuggingFaceArm(Arm):
         assistant_confidence_threshold: float = 0.0,
         prompt_lookup_num_tokens: int = 8,
         max_matching_ngram_size: int = 2,
+        latency: LatencyProfile | None = None,
     ) -> None:
         verifier = verifier or Greedy()
         if reference not in get_args(Reference):
@@ -83,6 +86,7 @@ class HuggingFaceArm(Arm):
         self.tokenizer = tokenizer
         self.generation = generation
         self.verifier = verifier
+        self.latency = latency if latency is not None and latency.modelled else None
         self._limit = int(target.config.get_text_config().max_position_embeddings)
         self._lookup = (prompt_lookup_num_tokens, max_matching_ngram_size)
         self._assistant_config: Any = None
@@ -105,6 +109,13 @@ class HuggingFaceArm(Arm):
         first_tokens = sum(run.tokens_of_pass[0] for run in runs)
         token_ids = tuple(token for run in runs for token in run.token_ids)
         accepted = sum(run.accepted_drafts() for run in runs)
+        if self.latency is None:
+            prefill, decoding = (
+                sum(run.prefill_seconds for run in runs),
+                sum(run.decode_seconds for run in runs),
+            )
+        else:
+            prefill, decoding = 0.0, sum(run.modelled_seconds(self.latency) for run in runs)
         return PromptRecord(
             arm=self.name,
             prompt_id=prompt.prompt_id,
@@ -119,9 +130,11 @@ class HuggingFaceArm(Arm):
             bonus_tokens=len(token_ids) - accepted,
             draft_passes=sum(run.draft_passes for run in runs),
             drafted_nodes=sum(run.drafted_nodes() for run in runs),
-            prefill_seconds=sum(run.prefill_seconds for run in runs),
-            decode_seconds=sum(run.decode_seconds for run in runs),
+            prefill_seconds=prefill,
+            decode_seconds=decoding,
             decode_tokens=len(token_ids) - first_tokens,
+            clock=MEASURED if self.latency is None else self.latency.label,
+            beyond_profile=0 if self.latency is None else sum(run.beyond(self.latency) for run in runs),
             dtype=str(self.target.dtype).removeprefix("torch."),
             device=str(self.target.device),
             verifier=describe(self.verifier),
@@ -182,14 +195,14 @@ class HuggingFaceArm(Arm):
         def count_target(module: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             run.fed.append(kwargs["input_ids"])
 
-        def count_draft(module: object, args: tuple[Any, ...]) -> None:
-            run.draft_passes += 1
+        def count_draft(module: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            run.draft_fed.append((len(run.fed), kwargs["input_ids"].shape[1]))
 
         hooks = [self.target.register_forward_pre_hook(count_target, with_kwargs=True)]
         kept = self.target.generation_config
         self.target.generation_config = config
         if self.draft is not None:
-            hooks.append(self.draft.register_forward_pre_hook(count_draft))
+            hooks.append(self.draft.register_forward_pre_hook(count_draft, with_kwargs=True))
             kept_draft = self.draft.generation_config
             self.draft.generation_config = self._assistant_config
         try:

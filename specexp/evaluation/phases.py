@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from specexp.evaluation.record import PromptRecord
+from specexp.evaluation.clock import clock_of
+from specexp.evaluation.record import MEASURED, PromptRecord
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,7 @@ class Breakdown:
         step_seconds: mean seconds of a step.
         shares: of each phase in order; they add up to 1.
         draft_passes: forward passes of a draft model a step.
+        clock: of the seconds; modelled ones divide into passes, and everything else of a step under ``update``.
     """
 
     arm: str
@@ -25,6 +27,7 @@ class Breakdown:
     step_seconds: float
     shares: dict[str, float]
     draft_passes: float
+    clock: str = MEASURED
 
     @property
     def outside_forward(self) -> float:
@@ -53,4 +56,5 @@ def breakdown(records: Iterable[PromptRecord], arm: str) -> Breakdown | None:
         return None
     phases = list(dict.fromkeys(phase for record in own for phase in record.seconds))
     shares = {phase: sum(record.seconds.get(phase, 0.0) for record in own) / total for phase in phases}
-    return Breakdown(arm, steps, total / steps, shares, sum(record.draft_passes for record in own) / steps)
+    passes = sum(record.draft_passes for record in own) / steps
+    return Breakdown(arm, steps, total / steps, shares, passes, clock_of(own))

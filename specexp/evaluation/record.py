@@ -68,6 +68,7 @@ class PromptRecord:
             compared with plain decoding token by token.
         seed: seed of the run.
         clock: ``measured``, or which latency profile the seconds are modelled by.
+        beyond_profile: target passes that fed more tokens than the profile states milliseconds for.
         turn_in_rotation: how many arms decoded before this one at this step of the run.
         difference: from plain decoding; None when equal or not compared.
         error: why the prompt failed; everything counted is then 0.
@@ -99,6 +100,7 @@ class PromptRecord:
     keyed: bool = True
     seed: int = 0
     clock: str = MEASURED
+    beyond_profile: int = 0
     turn_in_rotation: int = 0
     difference: Difference | None = None
     error: str | None = None

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from specexp.evaluation import clock
 from specexp.evaluation.equality import token_equality
 from specexp.evaluation.phases import breakdown
-from specexp.evaluation.record import PromptRecord
+from specexp.evaluation.record import MEASURED, PromptRecord
 from specexp.evaluation.statistics import (
     ArmSummary,
     arm_names,
@@ -23,7 +24,6 @@ _RESULT_COLUMNS = (
     Column("nodes/step", 1),
     Column("tokens/step"),
     Column("macro"),
-    Column("tokens/s", 0),
 )
 
 
@@ -46,11 +46,15 @@ def results_table(
     records = list(records)
     names = arm_names(records)
     baselines = [name for name in baselines if name in names]
-    speedups = [Column(f"vs {name}", interval=True) for name in baselines]
-    table = Table(title, [*_RESULT_COLUMNS, *speedups, Column("equal outputs"), Column("state")])
+    clocks = {name: summarise(records, name).clock for name in names}
+    shared = _shared(clocks.values())
+    speed = Column(f"{clock.word(shared)}tokens/s", 0 if shared == MEASURED else 2)
+    speedups = [Column(f"{clock.word(clocks[name])}vs {name}", interval=True) for name in baselines]
+    columns = [*_RESULT_COLUMNS, speed, *speedups, Column("equal outputs"), Column("state")]
+    table = Table(clock.title(title, shared), columns)
     for name in names:
         summary = summarise(records, name)
-        row: list[Cell] = [_label(summary), *_speed_cells(summary)]
+        row: list[Cell] = [_label(summary, shared), *_speed_cells(summary)]
         row += [
             None if name == baseline else paired_speedup(records, name, baseline) for baseline in baselines
         ]
@@ -61,13 +65,22 @@ def results_table(
         )
         table.rows.append([*row, summary.state])
     for item in published:
-        table.rows.append(_published_row(item, len(baselines)))
-    table.notes = _notes(records, names, baselines) + _sources(published)
+        if "category" not in item:
+            table.rows.append(_published_row(item, len(baselines), shared))
+    table.notes = _notes(records, names, baselines)
+    table.notes += _sources([item for item in published if "category" not in item])
     return table
 
 
-def _label(summary: ArmSummary) -> str:
-    return summary.arm + (" (LOSSY)" if "LOSSY" in summary.verifier else "")
+def _shared(clocks: Iterable[str]) -> str:
+    """The clock that headings tell; where arms have several, each arm's name tells its own."""
+    found = set(clocks)
+    return found.pop() if len(found) == 1 else MEASURED
+
+
+def _label(summary: ArmSummary, shared: str) -> str:
+    modelled = "" if summary.clock == shared else f" ({clock.word(summary.clock).strip() or MEASURED})"
+    return summary.arm + (" (LOSSY)" if "LOSSY" in summary.verifier else "") + modelled
 
 
 def _speed_cells(summary: ArmSummary) -> list[Cell]:
@@ -81,19 +94,22 @@ def _speed_cells(summary: ArmSummary) -> list[Cell]:
     ]
 
 
-def _published_row(item: Mapping[str, Any], baselines: int) -> list[Cell]:
+def _published_row(item: Mapping[str, Any], baselines: int, shared: str) -> list[Cell]:
     speedup = item.get("speedup")
     figures: list[Cell] = [None] * baselines
     if baselines and speedup is not None:
         figures[-1] = (
             f"{speedup:.2f}x published"  # papers compare with Hugging Face's generate: the last baseline
         )
+    speed = item.get("tokens_per_second")
+    if speed is not None and shared != MEASURED:
+        speed = f"{speed:.2f} published"  # measured by the paper, under a heading that says modelled
     return [
         f"{item['method']} (not run here)",
         None,
         item.get("tokens_per_step"),
         None,
-        item.get("tokens_per_second"),
+        speed,
         *figures,
         None,
         None,
@@ -116,6 +132,7 @@ def _notes(records: Sequence[PromptRecord], names: Sequence[str], baselines: Seq
     setting = sorted({(record.dtype, record.device, record.verifier) for record in good})
     for dtype, device, verifier in setting:
         notes.append(f"Target in {dtype} on {device}, verifier {verifier}.")
+    notes += _clock_notes(good)
     reference = summarise(good, baselines[0] if baselines else names[0])
     notes.append(
         f"{len({record.prompt_id for record in good})} prompts; of the answers of {reference.arm} "
@@ -145,26 +162,71 @@ def _notes(records: Sequence[PromptRecord], names: Sequence[str], baselines: Seq
     return notes
 
 
+def _clock_notes(good: Sequence[PromptRecord]) -> list[str]:
+    """What modelled seconds are, and how far they go beyond what the profile states."""
+    notes = []
+    for one in sorted({record.clock for record in good} - {MEASURED}):
+        own = [record for record in good if record.clock == one]
+        notes.append(
+            f"Seconds are {one}: the milliseconds it states for the tokens fed in every target and draft pass. The "
+            "passes were counted in this run, with its own models."
+        )
+        beyond = sum(record.beyond_profile for record in own)
+        if beyond:
+            notes.append(
+                f"{beyond} of {sum(record.steps for record in own)} target passes fed more tokens than the profile "
+                "states milliseconds for: its last slope goes on beyond them."
+            )
+    return notes
+
+
 def category_table(
-    records: Iterable[PromptRecord], *, baseline: str = "engine", title: str = "By category"
+    records: Iterable[PromptRecord],
+    *,
+    baseline: str = "engine",
+    title: str = "By category",
+    published: Sequence[Mapping[str, Any]] = (),
 ) -> Table | None:
-    """Speedup and tokens per step by category; None for one category, or too many to show."""
+    """Speedup and tokens per step by category; None for one category, or too many to show.
+
+    Args:
+        records: of a run.
+        baseline: what speedups are over.
+        title: above.
+        published: rows of a paper's table; of those with a ``category`` each method has a row, and each category of
+            theirs a column.
+    """
     records = list(records)
     found = categories(records)
     prompts = {record.prompt_id for record in records}
-    if not 2 <= len(found) <= MOST_CATEGORIES or len(prompts) < PROMPTS_PER_CATEGORY * len(found):
+    if len(found) > MOST_CATEGORIES or len(prompts) < PROMPTS_PER_CATEGORY * len(found):
+        found = []
+    theirs: dict[str, dict[str, float]] = {}
+    for item in published:
+        if "category" in item:
+            theirs.setdefault(item["method"], {})[item["category"]] = item["speedup"]
+    if len(found) < 2 and not theirs:
         return None
-    table = Table(title, [Column("arm"), *(Column(name) for name in found), Column("all")])
+    used = summarise(records, baseline).clock
+    columns = list(dict.fromkeys([*found, *(name for row in theirs.values() for name in row)]))
+    table = Table(
+        clock.title(title, used), [Column("arm"), *(Column(name) for name in columns), Column("all")]
+    )
     for name in arm_names(records):
         row: list[Cell] = [name]
-        for category in [*found, None]:
+        for category in [*columns, None]:
             chosen = [record for record in records if category in (None, record.category)]
             summary = summarise(chosen, name)
-            speedup = paired_speedup(chosen, name, baseline)
+            speedup = paired_speedup(chosen, name, baseline, resamples=1)
             ratio = "refused" if speedup.refused else f"{speedup.ratio:.2f}x"
             row.append(f"{ratio} ({summary.tokens_per_step:.2f})" if summary.prompts else None)
         table.rows.append(row)
-    table.notes.append(f"Speedup over {baseline} (tokens per step).")
+    for method, speedups in theirs.items():
+        shown = (f"{speedups[name]:.2f}x" if name in speedups else None for name in columns)
+        table.rows.append([f"{method} (not run here)", *shown, None])
+    speedup_word = "Speedup" if used == MEASURED else "Modelled speedup"
+    table.notes.append(f"{speedup_word} over {baseline} (tokens per step).")
+    table.notes += _sources([item for item in published if "category" in item])
     return table
 
 
@@ -175,11 +237,19 @@ def phase_table(records: Iterable[PromptRecord], title: str = "Where a step's ti
     if not found:
         return None
     phases = list(dict.fromkeys(phase for part in found for phase in part.shares))
-    columns = [Column("arm"), Column("ms/step"), *(Column(phase, 1, "%") for phase in phases)]
-    table = Table(title, [*columns, Column("outside forward passes", 1, "%")])
+    shared = _shared(part.clock for part in found)
+    if shared != MEASURED:  # a profile tells passes, and one figure for the rest
+        phases = [phase for phase in phases if any(part.shares.get(phase) for part in found)]
+    columns = [
+        Column("arm"),
+        Column(f"{clock.word(shared)}ms/step"),
+        *(Column(phase, 1, "%") for phase in phases),
+    ]
+    table = Table(clock.title(title, shared), [*columns, Column("outside forward passes", 1, "%")])
     for part in found:
         shares = [part.shares.get(phase, 0.0) for phase in phases]
-        table.rows.append([part.arm, 1000 * part.step_seconds, *shares, part.outside_forward])
+        label = _label(summarise(records, part.arm), shared)
+        table.rows.append([label, 1000 * part.step_seconds, *shares, part.outside_forward])
     return table
 
 
@@ -197,6 +267,7 @@ def long_table(
         "state",
         "dtype",
         "verifier",
+        "clock",
         "nodes_per_step",
     )
     titles += ("tokens_per_step", "tokens_per_step_macro", "tokens_per_second", "prefill_seconds")
@@ -209,15 +280,18 @@ def long_table(
         "near_ties",
         "wrong",
     )
-    speedups = [Column(f"speedup vs {name}", interval=True) for name in baselines]
-    table = Table("All figures", [*(Column(title) for title in titles), *speedups])
+    clocks = {name: summarise(records, name).clock for name in arm_names(records)}
+    speedups = [Column(f"{clock.word(clocks[name])}speedup vs {name}", interval=True) for name in baselines]
+    seconds = clock.key(_shared(clocks.values()))
+    heads = [f"{seconds}{title}" if title == "tokens_per_second" else title for title in titles]
+    table = Table("All figures", [*map(Column, heads), *speedups])
     for category in [None, *categories(records)]:
         chosen = [record for record in records if category in (None, record.category)]
         for name in arm_names(records):
             one = summarise(chosen, name)
             equality = token_equality(chosen, name, baselines[0]) if baselines else None
             row: list[Cell] = [name, category or "all"]
-            row += [getattr(one, title) for title in titles[2:16]]
+            row += [getattr(one, title) for title in titles[2:17]]
             row += [equality.equal, equality.near_ties, equality.wrong] if equality else [None] * 3
             row += [None if name == other else paired_speedup(chosen, name, other) for other in baselines]
             table.rows.append(row)

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from specexp.evaluation.record import PromptRecord
+from specexp.evaluation.clock import clock_of
+from specexp.evaluation.record import MEASURED, PromptRecord
 from specexp.training.looping import loops
 
 RESAMPLES = 10_000
@@ -30,6 +31,7 @@ class Speedup:
         n: prompts.
         refused: why no speedup is given; None if one is. The numbers are then NaN.
         left_out: prompts without a time per token in both arms (failed, or ended with the prefill).
+        clock: of both arms' seconds.
     """
 
     arm: str
@@ -41,11 +43,18 @@ class Speedup:
     n: int
     refused: str | None = None
     left_out: int = 0
+    clock: str = MEASURED
 
-    def __str__(self) -> str:
+    @property
+    def unlabelled(self) -> str:
+        """Ratio and interval alone, for where the clock is told already."""
         if self.refused is not None:
             return f"refused: {self.refused}"
         return f"{self.ratio:.2f}x [{self.low:.2f}, {self.high:.2f}]"
+
+    def __str__(self) -> str:
+        modelled = self.refused is None and self.clock != MEASURED
+        return f"{self.unlabelled} modelled" if modelled else self.unlabelled
 
 
 def paired_speedup(
@@ -95,6 +104,7 @@ def paired_speedup(
         logs.size,
         None,
         left_out,
+        clock_of(record for record, _ in pairs),
     )
 
 
@@ -114,6 +124,9 @@ def refusal(pairs: Sequence[tuple[PromptRecord, PromptRecord]], arm: str, baseli
         for one, other in sorted(found):
             if one != other:
                 return f"{what} differs ({arm}: {one}, {baseline}: {other})"
+    clocks = sorted({record.clock for pair in pairs for record in pair})
+    if len(clocks) > 1:
+        return f"clock differs between prompts ({', '.join(clocks)})"
     for first, second in pairs:
         if "stateless" not in (first.state, second.state) and first.state != second.state:
             return f"state policy differs ({arm}: {first.state}, {baseline}: {second.state})"
@@ -163,11 +176,12 @@ class ArmSummary:
         state: state policy.
         dtype: of the target.
         verifier: with its arguments, marked where it is lossy.
+        clock: of all seconds: ``measured``, or which latency profile they are modelled by.
         tokens_per_step: micro mean: all tokens / all steps.
         tokens_per_step_macro: macro mean: of the prompts' own ratios.
         tokens_per_second: all decoded tokens / all decode seconds.
         seconds_per_token: its inverse.
-        prefill_seconds: mean a prompt.
+        prefill_seconds: mean a prompt; None where seconds are modelled.
         nodes_per_step: drafted nodes a step.
         draft_passes_per_step: passes of a draft model a step.
         utilisation: accepted drafts / drafted nodes; None if nothing was drafted.
@@ -181,11 +195,12 @@ class ArmSummary:
     state: str
     dtype: str
     verifier: str
+    clock: str
     tokens_per_step: float
     tokens_per_step_macro: float
     tokens_per_second: float
     seconds_per_token: float
-    prefill_seconds: float
+    prefill_seconds: float | None
     nodes_per_step: float
     draft_passes_per_step: float
     utilisation: float | None
@@ -194,7 +209,11 @@ class ArmSummary:
 
 
 def summarise(records: Iterable[PromptRecord], arm: str) -> ArmSummary:
-    """An arm's counts over a run; zeros when every prompt failed."""
+    """An arm's counts over a run; zeros when every prompt failed.
+
+    Raises:
+        ValueError: some of its seconds are measured and others modelled.
+    """
     own = [record for record in records if record.arm == arm]
     good = [record for record in own if not record.error]
     steps = sum(record.steps for record in good)
@@ -203,6 +222,7 @@ def summarise(records: Iterable[PromptRecord], arm: str) -> ArmSummary:
     decoded = sum(record.decode_tokens for record in good)
     drafted = sum(record.drafted_nodes for record in good)
     answers = [answer for record in good for answer in record.answers()]
+    clock = clock_of(good)
     per_prompt = [record.tokens_per_step for record in good if record.tokens_per_step is not None]
     return ArmSummary(
         arm=arm,
@@ -211,11 +231,14 @@ def summarise(records: Iterable[PromptRecord], arm: str) -> ArmSummary:
         state=good[0].state if good else "stateless",
         dtype=good[0].dtype if good else "",
         verifier=_verifier_name(good[0]) if good else "",
+        clock=clock,
         tokens_per_step=_share(tokens, steps),
         tokens_per_step_macro=float(np.mean(per_prompt)) if per_prompt else 0.0,
         tokens_per_second=_share(decoded, seconds),
         seconds_per_token=_share(seconds, decoded),
-        prefill_seconds=_share(sum(record.prefill_seconds for record in good), len(good)),
+        prefill_seconds=_share(sum(record.prefill_seconds for record in good), len(good))
+        if clock == MEASURED
+        else None,
         nodes_per_step=_share(drafted, steps),
         draft_passes_per_step=_share(sum(record.draft_passes for record in good), steps),
         utilisation=_share(sum(record.accepted_drafts for record in good), drafted) if drafted else None,

@@ -32,12 +32,19 @@ class Column:
     unit: str = ""
     interval: bool = False
 
+    @property
+    def modelled(self) -> bool:
+        """Whether the heading says already that its figures are modelled."""
+        return "modelled" in self.title
+
     def show(self, cell: Cell) -> str:
         """A cell as a person reads it."""
         if cell is None:
             return "-"
-        if isinstance(cell, str | Speedup):
-            return str(cell)
+        if isinstance(cell, Speedup):
+            return cell.unlabelled if self.modelled else str(cell)
+        if isinstance(cell, str):
+            return cell
         if self.unit == "%":
             return f"{100 * cell:.{self.digits}f} %"
         if isinstance(cell, int):
@@ -91,7 +98,13 @@ class Table:
     def records(self) -> list[dict[str, str | float | int | None]]:
         """Rows as mappings from heading to cell: numbers unrounded, speedups as text."""
         titles = [column.title for column in self.columns]
-        cells = [[str(cell) if isinstance(cell, Speedup) else cell for cell in row] for row in self.rows]
+        cells = [
+            [
+                column.show(cell) if isinstance(cell, Speedup) else cell
+                for column, cell in zip(self.columns, row, strict=True)
+            ]
+            for row in self.rows
+        ]
         return [dict(zip(titles, row, strict=True)) for row in cells]
 
     def to_rich(self) -> rich.table.Table:
