@@ -63,8 +63,13 @@ def dashboard_of(config: Config, file: str, needs_entity: bool = True) -> Worksp
         )
     from specexp.tracking.dashboard import build_dashboard
 
+    latency = config.section("latency")
     return build_dashboard(
-        config.get("name"), list(sweep["space"]), entity or "your-entity", tracking["project"]
+        config.get("name"),
+        list(sweep["space"]),
+        entity or "your-entity",
+        tracking["project"],
+        modelled=bool(latency and latency["modelled"]),
     )
 
 

@@ -13,6 +13,7 @@ from specexp.config import (
     apply_overrides,
     build_data,
     build_generation,
+    build_latency,
     build_pair,
     build_parts,
     build_verifier,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from specexp.data.prompts import PromptDataModule
     from specexp.decoder import Decoder
+    from specexp.latency import LatencyProfile
     from specexp.models.language_model import LanguageModel
     from specexp.models.pair import ModelPair
     from specexp.verifiers import Verifier
@@ -97,6 +99,11 @@ class Composition:
         """How much is generated."""
         return build_generation(self.config)
 
+    def latency(self) -> LatencyProfile | None:
+        """By which the seconds of a study are modelled; None where they are measured."""
+        profile = build_latency(self.config)
+        return profile if profile is not None and profile.modelled else None
+
     def load_pair(self) -> ModelPair:
         """Load the models.
 
@@ -138,7 +145,10 @@ class Composition:
 
     def workload(self) -> dict[str, Any]:
         """What all candidates have in common: their seconds can be compared where this is the same."""
-        return {section: self.config.get(section) for section in SHARED}
+        shared = {section: self.config.get(section) for section in SHARED}
+        if self.config.get("latency") is not None:
+            shared["latency"] = self.config.get("latency")
+        return shared
 
     def to_dict(self, resolved: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The whole configuration, with the parts of a candidate in the place of its own."""

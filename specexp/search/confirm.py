@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 from optuna import Study
 from optuna.trial import FrozenTrial
 
+from specexp.evaluation import clock
 from specexp.evaluation.decoder_arm import DecoderArm
 from specexp.evaluation.equality import Equality, token_equality
 from specexp.evaluation.hugging_face_arm import HuggingFaceArm
 from specexp.evaluation.module import EvaluationModule
-from specexp.evaluation.record import PromptRecord
+from specexp.evaluation.record import MEASURED, PromptRecord
 from specexp.evaluation.statistics import Speedup, arm_names, paired_speedup, summarise
 from specexp.evaluation.table import Column, Table
 from specexp.search.live_bench import run_test
@@ -164,15 +165,17 @@ def table(
     baselines = {AR: "AR (engine)", EAGER: "hf-eager"}
     if EAGER not in arm_names(records):
         del baselines[EAGER]
+    used = summarise(records, AR).clock
     columns = [
         Column("tree"),
         Column("nodes", digits=1),
         Column("depth"),
         Column("tokens per step"),
-        Column("tokens/s", digits=0),
-        *(Column(f"speedup over {name}") for name in ("AR", EAGER)[: len(baselines)]),
+        Column(f"{clock.word(used)}tokens/s", digits=0 if used == MEASURED else 2),
+        *(Column(f"{clock.word(used)}speedup over {name}") for name in ("AR", EAGER)[: len(baselines)]),
     ]
-    confirmation = Table(question or f"{name}: confirmed on prompts the search did not see", columns)
+    title = question or f"{name}: confirmed on prompts the search did not see"
+    confirmation = Table(clock.title(title, used), columns)
     for one in confirmed:
         fixed = "rank_paths" in one.attributes
         confirmation.rows.append(
@@ -182,13 +185,14 @@ def table(
                 one.attributes.get("depth"),
                 one.tokens_per_step,
                 one.tokens_per_second,
-                *(str(speedup) for speedup in (one.over_ar, one.over_eager) if speedup is not None),
+                *(speedup.unlabelled for speedup in (one.over_ar, one.over_eager) if speedup is not None),
             ]
         )
     for baseline, meaning in baselines.items():
         summary = summarise(records, baseline)
         over = [
-            "1" if name == baseline else str(paired_speedup(records, baseline, name)) for name in baselines
+            "1" if name == baseline else paired_speedup(records, baseline, name).unlabelled
+            for name in baselines
         ]
         confirmation.rows.append([meaning, 0, 0, summary.tokens_per_step, summary.tokens_per_second, *over])
     prompts = len({record.prompt_id for record in records})

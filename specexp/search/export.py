@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from specexp.evaluation import clock
 from specexp.hits import HitCounter
 from specexp.search.confirm import Confirmed
 from specexp.search.live_bench import LiveBench
@@ -104,11 +105,12 @@ def _say(session: Session, sentence: str) -> None:
 
 def _metrics(winner: Confirmed) -> dict[str, Any]:
     intervals = {"speedup_over_engine": winner.over_ar, "speedup_over_hf_eager": winner.over_eager}
+    before = clock.key(winner.over_ar.clock)
     return {
         "tokens_per_step": winner.tokens_per_step,
-        "tokens_per_second": winner.tokens_per_second,
+        f"{before}tokens_per_second": winner.tokens_per_second,
         **{
-            name: {"value": speedup.ratio, "low": speedup.low, "high": speedup.high}
+            f"{before}{name}": {"value": speedup.ratio, "low": speedup.low, "high": speedup.high}
             for name, speedup in intervals.items()
             if speedup is not None and speedup.refused is None
         },

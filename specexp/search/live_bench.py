@@ -11,6 +11,7 @@ from lightning import LightningModule, Trainer
 from specexp.builders import StaticTree
 from specexp.data import Prompt
 from specexp.decoder import Decoder
+from specexp.evaluation import clock
 from specexp.evaluation.arm import Generation
 from specexp.evaluation.decoder_arm import DecoderArm
 from specexp.evaluation.record import PromptRecord, write_records
@@ -39,7 +40,8 @@ CANDIDATES = {
 
 
 class LiveBench:
-    """Measures candidates against AR on the prompts of the search.
+    """Measures candidates against AR on the prompts of the search, or models their seconds where the experiment has a
+    latency profile.
 
     Args:
         composition: what candidates are overrides of.
@@ -69,6 +71,7 @@ class LiveBench:
         self.folder = folder
         self.tick: Callable[[], None] = lambda: None
         self.generation: Generation = composition.generation()
+        self.latency = composition.latency()
         self.engine = self.arm("engine", Decoder(self.model, verifier=composition.verifier()))
         self.reference = Reference({})
         # no bar of Lightning's own: the sweep shows one
@@ -82,7 +85,7 @@ class LiveBench:
 
     def arm(self, name: str, decoder: Decoder) -> DecoderArm:
         """A decoder as an arm."""
-        return DecoderArm(name, decoder, self.pair.tokenizer, self.generation)
+        return DecoderArm(name, decoder, self.pair.tokenizer, self.generation, latency=self.latency)
 
     def prepare(self, overrides: Mapping[str, Any]) -> Candidate:
         """Compose a decoder.
@@ -93,6 +96,8 @@ class LiveBench:
         decoder = self.composition.decoder(overrides, self.model, self.pair.draft)
         resolved = self.composition.resolved(overrides)
         attributes: dict[str, Any] = {"resolved": resolved}
+        if self.latency is not None:
+            attributes["clock"] = self.latency.label
         builder = decoder.strategy.builder
         made_of = dict(resolved)
         if builder is not None:
@@ -107,7 +112,13 @@ class LiveBench:
         return Candidate(digest_of(made_of), attributes, decoder)
 
     def load_reference(self) -> bool:
-        """Take AR's seconds that an earlier process of this study measured; whether there are any."""
+        """Take AR's seconds that an earlier process of this study measured, or those of the latency profile, where a
+        token is a target pass; whether there are any.
+        """
+        if self.latency is not None:
+            plain = self.latency.target_seconds(1)
+            self.reference = Reference({prompt.prompt_id: plain for prompt in self.prompts})
+            return True
         kept = Reference.load(self._reference_path, self._workload)
         if kept is None or any(prompt.prompt_id not in kept.seconds_per_token for prompt in self.prompts):
             return False
@@ -130,13 +141,15 @@ class LiveBench:
         """Decode the prompts in order until the last, or until ``report`` says stop."""
         arm = self.arm(f"trial {trial}", candidate.parts)
         arm.decode(self.prompts[0], max_new_tokens=WARM_UP_TOKENS)
-        module = TrialModule(arm, self.engine, self.reference, self.generation.samples, report, self.tick)
+        engine = self.engine if self.latency is None else None  # a modelled clock does not drift
+        module = TrialModule(arm, engine, self.reference, self.generation.samples, report, self.tick)
         run_test(self.trainer, module, self.data)
         records = self.folder / "records"
         records.mkdir(exist_ok=True)
         write_records(records / f"trial_{trial:04d}.jsonl", module.records)
         own = [record for record in module.records if record.arm == arm.name]
-        return Measurement(module.log_speedups, {**metrics_of(own), "drift": self.reference.drift})
+        drift = {} if engine is None else {"drift": self.reference.drift}
+        return Measurement(module.log_speedups, {**metrics_of(own), **drift})
 
 
 def record_hits(
@@ -160,16 +173,17 @@ def record_hits(
 
 
 def metrics_of(records: Sequence[PromptRecord]) -> dict[str, float]:
-    """Means per target pass and decode speed, over all tokens of one arm's records."""
+    """Means per target pass and decode speed, over all tokens of one arm's records; modelled ones are called so."""
     summary = summarise(records, records[0].arm)
+    before = clock.key(summary.clock)
     phases = {phase: sum(record.seconds[phase] for record in records) for phase in records[0].seconds}
     return {
         "tokens_per_step": summary.tokens_per_step,
         "drafted_nodes": summary.nodes_per_step,
         "draft_passes": summary.draft_passes_per_step,
-        "tokens_per_second": summary.tokens_per_second,
-        "decode_seconds": sum(record.decode_seconds for record in records),
-        **{f"seconds/{phase}": spent for phase, spent in phases.items()},
+        f"{before}tokens_per_second": summary.tokens_per_second,
+        f"{before}decode_seconds": sum(record.decode_seconds for record in records),
+        **{f"{before}seconds/{phase}": spent for phase, spent in phases.items()},
     }
 
 

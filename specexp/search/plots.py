@@ -11,6 +11,8 @@ import optuna
 from optuna import Study
 from optuna.trial import TrialState
 
+from specexp.search.trial_table import is_modelled
+
 
 def save_plots(study: Study, objectives: list[str], folder: Path) -> list[Path]:
     """Write ``history.png``, ``importances.png``, ``slice.png``, ``contour.png`` and, for several objectives,
@@ -31,7 +33,11 @@ def save_plots(study: Study, objectives: list[str], folder: Path) -> list[Path]:
         if "duplicate_of" not in trial.user_attrs:
             shown.add_trial(trial)
     # A study's value is the logarithm, so that means and differences are those of ratios.
-    names = ["log speedup over AR" if name == "speedup" else name.replace("_", " ") for name in objectives]
+    modelled = "modelled " if any(map(is_modelled, study.get_trials(deepcopy=False))) else ""
+    names = [
+        f"{modelled}log speedup over AR" if name == "speedup" else name.replace("_", " ")
+        for name in objectives
+    ]
     first: dict[str, Any] = {"target_name": names[0]}
     if len(objectives) > 1:
         first["target"] = lambda trial: trial.values[0]

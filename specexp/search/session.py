@@ -35,7 +35,7 @@ from specexp.search.plots import save_plots
 from specexp.search.progress import StageBar
 from specexp.search.settings import Settings
 from specexp.search.study import StudyError, digest_of, open_study, others_running, resume, run_study
-from specexp.search.trial_table import name_of_trial, state_of, trial_row, write_trials
+from specexp.search.trial_table import is_modelled, name_of_trial, state_of, trial_row, write_trials
 from specexp.tracking import Tracker
 from specexp.verifiers import DeterministicVerifier
 from specexp.whole_file import write_whole
@@ -181,8 +181,11 @@ class Session:
             return f"{what}: the same as {name_of_trial(study.trials[trial.user_attrs['duplicate_of']])}"
         if state in ("failed", "infeasible"):
             return f"{what}: {state}, {trial.user_attrs.get('reason') or trial.user_attrs.get('infeasible')}"
+        modelled = " modelled" if is_modelled(trial) else ""
         shown = ", ".join(
-            f"{math.exp(value):.2f}x AR" if name == "speedup" else f"{value:.2f} {name.replace('_', ' ')}"
+            f"{math.exp(value):.2f}x AR{modelled}"
+            if name == "speedup"
+            else f"{value:.2f} {name.replace('_', ' ')}"
             for name, value in zip(self.settings.objectives, trial.values, strict=True)
         )
         return f"{what}: {shown}" + (
@@ -194,7 +197,8 @@ class Session:
         resolved = trial.user_attrs.get("attributes", {}).get("resolved", {})
         with self.tracker.trial(trial.number, trial.params, config=resolved) as run:
             for prompt, log_speedup in trial.intermediate_values.items():
-                run.log({"speedup": math.exp(log_speedup)}, step=prompt)
+                name = "modelled_speedup" if is_modelled(trial) else "speedup"
+                run.log({name: math.exp(log_speedup)}, step=prompt)
             run.summary({**_filled(row), **_speedup(row)})
 
     def _conclude(self, study: Study, bench: LiveBench, data: PromptDataModule) -> None:
@@ -229,7 +233,13 @@ class Session:
             verifier, DeterministicVerifier
         ):  # others draw what Hugging Face's generate cannot draw again
             eager = HuggingFaceArm(
-                "hf-eager", "hf-eager", pair.target, pair.tokenizer, bench.generation, verifier
+                "hf-eager",
+                "hf-eager",
+                pair.target,
+                pair.tokenizer,
+                bench.generation,
+                verifier,
+                latency=bench.latency,
             )
         with StageBar(self.console) as bar:
             bar.stage(
@@ -268,8 +278,11 @@ class Session:
 
 
 def _speedup(row: Mapping[str, Any]) -> dict[str, float]:
-    value = row.get("log_speedup")
-    return {} if value is None else {"speedup": math.exp(value)}
+    return {
+        name: math.exp(row[f"{before}log_speedup"])
+        for before, name in (("", "speedup"), ("modelled_", "modelled_speedup"))
+        if row.get(f"{before}log_speedup") is not None
+    }
 
 
 def _filled(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -39,7 +39,8 @@ def trial_row(trial: FrozenTrial, objectives: Sequence[str]) -> dict[str, Any]:
         "trial": trial.number,
         "name": name_of_trial(trial),
         "state": state_of(trial),
-        **dict(zip((_column(name) for name in objectives), values, strict=False)),
+        **({"clock": attributes["clock"]} if "clock" in attributes else {}),
+        **dict(zip((column_of(trial, name) for name in objectives), values, strict=False)),
         "prompts": trial.user_attrs.get("pruned_at", len(trial.intermediate_values) or None),
         "nodes": attributes.get("nodes"),
         "depth": attributes.get("depth"),
@@ -61,6 +62,13 @@ def write_trials(study: Study, objectives: Sequence[str], path: Path) -> None:
     write_whole(path, text.getvalue())
 
 
-def _column(objective: str) -> str:
-    # The study's value is the logarithm; the table says so, for a log of 0.3 is a speedup of 1.35.
-    return "log_speedup" if objective == "speedup" else objective
+def is_modelled(trial: FrozenTrial) -> bool:
+    """Whether its seconds are a latency profile's."""
+    return "clock" in trial.user_attrs.get("attributes", {})
+
+
+def column_of(trial: FrozenTrial, objective: str) -> str:
+    """What a trial's value is called; of a speedup it is the logarithm, and modelled where the seconds are."""
+    if objective != "speedup":
+        return objective
+    return "modelled_log_speedup" if is_modelled(trial) else "log_speedup"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from specexp.tracking.names import (
     DEPTH,
+    MODELLED,
     NODES,
     PARAMETERS,
     PHASE_PREFIX,
@@ -25,7 +26,9 @@ TRIAL_TABLE = "trials"
 TREE_PICTURE = "tree"
 
 
-def build_dashboard(study: str, searched: Sequence[str], entity: str, project: str) -> Workspace:
+def build_dashboard(
+    study: str, searched: Sequence[str], entity: str, project: str, modelled: bool = False
+) -> Workspace:
     """Build the workspace of a study; needs neither the network nor an account.
 
     Args:
@@ -33,6 +36,7 @@ def build_dashboard(study: str, searched: Sequence[str], entity: str, project: s
         searched: dotted keys of the search space, as in ``sweep.space``; an axis of the plot each.
         entity: W&B entity that will own it.
         project: W&B project of the runs.
+        modelled: whether the study's seconds are a latency profile's, so that its runs call them modelled.
 
     Returns:
         A ``wandb_workspaces`` workspace, not yet saved: ``.save()`` publishes it.
@@ -47,26 +51,31 @@ def build_dashboard(study: str, searched: Sequence[str], entity: str, project: s
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
     import wandb_workspaces.workspaces as ws
 
+    before = MODELLED if modelled else ""
+    speedup = f"{before}{SPEEDUP}"
     return ws.Workspace(
         entity=entity,
         project=project,
         name=f"specexp {study}",
         sections=[
             ws.Section(
-                name="Which setup is fastest", panels=_speed_panels(searched), is_open=True, pinned=True
+                name="Which setup is fastest",
+                panels=_speed_panels(searched, speedup),
+                is_open=True,
+                pinned=True,
             ),
-            ws.Section(name="Where a step spends its time", panels=_phase_panels(), is_open=True),
+            ws.Section(name="Where a step spends its time", panels=_phase_panels(before), is_open=True),
             ws.Section(name="Trials and trees", panels=_study_panels(), is_open=True),
         ],
         runset_settings=ws.RunsetSettings(
             filters=ws.And(ws.Metric("Group") == study),
-            order=[ws.Ordering(ws.Summary(SPEEDUP), ascending=False)],
-            pinned_columns=[f"summary:{name}" for name in (SPEEDUP, NODES, DEPTH, TOKENS_PER_STEP)],
+            order=[ws.Ordering(ws.Summary(speedup), ascending=False)],
+            pinned_columns=[f"summary:{name}" for name in (speedup, NODES, DEPTH, TOKENS_PER_STEP)],
         ),
     )
 
 
-def _speed_panels(searched: Sequence[str]) -> list[Any]:
+def _speed_panels(searched: Sequence[str], speedup: str) -> list[Any]:
     import wandb_workspaces.reports.v2 as wr
 
     axes = [
@@ -76,13 +85,14 @@ def _speed_panels(searched: Sequence[str]) -> list[Any]:
         )
         for key in searched
     ]
-    axes.append(wr.ParallelCoordinatesPlotColumn(wr.SummaryMetric(SPEEDUP)))
+    axes.append(wr.ParallelCoordinatesPlotColumn(wr.SummaryMetric(speedup)))
+    called = speedup.replace("_", " ")
     return [
-        _scatter("Speedup over AR by nodes", NODES, SPEEDUP),
+        _scatter(f"{called.capitalize()} over AR by nodes", NODES, speedup),
         _scatter("Tokens per step by nodes", NODES, TOKENS_PER_STEP),
-        _scatter("Speedup over AR by tokens per step", TOKENS_PER_STEP, SPEEDUP),
-        wr.ParallelCoordinatesPlot(title="Searched values and speedup", columns=axes),
-        wr.ParameterImportancePlot(with_respect_to=SPEEDUP),
+        _scatter(f"{called.capitalize()} over AR by tokens per step", TOKENS_PER_STEP, speedup),
+        wr.ParallelCoordinatesPlot(title=f"Searched values and {called}", columns=axes),
+        wr.ParameterImportancePlot(with_respect_to=speedup),
     ]
 
 
@@ -92,13 +102,14 @@ def _scatter(title: str, x: str, y: str) -> Any:
     return wr.ScatterPlot(title=title, x=wr.SummaryMetric(x), y=wr.SummaryMetric(y), regression=False)
 
 
-def _phase_panels() -> list[Any]:
+def _phase_panels(before: str) -> list[Any]:
     import wandb_workspaces.reports.v2 as wr
 
-    phases = [PHASE_PREFIX + phase for phase in PHASES]
+    phases = [before + PHASE_PREFIX + phase for phase in PHASES]
+    word = before.replace("_", " ")
     return [
-        wr.BarPlot(title="Seconds per phase", metrics=phases, title_x="seconds"),
-        wr.BarPlot(title="Tokens per second", metrics=[TOKENS_PER_SECOND]),
+        wr.BarPlot(title=f"{word}seconds per phase".capitalize(), metrics=phases, title_x=f"{word}seconds"),
+        wr.BarPlot(title=f"{word}tokens per second".capitalize(), metrics=[before + TOKENS_PER_SECOND]),
     ]
 
 

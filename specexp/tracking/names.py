@@ -14,6 +14,8 @@ DEPTH = "depth"
 TOKENS_PER_STEP = "tokens_per_step"
 TOKENS_PER_SECOND = "tokens_per_second"
 STATE = "state"
+MODELLED = "modelled_"
+"""What the name of a figure begins with where a latency profile, not a clock, gives its seconds."""
 PHASE_PREFIX = "seconds/"
 """Seconds per phase of a step stand under ``seconds/<phase>``."""
 
