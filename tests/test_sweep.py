@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import subprocess
 import sys
 import time
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -170,6 +172,44 @@ def thresholds(experiment: dict[str, Any]) -> dict[str, Any]:
         "export": {"kind": "thresholds", "to": "artifacts/small"},
     }
     return experiment
+
+
+def test_a_sweep_under_a_latency_profile_optimises_what_it_models(
+    experiment: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from specexp.artifacts import load_artifact
+
+    experiment["latency"] = {"name": "slow target", "target_ms": {1: 100, 11: 200}}
+    experiment["sweep"] = {
+        **{key: value for key, value in experiment["sweep"].items() if key != "record_hits"},
+        "n_trials": 2,
+        "space": {"builder.init_args.nodes": {"type": "int", "low": 1, "high": 2}},
+        "enqueue": [],
+    }
+    assert main([write(experiment)]) == 0
+    printed = capsys.readouterr().out
+    folder = Path("runs/small")
+
+    with (folder / "trials.csv").open() as file:
+        trials = [row for row in csv.DictReader(file) if row["state"] != "duplicate"]
+    assert len(trials) == 2
+    assert {row["clock"] for row in trials} == {"modelled: slow target (assumed)"}
+    for row in trials:  # the search decodes no plain tokens: they take what the profile says
+        records = [
+            json.loads(line)
+            for line in (folder / f"records/trial_{int(row['trial']):04d}.jsonl").read_text().splitlines()
+        ]
+        assert {record["arm"] for record in records} == {f"trial {row['trial']}"}
+        expected = [math.log(0.1 * record["decode_tokens"] / record["decode_seconds"]) for record in records]
+        assert float(row["modelled_log_speedup"]) == pytest.approx(fmean(expected))
+        assert "log_speedup" not in row and "drift" not in row
+    text = (folder / "confirm.md").read_text()
+    assert "Which tree? (modelled: slow target (assumed))" in text
+    assert "modelled speedup over AR" in text
+    assert "x AR modelled" in printed
+    metrics = load_artifact("artifacts/small").metrics
+    assert "modelled_speedup_over_engine" in metrics
+    assert not {"speedup_over_engine", "tokens_per_second"} & metrics.keys()
 
 
 def test_a_sweep_over_thresholds_leaves_an_artifact_that_decodes(
