@@ -8,6 +8,7 @@ from specexp.analyses.modelled_latency import ModelledLatency
 from specexp.analyses.tokens_per_step import TokensPerStep
 from specexp.analyses.tree_reorder import TreeReorder
 from specexp.analyses.tree_sizes import TreeSizes
+from specexp.analyses.utilisation import Utilisation
 
 __all__ = [
     "AcceptanceHeatMap",
@@ -19,4 +20,5 @@ __all__ = [
     "TokensPerStep",
     "TreeReorder",
     "TreeSizes",
+    "Utilisation",
 ]
