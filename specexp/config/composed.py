@@ -177,6 +177,20 @@ def check_parts(config: Config) -> None:
     except ValueError as error:
         section = "builder" if builder is not None else "drafter"
         raise ConfigError(f"{config.source_of((section,))}: {section}: {first_line(error)}") from error
+    profile = build_latency(config)
+    if drafter is not None:
+        try:
+            drafter.use_draft_model(None)
+        except ValueError:  # it runs the pair's draft
+            _check_draft_latency(config, profile, type(drafter).__name__)
+
+
+def _check_draft_latency(config: Config, profile: LatencyProfile | None, what: str) -> None:
+    if profile is not None and not profile.draft_ms:
+        raise ConfigError(
+            f"{config.source_of(('latency',))}: latency: {profile.name!r} states no draft_ms, but {what} runs a draft "
+            "model: state its milliseconds, or leave it out"
+        )
 
 
 def check_arms(config: Config) -> None:
@@ -197,6 +211,8 @@ def check_arms(config: Config) -> None:
             if reference is None and key in _REFERENCE:
                 raise ConfigError(f"{where}.{key} needs a reference, one of {', '.join(REFERENCE_KEYS)}")
         if reference is not None:
+            if reference == "hf-assisted":
+                _check_draft_latency(config, build_latency(config), f"arm {name!r}")
             continue
         with _inside(where):
             composed = compose_arm(config, name)

@@ -44,7 +44,7 @@ _Loader.add_implicit_resolver(
 
 
 def read_layers(path: str | Path, overrides: Sequence[str] = ()) -> Layers:
-    """Read a file, what it composes, and the overrides.
+    """Read a file, what it composes, and the overrides; ``--compose FILE`` lays another file on top.
 
     Raises:
         ConfigError: a file is missing, is no YAML mapping, or composes itself; an override is malformed.
@@ -52,7 +52,11 @@ def read_layers(path: str | Path, overrides: Sequence[str] = ()) -> Layers:
     layers = Layers()
     _read(Path(path), layers, ())
     for dotted, value in parse_overrides(overrides):
-        layers.set(dotted, value, COMMAND_LINE)
+        if dotted != "compose":
+            layers.set(dotted, value, COMMAND_LINE)
+            continue
+        for entry in _file_names(value, f"{COMMAND_LINE}: --compose", "file names"):
+            _read(Path(entry), layers, (Path(COMMAND_LINE),))
     return layers
 
 
@@ -105,14 +109,16 @@ def _read(path: Path, layers: Layers, including: tuple[Path, ...]) -> None:
             f"{path}: holds {type(content).__name__}, but a mapping of sections such as builder is expected"
         )
     composed = content.pop("compose", None) or []
-    composed = [composed] if isinstance(composed, str) else composed
-    if not isinstance(composed, list) or not all(isinstance(entry, str) for entry in composed):
-        raise ConfigError(
-            f"{path}: compose is {composed!r}; a list of file names relative to this file is expected"
-        )
-    for entry in composed:
+    for entry in _file_names(composed, f"{path}: compose", "file names relative to this file"):
         _read(_tidy(path.parent / entry), layers, (*including, path))
     layers.merge(content, str(path))
+
+
+def _file_names(given: Any, where: str, expected: str) -> list[str]:
+    names = [given] if isinstance(given, str) else given
+    if not isinstance(names, list) or not all(isinstance(entry, str) for entry in names):
+        raise ConfigError(f"{where} is {given!r}; a list of {expected} is expected")
+    return names
 
 
 def _tidy(path: Path) -> Path:

@@ -93,6 +93,7 @@ class Layers:
     def _merge(self, base: dict[str, Any], over: Mapping[str, Any], source: str, at: Key) -> None:
         for name, value in over.items():
             key = (*at, str(name))
+            name = next((known for known in base if str(known) == str(name)), name)  # 64 and "64" are one key
             old = base.get(name)
             value = _as_part(key, old, value)
             if isinstance(old, str) and isinstance(value, Mapping) and "init_args" in value:

@@ -6,7 +6,15 @@ import types
 import pytest
 
 from specexp.builders import Chain, ParametricTree
-from specexp.config import apply_overrides, arms_of, build_parts, build_workload, load_config, save_resolved
+from specexp.config import (
+    ConfigError,
+    apply_overrides,
+    arms_of,
+    build_parts,
+    build_workload,
+    load_config,
+    save_resolved,
+)
 from specexp.drafters import Drafter, TokenRecycling, Union
 
 
@@ -165,3 +173,17 @@ def test_unwritable_output(composition, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match=r"output: .* cannot be written"):
         save_resolved(composition, tmp_path / "file" / "run")
+
+
+def test_a_file_composed_on_the_command_line_lies_on_top_of_the_file(write, monkeypatch, tmp_path):
+    write("latency: {name: slow, target_ms: {1: 100, 64: 110}}\ngeneration: {seed: 4}", "latency.yaml")
+    monkeypatch.chdir(tmp_path)
+    file = write("generation: {seed: 3}")
+    config = load_config(file, ["--compose", "latency.yaml", "--latency.target_ms.64", "120"])
+    assert config.get("generation.seed") == 4
+    assert config.get("latency.target_ms") == {1: 100, 64: 120}
+    assert load_config(file, ["--compose=latency.yaml", "--generation.seed=5"]).get("generation.seed") == 5
+    with pytest.raises(ConfigError, match=r"command line: compose: none\.yaml does not exist"):
+        load_config(file, ["--compose", "none.yaml"])
+    with pytest.raises(ConfigError, match="command line: --compose is 3; a list of file names is expected"):
+        load_config(file, ["--compose", "3"])

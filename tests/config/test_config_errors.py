@@ -218,3 +218,37 @@ def test_errors_come_without_torch_and_quickly(write):
     assert "did you mean 'builder.init_args.nodes'?" in said
     assert said.splitlines()[-1] == "[]"
     assert time.perf_counter() - started < 20  # about one second on an idle machine
+
+
+LATENCY = "latency: {name: slow, target_ms: {1: 100}}\n"
+CHAIN_OF_DRAFT = "pair: {draft: x}\ndrafter: DraftModel\nbuilder: Chain\n"
+
+
+def test_a_draft_model_needs_its_milliseconds_in_a_latency_profile(write):
+    with pytest.raises(ConfigError, match=r"latency: 'slow' states no draft_ms, but DraftModel runs a draft"):
+        load_config(write(LATENCY + CHAIN_OF_DRAFT))
+    with pytest.raises(ConfigError, match=r"latency: 'slow' states no draft_ms, but arm 'assisted' runs"):
+        load_config(write(LATENCY + "arms: {assisted: {reference: hf-assisted}}"))
+    load_config(write(LATENCY + "drafter: TokenRecycling\nbuilder: Chain\n"))
+    load_config(write(LATENCY.replace("}}", "}, draft_ms: {1: 5}}") + CHAIN_OF_DRAFT))
+
+
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        ("{name: x}", "latency.target_ms is missing"),
+        ("{name: x, target_ms: {}}", "must hold milliseconds above 0"),
+        ("{name: x, target_ms: {2: 5}}", "states no milliseconds for 1 token"),
+        ("{name: x, target_ms: {0: 5, 1: 6}}", "is stated for 0 tokens; 1 or more are allowed"),
+        ("{name: x, target_ms: {1: 0}}", "must hold milliseconds above 0"),
+        ("{name: x, target_ms: {1: -3}}", "latency.target_ms"),
+        ("{name: x, target_ms: {1: 5}, source: heard}", "latency.source is 'heard'; allowed is"),
+        ("{name: x, target_ms: {1: 5}, drafts_ms: {1: 5}}", "did you mean 'latency.draft_ms'"),
+    ],
+)
+def test_a_wrong_latency_profile_is_one_sentence(write, section, said):
+    with pytest.raises(ConfigError) as raised:
+        load_config(write(f"latency: {section}\ndrafter: TokenRecycling\nbuilder: Chain\n"))
+    assert said in str(raised.value)
+    assert "mine.yaml" in str(raised.value)
+    assert "\n" not in str(raised.value)
