@@ -2,6 +2,7 @@
 
 from specexp.analyses._base import Analysis, Report
 from specexp.analyses.acceptance_vector import AcceptanceVector
+from specexp.analyses.component_times import ComponentTimes
 from specexp.analyses.cost_model import CostModel
 from specexp.analyses.heat_map import AcceptanceHeatMap
 from specexp.analyses.modelled_latency import ModelledLatency
@@ -14,6 +15,7 @@ __all__ = [
     "AcceptanceHeatMap",
     "AcceptanceVector",
     "Analysis",
+    "ComponentTimes",
     "CostModel",
     "ModelledLatency",
     "Report",
