@@ -24,7 +24,7 @@ class Cost:
 
     Attributes:
         arm: name.
-        measured: where the time went.
+        measured: where the time went, by the clock of the run.
         tokens_per_step: accepted drafts and bonus.
         nodes: N, mean nodes of a tree.
         depth: D, mean depth of a tree.
@@ -48,7 +48,8 @@ class Cost:
 class CostModel(Analysis):
     """Measured steps beside ``N * T_d + T_t`` (a pass for every node) and ``D * T_d + T_t`` (one for every layer).
 
-    T_d and T_t are the run's own means of a draft pass and of a target pass.
+    T_d and T_t are the run's own means of a draft pass and of a target pass. Where a latency profile gives the run's
+    seconds, they are called modelled.
     """
 
     name: ClassVar[str] = "cost_model"
@@ -89,11 +90,22 @@ class CostModel(Analysis):
         )
 
 
+def _clock_word(cost: Cost) -> str:
+    from specexp.evaluation.record import MEASURED
+
+    return MEASURED if cost.measured.clock == MEASURED else "modelled"
+
+
+def _title(costs: Sequence[Cost]) -> str:
+    clocks = dict.fromkeys(cost.measured.clock for cost in costs) or ["measured"]
+    return f"A step as {' or '.join(clocks)}, and as the cost models have it"
+
+
 def _table(costs: Sequence[Cost]) -> Table:
     from specexp.evaluation.table import Cell, Column, Table
 
     table = Table(
-        "A step as measured, and as the cost models have it",
+        _title(costs),
         [
             Column("arm"),
             Column("tokens/step", 2),
@@ -132,14 +144,15 @@ def _draw(costs: Sequence[Cost]) -> Figure:
 
     figure = Figure(figsize=(8.5, 1.6 + 0.95 * len(costs)), dpi=130, layout="constrained")
     FigureCanvasAgg(figure)
-    figure.suptitle("A step as measured, and as the cost models have it", fontsize=11, color=INK)
+    figure.suptitle(_title(costs), fontsize=11, color=INK)
     axes = figure.subplots()
     longest = max(cost.measured.step_seconds for cost in costs)
     limit = 1.45e3 * max([longest, *(cost.predicted(cost.depth) or 0.0 for cost in costs)])
     named: set[str] = set()
     ticks, labels = [], []
     for number, cost in enumerate(costs):
-        rows: list[tuple[str, float, float | None]] = [("measured", cost.measured.draft_passes, None)]
+        own = _clock_word(cost)
+        rows: list[tuple[str, float, float | None]] = [(own, cost.measured.draft_passes, None)]
         if cost.draft_seconds is not None:
             rows += [
                 ("D T_d + T_t", cost.depth, cost.draft_seconds),
@@ -186,7 +199,8 @@ def _draw(costs: Sequence[Cost]) -> Figure:
     axes.invert_yaxis()
     axes.set_xlim(0, limit)
     axes.set_xlabel(
-        "ms a step (solid: measured; pale: predicted from this run's draft pass and target pass)", fontsize=8
+        f"ms a step (solid: {_clock_word(costs[0])}; pale: predicted from this run's draft pass and target pass)",
+        fontsize=8,
     )
     axes.tick_params(labelsize=8, colors=INK)
     axes.spines[["top", "right"]].set_visible(False)

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from pydantic import Field
 
 from specexp.analyses._base import Analysis, Report
+from specexp.latency import LatencyProfile
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from specexp.drafters import Drafter
     from specexp.evaluation.record import PromptRecord
     from specexp.evaluation.statistics import Speedup
     from specexp.outcome import Outcome
@@ -41,15 +43,15 @@ class PublishedLatency:
 
 
 class ModelledLatency(Analysis):
-    """Seconds per token as they would be with a target pass of ``target_seconds`` and a draft pass of
-    ``draft_seconds``, whatever they are fed: ``(steps * target_seconds + draft passes * draft_seconds) / tokens``.
+    """Seconds per token as a latency profile has them, from the tokens fed in every pass of the run, beside whatever
+    clock the run itself has.
 
-    The passes and tokens are counted in this run, with its own models: no such target is run, and everything shown is
-    called modelled. Right where a pass mostly moves weights, as an offloaded target's does.
+    The passes and tokens are counted in this run, with its own models: the profile's are not run, and everything shown
+    is called modelled. Hugging Face's own loops cannot be watched: their passes are known where they draft nothing, or
+    the profile has one figure for any number of tokens.
 
     Args:
-        target_seconds: of a target pass.
-        draft_seconds: of a draft pass.
+        profile: milliseconds of the passes.
         published: rows of a paper's table to show beside it.
     """
 
@@ -57,19 +59,33 @@ class ModelledLatency(Analysis):
 
     def __init__(
         self,
-        target_seconds: Positive,
-        draft_seconds: Annotated[float, Field(ge=0)],
+        profile: LatencyProfile,
         published: list[PublishedLatency] | None = None,
     ) -> None:
-        self.target_seconds = target_seconds
-        self.draft_seconds = draft_seconds
+        self.profile = profile
         self.published = published or []
+        self._label = f"modelled: {_passes(profile)}"
+        self._watched: dict[tuple[str, int | str], float] = defaultdict(float)
 
     def begin(self, arms: "Mapping[str, Strategy]") -> None:
-        """Nothing to forget: the records hold all counts."""
+        """Forget the seconds of the last run.
+
+        Raises:
+            ValueError: an arm drafts with a model and the profile states no milliseconds for one.
+        """
+        self._watched.clear()
+        if not self.profile.draft_ms:
+            for arm, strategy in arms.items():
+                if _runs_a_model(strategy.drafter):
+                    raise ValueError(
+                        f"ModelledLatency's profile {self.profile.name!r} states no draft_ms, but {arm!r} runs a "
+                        "draft model"
+                    )
 
     def observe(self, arm: str, outcome: "Outcome") -> None:
-        """Nothing to see that the records do not hold."""
+        """Add the step's seconds to its sequence's."""
+        seconds = self.profile.step_seconds(outcome.tree.num_nodes + 1, outcome.pass_tokens)
+        self._watched[arm, outcome.context.sequence] += seconds
 
     def report(self, records: "Sequence[PromptRecord]") -> Report:
         """A table, and a picture if anything was decoded."""
@@ -77,7 +93,7 @@ class ModelledLatency(Analysis):
         from specexp.evaluation.table import Cell, Column, Table
 
         table = Table(
-            f"Modelled latency: a target pass of {self.target_seconds:g} s, a draft pass of {self.draft_seconds:g} s",
+            f"Modelled latency: {self.profile.name} ({self.profile.source}), {_passes(self.profile)}",
             [
                 Column("arm"),
                 Column("tokens/step"),
@@ -86,8 +102,8 @@ class ModelledLatency(Analysis):
                 Column(f"modelled vs {PLAIN}", interval=True),
             ],
             notes=[
-                "Modelled: (steps * target pass + draft passes * draft pass) / tokens, counted in this run with its "
-                f"own models. {PLAIN.capitalize()} takes a target pass a token; geometric mean over prompts, 95 % "
+                "Modelled: the profile's milliseconds for the tokens of every pass, counted in this run with its own "
+                f"models. {PLAIN.capitalize()} takes a target pass a token; geometric mean over prompts, 95 % "
                 "bootstrap interval."
             ],
         )
@@ -96,8 +112,11 @@ class ModelledLatency(Analysis):
             summary = summarise(records, name)
             row: list[Cell] = [name, None, None, None, speedup]
             if summary.tokens_per_step:
-                seconds = self._step_seconds(summary.draft_passes_per_step) / summary.tokens_per_step
-                row[1:4] = [summary.tokens_per_step, summary.draft_passes_per_step, seconds]
+                row[1:4] = [
+                    summary.tokens_per_step,
+                    summary.draft_passes_per_step,
+                    self._seconds_per_token(records, name),
+                ]
             table.rows.append(row)
         for item in self.published:
             told = None if item.speedup is None else f"{item.speedup:.2f}x published"
@@ -110,8 +129,29 @@ class ModelledLatency(Analysis):
         shown = {name: speedup for name, speedup in speedups.items() if speedup.refused is None}
         return Report({self.name: table}, {self.name: self._draw(shown)} if shown else {})
 
-    def _step_seconds(self, draft_passes: float) -> float:
-        return self.target_seconds + draft_passes * self.draft_seconds
+    def _seconds(self, record: "PromptRecord") -> float | None:
+        """Of one prompt; None where its passes are not known."""
+        from specexp.evaluation.arm import sequence_name
+
+        watched = self._watched.get((record.arm, sequence_name(record, record.sample)))
+        if watched is not None:
+            return watched
+        profile = self.profile
+        plain = not record.draft_passes and not record.drafted_nodes
+        constant = max(len(profile.target_ms), len(profile.draft_ms)) == 1
+        if not plain and not (constant and (profile.draft_ms or not record.draft_passes)):
+            return None
+        drafting = record.draft_passes * profile.draft_seconds(1) if record.draft_passes else 0.0
+        apart = 0.0 if plain else profile.step_ms / 1e3
+        return record.steps * (profile.target_seconds(1) + apart) + drafting
+
+    def _seconds_per_token(self, records: "Sequence[PromptRecord]", arm: str) -> float | None:
+        own = [record for record in records if record.arm == arm and not record.error]
+        seconds = [self._seconds(record) for record in own]
+        tokens = sum(record.new_tokens for record in own)
+        if not tokens or None in seconds:
+            return None
+        return sum(taken for taken in seconds if taken is not None) / tokens
 
     def _speedup(self, records: "Sequence[PromptRecord]", arm: str) -> "Speedup":
         """Over plain decoding, prompt by prompt."""
@@ -119,20 +159,22 @@ class ModelledLatency(Analysis):
 
         from specexp.evaluation.statistics import Speedup, bootstrap_interval
 
+        nan = float("nan")
         ratios: dict[str, list[float]] = defaultdict(list)
         for record in records:
             if record.arm == arm and not record.error and record.new_tokens:
-                seconds = record.steps * self.target_seconds + record.draft_passes * self.draft_seconds
-                ratios[record.prompt_id].append(
-                    float(np.log(self.target_seconds * record.new_tokens / seconds))
-                )
+                seconds = self._seconds(record)
+                if seconds is None:
+                    reason = f"nobody watched how many tokens {arm} fed in its passes"
+                    return Speedup(arm, PLAIN, nan, nan, nan, nan, 0, reason)
+                plain = self.profile.target_seconds(1) * record.new_tokens
+                ratios[record.prompt_id].append(float(np.log(plain / seconds)))
         if not ratios:
-            nan = float("nan")
             return Speedup(arm, PLAIN, nan, nan, nan, nan, 0, f"no prompt was answered by {arm}")
         logs = np.array([np.mean(values) for values in ratios.values()])
         mean = float(logs.mean())
         ratio, low, high = (float(np.exp(value)) for value in (mean, *bootstrap_interval(logs)))
-        return Speedup(arm, PLAIN, mean, ratio, low, high, logs.size)
+        return Speedup(arm, PLAIN, mean, ratio, low, high, logs.size, clock=self._label)
 
     def _draw(self, speedups: "Mapping[str, Speedup]") -> "Figure":
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -146,7 +188,7 @@ class ModelledLatency(Analysis):
         )
         FigureCanvasAgg(figure)
         figure.suptitle(
-            f"Modelled: a target pass of {self.target_seconds:g} s, a draft pass of {self.draft_seconds:g} s",
+            f"Modelled: {self.profile.name} ({self.profile.source}), {_passes(self.profile)}",
             fontsize=11,
             color=INK,
         )
@@ -170,3 +212,21 @@ class ModelledLatency(Analysis):
         axes.set_xlabel(f"modelled speedup over {PLAIN} (95 % interval)", fontsize=9)
         axes.spines[["top", "right"]].set_visible(False)
         return figure
+
+
+def _passes(profile: LatencyProfile) -> str:
+    """The milliseconds in short, for a title."""
+    draft = f", a draft pass of {_range(profile.draft_ms)}" if profile.draft_ms else ""
+    return f"a target pass of {_range(profile.target_ms)}{draft}"
+
+
+def _range(milliseconds: "Mapping[int, float]") -> str:
+    first, last = milliseconds[1], max(milliseconds)
+    seconds = [f"{ms / 1e3:g} s" if first >= 1e3 else f"{ms:g} ms" for ms in (first, milliseconds[last])]
+    return seconds[0] if last == 1 else f"{seconds[0]} (1 token) to {seconds[1]} ({last} tokens)"
+
+
+def _runs_a_model(drafter: "Drafter | None") -> bool:
+    """What gives probabilities has them from a model, on its own or among several drafters."""
+    inner: Sequence[Drafter] = getattr(drafter, "drafters", ())
+    return drafter is not None and (drafter.gives_log_probs or any(map(_runs_a_model, inner)))

@@ -43,7 +43,7 @@ class Arm(ABC):
         return None
 
 
-def sequence_name(prompt: Prompt, sample: int) -> str:
+def sequence_name(prompt: Prompt | PromptRecord, sample: int) -> str:
     """The place that the randomness of a continuation is keyed by, the same for all arms."""
     return f"{prompt.prompt_id}#{sample}"
 
