@@ -6,6 +6,7 @@ from specexp.analyses.component_times import ComponentTimes
 from specexp.analyses.cost_model import CostModel
 from specexp.analyses.heat_map import AcceptanceHeatMap
 from specexp.analyses.modelled_latency import ModelledLatency
+from specexp.analyses.optimal_length import OptimalLength
 from specexp.analyses.tokens_per_step import TokensPerStep
 from specexp.analyses.tree_reorder import TreeReorder
 from specexp.analyses.tree_sizes import TreeSizes
@@ -18,6 +19,7 @@ __all__ = [
     "ComponentTimes",
     "CostModel",
     "ModelledLatency",
+    "OptimalLength",
     "Report",
     "TokensPerStep",
     "TreeReorder",
