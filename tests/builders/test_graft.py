@@ -1,9 +1,6 @@
 """Grafts by hand: where phrases hang, how they merge with what hangs there, and what limits them."""
 
-import numpy as np
-import pytest
-
-from specexp.builders import Chain, DySpecGreedy, DySpecThreshold, Graft, KConfig, SpecInfer, StaticTree
+from specexp.builders import Chain, DySpecGreedy, DySpecThreshold, Graft, KConfig, SpecInfer
 from specexp.testing.builders import TreeBuilderContract
 
 
@@ -14,7 +11,9 @@ class TestGraft(TreeBuilderContract):
 
 class TestOfDrawnCandidates(TreeBuilderContract):
     def make_builder(self):
-        return Graft(KConfig([2, 2], candidates="drawn"), num_anchors=2, phrases_per_anchor=2, phrase_length=3)
+        return Graft(
+            KConfig([2, 2], candidates="drawn"), num_anchors=2, phrases_per_anchor=2, phrase_length=3
+        )
 
 
 class TestOfDrawsWithReplacement(TreeBuilderContract):

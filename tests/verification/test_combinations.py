@@ -5,6 +5,7 @@ chi-squares of all eight are added up: together they find any deviation of 0.2 i
 """
 
 import math
+from functools import partial
 from itertools import product
 
 import pytest
@@ -17,6 +18,7 @@ from specexp.builders import (
     Chain,
     DySpecGreedy,
     DySpecThreshold,
+    Graft,
     KConfig,
     ParametricTree,
     Sequoia,
@@ -26,7 +28,7 @@ from specexp.builders import (
 )
 from specexp.composition import Parts, check_composition
 from specexp.controllers import Fixed, ThresholdTracker
-from specexp.drafters import Drafter, DraftModel, PromptLookup, TokenRecycling, Union
+from specexp.drafters import Drafter, DraftModel, PhraseCache, PromptLookup, TokenRecycling, Union
 from specexp.processors import Processors
 from specexp.verification import combined_p_value, joint_test
 from specexp.verification.joint import toy_decoder
@@ -53,6 +55,9 @@ DRAFTERS = {
     "union": lambda draft: Union([PromptLookup(candidates=2), TokenRecycling(k=4)]),
     "model": lambda draft: DraftModel(draft, temperature=0.8),
     "model_coupled": lambda draft: DraftModel(draft, coupled=True),
+    "phrases": lambda draft: PhraseCache(max_phrases=4, initialisation="prompt", state="carry"),
+    "phrases_recycling": lambda draft: cached(TokenRecycling(k=4, state="carry")),
+    "phrases_model": lambda draft: cached(DraftModel(draft, temperature=0.8)),
 }
 BUILDERS = {
     "chain": lambda: Chain(3),
@@ -70,10 +75,23 @@ BUILDERS = {
     "dyspec_threshold": lambda: DySpecThreshold(0.12, 7, candidates="top-k"),
     "dyspec_threshold_drawn": lambda: DySpecThreshold(0.12, 7),
     "beam": lambda: BeamRerank(6, 3, 3),
+    "graft": lambda: grafts(Chain(3)),
+    "graft_chain_drawn": lambda: grafts(Chain(3, "drawn")),
+    "graft_k_config_drawn": lambda: grafts(KConfig([2, 2], "drawn")),
+    "graft_spec_infer": lambda: grafts(SpecInfer([3, 2])),
+    "graft_dyspec_drawn": lambda: grafts(DySpecGreedy(7, 4)),
 }
 SAMPLING = {"rejection": RejectionSampling, "sample_match": SampleMatch}
 SPECIAL_CASES = {"FittedTree", "TokenRecyclingTree"}
 """Static trees of top-k candidates with paths of their own, and nothing else of their own."""
+
+
+def cached(drafter: Drafter) -> PhraseCache:
+    return PhraseCache(drafter, phrase_length=3, max_phrases=4, initialisation="prompt", state="carry")
+
+
+def grafts(builder: TreeBuilder) -> Graft:
+    return Graft(builder, num_anchors=2, phrases_per_anchor=2, phrase_length=3)
 
 
 def valid(drafter: str, builder: str, verifier: Verifier) -> bool:
@@ -86,7 +104,9 @@ def valid(drafter: str, builder: str, verifier: Verifier) -> bool:
 
 
 def combinations(verifier: Verifier) -> list[tuple[str, str]]:
-    return [pair for pair in product(DRAFTERS, BUILDERS) if valid(*pair, verifier)]
+    """All that go together; of those with phrases not the ones that differ from others in no rule of acceptance."""
+    pairs = [pair for pair in product(DRAFTERS, BUILDERS) if valid(*pair, verifier)]
+    return [pair for pair in pairs if "phrases" not in pair[0] or "graft" in pair[1] or "static" in pair[1]]
 
 
 def parts(drafter: str, builder: str, verifier: Verifier):
@@ -118,14 +138,16 @@ def names(package, base) -> set[str]:
 
 
 def test_enough_combinations_are_valid():
-    assert len(combinations(RejectionSampling())) == 3 * 5 + 15
-    assert len(combinations(KeyedSampling())) == 4 * 5 + 15 + 8
+    assert len(combinations(RejectionSampling())) == 3 * 5 + 15 + 2 + 2 + 7
+    assert len(combinations(KeyedSampling())) == 4 * 5 + 15 + 8 + 2 + 2 + 7
 
 
 @pytest.mark.parametrize(("drafter", "builder"), combinations(RejectionSampling()), ids=lambda name: name)
 @pytest.mark.parametrize("verifier", SAMPLING)
 def test_a_sampled_joint_is_the_targets(verifier, drafter, builder):
-    samples = 60 if drafter == "model" else 80
+    samples = (
+        60 if drafter == "model" else 25 if "phrases" in drafter else 80
+    )  # grafts are exact by arithmetic too
     if verifier == "sample_match":
         samples = 25  # what was drafted, and how, does not matter to it
     tests = [
@@ -189,6 +211,26 @@ def test_a_deterministic_output_is_that_of_plain_decoding(drafter, builder):
             request = {"max_new_tokens": 12, "seed": seed, "sequence": sequence}
             expected = plain.generate(PROMPT, **request).token_ids
             assert decoder.generate(PROMPT, **request).token_ids == expected
+
+
+@pytest.mark.parametrize(
+    ("drafter", "builder"),
+    [pair for pair in combinations(KeyedSampling()) if "phrases" not in pair[0]],
+    ids=lambda name: name,
+)
+def test_with_reuse_at_draft_and_target_the_output_is_that_of_plain_decoding(drafter, builder):
+    def reusing(draft, verifier):
+        return Parts(cached(DRAFTERS[drafter](draft)), grafts(BUILDERS[builder]()), verifier)
+
+    grafted = 0
+    for seed, verifier in enumerate([Greedy(), KeyedSampling(0.7), KeyedSampling(1.5, 4, 0.9)]):
+        target, decoder = toy_decoder(partial(reusing, verifier=verifier), 0.7, seed=seed)
+        expected = specexp.Decoder(target, verifier=verifier).generate(PROMPT, max_new_tokens=24)
+        outcomes = []
+        found = decoder.generate(PROMPT, max_new_tokens=24, observers=[outcomes.append])
+        assert found.token_ids == expected.token_ids
+        grafted += sum(outcome.tree.grafted is not None for outcome in outcomes)
+    assert grafted > 0
 
 
 @pytest.mark.parametrize(

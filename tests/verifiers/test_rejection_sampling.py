@@ -1,5 +1,6 @@
 """Rejection sampling is exact: output probabilities by arithmetic, not by counting samples."""
 
+from dataclasses import replace
 from functools import cache
 from itertools import permutations, product
 
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specexp.builders import Chain, DySpecGreedy, KConfig, SpecInfer
+from specexp.builders.graft import grafted
 from specexp.context import Context
 from specexp.decoder import Decoder
 from specexp.drafters import DraftModel
@@ -199,6 +201,27 @@ def test_point_masses_behind_draws_are_exact(grafts, kind, q, target):
             continue
         found = output_of(Draft(q), kind, widths, target, grafts)
         assert same(continued(found, 3, target), joint_of(target, 3))
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+@pytest.mark.parametrize("q", DRAFTS.values(), ids=DRAFTS)
+@pytest.mark.parametrize("kind", [NodeKind.DRAWN, NodeKind.DRAWN_WITH_REPLACEMENT])
+@pytest.mark.parametrize("anchors", [1, 2])
+def test_grafts_whose_place_depends_on_the_draws_are_exact(anchors, kind, q, target):
+    """They hang from the last nodes of the most probable path that was drawn, and are other phrases there."""
+    widths = (2, 1) if sum(part > 0 for part in q(())) > 1 else (1, 1)
+    weighted = []
+    for nested, probability in Draft(q).trees(kind, widths):
+        drawn = Draft(q).token_tree(nested, kind)
+        chances = [1.0, *(q(path[:-1])[path[-1]] for path in paths_of(drawn)[1:])]
+        drawn = replace(drawn, log_probs=np.log(chances, dtype=np.float32))
+        rows = (0, *drawn.best_path())[-anchors:]
+        last = int(drawn.tokens[rows[-1]])
+        tree = grafted(drawn, [(row, [(last + 1) % 3, last]) for row in rows], room=9)
+        assert tree.grafted is not None
+        weighted.append((probability, step(RejectionSampling(), tree, target)))
+    found = mixed(weighted)
+    assert same(continued(found, 5, target), joint_of(target, 5))
 
 
 @settings(max_examples=40)
