@@ -1,8 +1,10 @@
 """Analyses: what is seen in the steps of a run, as tables, pictures and files."""
 
 from specexp.analyses._base import Analysis, Report
+from specexp.analyses.ablation_grid import AblationGrid
 from specexp.analyses.acceptance_vector import AcceptanceVector
 from specexp.analyses.component_times import ComponentTimes
+from specexp.analyses.confidence_acceptance import ConfidenceAcceptance
 from specexp.analyses.cost_model import CostModel
 from specexp.analyses.heat_map import AcceptanceHeatMap
 from specexp.analyses.modelled_latency import ModelledLatency
@@ -13,10 +15,12 @@ from specexp.analyses.tree_sizes import TreeSizes
 from specexp.analyses.utilisation import Utilisation
 
 __all__ = [
+    "AblationGrid",
     "AcceptanceHeatMap",
     "AcceptanceVector",
     "Analysis",
     "ComponentTimes",
+    "ConfidenceAcceptance",
     "CostModel",
     "ModelledLatency",
     "OptimalLength",

@@ -187,9 +187,9 @@ class OptimalLength(Analysis):
                 Column(f"{word}speed at global", 2, "x"),
                 Column(f"{word}speed at local", 2, "x"),
                 Column("draft pass", 3),
-                Column("costs"),
             ],
             notes=[
+                *dict.fromkeys(f"Costs: {cost.source}." for cost in costs.values() if cost is not None),
                 "Cut short: the whole draft was accepted, or the output ended inside it; the optimum may be longer.",
                 "Speed: tokens over cost, in those of plain decoding, replayed from the accepted lengths; at local: as "
                 "if every step had known its optimum. Draft pass: in steps of plain decoding.",
@@ -198,7 +198,7 @@ class OptimalLength(Analysis):
         for arm, steps in self._steps.items():
             if not steps:
                 continue
-            row: list[Cell] = [arm, len(steps), float(np.mean([step[1] for step in steps])), *[None] * 11]
+            row: list[Cell] = [arm, len(steps), float(np.mean([step[1] for step in steps])), *[None] * 10]
             cost = costs[arm]
             if cost is not None:
                 local = _local(steps, cost)
@@ -206,7 +206,7 @@ class OptimalLength(Analysis):
                 row[3] = float(local.mean())
                 row[4:7] = [int(value) for value in np.quantile(local, [0.5, 0.1, 0.9], method="nearest")]
                 row[7:9] = [float((local == 0).mean()), float(_cut_short(steps).mean())]
-                row[9:] = [best, speed, _speed(steps, cost, None), cost.draft_pass, cost.source]
+                row[9:] = [best, speed, _speed(steps, cost, None), cost.draft_pass]
             table.rows.append(row)
         return table
 
@@ -392,28 +392,26 @@ def _sensitivity_table(groups: "Mapping[tuple[str, str], Sequence[_Point]]") -> 
     from specexp.evaluation.table import Cell, Column, Table
 
     used = next(point.speedup.clock for points in groups.values() for point in points)
+    lengths = sorted({point.length for points in groups.values() for point in points})
     table = Table(
         clock.title("Speed against draft length", used),
         [
             Column("arms"),
             Column("category"),
-            Column("draft length"),
-            Column(f"{clock.word(used)}speedup", interval=True),
-            Column("best"),
+            Column("prompts"),
+            Column("best length"),
+            Column(f"{clock.word(used)}speedup at it", interval=True),
+            *(Column(f"at {length}", 2, "x") for length in lengths),
         ],
-        notes=["Over plain decoding; geometric mean over prompts, 95 % bootstrap interval."],
+        notes=[
+            f"All {clock.word(used)}speedups over plain decoding; geometric mean over prompts, 95 % bootstrap interval."
+        ],
     )
     for (group, category), points in groups.items():
         best = max(points, key=lambda point: point.speedup.ratio)
-        for point in points:
-            row: list[Cell] = [
-                group,
-                category,
-                point.length,
-                point.speedup,
-                "best" if point is best else None,
-            ]
-            table.rows.append(row)
+        ratios = {point.length: point.speedup.ratio for point in points}
+        told: list[Cell] = [ratios.get(length) for length in lengths]
+        table.rows.append([group, category, best.speedup.n, best.length, best.speedup, *told])
     return table
 
 
