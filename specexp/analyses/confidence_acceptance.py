@@ -111,8 +111,8 @@ class ConfidenceAcceptance(Analysis):
                 Column("rank correlation", 3),
             ],
             notes=[
-                "From, to: 95 % interval (Wilson) of as many tries as the bin has steps: prefixes of a step share tokens. "
-                "Rank correlation: Spearman's, of all prefixes, between product and acceptance."
+                "From, to: 95 % interval (Wilson) of as many tries as the bin has steps: prefixes of one share tokens.",
+                "Rank correlation: Spearman's, of all prefixes, between product and acceptance.",
             ],
         )
         for arm, seen in tries.items():
