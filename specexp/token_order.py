@@ -135,6 +135,7 @@ def permute(tree: TokenTree, rows: Sequence[int]) -> TokenTree:
         None if tree.q is None else {new_row[row]: q for row, q in tree.q.items()},
         draws or None,
         None if tree.values is None else tree.values[taken],
+        None if tree.grafted is None else tree.grafted[taken],
     )
 
 

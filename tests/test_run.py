@@ -13,6 +13,7 @@ import yaml
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from specexp.artifacts import load_artifact
 from specexp.evaluation import read_records
 from specexp.run import main
 
@@ -137,7 +138,31 @@ def test_an_arm_starts_from_what_other_prompts_taught(experiment, tmp_path, caps
 
     lookup = {**learns, "drafter": {"class_path": "PromptLookup"}}
     assert main([experiment(arms={"learned": lookup}, builder={"class_path": "Chain"})]) == 2
-    assert "arms.learned.preload needs a TokenRecycling drafter with state 'carry'" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "arms.learned.preload needs a TokenRecycling or PhraseCache drafter with state 'carry'" in error
+
+
+def test_a_phrase_cache_starts_from_what_other_prompts_taught(experiment, tmp_path):
+    cache = {"drafter": {"class_path": "DraftModel"}, "state": "carry", "phrase_length": 3}
+    graft = {"builder": {"class_path": "Chain", "init_args": {"length": 2}}, "phrase_length": 3}
+    learned = {
+        "drafter": {"class_path": "PhraseCache", "init_args": cache},
+        "builder": {"class_path": "Graft", "init_args": graft},
+        "preload": {"max_prompts": 2, "offset": 2},
+    }
+    path = experiment(arms={"learned": learned})
+    assert main([path, "--data.max_prompts", "2"]) == 0
+    folder = tmp_path / "runs" / "tiny"
+    records = read_records(folder / "records.jsonl")
+    found = [record for record in records if record.arm == "learned"]
+    assert {record.state for record in found} == {"preloaded"}
+    assert sum(record.draft_passes for record in found) > 0
+    tokens = {record.key: record.token_ids for record in records if record.arm == "engine"}
+    assert all(record.token_ids == tokens[record.key] for record in records)
+    parts = load_artifact(folder / "preloaded" / "learned" / "latest").parts
+    assert parts.drafter.state == "preloaded"
+    assert len(parts.drafter.store) > 0
+    assert parts.builder.phrase_length == 3
 
 
 def test_analyses_watch_our_own_arms(experiment, tmp_path, capsys):

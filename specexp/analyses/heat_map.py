@@ -67,6 +67,8 @@ class AcceptanceHeatMap(Analysis):
             return
         for depth, row in enumerate(visited(outcome)):
             children = dict.fromkeys(tree.draw_order(row))  # a token drawn again is one node
+            if tree.grafted is not None:  # phrases have no q
+                children = {child: None for child in children if not tree.grafted[child]}
             if not children:
                 continue
             p = self._processors[arm].probabilities(outcome.logits[row])  # [V]

@@ -83,7 +83,7 @@ class Arm:
         title: what tables say; the arm's name if None.
         grid: dotted key to values: one arm for each.
         preload: overrides of ``data``, naming other prompts. They are decoded before the run; the arm's Token
-            Recycling then starts every prompt from the matrix they left.
+            Recycling or phrase cache then starts every prompt from what they taught it.
         reference: Hugging Face's own generate instead of our decoder, with the arguments below.
     """
 

@@ -165,5 +165,6 @@ class DecoderArm(Arm):
 
 def _state_of(drafter: object) -> str:
     """A drafter's policy; of several in one, all that keep state, e.g. ``carry+cold``."""
-    inner = {_state_of(part) for part in getattr(drafter, "drafters", ())} - {"stateless"}
-    return str(getattr(drafter, "state", None) or "+".join(sorted(inner)) or "stateless")
+    kept = {_state_of(part) for part in getattr(drafter, "drafters", ())}
+    kept.add(str(getattr(drafter, "state", "stateless")))
+    return "+".join(sorted(kept - {"stateless"})) or "stateless"

@@ -1,4 +1,4 @@
-"""Token Recycling that starts every prompt from what other prompts taught it."""
+"""Token Recycling, or a phrase cache, that starts every prompt from what other prompts taught it."""
 
 from __future__ import annotations
 
@@ -17,29 +17,32 @@ if TYPE_CHECKING:
 
 
 def preloaded_drafter(arm: ComposedArm, parts: Parts, model: LanguageModel, pair: ModelPair) -> Drafter:
-    """Decode an arm's ``preload`` prompts, keep the matrix as an artifact, and start from it.
+    """Decode an arm's ``preload`` prompts, keep what was learned as an artifact, and start from it.
 
     Args:
         arm: with ``preload``.
         parts: of the arm; its drafter learns here.
         model: the target.
-        pair: the target's tokenizer.
+        pair: the target's tokenizer, and the draft model for a drafter that needs one.
 
     Returns:
-        Token Recycling preloaded from ``<output>/<name>/preloaded/<arm>``.
+        The drafter preloaded from ``<output>/<name>/preloaded/<arm>``. What drafts inside a phrase cache keeps its own
+        state policy.
 
     Raises:
-        ConfigError: the drafter is no Token Recycling that carries its state, or the prompts cannot be read.
+        ConfigError: the drafter is neither Token Recycling nor a phrase cache that carries its state, or the prompts
+            cannot be read.
     """
     from specexp.decoder import Decoder
-    from specexp.drafters import TokenRecycling
+    from specexp.drafters import PhraseCache, TokenRecycling
     from specexp.evaluation.decoder_arm import DecoderArm
 
     assert arm.preload is not None
     where = f"{arm.config.source_of(('arms',))}: arms.{arm.name}.preload"
-    if not isinstance(parts.drafter, TokenRecycling) or parts.drafter.state != "carry":
+    learner = parts.drafter
+    if not isinstance(learner, TokenRecycling | PhraseCache) or learner.state != "carry":
         raise ConfigError(
-            f"{where} needs a TokenRecycling drafter with state 'carry', which learns from the prompts"
+            f"{where} needs a TokenRecycling or PhraseCache drafter with state 'carry', which learns from the prompts"
         )
     data = build_data(arm.preload, pair.tokenizer)
     try:
@@ -49,13 +52,16 @@ def preloaded_drafter(arm: ComposedArm, parts: Parts, model: LanguageModel, pair
     teacher = DecoderArm(arm.name, Decoder(model, *parts), pair.tokenizer, build_generation(arm.config))
     for prompt in data.prompts:
         teacher.decode(prompt)
-    return save_artifact(
+    if isinstance(learner, PhraseCache):
+        kind, payload, learned = "phrase-cache", "phrases.safetensors", learner.store.state_dict()
+    else:
+        kind, payload, learned = "adjacency-matrix", "matrix.safetensors", learner.state_dict()
+    drafter = save_artifact(
         Path(arm.config.get("output")) / arm.config.get("name") / "preloaded" / arm.name,
-        "adjacency-matrix",
-        {
-            "matrix.safetensors": parts.drafter.state_dict(),
-            "parts.json": {"drafter": arm.config.get("drafter")},
-        },
+        kind,
+        {payload: learned, "parts.json": {family: arm.config.get(family) for family in Parts._fields}},
         {"study": arm.config.get("name"), "config": arm.preload.to_dict()},
         fingerprint(pair.target, pair.tokenizer),
     ).drafter
+    drafter.use_draft_model(pair.draft)
+    return drafter
