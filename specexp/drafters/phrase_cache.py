@@ -79,8 +79,9 @@ class PhraseCache(Drafter):
         if phrases is not None:
             from specexp.artifacts import load_phrases
 
+            saved = load_phrases(phrases)
             try:
-                self._initial.load_state_dict(load_phrases(phrases))
+                self._initial.load_state_dict(saved)
             except ValueError as error:
                 raise ValueError(f"{phrases} does not go with this PhraseCache: {error}") from error
         self.store = self._initial.copy()

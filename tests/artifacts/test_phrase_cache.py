@@ -1,0 +1,150 @@
+"""What a phrase cache learned, as an artifact that another one starts from and a deployment loads."""
+
+import numpy as np
+import pytest
+import torch
+
+from specexp import Decoder
+from specexp.artifacts import ArtifactError, load_artifact, load_phrases, save_artifact
+from specexp.builders import Chain, Graft
+from specexp.deployment import custom_generate
+from specexp.drafters import DraftModel, PhraseCache, TokenRecycling
+from specexp.testing.fakes import hashed_model
+
+
+def learned(**options):
+    """A cache that has seen forty tokens."""
+    drafter = PhraseCache(phrase_length=4, initialisation="prompt", state="carry", **options)
+    Decoder(hashed_model(11), drafter, Chain(3)).generate([1, 2, 3, 1, 2], max_new_tokens=35)
+    return drafter
+
+
+def saved(folder, teacher, **parts):
+    payloads = {"phrases.safetensors": teacher.store.state_dict()}
+    return save_artifact(
+        folder / "phrases", "phrase-cache", payloads | ({"parts.json": parts} if parts else {})
+    )
+
+
+def content(drafter):
+    return {key: drafter.store.lookup(key, 99) for key in range(11)}
+
+
+def test_what_was_saved_is_what_every_prompt_starts_from(tmp_path):
+    teacher = learned()
+    artifact = saved(tmp_path, teacher)
+    drafter = PhraseCache(phrase_length=5, state="preloaded", phrases=str(artifact.folder))
+    assert content(drafter) == content(teacher)
+    decoder = Decoder(hashed_model(11, seed=3), drafter, Chain(3))
+    for _ in range(2):
+        decoder.generate([4], max_new_tokens=9)
+        assert content(drafter) != content(teacher)
+        drafter.reset()
+        assert content(drafter) == content(teacher)
+
+
+def test_the_artifact_makes_the_cache_it_was_recorded_with(tmp_path):
+    inner = {"class_path": "TokenRecycling", "init_args": {"k": 3}}
+    recorded = {
+        "class_path": "PhraseCache",
+        "init_args": {"drafter": inner, "phrase_length": 4, "ride": 2, "state": "carry"},
+    }
+    drafter = saved(tmp_path, learned(), drafter=recorded).drafter
+    assert isinstance(drafter.drafter, TokenRecycling)
+    assert (drafter.drafter.k, drafter.ride, drafter.state) == (3, 2, "preloaded")
+
+
+@pytest.mark.parametrize("parts", [{}, {"drafter": {"class_path": "PromptLookup"}}])
+def test_phrases_of_no_recorded_cache_draft_alone(tmp_path, parts):
+    teacher = learned()
+    drafter = saved(tmp_path, teacher, **parts).drafter
+    assert drafter.drafter is None
+    assert content(drafter) == content(teacher)
+
+
+def test_a_deployment_loads_it(tmp_path):
+    parts = {
+        "drafter": {
+            "class_path": "PhraseCache",
+            "init_args": {"drafter": {"class_path": "DraftModel"}, "phrase_length": 4},
+        },
+        "builder": {
+            "class_path": "Graft",
+            "init_args": {"builder": {"class_path": "Chain"}, "phrase_length": 4},
+        },
+    }
+    artifact = load_artifact(saved(tmp_path, learned(), **parts).folder)
+    target, draft = hashed_model(11), hashed_model(11, seed=0)
+    result = artifact.decoder(target, draft).generate([1, 2, 3], max_new_tokens=20)
+    assert result.token_ids == Decoder(target).generate([1, 2, 3], max_new_tokens=20).token_ids
+    assert result.accepted_drafts > 0
+
+
+def test_phrases_that_do_not_fit_are_refused(tmp_path):
+    folder = str(saved(tmp_path, learned()).folder)
+    with pytest.raises(ValueError, match=r"phrases.* does not go with this PhraseCache: .*up to 4 tokens"):
+        PhraseCache(phrase_length=3, state="preloaded", phrases=folder)
+    drafter = PhraseCache(state="preloaded", phrases=folder)
+    with pytest.raises(ValueError, match=r"hold token id \d+; the target's vocabulary has ids 0 to 4"):
+        drafter.check_vocabulary(5)
+
+
+@pytest.mark.parametrize("options", [{"phrases": "somewhere"}, {"state": "preloaded"}])
+def test_preloaded_and_phrases_belong_together(options):
+    with pytest.raises(ValueError, match="'preloaded' needs phrases"):
+        PhraseCache(**options)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"keys": None}, "entries"),
+        ({"keys": np.zeros(2, np.float32)}, "float32"),
+        ({"counts": np.array([5, 5])}, "belong together"),
+        ({"phrases": np.array([[3, 4], [-2, 1]])}, "damaged"),
+        ({"keys": np.array([3, 3])}, "damaged"),
+    ],
+)
+def test_what_is_no_store_is_refused(tmp_path, change, expected):
+    sound = {
+        "counts": np.array([1, 1]),
+        "keys": np.array([7, 2]),
+        "phrases": np.array([[3, 4], [5, -1]]),
+        "uses": np.array([0, 2]),
+    }
+    tensors = {name: value for name, value in {**sound, **change}.items() if value is not None}
+    with pytest.raises(ArtifactError, match=rf"phrases\.safetensors: .*{expected}"):
+        save_artifact(tmp_path / "p", "phrase-cache", {"phrases.safetensors": tensors})
+    assert load_phrases(save_artifact(tmp_path / "p", "phrase-cache", {"phrases.safetensors": sound}).folder)
+
+
+def test_another_kind_is_refused(tmp_path):
+    tree = save_artifact(tmp_path / "t", "static-tree", {"tree.json": [[0]]})
+    with pytest.raises(ArtifactError, match="'phrase-cache' is expected"):
+        PhraseCache(state="preloaded", phrases=str(tree.folder))
+
+
+def test_custom_generate_grafts(tmp_path):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=23,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        max_position_embeddings=120,
+        initializer_range=0.5,
+        bos_token_id=None,
+        eos_token_id=None,
+        pad_token_id=None,
+    )
+    model = LlamaForCausalLM(config).eval()
+    cache = PhraseCache(DraftModel(model), initialisation="prompt", state="carry")
+    fast = custom_generate([cache, Graft(Chain(3))])
+    prompt = torch.tensor([[1, 2, 3, 4, 5]])
+    expected = model.generate(prompt, max_new_tokens=20, do_sample=False)
+    for _ in range(2):
+        found = model.generate(prompt, custom_generate=fast, max_new_tokens=20, do_sample=False)
+        assert found.tolist() == expected.tolist()
