@@ -90,7 +90,7 @@ class ConfidenceAcceptance(Analysis):
             found[number, :2] = count, steps
             if count:
                 share = float(accepted[own].mean())
-                found[number, 2:] = product[own].mean(), share, *_wilson(share, steps)
+                found[number, 2:] = product[own].mean(), share, *wilson_interval(share, steps)
         return found
 
     def _table(self, tries: "Mapping[str, NDArray[np.float64]]") -> "Table":
@@ -172,12 +172,12 @@ class ConfidenceAcceptance(Analysis):
         return figure
 
 
-def _wilson(share: float, tries: int) -> tuple[float, float]:
+def wilson_interval(share: float, tries: int) -> tuple[float, float]:
     """Interval of a share of so many independent tries."""
     square = QUANTILE_95**2
     middle = (share + square / (2 * tries)) / (1 + square / tries)
     half = QUANTILE_95 / (1 + square / tries) * np.sqrt(share * (1 - share) / tries + square / (4 * tries**2))
-    return max(0.0, float(middle - half)), min(1.0, float(middle + half))
+    return min(share, float(middle - half)), max(share, float(middle + half))  # rounding, at 0 and at 1
 
 
 def rank_correlation(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:

@@ -5,9 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from analyses.made_outcomes import outcome_of, strategy
+from hypothesis import given
+from hypothesis import strategies as st
 
 from specexp.analyses import ConfidenceAcceptance
-from specexp.analyses.confidence_acceptance import rank_correlation
+from specexp.analyses.confidence_acceptance import rank_correlation, wilson_interval
 from specexp.testing.analyses import AnalysisContract
 from specexp.verifiers import Greedy
 
@@ -69,6 +71,12 @@ def test_the_interval_counts_steps():
     (row, _) = rows_of(outcome_of([-1, 0, 1], [], q=[1.0, 0.9, 0.95]))
     assert (row["prefixes"], row["steps"], row["from"]) == (2, 1, 0)
     assert row["to"] == pytest.approx(1.96**2 / (1 + 1.96**2), abs=1e-4)
+
+
+@given(share=st.sampled_from([0.0, 1.0]) | st.floats(0, 1), tries=st.integers(1, 5000))
+def test_an_interval_holds_its_share(share, tries):
+    low, high = wilson_interval(share, tries)
+    assert -1e-9 <= low <= share <= high <= 1 + 1e-9
 
 
 def test_the_rank_correlation_is_spearmans():
