@@ -18,7 +18,8 @@ from specexp.evaluation.statistics import (
 )
 from specexp.evaluation.table import Cell, Column, Table
 
-MOST_CATEGORIES, PROMPTS_PER_CATEGORY = 16, 3  # more, or of fewer prompts, say nothing on a page; CSV has all
+MOST_CATEGORIES, PROMPTS_PER_CATEGORY = 8, 3  # more, or of fewer prompts, say nothing on a page; CSV has all
+OTHERS = "others"
 _RESULT_COLUMNS = (
     Column("arm"),
     Column("nodes/step", 1),
@@ -187,47 +188,68 @@ def category_table(
     title: str = "By category",
     published: Sequence[Mapping[str, Any]] = (),
 ) -> Table | None:
-    """Speedup and tokens per step by category; None for one category, or too many to show.
+    """Speedup and tokens per step by category, those of few prompts together; None where nothing is told apart.
 
     Args:
         records: of a run.
         baseline: what speedups are over.
         title: above.
-        published: rows of a paper's table; of those with a ``category`` each method has a row, and each category of
-            theirs a column.
+        published: rows of a paper's table; of those with a ``category`` each method has a row, or a note where the
+            run has none of these categories.
     """
     records = list(records)
-    found = categories(records)
-    prompts = {record.prompt_id for record in records}
-    if len(found) > MOST_CATEGORIES or len(prompts) < PROMPTS_PER_CATEGORY * len(found):
-        found = []
+    groups = _groups(records)
     theirs: dict[str, dict[str, float]] = {}
     for item in published:
         if "category" in item:
             theirs.setdefault(item["method"], {})[item["category"]] = item["speedup"]
-    if len(found) < 2 and not theirs:
+    rows = {method: row for method, row in theirs.items() if row.keys() & groups.keys()}
+    if len(groups) < 2 and not rows:
         return None
     used = summarise(records, baseline).clock
-    columns = list(dict.fromkeys([*found, *(name for row in theirs.values() for name in row)]))
+    columns = list(dict.fromkeys([*groups, *(name for row in rows.values() for name in row)]))
     table = Table(
         clock.title(title, used), [Column("arm"), *(Column(name) for name in columns), Column("all")]
     )
     for name in arm_names(records):
         row: list[Cell] = [name]
-        for category in [*columns, None]:
-            chosen = [record for record in records if category in (None, record.category)]
+        for chosen in [*(groups.get(column, []) for column in columns), records]:
             summary = summarise(chosen, name)
             speedup = paired_speedup(chosen, name, baseline, resamples=1)
             ratio = "refused" if speedup.refused else f"{speedup.ratio:.2f}x"
             row.append(f"{ratio} ({summary.tokens_per_step:.2f})" if summary.prompts else None)
         table.rows.append(row)
-    for method, speedups in theirs.items():
+    for method, speedups in rows.items():
         shown = (f"{speedups[name]:.2f}x" if name in speedups else None for name in columns)
         table.rows.append([f"{method} (not run here)", *shown, None])
     speedup_word = "Speedup" if used == MEASURED else "Modelled speedup"
     table.notes.append(f"{speedup_word} over {baseline} (tokens per step).")
+    if OTHERS in groups:
+        together = ", ".join(sorted({record.category for record in groups[OTHERS]}))
+        table.notes.append(
+            f"{OTHERS.capitalize()}, of fewer than {PROMPTS_PER_CATEGORY} prompts each: {together}."
+        )
+    for method, speedups in theirs.items():
+        if method not in rows:
+            told = ", ".join(f"{category} {ratio:.2f}x" for category, ratio in speedups.items())
+            table.notes.append(f"{method} (not run here): {told}.")
     table.notes += _sources([item for item in published if "category" in item])
     return table
+
+
+def _groups(records: Sequence[PromptRecord]) -> dict[str, list[PromptRecord]]:
+    """Records by category, the largest categories first where there are too many; the rest are one group."""
+    prompts = {name: set[str]() for name in categories(records)}
+    for record in records:
+        prompts[record.category].add(record.prompt_id)
+    named = sorted(
+        (name for name, found in prompts.items() if len(found) >= PROMPTS_PER_CATEGORY),
+        key=lambda name: -len(prompts[name]),
+    )[:MOST_CATEGORIES]
+    groups: dict[str, list[PromptRecord]] = {name: [] for name in prompts if name in named}
+    for record in records if groups else ():
+        groups.setdefault(record.category if record.category in named else OTHERS, []).append(record)
+    return groups
 
 
 def phase_table(records: Iterable[PromptRecord], title: str = "Where a step's time goes") -> Table | None:

@@ -1,6 +1,7 @@
 """Tables say in three forms what the records say, and mark what must be marked."""
 
 import csv
+import dataclasses
 import io
 
 import pytest
@@ -76,6 +77,26 @@ def test_by_category(records):
     assert cell(table, "tree", "a") == "2.00x (2.00)"
     assert cell(table, "wrong", "all") == "refused (1.00)"
     assert category_table([r for r in records if r.category == "a"]) is None
+
+
+def test_categories_of_few_prompts_are_told_together(records):
+    few = [
+        dataclasses.replace(r, category=f"few{r.prompt_id}") if r.prompt_id in ("p0", "p1") else r
+        for r in records
+    ]
+    table = category_table(few)
+    assert [column.title for column in table.columns] == ["arm", "a", "b", "others", "all"]
+    assert table.notes[1] == "Others, of fewer than 3 prompts each: fewp0, fewp1."
+    assert category_table([dataclasses.replace(r, category=r.prompt_id) for r in records]) is None
+
+
+def test_published_figures_of_other_categories_are_notes(records):
+    theirs = [
+        {"method": "theirs", "category": name, "speedup": 2.0 + n} for n, name in enumerate(("qa", "rag"))
+    ]
+    table = category_table(records, published=theirs)
+    assert len(table.rows) == 5
+    assert "theirs (not run here): qa 2.00x, rag 3.00x." in table.notes
 
 
 def test_csv_has_every_arm_in_every_category(records):
