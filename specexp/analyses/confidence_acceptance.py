@@ -3,7 +3,7 @@
 # No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from specexp.sequence import Strategy
 
 QUANTILE_95 = 1.959964
+LOWEST = 1e-4
+"""Product below which a logarithmic scale has one bin."""
 
 
 class ConfidenceAcceptance(Analysis):
@@ -30,7 +32,9 @@ class ConfidenceAcceptance(Analysis):
     steps, not its prefixes. Where the output ended inside the path, longer prefixes are left out.
 
     Args:
-        bins: of the product, of equal width.
+        bins: of the product.
+        scale: whether they are of equal width (``linear``, as in the paper) or, but for the first, of equal ratio up
+            from a ten-thousandth (``log``), which shows long drafts and unsure ones.
         most_arms: arms in the picture, the first ones; the table has all.
     """
 
@@ -39,9 +43,11 @@ class ConfidenceAcceptance(Analysis):
     def __init__(
         self,
         bins: Annotated[int, Field(ge=2, le=100)] = 10,
+        scale: Literal["linear", "log"] = "linear",
         most_arms: Annotated[int, Field(ge=1)] = 4,
     ) -> None:
         self.bins = bins
+        self.scale = scale
         self.most_arms = most_arms
         self._steps: dict[str, int] = {}
         self._tries: dict[str, list[tuple[int, int, float, bool]]] = {}
@@ -79,10 +85,24 @@ class ConfidenceAcceptance(Analysis):
         shown = dict(list(tries.items())[: self.most_arms])
         return Report({self.name: table}, {self.name: self._draw(shown)} if shown else {})
 
+    @property
+    def edges(self) -> NDArray[np.float64]:
+        """``[bins + 1]`` of the products, from 0 to 1."""
+        if self.scale == "linear":
+            return np.linspace(0, 1, self.bins + 1)
+        return np.concatenate(([0.0], np.geomspace(LOWEST, 1, self.bins)))
+
+    def _place(self, tries: NDArray[np.float64]) -> NDArray[np.int64]:
+        """``[n]`` bin of every try; 1 belongs to the last."""
+        places: NDArray[np.int64] = np.clip(
+            np.searchsorted(self.edges, tries[:, 2], side="right") - 1, 0, self.bins - 1
+        )
+        return places
+
     def _binned(self, tries: NDArray[np.float64]) -> NDArray[np.float64]:
         """``[bins, 6]`` prefixes, steps, mean product, accepted share, and its interval; nan where a bin is empty."""
         step, _, product, accepted = tries.T
-        place = np.clip((product * self.bins).astype(np.int64), 0, self.bins - 1)
+        place = self._place(tries)
         found = np.full((self.bins, 6), np.nan)
         for number in range(self.bins):
             own = place == number
@@ -116,10 +136,10 @@ class ConfidenceAcceptance(Analysis):
             ],
         )
         for arm, seen in tries.items():
-            place = np.clip((seen[:, 2] * self.bins).astype(np.int64), 0, self.bins - 1)
+            place, edges = self._place(seen), self.edges
             for number, (count, steps, *rest) in enumerate(self._binned(seen).tolist()):
                 if count:
-                    label = f"{number / self.bins:.2g} to {(number + 1) / self.bins:.2g}"
+                    label = f"{edges[number]:.2g} to {edges[number + 1]:.2g}"
                     length = float(seen[place == number, 1].mean())
                     table.rows.append([arm, label, int(count), int(steps), length, *rest, None])
             correlation = rank_correlation(seen[:, 2], seen[:, 3])
@@ -138,14 +158,17 @@ class ConfidenceAcceptance(Analysis):
         figure = Figure(figsize=(1.0 + 4.3 * len(tries), 5.2), dpi=130, layout="constrained")
         FigureCanvasAgg(figure)
         figure.suptitle(
-            "The surer the draft is of a sequence, the more often it is accepted", fontsize=11, color=INK
+            "How often a drafted sequence is accepted, by the product of its confidences",
+            fontsize=11,
+            color=INK,
         )
         grid = figure.subplots(2, len(tries), squeeze=False, height_ratios=(3, 1), sharex=True, sharey="row")
         for (points, counts), (arm, seen) in zip(grid.T, tries.items(), strict=True):
             binned = self._binned(seen)
             filled = binned[binned[:, 0] > 0]
             _, _, product, share, low, high = filled.T
-            points.plot([0, 1], [0, 1], color=GREY, lw=1, ls="--", label="accepted as often as it says")
+            diagonal = np.linspace(0, 1, 200) if self.scale == "linear" else np.geomspace(LOWEST / 10, 1, 200)
+            points.plot(diagonal, diagonal, color=GREY, lw=1, ls="--", label="accepted as often as it says")
             points.errorbar(
                 product, share, yerr=[share - low, high - share], color=BLUE, marker="o", ms=5, lw=1.3, capsize=3,
                 label="accepted (95 % interval)",
@@ -154,21 +177,24 @@ class ConfidenceAcceptance(Analysis):
             told = "" if np.isnan(correlation) else f"rank correlation {correlation:.2f}, "
             points.set_title(f"{arm}\n{told}{len(seen)} prefixes", fontsize=9, loc="left", color=INK)
             points.set_ylim(-0.03, 1.03)
-            edges = np.linspace(0, 1, self.bins + 1)
+            edges = self.edges.copy()
+            if self.scale == "log":
+                edges[0] = LOWEST / 10
+                counts.set_xscale("log")
             for values, colour, label in ((binned[:, 0], GREY, "prefixes"), (binned[:, 1], BLUE, "steps")):
                 counts.stairs(
                     np.maximum(values, 0.5), edges, baseline=0.5, fill=True, color=colour, label=label
                 )
             counts.set_yscale("log")
             counts.set_xlabel("product of the draft's confidences", fontsize=9)
-            counts.set_xlim(0, 1)
+            counts.set_xlim(edges[0], 1.02)
             for axes in (points, counts):
                 axes.tick_params(labelsize=8, colors=INK)
                 axes.spines[["top", "right"]].set_visible(False)
         grid[0][0].set_ylabel("share of prefixes accepted", fontsize=9)
         grid[1][0].set_ylabel("count", fontsize=9)
-        grid[0][0].legend(loc="upper left", fontsize=8, frameon=False)
-        grid[1][0].legend(loc="upper center", ncols=2, fontsize=7, frameon=False)
+        handles = [*grid[0][0].get_legend_handles_labels()[0], *grid[1][0].get_legend_handles_labels()[0]]
+        figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize=8, frameon=False)
         return figure
 
 

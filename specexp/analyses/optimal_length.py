@@ -222,7 +222,7 @@ class OptimalLength(Analysis):
         figure = Figure(figsize=(9.5, 3.9), dpi=130, layout="constrained")
         FigureCanvasAgg(figure)
         figure.suptitle(
-            f"The best draft length changes from step to step ({arm})\n"
+            f"The best draft length of every step ({arm})\n"
             f"{cost.word}speed if it were known: {_speed(steps, cost, None):.2f}x plain decoding; "
             f"of the best fixed length: {speed:.2f}x",
             fontsize=11,

@@ -26,6 +26,8 @@ AFTER = ("after draft passes", "after target passes")
 """Whose tokens are looked at: the drafted ones, and the output's."""
 SHORTEST = 2
 _STEPS_A_POINT = 8
+FEWEST = 20
+"""Tokens a point of a curve is of at least."""
 
 Phrase = tuple[int, ...]
 
@@ -149,7 +151,7 @@ class ReusePotential(Analysis):
 
         figure = Figure(figsize=(9.5, 0.8 + 3.1 * len(found)), dpi=130, layout="constrained")
         FigureCanvasAgg(figure)
-        figure.suptitle("Much of what is drafted and put out was drafted before", fontsize=11, color=INK)
+        figure.suptitle("How much of what is drafted and put out was drafted before", fontsize=11, color=INK)
         rows = figure.subplots(len(found), 2, squeeze=False, width_ratios=(1.2, 1), sharey="row")
         for (bars, curves), (arm, steps) in zip(rows, found.items(), strict=True):
             for number, colour in enumerate((ORANGE, BLUE)):
@@ -193,7 +195,7 @@ class ReusePotential(Analysis):
         tokens, covered = (
             np.bincount(place, steps[:, 1 + number, what, self.over_steps]) for what in range(2)
         )
-        known = np.flatnonzero(tokens)
+        known = np.flatnonzero(tokens >= FEWEST)
         middles = (known + 0.5) * _STEPS_A_POINT
         axes.plot(
             middles, 100 * covered[known] / tokens[known], color=colour, marker="o", ms=4, label=AFTER[number]

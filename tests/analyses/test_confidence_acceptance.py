@@ -22,8 +22,13 @@ class TestConfidenceAcceptance(AnalysisContract):
         return ConfidenceAcceptance()
 
 
-def rows_of(*outcomes, bins=4):
-    analysis = ConfidenceAcceptance(bins)
+class TestOnALogarithmicScale(AnalysisContract):
+    def make_analysis(self):
+        return ConfidenceAcceptance(bins=3, scale="log")
+
+
+def rows_of(*outcomes, bins=4, scale="linear"):
+    analysis = ConfidenceAcceptance(bins, scale)
     analysis.begin({"a": strategy(Greedy())})
     for outcome in outcomes:
         analysis.observe("a", outcome)
@@ -40,6 +45,16 @@ def test_a_prefix_is_accepted_whole_or_not():
     ]
     assert [row["mean product"] for row in rows[:3]] == pytest.approx([0.225, 0.45, 0.9])
     assert [row["mean length"] for row in rows] == [3, 2, 1, 2]
+
+
+def test_a_logarithmic_scale_tells_small_products_apart():
+    """Edges at 0, 0.0001, 0.01 and 1; products 0.5, 0.005 and 0.00005."""
+    rows = rows_of(outcome_of(CHAIN, [1], q=[1.0, 0.5, 0.01, 0.01]), bins=3, scale="log")
+    assert [(row["product"], row["accepted"]) for row in rows[:-1]] == [
+        ("0 to 0.0001", 0.0),
+        ("0.0001 to 0.01", 0.0),
+        ("0.01 to 1", 1.0),
+    ]
 
 
 def test_in_a_tree_the_most_probable_path_counts():
