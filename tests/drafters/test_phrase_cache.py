@@ -1,8 +1,23 @@
 """The phrase cache by hand: what it stores, what it proposes, and what rides in a draft pass."""
 
-from specexp.drafters import DraftModel, PhraseCache, PromptLookup, TokenRecycling, Union
+import gc
+import tracemalloc
+
+import numpy as np
+import pytest
+import torch
+
+from specexp.builders import Chain, DySpecGreedy, Graft, KConfig, SpecInfer, StaticTree
+from specexp.context import Context
+from specexp.decoder import Decoder
+from specexp.drafters import DraftModel, PhraseCache, PromptLookup, Request, TokenRecycling, Union
+from specexp.outcome import Outcome
 from specexp.testing.drafters import DrafterContract
-from specexp.testing.fakes import hashed_model
+from specexp.testing.fakes import DistributionDrafter, FakeCausalLM, FakeDrafter, counting_model, hashed_model
+from specexp.tree import TokenTree, TreeShape
+from specexp.verifiers import KeyedSampling, RejectionSampling
+
+VOCABULARY = 12
 
 
 class TestAlone(DrafterContract):
@@ -28,3 +43,311 @@ class TestAroundADraftModel(DrafterContract):
 class TestInAUnion(DrafterContract):
     def make_drafter(self):
         return Union([PromptLookup(), PhraseCache(max_phrases=4)])
+
+
+def chain(tokens, grafted=None):
+    rows = np.arange(len(tokens))
+    tree = TokenTree(TreeShape(rows - 1, np.where(rows == 0, -1, 0)), np.array(tokens))
+    flags = None if grafted is None else np.isin(rows, grafted)
+    return TokenTree(tree.shape, tree.tokens, grafted=flags)
+
+
+def outcome(tree, answers, accepted, new):
+    """A step in which the target answered so after every row."""
+    context = Context([int(tree.tokens[0])])
+    context.append(new)
+    return Outcome(context, tree, torch.eye(VOCABULARY)[list(answers)], accepted, new)
+
+
+def phrases(drafter, *keys):
+    return {key: drafter.store.lookup(key, 99) for key in keys}
+
+
+def test_useful_tokens_beyond_the_first_mismatch_are_stored():
+    """Rows: root 7, then 1 2 3 4; the target says 9 instead of 1, agrees with 2 and 3, says 5 instead of 4."""
+    drafter = PhraseCache()
+    drafter.observe(outcome(chain([7, 1, 2, 3, 4]), (9, 2, 3, 5, 6), (), (9,)))
+    assert phrases(drafter, 7, 1, 2, 3, 4) == {7: [(9,)], 1: [(2, 3, 5)], 2: [(3, 5)], 3: [(5,)], 4: []}
+
+
+def test_the_branches_of_a_tree_are_stored_apart():
+    """Below root 7: 1 and 2; below 1: 3 and 4, below 3: 5; the target follows 2, and below the others 1 4 and 3 5."""
+    tree = TokenTree(
+        TreeShape([-1, 0, 0, 1, 1, 3], [-1, 0, 1, 0, 1, 0]), np.array([7, 1, 2, 3, 4, 5], dtype=np.int64)
+    )
+    drafter = PhraseCache()
+    drafter.observe(outcome(tree, (2, 4, 8, 5, 9, 6), (2,), (2, 8)))
+    assert phrases(drafter, 7, 2, 1, 3, 4, 5) == {
+        7: [(2, 8)],
+        2: [(8,)],
+        1: [(4, 9)],
+        3: [(5, 6)],
+        4: [(9,)],
+        5: [(6,)],
+    }
+
+
+def test_grafts_are_stored_in_the_form_the_target_corrected():
+    """A phrase 1 2 3 below root 7: 1 is right, then the target says 8 for 2, agrees with 3 and goes on with 4."""
+    drafter = PhraseCache()
+    drafter.observe(outcome(chain([7, 1, 2, 3], grafted=[1, 2, 3]), (1, 8, 3, 4), (1,), (1, 8)))
+    assert phrases(drafter, 7, 1, 2) == {7: [(1, 8, 3, 4)], 1: [(8,)], 2: [(3, 4)]}
+
+
+def test_what_is_committed_grows_to_whole_phrases():
+    drafter, context = PhraseCache(phrase_length=3), Context([1, 2])
+    for new in ((3,), (4, 5), (6,)):
+        tree = chain([context.root])
+        context.append(new)
+        drafter.observe(Outcome(context, tree, torch.zeros(1, VOCABULARY), (), new))
+    assert phrases(drafter, 1, 2, 3, 4, 5) == {
+        1: [(2, 3, 4)],
+        2: [(3, 4, 5)],
+        3: [(4, 5, 6)],
+        4: [(5, 6)],
+        5: [(6,)],
+    }
+
+
+def counted(drafter, builder, prompt, new, vocabulary=10):
+    """Trees, and tokens fed in each draft pass, of every step; target and draft count, 9 then 0."""
+    steps = []
+    Decoder(counting_model(vocabulary), drafter, builder).generate(
+        prompt,
+        max_new_tokens=new,
+        observers=[lambda step: steps.append((step.tree.tokens.tolist(), step.pass_tokens))],
+    )
+    return steps
+
+
+def test_one_pass_extends_a_draft_by_several_tokens():
+    """The prompt holds 1 2 3 4 5 6: these five are fed behind the last 1, and the draft agrees with all."""
+    prompt = [1, 2, 3, 4, 5, 6, 9, 1]
+    plain = counted(DraftModel(counting_model(10)), Chain(6), prompt, 8)
+    assert plain[0] == ([1, 2, 3, 4, 5, 6, 7], (1, 1, 1, 1, 1, 1))
+    riding = counted(
+        PhraseCache(DraftModel(counting_model(10)), initialisation="prompt"), Chain(6), prompt, 8
+    )
+    assert riding[0] == ([1, 2, 3, 4, 5, 6, 7], (1 + 5,))  # the token after the phrase is known too
+
+
+def test_a_matches_validate_a_plus_1_tokens_and_the_corrected_phrase_is_stored():
+    """Of 2 3 9 9 9 the draft agrees with two and says 4 next; the fourth token takes another pass."""
+    cache = PhraseCache(DraftModel(counting_model(10)), initialisation="prompt", state="carry")
+    steps = counted(cache, Chain(4), [1, 2, 3, 9, 9, 9, 5, 1], 1 + 4)
+    assert steps[0] == ([1, 2, 3, 4, 5], (1 + 5, 1))
+    assert cache.store.lookup(1, 9) == [(2, 3, 4, 5, 6), (2, 3, 4, 0, 0), (2, 3, 9, 9, 9)]
+
+
+def test_the_first_rows_of_the_frontier_take_the_rides():
+    """Two rows are asked about, with two phrases each that share their first token; three may ride."""
+    inner = DistributionDrafter(lambda tokens: [1 / VOCABULARY] * VOCABULARY)
+    cache = PhraseCache(inner, phrase_length=2, ride=3)
+    context = Context([7])
+    cache.begin(context, None)
+    for key in (1, 2):
+        cache.store.insert(key, (5, 6))
+        cache.store.insert(key, (5, 8))
+    request = Request(np.array([7, 1, 2]), np.array([-1, 0, 0]), np.array([-1, 0, 1]), np.array([1, 2]), 4)
+    cache.propose(context, request)
+    ridden, asked = inner.requests
+    assert ridden.tokens.tolist() == [7, 1, 2, 5, 8, 6, 5, 8]
+    assert ridden.parents.tolist() == [-1, 0, 0, 1, 3, 3, 2, 6]
+    assert ridden.rows.tolist() == [1, 2, 3, 4, 5, 6, 7]
+    assert (ridden.k, asked.k) == (1, 4)
+    assert inner.draft_passes == 1
+    cache.propose(context, request)
+    assert len(inner.requests) == 3  # what is known costs no pass, and nothing rides
+
+
+def test_nothing_rides_where_nothing_is_fed():
+    inner = FakeDrafter(lambda tokens: [5])
+    cache = PhraseCache(inner, initialisation="prompt")
+    cache.begin(context := Context([1, 2, 3, 1]), None)
+    request = Request(np.array([1]), np.array([-1]), np.array([-1]), np.array([0]), 1)
+    assert cache.propose(context, request).tokens.tolist() == [[5]]
+    assert [asked.rows.tolist() for asked in inner.requests] == [[0]]
+
+
+BUILDERS = {
+    "chain": lambda: Chain(5),
+    "chain drawn": lambda: Chain(5, "drawn"),
+    "k-config": lambda: KConfig([2, 2, 1]),
+    "drawn": lambda: KConfig([2, 2, 1], "drawn"),
+    "with replacement": lambda: SpecInfer([3, 2]),
+    "dyspec": lambda: DySpecGreedy(12, prefetch=3, candidates="top-k"),
+    "dyspec drawn": lambda: DySpecGreedy(12, prefetch=3),
+}
+
+
+@pytest.mark.parametrize("builder", BUILDERS.values(), ids=BUILDERS)
+def test_riding_changes_the_number_of_passes_and_nothing_else(builder):
+    """Tokens, distributions and log-probabilities of every tree are the same; float64, a draft that repeats itself."""
+    target, seen, passes = hashed_model(VOCABULARY, spread=3.0), [], []
+    for ride in (0, 3):
+        draft = hashed_model(VOCABULARY, seed=0, spread=2.0)
+        draft = FakeCausalLM(lambda tokens, answer=draft.next_logits: answer(tokens[-1:]), VOCABULARY)
+        cache = PhraseCache(DraftModel(draft), phrase_length=4, ride=ride, initialisation="prompt")
+        trees = []
+        Decoder(target, cache, builder(), RejectionSampling(0.5)).generate(
+            [1, 2, 3, 1, 2, 3], max_new_tokens=60, observers=[lambda step, kept=trees: kept.append(step.tree)]
+        )
+        seen.append(
+            [
+                (
+                    tree.tokens.tolist(),
+                    tree.shape.parents.tolist(),
+                    None if tree.log_probs is None else tree.log_probs.tolist(),
+                    {row: q.tolist() for row, q in (tree.q or {}).items()},
+                )
+                for tree in trees
+            ]
+        )
+        passes.append(cache.draft_passes)
+    assert seen[0] == seen[1]
+    assert passes[1] < passes[0]
+
+
+@pytest.mark.parametrize("limit", [8, 11, 13, 30])
+def test_phrases_never_ride_beyond_the_drafts_context(limit):
+    target, short = hashed_model(VOCABULARY), hashed_model(VOCABULARY, context_limit=limit)
+    cache = PhraseCache(DraftModel(short), initialisation="prompt", state="carry")
+    decoder = Decoder(target, cache, Graft(Chain(3)), KeyedSampling(0.0))
+    for prompt in ([1, 2, 3, 1, 2, 3], [5] * 20):
+        expected = Decoder(target).generate(prompt, max_new_tokens=40).token_ids
+        assert decoder.generate(prompt, max_new_tokens=40).token_ids == expected
+    assert cache.store.num_phrases > 0
+
+
+def test_alone_it_follows_the_longest_match_and_then_the_newest():
+    """Phrases 1 2 3 4 and 1 2 5, 2 6: after 1 2 the first key says 5 (newer) and 3, the second adds 6."""
+    cache = PhraseCache(phrase_length=3, max_phrases=4)
+    for key, phrase in ((1, (2, 3, 4)), (1, (2, 5)), (2, (6, 7)), (2, (3, 9))):
+        cache.store.insert(key, phrase)
+    context = Context([8, 1])
+    shape = TreeShape([-1, 0, 1], [-1, 0, 0])
+    tokens = np.array([1, 2, 3])
+    answers = cache.propose(context, Request(tokens, shape.parents, shape.ranks, np.array([0, 1, 2]), 4))
+    assert answers.tokens.tolist() == [[2, -1, -1, -1], [5, 3, 6, -1], [4, 9, -1, -1]]
+    context = Context([1, 2])  # what is committed counts as well
+    answers = cache.propose(
+        context, Request(tokens[1:2], shape.parents[:1], shape.ranks[:1], np.zeros(1, int), 2)
+    )
+    assert answers.tokens.tolist() == [[5, 3]]
+
+
+def test_phrases_are_answered_newest_first_and_filled_up():
+    cache = PhraseCache(FakeDrafter(lambda tokens: [5]))
+    for phrase in ((1, 2, 3), (4,), (6, 7, 8, 9)):
+        cache.store.insert(3, phrase)
+    request = Request(np.array([3]), np.array([-1]), np.array([-1]), np.array([0]), 3, length=3)
+    assert not cache.costs_pass(request)
+    assert cache.propose(Context([3]), request).tokens.tolist() == [[[6, 7, 8], [4, -1, -1], [1, 2, 3]]]
+    union = Union([TokenRecycling(), cache, cache])
+    assert union.phrase_length == 5
+    assert union.propose(Context([3]), request).tokens.tolist() == [[[6, 7, 8], [4, -1, -1], [1, 2, 3]]]
+
+
+def test_looked_up_keys_are_used_when_the_step_ends():
+    """Key 1 was asked for, so key 2 is evicted, although it is newer."""
+    cache = PhraseCache(max_keys=2)
+    cache.store.insert(1, (5,))
+    cache.store.insert(2, (6,))
+    step = outcome(chain([9]), (3,), (), (3,))
+    request = Request(np.array([1]), np.array([-1]), np.array([-1]), np.array([0]), 3, length=2)
+    cache.propose(step.context, request)
+    cache.observe(step)
+    assert phrases(cache, 1, 2, 9) == {1: [(5,)], 2: [], 9: [(3,)]}
+
+
+@pytest.mark.parametrize(("state", "kept"), [("cold", []), ("carry", [(9,)])])
+def test_what_a_prompt_inherits(state, kept):
+    cache = PhraseCache(state=state)
+    cache.observe(step := outcome(chain([7]), (9,), (), (9,)))
+    step.context.next_turn([2])
+    cache.begin(step.context, None)
+    assert cache.store.lookup(7, 9) == [(9,)]  # a later turn of the conversation
+    cache.begin(Context([1]), None)
+    assert cache.store.lookup(7, 9) == kept
+
+
+def test_a_cache_of_other_sizes_or_parts_is_refused():
+    full = PhraseCache(phrase_length=4)
+    full.store.insert(1, (2, 3, 4, 5))
+    with pytest.raises(ValueError, match="up to 4 tokens; there is room for 3"):
+        PhraseCache(phrase_length=3).load_state_dict(full.state_dict())
+    with pytest.raises(ValueError, match="around a drafter was expected with the entry 'drafter'"):
+        PhraseCache(TokenRecycling()).load_state_dict(full.state_dict())
+    with pytest.raises(ValueError, match="without a drafter was expected without"):
+        full.load_state_dict(PhraseCache(TokenRecycling()).state_dict())
+
+
+@pytest.mark.parametrize(
+    ("drafter", "builder", "expected"),
+    [
+        (TokenRecycling(), Graft(Chain(2)), "TokenRecycling has none: wrap it in a PhraseCache"),
+        (
+            PhraseCache(phrase_length=3),
+            Graft(Chain(2)),
+            "asks for phrases of 5 .* keeps phrases of 3: shorten",
+        ),
+        (PhraseCache(), KConfig([2], "drawn"), "no distribution to draw from"),
+        (PhraseCache(TokenRecycling()), DySpecGreedy(4, candidates="top-k"), "gives none"),
+    ],
+)
+def test_parts_that_do_not_go_together_are_refused(drafter, builder, expected):
+    with pytest.raises(ValueError, match=expected):
+        Decoder(counting_model(VOCABULARY), drafter, builder)
+
+
+def test_it_is_what_its_drafter_is():
+    model = DraftModel(hashed_model(9), coupled=True)
+    cache = PhraseCache(model)
+    assert (cache.coupled, cache.draws, cache.gives_log_probs) == (True, False, True)
+    assert (cache.max_candidates, cache.wants_prefill_logits) == (9, False)
+    assert PhraseCache(TokenRecycling(k=3)).wants_prefill_logits
+    with pytest.raises(ValueError, match=r"set pair\.draft"):
+        PhraseCache(DraftModel()).use_draft_model(None)
+    with pytest.raises(ValueError, match="draft model has 9 tokens"):
+        cache.check_vocabulary(8)
+
+
+def test_eos_inside_a_graft_ends_the_output_there():
+    """Phrases say 4 5 6 7 after 3; all are right, and 6 ends the output."""
+    cache = PhraseCache(FakeDrafter(lambda tokens: []), initialisation="prompt")
+    trees = []
+    result = Decoder(counting_model(VOCABULARY), cache, Graft(StaticTree([[0]]))).generate(
+        [3, 4, 5, 6, 7, 3], max_new_tokens=9, eos_token_id=6, observers=[lambda step: trees.append(step.tree)]
+    )
+    assert (result.token_ids, result.finish_reason, result.steps) == ([4, 5, 6], "eos", 1)
+    assert trees[0].tokens.tolist() == [3, 4, 5, 6, 7, 3]
+    assert trees[0].grafted.tolist() == [False] + [True] * 5
+
+
+def test_memory_does_not_grow_over_10000_prompts():
+    cache = PhraseCache(
+        FakeDrafter(lambda tokens: []), max_keys=50, max_phrases=4, initialisation="prompt", state="carry"
+    )
+    logits = torch.eye(VOCABULARY)
+
+    def decode(number):
+        context = Context([(number * 7 + place * place) % 997 for place in range(6)])
+        cache.begin(context, None)
+        tree = chain([context.root, number % 11, number % 7])
+        cache.propose(
+            context, Request(tree.tokens, tree.shape.parents, tree.shape.ranks, np.arange(2), 3, length=5)
+        )
+        context.append([number % 5])
+        cache.observe(Outcome(context, tree, logits[:3], (), (number % 5,)))
+
+    sizes = []
+    tracemalloc.start()
+    for number in range(10_000):
+        decode(number)
+        if number in (1_000, 9_999):
+            gc.collect()
+            sizes.append(tracemalloc.get_traced_memory()[0])
+    tracemalloc.stop()
+    assert sizes[1] < sizes[0] + 20_000
+    assert len(cache.store) == 50
+    assert cache.store.num_phrases <= 200
