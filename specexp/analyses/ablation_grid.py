@@ -175,11 +175,13 @@ class AblationGrid(Analysis):
         FigureCanvasAgg(figure)
         figure.suptitle(clock.title(f"Speedup by {self._axis}", used), fontsize=11, color=INK)
         panels = figure.subplots(1, 2 if self.published else 1, squeeze=False, sharey=True)[0]
-        for level, speedups in levels.items():
+        values = sorted({value for one in levels.values() for value in one})
+        apart = 0.012 * (values[-1] - values[0])  # so that intervals of several levels can be told apart
+        for place, (level, speedups) in enumerate(levels.items()):
             given = sorted((value, one) for value, one in speedups.items() if one.refused is None)
             errors = [[one.ratio - one.low for _, one in given], [one.high - one.ratio for _, one in given]]
             panels[0].errorbar(
-                [value for value, _ in given],
+                [value + apart * (place - (len(levels) - 1) / 2) for value, _ in given],
                 [one.ratio for _, one in given],
                 yerr=errors,
                 color=colours[level],
@@ -202,7 +204,7 @@ class AblationGrid(Analysis):
             panel.set_axisbelow(True)
             panel.spines[["top", "right"]].set_visible(False)
             panel.tick_params(labelsize=9, colors=INK)
-            panel.set_xticks(sorted({value for one in levels.values() for value in one}))
+            panel.set_xticks(values)
         figure.legend(
             *panels[0].get_legend_handles_labels(),
             loc="outside lower center",
