@@ -125,6 +125,39 @@ def test_named_arms_grids_references_and_orders(experiment, tmp_path):
     assert all(row["speedup vs engine refused"] == "" for row in rows)
 
 
+def test_seconds_may_be_modelled_by_a_latency_profile(experiment, tmp_path, capsys):
+    arms = {
+        "chain": {"drafter": {"class_path": "DraftModel"}},
+        "assisted": {"reference": "hf-assisted", "num_assistant_tokens": 2},
+    }
+    profile = tmp_path / "profile.yaml"
+    profile.write_text("latency: {name: made up, target_ms: {1: 100, 3: 102}, draft_ms: {1: 10}}")
+    path = experiment(arms=arms, verifier={"class_path": "Greedy"})
+    assert main([path, "--compose", str(profile), "--data.max_prompts", "2"]) == 0
+    folder = tmp_path / "runs" / "tiny"
+    records = read_records(folder / "records.jsonl")
+    assert {record.clock for record in records} == {"modelled: made up (assumed)"}
+    for record in records:
+        if record.arm in ("engine", "hf-eager"):
+            assert record.seconds_per_token == pytest.approx(0.1)
+    text = (folder / "table.md").read_text()
+    assert "modelled vs hf-eager" in text
+    assert "Which is fastest? (modelled: made up (assumed))" in text
+    assert "more tokens than the profile states" in text  # chains of 3 and the root are 4 tokens
+    assert "modelled" in capsys.readouterr().out
+    assert main([str(folder / "config.yaml")]) == 0  # the resolved file models the same
+    again = {
+        (record.arm, record.key): record.decode_seconds for record in read_records(folder / "records.jsonl")
+    }
+    assert again == {(record.arm, record.key): record.decode_seconds for record in records}
+
+    latency = {"name": "target only", "target_ms": {1: 100}}
+    assert main([experiment(arms=arms, latency=latency)]) == 2
+    assert (
+        "'target only' states no draft_ms, but arm 'assisted' runs a draft model" in capsys.readouterr().err
+    )
+
+
 def test_an_arm_starts_from_what_other_prompts_taught(experiment, tmp_path, capsys):
     learns = {"drafter": {"init_args": {"state": "carry"}}, "preload": {"max_prompts": 2, "offset": 2}}
     cold = {"drafter": {"init_args": {"state": "cold", "prefill_update": False}}}
