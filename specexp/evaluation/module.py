@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 from lightning import LightningModule
 
+from specexp.evaluation import clock
 from specexp.evaluation.decoder_arm import DecoderArm
 from specexp.evaluation.equality import compare
-from specexp.evaluation.record import PromptRecord, write_records
+from specexp.evaluation.record import MEASURED, PromptRecord, write_records
 from specexp.wording import type_and_line
 
 if TYPE_CHECKING:
@@ -154,15 +155,23 @@ class EvaluationModule(LightningModule):
     def _log_progress(self, keys: set[tuple[str, int]]) -> None:
         """The log ratios of this step; Lightning's mean of them is the objective of a study."""
         for arm in self.arms:
-            ratios = []
+            ratios, used = [], MEASURED
             for key in keys:
                 ours = self._found.get((arm.name, *key))
                 plain = self._found.get((self.plain.name, *key))
-                if ours and plain and ours.seconds_per_token and plain.seconds_per_token:
+                if (
+                    ours
+                    and plain
+                    and ours.clock == plain.clock
+                    and ours.seconds_per_token
+                    and plain.seconds_per_token
+                ):
+                    used = ours.clock
                     ratios.append(math.log(plain.seconds_per_token / ours.seconds_per_token))
             if arm is not self.plain and ratios:
                 mean = sum(ratios) / len(ratios)
-                self.log(f"log_speedup/{arm.name}", mean, prog_bar=len(self.arms) <= 4, batch_size=1)
+                name = f"{clock.key(used)}log_speedup/{arm.name}"
+                self.log(name, mean, prog_bar=len(self.arms) <= 4, batch_size=1)
 
 
 def decode_safely(
