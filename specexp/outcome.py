@@ -49,7 +49,11 @@ class Outcome:
         """``[n + 1]`` what the target said comes after every row: the token that was committed after the root and the
         accepted nodes, its most probable one after the others.
         """
-        tokens = self.top_k(1)[:, 0].copy()
+        if self._top is None and self.logits.device.type == "cpu":
+            logits = self.logits.float() if self.logits.element_size() < 4 else self.logits
+            tokens: NDArray[np.int64] = logits.numpy().argmax(axis=1)  # a tenth of the time of torch's topk
+        else:
+            tokens = self.top_k(1)[:, 0].copy()
         rows = (0, *self.accepted)[: len(self.new_token_ids)]
         tokens[list(rows)] = self.new_token_ids[: len(rows)]
         return tokens
