@@ -4,7 +4,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, ClassVar, TypeVar
 
@@ -270,7 +270,10 @@ class _Copies:
             cache = self.cache
             if self.graft is not None:
                 self._graft(cache, self.graft, outcome)
-            self._timed(INSERTION, lambda: cache.observe(outcome))
+            unread = replace(
+                outcome, _top=None
+            )  # the first part that asks what the target said ranks its logits
+            self._timed(INSERTION, lambda: cache.observe(unread))
 
     def _graft(self, cache: PhraseCache, graft: Graft, outcome: "Outcome") -> None:
         tree = _without_grafts(outcome.tree)

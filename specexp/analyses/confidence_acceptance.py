@@ -124,7 +124,7 @@ class ConfidenceAcceptance(Analysis):
                 Column("prefixes"),
                 Column("steps"),
                 Column("mean length", 1),
-                Column("mean product", 3),
+                Column("mean product", 5),
                 Column("accepted", 1, "%"),
                 Column("from", 1, "%"),
                 Column("to", 1, "%"),
@@ -169,6 +169,8 @@ class ConfidenceAcceptance(Analysis):
             _, _, product, share, low, high = filled.T
             diagonal = np.linspace(0, 1, 200) if self.scale == "linear" else np.geomspace(LOWEST / 10, 1, 200)
             points.plot(diagonal, diagonal, color=GREY, lw=1, ls="--", label="accepted as often as it says")
+            if self.scale == "log":
+                product = np.maximum(product, 1.5 * LOWEST / 10)  # of the first bin, else left of the axis
             points.errorbar(
                 product, share, yerr=[share - low, high - share], color=BLUE, marker="o", ms=5, lw=1.3, capsize=3,
                 label="accepted (95 % interval)",

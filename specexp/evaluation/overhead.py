@@ -1,15 +1,16 @@
-"""``python -m specexp.evaluation.overhead``: what dynamic trees cost beside the models.
+"""``python -m specexp.evaluation.overhead``: what dynamic trees, phrase caches and controllers cost beside the models.
 
 Bookkeeping: real trees are built with the embedded draft, every answer is kept, and the builder runs again on the kept
 answers alone, so that its own time is all that is left. Drawing: the same builders on synthetic distributions over a
 large vocabulary; the time of all draws of a tree, beside a Gumbel top-k with noise from the same keyed generator.
+Reuse: the embedded pair decodes with a phrase cache at both models and a controller, clocks around their methods.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -20,17 +21,22 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from specexp.builders import TreeBuilder
+    from specexp.controllers import Controller
     from specexp.drafters import Candidates, Drafter
+    from specexp.outcome import Outcome
     from specexp.tree import TokenTree
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print both tables."""
+    """Print all tables."""
     parser = argparse.ArgumentParser(prog="python -m specexp.evaluation.overhead")
     parser.add_argument("--nodes", type=int, nargs="+", default=[64, 768], help="tree sizes")
     parser.add_argument("--trees", type=int, default=40, help="trees of each size")
     parser.add_argument("--vocabulary", type=int, default=32_000, help="tokens drawn from")
     parser.add_argument("--step-ms", type=float, default=20.0, help="target step the shares refer to")
+    parser.add_argument("--target-ms", type=float, default=152.0, help="target pass of a step with reuse")
+    parser.add_argument("--draft-ms", type=float, default=21.0, help="draft pass of a step with reuse")
+    parser.add_argument("--only", choices=("trees", "reuse"), help="only these tables")
     given = parser.parse_args(sys.argv[1:] if arguments is None else arguments)
     import torch
     from rich.console import Console
@@ -38,10 +44,116 @@ def main(arguments: Sequence[str] | None = None) -> int:
     torch.set_num_threads(1)
     console = Console()
     with torch.inference_mode():
-        console.print(bookkeeping_table(given.nodes, given.trees, given.step_ms))
-        console.print(prefetch_table(64, given.trees))
-        console.print(drawing_table(given.nodes, max(given.trees // 4, 3), given.vocabulary))
+        if given.only != "reuse":
+            console.print(bookkeeping_table(given.nodes, given.trees, given.step_ms))
+            console.print(prefetch_table(64, given.trees))
+            console.print(drawing_table(given.nodes, max(given.trees // 4, 3), given.vocabulary))
+        if given.only != "trees":
+            for controller in _controllers():
+                console.print(reuse_table(controller, given.trees, given.target_ms, given.draft_ms))
     return 0
+
+
+def _controllers() -> list[Controller]:
+    from specexp.controllers import ConfidenceThreshold
+
+    return [ConfidenceThreshold()]
+
+
+def reuse_table(
+    controller: Controller, prompts: int, target_ms: float, draft_ms: float, max_new_tokens: int = 128
+) -> Table:
+    """Milliseconds a step of the phrase cache, of grafts and of the controller, at the paper's sizes: chains of up to
+    24, 3 phrases riding in a draft pass, 3 grafted at each of 3 anchors.
+
+    Args:
+        controller: decides before every draft pass.
+        prompts: to decode, the cache carried from one to the next.
+        target_ms: of a target pass, which shares refer to.
+        draft_ms: of a draft pass.
+        max_new_tokens: of each prompt.
+    """
+    from rich.table import Table
+
+    from specexp.analyses import ComponentTimes
+    from specexp.analyses.component_times import GRAFT
+    from specexp.builders import Chain, Graft
+    from specexp.decoder import Decoder
+    from specexp.drafters import DraftModel, PhraseCache
+    from specexp.models.pair import load_pair
+
+    pair = load_pair("stdlib")
+    inner = DraftModel(pair.draft)
+    cache = PhraseCache(inner, state="carry")
+    decoder = Decoder(pair.target, cache, Graft(Chain(24)), controller=controller)
+    outside = [_clocked(cache, "propose", "costs_pass"), _clocked(cache, "observe")]
+    inside = [_clocked(inner, "propose", "costs_pass"), _clocked(inner, "observe")]
+    deciding, learning = _clocked(controller, "plan", "keep_drafting"), _clocked(controller, "observe")
+    copies = ComponentTimes()
+    copies.begin({"arm": decoder.strategy})
+    clocks = [*outside, *inside, deciding, learning]
+    steps: list[list[float]] = []
+
+    def note(outcome: Outcome) -> None:
+        copies.observe("arm", outcome)
+        steps.append([clock.taken() for clock in clocks] + [float(outcome.draft_passes)])
+
+    for number, prompt in enumerate(_prompts(pair.tokenizer, prompts)):
+        decoder.generate(prompt, max_new_tokens=max_new_tokens, sequence=number, observers=[note])
+    proposed, observed, model, model_observed, decided, learned, passes = np.array(steps).T
+    grafted = copies.milliseconds("arm")[GRAFT] / 1e3
+    times = {
+        "phrase cache: look-ups and riding": proposed - model,
+        "graft": grafted,
+        "controller: plan and decisions": decided,
+        "the three together": proposed - model + grafted + decided,
+        "phrase cache: insertion": observed - model_observed,
+        "controller: learning": learned,
+    }
+    modelled_ms = target_ms + draft_ms * passes.mean()
+    table = Table(
+        title=f"reuse and {type(controller).__name__}: {len(steps)} steps of {passes.mean():.1f} draft passes "
+        f"(share of {target_ms:g} ms and {draft_ms:g} ms a draft pass)"
+    )
+    for column in ("a step", "median ms", "mean ms", "95 % below", "share"):
+        table.add_column(column, justify="left" if column == "a step" else "right")
+    for name, seconds in times.items():
+        milliseconds = 1e3 * seconds
+        figures = (np.median(milliseconds), milliseconds.mean(), np.quantile(milliseconds, 0.95))
+        table.add_row(name, *(f"{ms:.3f}" for ms in figures), f"{milliseconds.mean() / modelled_ms:.2%}")
+    return table
+
+
+class _Clock:
+    """Seconds spent in some methods of a part."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def taken(self) -> float:
+        """Seconds since it was asked last."""
+        seconds, self.seconds = self.seconds, 0.0
+        return seconds
+
+    def around(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        """The method with the clock running."""
+
+        def clocked(*arguments: Any, **named: Any) -> Any:
+            started = perf_counter()
+            try:
+                return method(*arguments, **named)
+            finally:
+                self.seconds += perf_counter() - started
+
+        return clocked
+
+
+def _clocked(part: object, *methods: str) -> _Clock:
+    """Put a clock around methods of one part."""
+    clock = _Clock()
+    for name in methods:
+        setattr(part, name, clock.around(getattr(part, name)))
+    return clock
 
 
 def bookkeeping_table(sizes: Sequence[int], trees: int, step_ms: float) -> Table:
