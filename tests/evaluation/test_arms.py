@@ -8,7 +8,7 @@ from tiny_pair import EOS, tiny_llama
 
 from specexp import Decoder
 from specexp.builders import Chain, TokenRecyclingTree
-from specexp.drafters import PromptLookup, TokenRecycling, Union
+from specexp.drafters import PhraseCache, PromptLookup, TokenRecycling, Union
 from specexp.evaluation import DecoderArm, Generation, HuggingFaceArm
 from specexp.evaluation.arm import describe
 from specexp.verifiers import Greedy, KeyedSampling, Verifier
@@ -93,6 +93,8 @@ def test_an_arm_states_what_it_is(target, tokenizer, prompts):
     found = arm.decode(prompts[0])
     assert (found.state, found.dtype, found.device) == ("carry", "float32", "cpu")
     assert (found.lossless, found.keyed, found.verifier) == (True, True, "Greedy")
+    cache = PhraseCache(TokenRecycling(state="carry"), state="cold")
+    assert DecoderArm("c", Decoder(target, cache, Chain(3)), tokenizer, Generation()).state == "carry+cold"
     keyed = Decoder(target, verifier=KeyedSampling(0.7, top_k=5))
     found = DecoderArm("k", keyed, tokenizer, Generation(max_new_tokens=4)).decode(prompts[0])
     assert found.verifier == "KeyedSampling(temperature=0.7, top_k=5)"
