@@ -66,6 +66,21 @@ def test_the_workspace_compares_the_runs_of_its_study() -> None:
     assert ws.Workspace._from_model(view).sections[0].name == workspace.sections[0].name
 
 
+def test_a_study_under_a_latency_profile_is_compared_by_what_its_runs_call_modelled(
+    experiment: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    workspace = build_dashboard("shapes", ["builder"], entity="team", project="specexp", modelled=True)
+    sent = str(workspace._to_model().model_dump(by_alias=True, exclude_none=True))
+    for name in ("modelled_speedup", "modelled_tokens_per_second", "modelled_seconds/target"):
+        assert f"'{name}'" in sent or f":{name}" in sent
+    for name in ("'speedup'", "summary:speedup", "'tokens_per_second'", "'seconds/target'"):
+        assert name not in sent
+
+    latency = ["--latency.name", "slow", "--latency.target_ms", "{1: 100}"]
+    assert main([experiment, "--dry-run", *latency]) == 0
+    assert "Modelled speedup over AR by nodes" in capsys.readouterr().out
+
+
 def test_a_dry_run_shows_the_panels(experiment: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([experiment, "--project", "mine", "--dry-run"]) == 0
     shown = capsys.readouterr().out.splitlines()
