@@ -51,7 +51,8 @@ class Outcome:
         """
         if self._top is None and self.logits.device.type == "cpu":
             logits = self.logits.float() if self.logits.element_size() < 4 else self.logits
-            tokens: NDArray[np.int64] = logits.numpy(force=True).argmax(axis=1)  # a tenth of the time of torch's topk
+            # a tenth of the time of torch's topk
+            tokens: NDArray[np.int64] = logits.numpy(force=True).argmax(axis=1)
         else:
             tokens = self.top_k(1)[:, 0].copy()
         rows = (0, *self.accepted)[: len(self.new_token_ids)]
