@@ -187,7 +187,8 @@ class ComponentTimes(Analysis):
         figure.suptitle("Milliseconds of single operations", fontsize=11, color=INK)
         axes = figure.subplots()
         for number, (arm, own) in enumerate(times.items()):
-            given = [(own[column], place) for place, column in enumerate(columns) if own[column]]
+            shift = 0.5 * (number + 0.5) / len(times) - 0.25  # so that equal times are all seen
+            given = [(own[column], place + shift) for place, column in enumerate(columns) if own[column]]
             colour = CURVE_COLOURS[number % len(CURVE_COLOURS)]
             label = f"{arm} (modelled passes)" if told[arm] else arm
             marker = "osD^v"[number // len(CURVE_COLOURS) % 5]

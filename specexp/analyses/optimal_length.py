@@ -81,7 +81,7 @@ class OptimalLength(Analysis):
         draft_cost: a draft pass in steps of plain decoding, instead of the run's own; a step costs 1 beside it.
         arm: whose steps are drawn; the longest chain's, or the deepest trees', if None.
         most_steps: steps in the picture, the first ones; the table is of all.
-        most_categories: categories in the picture, those with the most prompts.
+        most_categories: categories told apart, those with the most prompts; none of fewer than 3.
     """
 
     name: ClassVar[str] = "optimal_length"
@@ -141,7 +141,7 @@ class OptimalLength(Analysis):
         groups = self._groups(records)
         if groups:
             tables[sensitivity] = _sensitivity_table(groups)
-            figures[sensitivity] = self._draw_sensitivity(records, groups, costs)
+            figures[sensitivity] = self._draw_sensitivity(groups, costs)
         return Report(tables, figures)
 
     def _drawn(self) -> str | None:
@@ -265,13 +265,18 @@ class OptimalLength(Analysis):
 
     def _groups(self, records: "Sequence[PromptRecord]") -> dict[tuple[str, str], list[_Point]]:
         """Points by group and category, in the order of the lengths; ``all`` is every category."""
-        from specexp.evaluation.statistics import categories, paired_speedup
+        from specexp.evaluation.report import PROMPTS_PER_CATEGORY
+        from specexp.evaluation.statistics import paired_speedup
 
         if self._plain is None or not any(record.arm in self._lengths for record in records):
             return {}
         found: dict[tuple[str, str], list[_Point]] = {}
-        kinds = categories(records)
-        for category in ["all", *(kinds if len(kinds) > 1 else [])]:
+        prompts: dict[str, set[str]] = {}
+        for record in records:
+            prompts.setdefault(record.category, set()).add(record.prompt_id)
+        told = [category for category, own in prompts.items() if len(own) >= PROMPTS_PER_CATEGORY]
+        told = sorted(told, key=lambda category: -len(prompts[category]))[: self.most_categories]
+        for category in ["all", *(told if len(prompts) > 1 else [])]:
             chosen = [record for record in records if category in ("all", record.category)]
             for arm, length in self._lengths.items():
                 point = _Point(length, paired_speedup(chosen, arm, self._plain))
@@ -281,7 +286,6 @@ class OptimalLength(Analysis):
 
     def _draw_sensitivity(
         self,
-        records: "Sequence[PromptRecord]",
         groups: "Mapping[tuple[str, str], Sequence[_Point]]",
         costs: "Mapping[str, _Costs | None]",
     ) -> "Figure":
@@ -291,11 +295,7 @@ class OptimalLength(Analysis):
         from specexp.evaluation import clock
         from specexp.evaluation.figures import GREY, INK
 
-        prompts = {
-            category: len({record.prompt_id for record in records if record.category == category})
-            for category in dict.fromkeys(category for _, category in groups if category != "all")
-        }
-        shown = sorted(prompts, key=lambda category: -prompts[category])[: self.most_categories]
+        shown = dict.fromkeys(category for _, category in groups if category != "all")
         names = dict.fromkeys(group for group, _ in groups)
         panels: list[tuple[str, dict[str, Sequence[_Point]]]] = [
             ("all prompts", {name: groups[name, "all"] for name in names if (name, "all") in groups})

@@ -187,7 +187,7 @@ class Utilisation(Analysis):
                         drawn[0].set(edgecolor=edge, linestyle="--")
                     named.add(label)
                 start += width
-            axes.text(start, place, f"  {share:.0%} accepted", va="center", fontsize=8, color=INK)
+            axes.text(start, place, f"  {100 * share:.0f} % accepted", va="center", fontsize=8, color=INK)
         axes.set_yticks(range(len(bars)), [label for label, *_ in bars], fontsize=8)
         axes.invert_yaxis()
         axes.margins(x=0.18)

@@ -129,8 +129,8 @@ def test_arms_of_a_grid_are_a_line_with_its_best_length_marked():
     clock = "modelled: 7B for 70B (published)"
     seconds = {"plain, length=2": 0.8, "plain, length=4": 0.5, "plain, length=8": 0.6, "cache, length=4": 0.4}
     records = [
-        record(arm, prompt, value * (1 + prompt), category="ab"[prompt], clock=clock)
-        for prompt in range(2)
+        record(arm, prompt, value * (1 + prompt), category="aaabbbc"[prompt], clock=clock)
+        for prompt in range(7)
         for arm, value in {"engine": 1.2, **seconds}.items()
     ]
     report = analysis.report(records)
