@@ -16,6 +16,7 @@ import specexp.verifiers
 from specexp.builders import (
     BeamRerank,
     Chain,
+    Choice,
     DySpecGreedy,
     DySpecThreshold,
     Graft,
@@ -27,7 +28,15 @@ from specexp.builders import (
     TreeBuilder,
 )
 from specexp.composition import Parts, check_composition
-from specexp.controllers import Fixed, ThresholdTracker
+from specexp.controllers import (
+    AdaptiveConfidence,
+    Bandit,
+    ConfidenceThreshold,
+    Fixed,
+    Heuristic,
+    SwitchOff,
+    ThresholdTracker,
+)
 from specexp.drafters import Drafter, DraftModel, PhraseCache, PromptLookup, TokenRecycling, Union
 from specexp.processors import Processors
 from specexp.verification import combined_p_value, joint_test
@@ -82,8 +91,8 @@ BUILDERS = {
     "graft_dyspec_drawn": lambda: grafts(DySpecGreedy(7, 4)),
 }
 SAMPLING = {"rejection": RejectionSampling, "sample_match": SampleMatch}
-SPECIAL_CASES = {"FittedTree", "TokenRecyclingTree"}
-"""Static trees of top-k candidates with paths of their own, and nothing else of their own."""
+SPECIAL_CASES = {"FittedTree", "TokenRecyclingTree", "Choice"}
+"""Static trees of top-k candidates with paths of their own, and a choice of others: no rule of their own."""
 
 
 def cached(drafter: Drafter) -> PhraseCache:
@@ -235,12 +244,36 @@ def test_with_reuse_at_draft_and_target_the_output_is_that_of_plain_decoding(dra
 
 @pytest.mark.parametrize(
     "controller",
-    [Fixed(max_depth=1), Fixed(max_nodes=3), ThresholdTracker(budget=6)],
-    ids=["depth", "nodes", "threshold"],
+    [
+        Fixed(max_depth=1),
+        Fixed(max_nodes=3),
+        ThresholdTracker(budget=6),
+        ConfidenceThreshold(0.3),
+        AdaptiveConfidence(0.6),
+        Heuristic(initial=2),
+        Bandit("nodes", [0, 2, 8], policy="thompson"),
+        SwitchOff(Heuristic(), window=4, probe_every=3, margin=0.5),
+    ],
+    ids=["depth", "nodes", "threshold", "confidence", "adaptive", "heuristic", "bandit", "switch"],
 )
 def test_a_controller_changes_nothing(controller):
     test = joint_test(
         lambda draft: Parts(DraftModel(draft), DySpecThreshold(0.1, 8), RejectionSampling(), controller),
+        samples=300,
+        tokens=3,
+    )
+    assert test.passed
+
+
+def test_a_choice_between_drawn_and_ranked_trees_changes_nothing():
+    """Which one a step takes is drawn, keyed by place, so most continuations see several."""
+    test = joint_test(
+        lambda draft: Parts(
+            DraftModel(draft),
+            Choice([Chain(3, "drawn"), StaticTree(TREE), SpecInfer([3, 2])]),
+            RejectionSampling(),
+            Bandit("arms", [0, 1, 2, None], policy="thompson"),
+        ),
         samples=300,
         tokens=3,
     )
