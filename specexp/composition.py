@@ -40,6 +40,8 @@ def check_composition(
         )
     if drafter is not None and builder is not None:
         _check_candidates(drafter, builder)
+    if controller is not None:
+        controller.check_parts(drafter, builder, verifier)
     coupled = drafter is not None and drafter.coupled
     if coupled and verifier is not None and verifier.noise_temperature is None:
         raise ValueError(
@@ -74,6 +76,8 @@ def check_composition(
 
 
 def _check_candidates(drafter: Drafter, builder: TreeBuilder) -> None:
+    for choice in getattr(builder, "builders", ()):  # each has a width and a kind of its own
+        _check_candidates(drafter, choice)
     if builder.max_candidates > drafter.max_candidates and not builder.makes_do:
         raise ValueError(
             f"the {type(builder).__name__} asks for {builder.max_candidates} candidates a node "

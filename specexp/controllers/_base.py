@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from specexp.context import Context
 from specexp.latency import LatencyProfile
 from specexp.outcome import Outcome
+
+if TYPE_CHECKING:
+    from specexp.builders import TreeBuilder
+    from specexp.drafters import Drafter
+    from specexp.verifiers import Verifier
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +70,16 @@ class Controller(ABC):
     plans_threshold: bool = False
     needs_log_probs: bool = False
     arms: int = 1
+
+    def check_parts(
+        self, drafter: Drafter | None, builder: TreeBuilder | None, verifier: Verifier | None
+    ) -> None:
+        """Refuse parts it cannot steer, when composed; None stands for plain decoding, or greedy verification.
+
+        Raises:
+            ValueError: one sentence that says what to change.
+        """
+        return None
 
     @abstractmethod
     def plan(self, context: Context) -> Plan:
