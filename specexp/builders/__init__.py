@@ -1,6 +1,7 @@
 """Tree builders: which candidates become nodes."""
 
 from specexp.builders._base import Build, TreeBuilder
+from specexp.builders.choice import Choice
 from specexp.builders.dyspec import BeamRerank, DySpecGreedy, DySpecThreshold
 from specexp.builders.graft import Graft
 from specexp.builders.sequoia import Sequoia
@@ -11,6 +12,7 @@ __all__ = [
     "BeamRerank",
     "Build",
     "Chain",
+    "Choice",
     "DySpecGreedy",
     "DySpecThreshold",
     "FittedTree",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from specexp.controllers import Oracle
 from specexp.evaluation.arm import Arm, Generation, describe, eos_of, sequence_name, turns
+from specexp.evaluation.oracle import foresee
 from specexp.evaluation.record import MEASURED, PromptRecord
 from specexp.generation_result import GenerationResult
 from specexp.sequence import PHASES
@@ -140,6 +142,15 @@ class DecoderArm(Arm):
         """
 
         def answer(asked: list[int], turn: int) -> list[int]:
+            if isinstance(self.decoder.strategy.controller, Oracle):
+                foresee(
+                    self.decoder,
+                    asked,
+                    max_new_tokens=max_new_tokens or self.generation.max_new_tokens,
+                    eos_token_id=self.eos,
+                    seed=self.generation.seed,
+                    sequence=sequence_name(prompt, sample),
+                )
             result = self.decoder.generate(
                 asked,
                 max_new_tokens=max_new_tokens or self.generation.max_new_tokens,

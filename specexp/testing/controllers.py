@@ -4,15 +4,18 @@ import numpy as np
 import pytest
 import torch
 
-from specexp.builders import Chain, DySpecThreshold, TreeBuilder
+from specexp.builders import Chain, Choice, DySpecThreshold, TreeBuilder
 from specexp.context import Context
-from specexp.controllers import Controller, DraftState, Plan
+from specexp.controllers import Controller, DraftState, Plan, SwitchOff
 from specexp.decoder import Decoder
 from specexp.drafters import Drafter, DraftModel
+from specexp.latency import LatencyProfile
 from specexp.outcome import Outcome
-from specexp.testing.fakes import FakeDrafter, counting_model, hashed_model
+from specexp.testing.fakes import FakeCausalLM, counting_model
 from specexp.tree import TokenTree, TreeShape
 
+_COSTS = LatencyProfile("made up", {1: 10.0, 8: 11.0}, {1: 1.0, 8: 1.2}, step_ms=0.1)
+_DEAR_DRAFTS = LatencyProfile("drafts cost more than they bring", {1: 10.0}, {1: 100.0})
 _CHAIN = TreeShape.from_rank_paths([[0], [0, 0], [0, 0, 0]])
 _VALUES = np.array([1.0, 0.5, 0.2, 0.06])
 _STATES = [
@@ -82,36 +85,80 @@ class ControllerContract:
 
     def test_the_output_is_that_of_plain_decoding(self, controller: Controller) -> None:
         """A controller changes the speed and nothing else."""
-        model = counting_model(11)
-        expected = Decoder(model).generate([4], max_new_tokens=30).token_ids
-        drafter: Drafter = FakeDrafter(lambda tokens: [(tokens[-1] + 1) % 11 if len(tokens) % 3 else 0])
-        builder: TreeBuilder = Chain(4)
-        if controller.plans_threshold:
-            drafter, builder = DraftModel(hashed_model(11)), DySpecThreshold(threshold=0.1, max_nodes=12)
-        drafted = Decoder(model, drafter, builder, controller=controller).generate([4], max_new_tokens=30)
-        assert drafted.token_ids == expected
+        expected = Decoder(counting_model(11)).generate([4], max_new_tokens=30).token_ids
+        decoder = Decoder(counting_model(11), *_drafting_for(controller), controller=controller)
+        assert decoder.generate([4], max_new_tokens=30).token_ids == expected
 
-    def _teach(self, controller: Controller, seed: int = 1) -> Context:
+    def test_it_can_be_given_latencies(self) -> None:
+        """Then the clock matters to nothing it decides; to have none, where seconds are measured, is allowed."""
+        decided = []
+        for hurry in (1.0, 7.0):
+            controller = self.make_controller()
+            controller.use_latency(None)
+            controller.use_latency(_COSTS)
+            decided.append(self._decisions(controller, self._teach(controller, hurry=hurry)))
+        assert decided[0] == decided[1]
+
+    def test_a_frozen_one_does_not_change(self, controller: Controller) -> None:
+        """What has a switch ``learn`` that is off keeps its state."""
+        if getattr(controller, "learn", True):
+            pytest.skip("it learns")
+        before = repr(controller.state_dict())
+        self._teach(controller)
+        assert repr(controller.state_dict()) == before
+
+    def test_it_can_be_switched_off(self, controller: Controller) -> None:
+        """For steps that drafting does not pay in: nothing is drafted, no draft pass is run."""
+        wrapped = SwitchOff(controller, window=4, probe_every=1000)
+        wrapped.use_latency(_DEAR_DRAFTS)
+        decoder = Decoder(counting_model(11), *_drafting_for(controller), controller=wrapped)
+        seen: list[Outcome] = []
+        expected = Decoder(counting_model(11)).generate([4], max_new_tokens=60).token_ids
+        assert decoder.generate([4], max_new_tokens=60, observers=[seen.append]).token_ids == expected
+        late = seen[len(seen) // 2 :]
+        assert all(outcome.tree.num_nodes == outcome.draft_passes == 0 for outcome in late)
+
+    def _teach(self, controller: Controller, seed: int = 1, hurry: float = 1.0) -> Context:
+        """Ten steps, planned as by a decoder, of a chain of three whatever was planned; the context after them."""
         generator = np.random.default_rng(seed)
         context = Context([1, 2, 3], sequence=seed)
         controller.begin(context, None)
-        for _ in range(5):
+        for _ in range(10):
+            controller.plan(context)
             tokens = np.array([context.root, 4, 5, 6], dtype=np.int64)
             logits = torch.from_numpy(generator.standard_normal((4, 9)))
+            log_probs = np.log([1.0, *generator.uniform(0.1, 1.0, 3)]).astype(np.float32)
             accepted = tuple(range(1, 1 + int(generator.integers(4))))
             new = (*(int(tokens[row]) for row in accepted), int(logits[len(accepted)].argmax()))
             context.append(new)
             controller.observe(
                 Outcome(
                     context,
-                    TokenTree(_CHAIN, tokens, values=_VALUES),
+                    TokenTree(_CHAIN, tokens, log_probs, values=_VALUES),
                     logits,
                     accepted,
                     new,
                     (1,) * len(accepted),
+                    {"draft": 0.003 / hurry, "target": 0.01},
                 )
             )
         return context
 
     def _decisions(self, controller: Controller, context: Context) -> tuple[Plan, list[bool]]:
         return controller.plan(context), [controller.keep_drafting(context, state) for state in _STATES]
+
+
+def _drafting_for(controller: Controller) -> tuple[Drafter, TreeBuilder]:
+    """A draft of the counting model that is wrong at every third position, and a builder the controller can steer."""
+
+    def next_logits(tokens: tuple[int, ...]) -> list[float]:
+        logits = [0.0] * 11
+        logits[(tokens[-1] + 1) % 11 if len(tokens) % 3 else 0] = 4.0
+        return logits
+
+    builder: TreeBuilder = Chain(4)
+    if controller.plans_threshold:
+        builder = DySpecThreshold(threshold=0.1, max_nodes=12)
+    elif controller.arms > 1:
+        builder = Choice([Chain(length) for length in range(1, controller.arms + 1)])
+    return DraftModel(FakeCausalLM(next_logits, 11)), builder

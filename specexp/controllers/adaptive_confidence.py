@@ -1,0 +1,138 @@
+"""A confidence threshold that is fitted again after every step."""
+
+# No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
+
+from collections import deque
+from math import exp, log
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+from pydantic import Field
+
+from specexp.context import Context
+from specexp.controllers._base import Controller, DraftState, Plan
+from specexp.outcome import Outcome
+
+_LEAST_TOKENS = 6
+_LEARNED = ("confidences", "matches", "threshold")
+
+
+class AdaptiveConfidence(Controller):
+    """Spends the next draft pass while the last token's confidence is at least a threshold, and fits the threshold to
+    which confidences were accepted.
+
+    As Hugging Face's assisted generation does (``assistant_confidence_threshold``): of every step the accepted drafts
+    and the first rejected one are labelled, and the threshold becomes the point of their ROC curve with the least
+    ``false positive rate + false_negative_weight * false negative rate``. Two differences: only the last ``window``
+    tokens are remembered, where theirs are all of the session; and the threshold is at most the highest confidence
+    seen, where theirs may become infinite if weighted otherwise.
+
+    Args:
+        initial: threshold to start with.
+        false_negative_weight: what stopping before a token that would be accepted costs, against drafting on after one
+            that is rejected; Hugging Face's is 3.
+        max_depth: deepest node; None leaves the builder's own depth.
+        window: tokens the fit remembers.
+        state: ``carry`` keeps what was learned from prompt to prompt, ``cold`` starts every prompt anew.
+
+    Example:
+        >>> controller = AdaptiveConfidence(initial=0.4, max_depth=20)
+    """
+
+    needs_log_probs = True
+
+    def __init__(
+        self,
+        initial: Annotated[float, Field(gt=0, le=1)] = 0.4,
+        false_negative_weight: Annotated[float, Field(gt=0)] = 3.0,
+        max_depth: Annotated[int, Field(ge=0)] | None = None,
+        window: Annotated[int, Field(ge=10)] = 1000,
+        state: Literal["carry", "cold"] = "carry",
+    ) -> None:
+        self.initial = initial
+        self.false_negative_weight = false_negative_weight
+        self.max_depth = max_depth
+        self.window = window
+        self.state = state
+        self._plan = Plan(max_depth=max_depth)
+        self.reset()
+
+    def plan(self, context: Context) -> Plan:
+        """The greatest depth."""
+        return self._plan
+
+    def keep_drafting(self, context: Context, state: DraftState) -> bool:
+        """Whether the last token was confident enough; the first one has none before it."""
+        return state.depth == 0 or state.last_log_prob >= log(self.threshold)
+
+    def begin(self, context: Context, prefill: Outcome | None) -> None:
+        """Apply the state policy."""
+        if self.state == "cold" and not context.continued:
+            self.reset()
+
+    def observe(self, outcome: Outcome) -> None:
+        """Label the tokens of the most probable path as far as the first rejected one, and fit again."""
+        log_probs = outcome.tree.log_probs
+        if log_probs is None:
+            return
+        accepted = set(outcome.accepted)
+        ended = len(outcome.new_token_ids) == len(accepted)  # what comes after was not decided about
+        labelled = 0
+        for row in outcome.tree.best_path():
+            if row not in accepted and ended:
+                break
+            self._confidences.append(exp(float(log_probs[row])))
+            self._matches.append(row in accepted)
+            labelled += 1
+            if row not in accepted:
+                break
+        if labelled and len(self._matches) >= _LEAST_TOKENS and 0 < sum(self._matches) < len(self._matches):
+            self.threshold = best_threshold(self._confidences, self._matches, self.false_negative_weight)
+
+    def reset(self) -> None:
+        """Back to the initial threshold, with nothing remembered."""
+        self.threshold = self.initial
+        self._confidences: deque[float] = deque(maxlen=self.window)
+        self._matches: deque[bool] = deque(maxlen=self.window)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The threshold and the tokens it was fitted to."""
+        return {
+            "threshold": self.threshold,
+            "confidences": list(self._confidences),
+            "matches": list(self._matches),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a saved threshold; of more tokens than the window the last ones are kept."""
+        if sorted(state) != sorted(_LEARNED):
+            raise ValueError(
+                f"the state of an AdaptiveConfidence has the entries {list(_LEARNED)}, but {sorted(state)} was given"
+            )
+        if len(state["confidences"]) != len(state["matches"]):
+            raise ValueError(
+                f"the state of an AdaptiveConfidence has {len(state['confidences'])} confidences and "
+                f"{len(state['matches'])} matches; one match a confidence is needed"
+            )
+        self.threshold = float(state["threshold"])
+        self._confidences = deque(map(float, state["confidences"]), maxlen=self.window)
+        self._matches = deque(map(bool, state["matches"]), maxlen=self.window)
+
+
+def best_threshold(confidences: ArrayLike, matches: ArrayLike, false_negative_weight: float) -> float:
+    """The confidence at which ``false positive rate + weight * false negative rate`` is least; the highest of several.
+
+    Args:
+        confidences: ``[n]`` of drafted tokens.
+        matches: ``[n]`` whether each was accepted, some of them and not all.
+        false_negative_weight: of tokens below the threshold that match.
+    """
+    values, matched = np.asarray(confidences, dtype=np.float64), np.asarray(matches, dtype=np.bool_)
+    order = np.argsort(-values, kind="stable")
+    values, matched = values[order], matched[order]
+    true = matched.cumsum()  # matches at or above each value
+    false = np.arange(1, values.size + 1) - true
+    costs = false / false[-1] + false_negative_weight * (1 - true / true[-1])
+    costs[:-1][values[:-1] == values[1:]] = np.inf  # a threshold takes all tokens of one confidence, or none
+    return max(float(values[costs.argmin()]), float(np.finfo(np.float64).tiny))

@@ -1,0 +1,191 @@
+"""A bandit over draft lengths, node budgets or builders: it tries them, and settles on the fastest."""
+
+# No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
+
+from math import inf, log, sqrt
+from statistics import NormalDist
+from typing import Annotated, Any, Literal
+from weakref import WeakKeyDictionary
+
+from pydantic import Field
+
+from specexp.context import Context
+from specexp.controllers._base import Controller, Plan
+from specexp.latency import LatencyProfile
+from specexp.outcome import Outcome
+
+_SUMS = 6
+
+
+class Bandit(Controller):
+    """Chooses one of some values at every step, by the goodput each has given so far.
+
+    Goodput, tokens per second, is a ratio: what decodes a text fastest is the value with the best ratio of sums, tokens
+    over seconds, not the best mean of ratios. So every value keeps (discounted) sums of its steps' tokens and seconds,
+    ``rate`` is the best ratio among them, and a step with a value gains ``tokens - rate * seconds``: what it brought
+    beyond what its time was worth. The best value gains 0 in the mean, any other less. A value's index is its mean gain
+    plus
+
+    - ``ucb``: ``exploration * sd * sqrt(log(steps) / its steps)``,
+    - ``thompson``: a draw from the posterior of the mean, normal with deviation ``exploration * sd / sqrt(its steps)``,
+      keyed by place,
+
+    and the highest index is played; first of all every value once. ``sd`` is that of the value's gains, and of all
+    gains as long as it has few steps. Seconds are modelled where the run has a latency profile (then nothing depends on
+    a clock), else measured.
+
+    Args:
+        over: what the values are: draft lengths (``depths``), node budgets (``nodes``), or numbers of the builders of a
+            :class:`~specexp.builders.Choice` (``arms``).
+        values: to choose from; null switches speculation off, as 0 does for lengths and budgets.
+        policy: how it explores.
+        exploration: how much; 0 always plays what was best so far.
+        window: steps it remembers: older ones fade out.
+        learn: false: plays the best of what was learned, explores and learns nothing.
+        state: ``carry`` keeps what was learned from prompt to prompt, ``cold`` starts every prompt anew.
+
+    Raises:
+        ValueError: no values, the same one twice, or one below 0.
+
+    Example:
+        >>> controller = Bandit("depths", [0, 2, 4, 8, 16])
+    """
+
+    def __init__(
+        self,
+        over: Literal["depths", "nodes", "arms"],
+        values: list[Annotated[int, Field(ge=0)] | None],
+        policy: Literal["ucb", "thompson"] = "ucb",
+        exploration: Annotated[float, Field(ge=0)] = 1.0,
+        window: Annotated[int, Field(ge=2)] = 2000,
+        learn: bool = True,
+        state: Literal["carry", "cold"] = "carry",
+    ) -> None:
+        meant = [0 if value is None and over != "arms" else value for value in values]
+        if (
+            not values
+            or len(set(meant)) < len(values)
+            or any(value is not None and value < 0 for value in values)
+        ):
+            raise ValueError(
+                f"Bandit was given the values {values}; different ones are needed, at least one, and none below 0"
+            )
+        self.over = over
+        self.values = values
+        self.policy = policy
+        self.exploration = exploration
+        self.window = window
+        self.learn = learn
+        self.state = state
+        if over == "arms":
+            self.arms = 1 + max((value for value in values if value is not None), default=0)
+        self._profile: LatencyProfile | None = None
+        self._sums: list[list[float]] = []
+        self._played: WeakKeyDictionary[Context, tuple[int, int]] = WeakKeyDictionary()
+        self.reset()
+
+    def use_latency(self, profile: LatencyProfile | None) -> None:
+        """Model the seconds of a step by it."""
+        self._profile = profile
+
+    def plan(self, context: Context) -> Plan:
+        """Play the value with the highest index."""
+        number = self._best(context)
+        self._played[context] = len(context), number  # for observe; no plan looks at it
+        return self._plan_of(self.values[number])
+
+    def begin(self, context: Context, prefill: Outcome | None) -> None:
+        """Apply the state policy."""
+        if self.state == "cold" and not context.continued:
+            self.reset()
+
+    def observe(self, outcome: Outcome) -> None:
+        """Add the step to the sums of the value it was played with."""
+        context = outcome.context
+        position, number = self._played.pop(context, (-1, 0))
+        if not self.learn or position != len(context) - len(outcome.new_token_ids):
+            return  # a step that was not planned: the last token of an output
+        tokens = float(len(outcome.new_token_ids))
+        if self._profile is not None:
+            seconds = self._profile.step_seconds(outcome.tree.num_nodes + 1, outcome.pass_tokens)
+        else:
+            seconds = sum(outcome.seconds.values())
+        if seconds <= 0:
+            return
+        keep = 1 - 1 / self.window
+        self._sums = [[keep * value for value in sums] for sums in self._sums]
+        new = (1.0, tokens, seconds, tokens * tokens, seconds * seconds, tokens * seconds)
+        self._sums[number] = [old + value for old, value in zip(self._sums[number], new, strict=True)]
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self._sums = [[0.0] * _SUMS for _ in self.values]
+        self._played.clear()
+
+    def goodput(self) -> list[float | None]:
+        """Tokens per second of every value; None of one that was not played."""
+        return [sums[1] / sums[2] if sums[2] > 0 else None for sums in self._sums]
+
+    def state_dict(self) -> dict[str, Any]:
+        """The values, and of each its discounted steps, tokens, seconds, their squares and their product."""
+        return {"over": self.over, "values": list(self.values), "sums": [list(sums) for sums in self._sums]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from saved sums."""
+        if sorted(state) != ["over", "sums", "values"]:
+            raise ValueError(
+                f"the state of a Bandit has the entries 'over', 'sums' and 'values', but {sorted(state)} was given"
+            )
+        if (state["over"], list(state["values"])) != (self.over, self.values):
+            raise ValueError(
+                f"the state is of a Bandit over {state['over']} {list(state['values'])}, but this one is over "
+                f"{self.over} {self.values}"
+            )
+        if [len(sums) for sums in state["sums"]] != [_SUMS] * len(self.values):
+            raise ValueError(
+                f"the state of a Bandit must hold {_SUMS} sums for each of {len(self.values)} values"
+            )
+        self._sums = [[float(value) for value in sums] for sums in state["sums"]]
+
+    def _plan_of(self, value: int | None) -> Plan:
+        if value is None:
+            return Plan(max_depth=0)
+        if self.over == "arms":
+            return Plan(arm=value)
+        if self.over == "nodes":
+            return Plan(max_nodes=value) if value else Plan(max_depth=0)
+        return Plan(max_depth=value)
+
+    def _best(self, context: Context) -> int:
+        """Number of the value to play."""
+        played = [sums[0] > 0 for sums in self._sums]
+        if self.learn and not all(played):
+            return played.index(False)
+        if not any(played):
+            return 0
+        rate = max(sums[1] / sums[2] for sums in self._sums if sums[0] > 0)
+        gains = [(sums[1] - rate * sums[2]) / sums[0] if sums[0] > 0 else -inf for sums in self._sums]
+        if self.learn and self.exploration > 0:
+            steps = sum(sums[0] for sums in self._sums)
+            spreads = self._spreads(rate, gains)
+            if self.policy == "ucb":
+                widths = [sqrt(log(max(steps, 1.0)))] * len(gains)
+            else:
+                uniforms = context.uniforms("bandit", len(context) - 1, size=len(gains))
+                widths = [NormalDist().inv_cdf(float(uniform)) for uniform in uniforms]
+            gains = [
+                gain + self.exploration * width * spread / sqrt(sums[0])
+                for gain, width, spread, sums in zip(gains, widths, spreads, self._sums, strict=True)
+            ]
+        return gains.index(max(gains))
+
+    def _spreads(self, rate: float, gains: list[float]) -> list[float]:
+        """Standard deviation of each value's gains; of all values' own counts as one more step of each."""
+        squares = [
+            max(sums[3] - 2 * rate * sums[5] + rate * rate * sums[4] - sums[0] * gain * gain, 0.0)
+            for sums, gain in zip(self._sums, gains, strict=True)
+        ]
+        pooled = sum(squares) / sum(sums[0] for sums in self._sums)
+        return [
+            sqrt((square + pooled) / (sums[0] + 1)) for square, sums in zip(squares, self._sums, strict=True)
+        ]

@@ -1,0 +1,88 @@
+"""Longer drafts after a full success, shorter ones after anything else."""
+
+# No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from specexp.context import Context
+from specexp.controllers._base import Controller, Plan
+from specexp.outcome import Outcome
+
+
+class Heuristic(Controller):
+    """The draft length grows when all drafts were accepted and shrinks otherwise, to no less than 1.
+
+    The schedule of Hugging Face's assisted generation (``num_assistant_tokens_schedule``): ``heuristic`` is ``carry``,
+    ``heuristic_transient`` is ``cold``. There the length has no upper limit.
+
+    Args:
+        initial: draft length to start with.
+        grow: added after a step whose drafts were all accepted.
+        shrink: taken off after any other step.
+        max_depth: greatest length.
+        state: ``carry`` keeps the length from prompt to prompt, ``cold`` starts every prompt anew.
+
+    Raises:
+        ValueError: ``initial`` is above ``max_depth``.
+    """
+
+    def __init__(
+        self,
+        initial: Annotated[int, Field(ge=1)] = 5,
+        grow: Annotated[int, Field(ge=0)] = 2,
+        shrink: Annotated[int, Field(ge=0)] = 1,
+        max_depth: Annotated[int, Field(ge=1)] = 24,
+        state: Literal["carry", "cold"] = "carry",
+    ) -> None:
+        if initial > max_depth:
+            raise ValueError(f"Heuristic was given initial {initial} above max_depth {max_depth}")
+        self.initial = initial
+        self.grow = grow
+        self.shrink = shrink
+        self.max_depth = max_depth
+        self.state = state
+        self.length = initial
+
+    def plan(self, context: Context) -> Plan:
+        """The length so far."""
+        return Plan(max_depth=self.length)
+
+    def begin(self, context: Context, prefill: Outcome | None) -> None:
+        """Apply the state policy."""
+        if self.state == "cold" and not context.continued:
+            self.reset()
+
+    def observe(self, outcome: Outcome) -> None:
+        """Grow or shrink; a step that drafted nothing, or whose output ended inside the draft, teaches nothing.
+
+        Of a tree the accepted path counts as far as its deepest node; phrases grafted onto it do not count.
+        """
+        tree, accepted = outcome.tree, outcome.accepted
+        drafted, reached = tree.shape.max_depth, len(accepted)
+        if tree.grafted is not None:
+            drafted = int(tree.shape.depths[~tree.grafted].max())
+            reached -= int(tree.grafted[list(accepted)].sum())
+        if drafted == 0:
+            return
+        if reached >= drafted:
+            self.length = min(self.length + self.grow, self.max_depth)
+        elif len(outcome.new_token_ids) > len(accepted):
+            self.length = max(1, self.length - self.shrink)
+
+    def reset(self) -> None:
+        """Back to the initial length."""
+        self.length = self.initial
+
+    def state_dict(self) -> dict[str, Any]:
+        """The length."""
+        return {"length": self.length}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue with a saved length."""
+        if sorted(state) != ["length"]:
+            raise ValueError(
+                f"the state of a Heuristic has the entry 'length', but {sorted(state)} was given"
+            )
+        self.length = int(state["length"])

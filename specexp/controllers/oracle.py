@@ -1,0 +1,130 @@
+"""The hindsight optimum: what a controller could reach at most. For evaluation only."""
+
+# No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
+
+from specexp.context import Context
+from specexp.controllers._base import Controller, Plan
+from specexp.latency import LatencyProfile
+
+if TYPE_CHECKING:
+    from specexp.builders import TreeBuilder
+    from specexp.drafters import Drafter
+    from specexp.verifiers import Verifier
+
+_SEQUENCES_KEPT = 256
+
+
+class Oracle(Controller):
+    """Draws each step's draft length from a schedule that was made knowing the output: no controller of a chain of the
+    same draft model takes less time under the same costs.
+
+    It cannot be deployed. An arm of ``python -m specexp.run`` makes the schedule before it decodes a prompt, outside
+    the clock (:func:`specexp.evaluation.oracle.foresee`); where tokens part from the foreseen ones (bfloat16, at a near
+    tie) the schedule goes on by position.
+
+    Args:
+        max_depth: greatest draft length.
+        step_ms: what a target pass costs; the run's latency profile if None.
+        draft_pass_ms: what a draft pass costs, given with ``step_ms``.
+
+    Raises:
+        ValueError: one of ``step_ms`` and ``draft_pass_ms`` is given without the other.
+
+    Example:
+        >>> controller = Oracle(max_depth=24, step_ms=152.0, draft_pass_ms=21.0)
+    """
+
+    def __init__(
+        self,
+        max_depth: Annotated[int, Field(ge=0)] = 24,
+        step_ms: Annotated[float, Field(gt=0)] | None = None,
+        draft_pass_ms: Annotated[float, Field(ge=0)] | None = None,
+    ) -> None:
+        if (step_ms is None) != (draft_pass_ms is None):
+            raise ValueError("Oracle was given one of step_ms and draft_pass_ms: give both, or neither")
+        self.max_depth = max_depth
+        self.step_ms = step_ms
+        self.draft_pass_ms = draft_pass_ms
+        self._profile: LatencyProfile | None = None
+        if step_ms is not None and draft_pass_ms is not None:
+            self._profile = LatencyProfile("given to the Oracle", {1: step_ms}, {1: draft_pass_ms})
+        self._schedules: dict[tuple[int, int | str], Mapping[int, int]] = {}
+
+    @property
+    def latency(self) -> LatencyProfile:
+        """What passes cost.
+
+        Raises:
+            ValueError: nobody said.
+        """
+        if self._profile is None:
+            raise ValueError(
+                "Oracle does not know what passes cost: compose a latency profile, or give step_ms and draft_pass_ms"
+            )
+        return self._profile
+
+    def use_latency(self, profile: LatencyProfile | None) -> None:
+        """Take the run's profile, unless costs were given."""
+        if self.step_ms is None:
+            self._profile = profile
+
+    def check_parts(
+        self,
+        drafter: "Drafter | None",
+        builder: "TreeBuilder | None",
+        verifier: "Verifier | None",
+    ) -> None:
+        """Refuse what cannot be foreseen."""
+        from specexp.builders import Chain
+        from specexp.drafters import DraftModel
+        from specexp.tree import NodeKind
+        from specexp.verifiers import DeterministicVerifier
+
+        if not isinstance(drafter, DraftModel):
+            given = "plain decoding" if drafter is None else type(drafter).__name__
+            raise ValueError(
+                f"Oracle foresees what a DraftModel alone drafts, whose best tokens depend on the text alone, and not "
+                f"{given}: draft with DraftModel or take another controller"
+            )
+        if not isinstance(builder, Chain) or builder.kind is not NodeKind.POINT_MASS:
+            raise ValueError(
+                f"Oracle foresees a Chain of top-k candidates, and not {type(builder).__name__} as configured: build "
+                "one or take another controller"
+            )
+        if verifier is not None and not isinstance(verifier, DeterministicVerifier):
+            raise ValueError(
+                f"Oracle needs an output that does not depend on the drafts, and {type(verifier).__name__} draws as it "
+                "verifies: verify with Greedy or KeyedSampling"
+            )
+
+    def foresee(self, context: Context, depths: Mapping[int, int]) -> None:
+        """Take the schedule of a sequence; it stays until the next of the same sequence, also through a reset.
+
+        Args:
+            context: of the seed and sequence.
+            depths: draft length by the number of committed tokens.
+        """
+        key = context.seed, context.sequence
+        self._schedules.pop(key, None)
+        if len(self._schedules) >= _SEQUENCES_KEPT:
+            del self._schedules[next(iter(self._schedules))]
+        self._schedules[key] = dict(depths)
+
+    def plan(self, context: Context) -> Plan:
+        """The scheduled length.
+
+        Raises:
+            ValueError: there is no schedule for this place.
+        """
+        depth = self._schedules.get((context.seed, context.sequence), {}).get(len(context))
+        if depth is None:
+            raise ValueError(
+                f"Oracle was not prepared for sequence {context.sequence!r} after {len(context)} tokens: it is for "
+                "evaluation only, run it as an arm of specexp.run"
+            )
+        return Plan(max_depth=min(depth, self.max_depth))

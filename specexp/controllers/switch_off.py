@@ -1,0 +1,183 @@
+"""Any controller, and plain decoding where speculation does not pay."""
+
+# No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
+
+from specexp.context import Context
+from specexp.controllers._base import Controller, DraftState, Plan
+from specexp.controllers.oracle import Oracle
+from specexp.latency import LatencyProfile
+from specexp.outcome import Outcome
+
+if TYPE_CHECKING:
+    from specexp.builders import TreeBuilder
+    from specexp.drafters import Drafter
+    from specexp.verifiers import Verifier
+
+_OFF = Plan(max_depth=0)
+_PLAIN_TRIES = 4
+"""Plain steps that are measured before anything is decided."""
+
+
+class SwitchOff(Controller):
+    """Plans as another controller does, but drafts nothing while that is not worth its time.
+
+    Speculation pays when tokens over seconds of the steps that drafted, running sums over about ``window`` of them, are
+    above those of plain steps by ``margin``. Seconds are modelled where the run has a latency profile; else measured,
+    and then plain steps are tried too. A step that drafts nothing, whoever decided so, counts as a plain one.
+
+    While speculation is off, one step in ``probe_every`` drafts, in case the text has changed; while it is on and
+    seconds are measured, one in ``probe_every`` is plain. No draft pass runs in a plain step; a draft model is fed what
+    it missed when drafting goes on.
+
+    Args:
+        controller: plans the steps that draft.
+        window: drafting steps that are remembered; half as many are tried before anything is decided.
+        probe_every: steps between two probes.
+        margin: how much faster than plain decoding speculation must be, a share; it covers what a step's clock leaves
+            out, such as learning.
+        learn: false: decides by what was learned and probes nothing; the inner controller has a switch of its own.
+        state: ``carry`` keeps the sums from prompt to prompt, ``cold`` starts every prompt anew; the inner controller
+            has a policy of its own.
+
+    Raises:
+        ValueError: ``controller`` is an Oracle.
+
+    Example:
+        >>> controller = SwitchOff(Fixed(max_depth=8), margin=0.05)  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        controller: Controller,
+        window: Annotated[int, Field(ge=2)] = 32,
+        probe_every: Annotated[int, Field(ge=2)] = 64,
+        margin: Annotated[float, Field(ge=0)] = 0.02,
+        learn: bool = True,
+        state: Literal["carry", "cold"] = "carry",
+    ) -> None:
+        if isinstance(controller, Oracle):
+            raise ValueError(
+                "SwitchOff was given an Oracle, which switches off by itself: leave the wrapper out"
+            )
+        self.controller = controller
+        self.window = window
+        self.probe_every = probe_every
+        self.margin = margin
+        self.learn = learn
+        self.state = state
+        self.plans_threshold = controller.plans_threshold
+        self.needs_log_probs = controller.needs_log_probs
+        self.arms = controller.arms
+        self._profile: LatencyProfile | None = None
+        self._since_drafted = self._since_plain = 0
+        self._forget()
+
+    @property
+    def pays(self) -> bool:
+        """Whether speculation is faster than plain decoding, as far as is known."""
+        drafted, plain = self._drafted, self._plain
+        if not drafted[0] or not self._plain_known:
+            return True
+        seconds = self._profile.target_seconds(1) if self._profile is not None else plain[2] / plain[1]
+        return drafted[1] / drafted[2] * seconds > 1 + self.margin
+
+    def check_parts(
+        self,
+        drafter: "Drafter | None",
+        builder: "TreeBuilder | None",
+        verifier: "Verifier | None",
+    ) -> None:
+        """As the inner controller does."""
+        self.controller.check_parts(drafter, builder, verifier)
+
+    def plan(self, context: Context) -> Plan:
+        """The inner controller's plan, or none to draft."""
+        return self.controller.plan(context) if self._drafts() else _OFF
+
+    def keep_drafting(self, context: Context, state: DraftState) -> bool:
+        """As the inner controller decides."""
+        return self.controller.keep_drafting(context, state)
+
+    def use_latency(self, profile: LatencyProfile | None) -> None:
+        """Model the seconds of a step by it; the inner controller takes it too."""
+        self._profile = profile
+        self.controller.use_latency(profile)
+
+    def begin(self, context: Context, prefill: Outcome | None) -> None:
+        """Apply the state policy."""
+        if self.state == "cold" and not context.continued:
+            self._forget()
+        self.controller.begin(context, prefill)
+
+    def observe(self, outcome: Outcome) -> None:
+        """Add the step to the sums of its kind, and let the inner controller learn."""
+        self.controller.observe(outcome)
+        if not self.learn:
+            return
+        drafted = outcome.tree.num_nodes > 0 or outcome.draft_passes > 0
+        self._since_drafted = 0 if drafted else self._since_drafted + 1
+        self._since_plain = self._since_plain + 1 if drafted else 0
+        if self._profile is not None:
+            seconds = self._profile.step_seconds(outcome.tree.num_nodes + 1, outcome.pass_tokens)
+        else:
+            seconds = sum(outcome.seconds.values())
+        if seconds > 0:
+            sums, keep = (self._drafted if drafted else self._plain), 1 - 1 / self.window
+            for place, value in enumerate((1.0, float(len(outcome.new_token_ids)), seconds)):
+                sums[place] = keep * sums[place] + value
+
+    def reset(self) -> None:
+        """Forget the sums; the inner controller returns to its initial state too."""
+        self._forget()
+        self.controller.reset()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The sums, the steps since each kind of step, and the inner controller's state."""
+        return {
+            "drafted": list(self._drafted),
+            "plain": list(self._plain),
+            "since": [self._since_drafted, self._since_plain],
+            "controller": self.controller.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from saved sums."""
+        expected = ["controller", "drafted", "plain", "since"]
+        if sorted(state) != expected:
+            raise ValueError(
+                f"the state of a SwitchOff has the entries {expected}, but {sorted(state)} was given"
+            )
+        self._drafted = [float(value) for value in state["drafted"]]
+        self._plain = [float(value) for value in state["plain"]]
+        self._since_drafted, self._since_plain = (int(value) for value in state["since"])
+        self.controller.load_state_dict(state["controller"])
+
+    def _forget(self) -> None:
+        self._drafted = [0.0, 0.0, 0.0]  # discounted steps, tokens, seconds
+        self._plain = [0.0, 0.0, 0.0]
+        self._since_drafted = self._since_plain = 0
+
+    @property
+    def _plain_known(self) -> bool:
+        """Whether what a plain step takes is known, after a few of them if it is measured."""
+        return self._profile is not None or self._plain[0] >= self._sum_of(_PLAIN_TRIES)
+
+    def _drafts(self) -> bool:
+        """Whether the step about to start may draft."""
+        if not self.learn:
+            return self.pays
+        if self._drafted[0] < self._sum_of(self.window // 2):
+            return True
+        if not self._plain_known:
+            return False
+        if self.pays:
+            return self._profile is not None or self._since_plain < self.probe_every
+        return self._since_drafted >= self.probe_every
+
+    def _sum_of(self, steps: int) -> float:
+        """What so many discounted steps add up to."""
+        return self.window * (1 - (1 - 1 / self.window) ** steps) - 1e-9
