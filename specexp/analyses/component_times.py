@@ -332,13 +332,11 @@ def _alone(cache: PhraseCache) -> PhraseCache:
 
 
 def _decide(controller: Controller, outcome: "Outcome") -> None:
-    """A plan, and one decision before each draft pass of the step."""
+    """A plan, and one decision before each draft pass of the step, or against the first."""
     plan = controller.plan(outcome.context)
-    if plan.max_depth == 0:
-        return
     tree = outcome.tree
     path = tree.best_path()
-    passes = max(outcome.draft_passes, 1)
+    passes = outcome.draft_passes or int(plan.max_depth != 0)
     for number in range(passes):
         depth = number * len(path) // passes
         log_probs = [] if tree.log_probs is None else tree.log_probs[list(path[:depth])].tolist()
