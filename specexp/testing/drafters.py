@@ -150,6 +150,25 @@ class DrafterContract:
         if not announced:
             assert drafter.draft_passes == before
 
+    def test_phrases_are_tokens_then_padding_and_cost_no_pass(self, drafter: Drafter) -> None:
+        """``[f, k, length]``, none of them longer than ``phrase_length``; asking for them changes no answer."""
+        if drafter.phrase_length == 1:
+            pytest.skip(f"{type(drafter).__name__} has no phrases")
+        context = self._teach(drafter)
+        before, passes = self._answers(drafter, context), drafter.draft_passes
+        for length in range(2, drafter.phrase_length + 3):
+            request = replace(self._request(context, [0, 1, 2, 4], 3), length=length)
+            assert not drafter.costs_pass(request)
+            answer = drafter.propose(context, request).tokens
+            assert answer.shape == (4, 3, length)
+            there = answer != NO_CANDIDATE
+            assert (there[..., :-1] >= there[..., 1:]).all()
+            assert (there.sum(axis=2) <= drafter.phrase_length).all()
+            assert (answer[there] >= 0).all()
+            assert (answer[there] < self.vocab_size).all()
+        assert drafter.draft_passes == passes
+        assert self._answers(drafter, context) == before
+
     @pytest.mark.parametrize("kind", _DRAWN)
     def test_draws_come_from_the_distribution_it_states(self, drafter: Drafter, kind: NodeKind) -> None:
         """``q`` ``[f, V]`` sums to one; a draw has a probability under it, and its logarithm."""
