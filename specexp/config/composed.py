@@ -178,6 +178,13 @@ def check_parts(config: Config) -> None:
         section = "builder" if builder is not None else "drafter"
         raise ConfigError(f"{config.source_of((section,))}: {section}: {first_line(error)}") from error
     profile = build_latency(config)
+    if controller is not None:
+        try:
+            controller.use_latency(profile)
+        except ValueError as error:
+            raise ConfigError(
+                f"{config.source_of(('controller',))}: controller: {first_line(error)}"
+            ) from error
     if drafter is not None:
         try:
             drafter.use_draft_model(None)

@@ -99,6 +99,9 @@ class Controller(ABC):
 
         Args:
             profile: of the device; None where seconds are measured.
+
+        Raises:
+            ValueError: it needs latencies, has none of its own, and the profile does not hold them.
         """
         return None
 

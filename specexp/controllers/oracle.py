@@ -62,16 +62,16 @@ class Oracle(Controller):
         Raises:
             ValueError: nobody said.
         """
-        if self._profile is None:
-            raise ValueError(
-                "Oracle does not know what passes cost: compose a latency profile, or give step_ms and draft_pass_ms"
-            )
-        return self._profile
+        return _stated(self._profile)
 
     def use_latency(self, profile: LatencyProfile | None) -> None:
-        """Take the run's profile, unless costs were given."""
+        """Take the run's profile, unless costs were given.
+
+        Raises:
+            ValueError: neither says what passes cost.
+        """
         if self.step_ms is None:
-            self._profile = profile
+            self._profile = _stated(profile)
 
     def check_parts(
         self,
@@ -128,3 +128,11 @@ class Oracle(Controller):
                 "evaluation only, run it as an arm of specexp.run"
             )
         return Plan(max_depth=min(depth, self.max_depth))
+
+
+def _stated(profile: LatencyProfile | None) -> LatencyProfile:
+    if profile is None:
+        raise ValueError(
+            "Oracle does not know what passes cost: compose a latency profile, or give step_ms and draft_pass_ms"
+        )
+    return profile

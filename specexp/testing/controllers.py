@@ -90,11 +90,10 @@ class ControllerContract:
         assert decoder.generate([4], max_new_tokens=30).token_ids == expected
 
     def test_it_can_be_given_latencies(self) -> None:
-        """Then the clock matters to nothing it decides; to have none, where seconds are measured, is allowed."""
+        """Then the clock matters to nothing it decides."""
         decided = []
         for hurry in (1.0, 7.0):
             controller = self.make_controller()
-            controller.use_latency(None)
             controller.use_latency(_COSTS)
             decided.append(self._decisions(controller, self._teach(controller, hurry=hurry)))
         assert decided[0] == decided[1]
