@@ -1,0 +1,244 @@
+"""The hindsight optimum: no schedule of draft lengths takes less time."""
+
+from functools import cache
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specexp.builders import Chain, KConfig
+from specexp.context import Context
+from specexp.controllers import (
+    AdaptiveConfidence,
+    Bandit,
+    ConfidenceThreshold,
+    Fixed,
+    Heuristic,
+    Oracle,
+    SwitchOff,
+)
+from specexp.data import Prompt
+from specexp.decoder import Decoder
+from specexp.drafters import DraftModel, PhraseCache
+from specexp.evaluation.arm import Generation
+from specexp.evaluation.decoder_arm import DecoderArm
+from specexp.evaluation.oracle import best_schedule, draft_matches, foresee
+from specexp.latency import LatencyProfile
+from specexp.testing.controllers import ControllerContract
+from specexp.testing.fakes import FakeCausalLM, hashed_model
+from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling
+
+PAPER = LatencyProfile("", {1: 152.0, 64: 155.0}, {1: 21.0, 64: 21.4}, step_ms=2.2)
+VOCABULARY = 7
+
+
+def prepared():
+    oracle = Oracle(max_depth=4)
+    for sequence in range(3):
+        oracle.foresee(Context([1], sequence=sequence), {place: place % 4 for place in range(200)})
+    return oracle
+
+
+class TestOracle(ControllerContract):
+    """Told schedules by hand."""
+
+    def make_controller(self):
+        return prepared()
+
+    def test_it_can_be_switched_off(self, controller):
+        """By itself: where a draft pass costs more than it can bring, all lengths are 0."""
+        dear = LatencyProfile("", {1: 10.0}, {1: 100.0})
+        assert best_schedule(np.ones(20, dtype=bool), dear, 8, 20) == [0] * 20
+
+
+@cache
+def target():
+    return hashed_model(VOCABULARY, seed=3)
+
+
+@cache
+def draft():
+    """As the target, but at random where the last two tokens add up to a multiple of 3."""
+    other = hashed_model(VOCABULARY, seed=4)
+    return FakeCausalLM(
+        lambda tokens: (other if sum(tokens[-2:]) % 3 == 0 else target()).next_logits(tokens), VOCABULARY
+    )
+
+
+def arm(controller, profile, verifier=None, tokens=24, drafter=None):
+    controller.use_latency(profile)
+    decoder = Decoder(target(), drafter or DraftModel(draft()), Chain(8), verifier or Greedy(), controller)
+    tokenizer = SimpleNamespace(eos_token_id=5)
+    return DecoderArm("arm", decoder, tokenizer, Generation(max_new_tokens=tokens), latency=profile)
+
+
+def prompt(*tokens, turns=1):
+    return Prompt("p", "made", ("only",) * turns, tokens, 0)
+
+
+profiles = st.builds(
+    lambda target_ms, target_slope, draft_ms, draft_slope, step_ms: LatencyProfile(
+        "",
+        {1: target_ms, 9: target_ms * (1 + target_slope)},
+        {1: draft_ms, 9: draft_ms * (1 + draft_slope)},
+        step_ms,
+    ),
+    st.sampled_from([10.0, 50.0]),
+    st.sampled_from([0.0, 0.05, 1.0]),
+    st.sampled_from([0.5, 3.0, 12.0]),
+    st.sampled_from([0.0, 0.5, 4.0]),
+    st.sampled_from([0.0, 2.0]),
+)
+
+
+@settings(max_examples=10, deadline=None)
+@given(profiles, st.tuples(*[st.integers(0, VOCABULARY - 1)] * 3), st.sampled_from([0.0, 0.8]))
+def test_no_fixed_length_and_no_controller_takes_less_modelled_time(profile, tokens, temperature):
+    verifier = KeyedSampling(temperature) if temperature else Greedy()
+    best = arm(Oracle(max_depth=8), profile, verifier).decode(prompt(*tokens))
+    others = [
+        *(Fixed(max_depth=depth) for depth in (0, 1, 3, 8)),
+        Heuristic(initial=3, max_depth=8),
+        ConfidenceThreshold(0.3),
+        AdaptiveConfidence(),
+        Bandit("depths", [0, 2, 8]),
+        SwitchOff(Fixed(max_depth=4), window=2, probe_every=3),
+    ]
+    for controller in others:
+        other = arm(controller, profile, verifier).decode(prompt(*tokens))
+        assert other.token_ids == best.token_ids
+        assert best.decode_seconds <= other.decode_seconds + 1e-9
+
+
+def least_seconds(matches, profile, deepest, room):
+    """By trying all schedules, step by step; the draft model's unseen tokens counted as they come."""
+
+    def from_here(place, unseen):
+        if place >= len(matches):
+            return 0.0
+        found = []
+        for depth in range(min(deepest, room - place - 1) + 1):
+            accepted = 0
+            while accepted < depth and place + accepted < len(matches) and matches[place + accepted]:
+                accepted += 1
+            passes = [unseen, *[1] * (depth - 1)] if depth else []
+            left = unseen + 1 if depth == 0 else 2 if accepted == depth else 1
+            found.append(profile.step_seconds(depth + 1, passes) + from_here(place + accepted + 1, left))
+        return min(found)
+
+    return from_here(0, 1)
+
+
+def seconds_of(depths, matches, profile):
+    place, unseen, total = 0, 1, 0.0
+    while place < len(matches):
+        depth, accepted = depths[place], 0
+        while accepted < depth and place + accepted < len(matches) and matches[place + accepted]:
+            accepted += 1
+        total += profile.step_seconds(depth + 1, [unseen, *[1] * (depth - 1)] if depth else [])
+        unseen = unseen + 1 if depth == 0 else 2 if accepted == depth else 1
+        place += accepted + 1
+    return total
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.booleans(), min_size=1, max_size=7), profiles, st.integers(0, 4), st.integers(0, 2))
+def test_the_schedule_is_the_best_of_all(matches, profile, deepest, unused_room):
+    room = len(matches) + unused_room
+    depths = best_schedule(np.array(matches), profile, deepest, room)
+    expected = least_seconds(matches, profile, deepest, room)
+    assert seconds_of(depths, matches, profile) == pytest.approx(expected)
+
+
+def test_by_hand():
+    """Three matches, a mismatch, two matches and the end: drafts of 3, then of 1, for the last token is free."""
+    matches = np.array([True, True, True, False, True, True])
+    assert best_schedule(matches, PAPER, 24, 6)[0] == 3
+    assert best_schedule(matches, PAPER, 24, 6)[4] == 1
+    assert best_schedule(np.zeros(6, dtype=bool), PAPER, 24, 6) == [0] * 6
+
+
+def test_what_is_foreseen_comes_about():
+    """The modelled seconds of the run are those of the schedule, also with a coupled draft."""
+    for verifier, coupled in ((Greedy(), False), (KeyedSampling(0.7), True)):
+        oracle = Oracle(max_depth=8)
+        record = arm(oracle, PAPER, verifier, 40, DraftModel(draft(), coupled=coupled)).decode(
+            prompt(1, 2, 4)
+        )
+        matches = draft_matches(
+            DraftModel(draft(), coupled=coupled),
+            [1, 2, 4],
+            record.token_ids,
+            sequence="p#0",
+            noise_temperature=verifier.noise_temperature,
+        )
+        depths = [
+            oracle.plan(Context([1, 2, 4, *record.token_ids[:place]], sequence="p#0")).max_depth
+            for place in range(len(record.token_ids))
+        ]
+        assert matches.any()
+        assert not matches.all()
+        assert record.decode_seconds == pytest.approx(seconds_of(depths, matches, PAPER))
+
+
+def test_a_later_turn_is_foreseen_too():
+    oracle = Oracle(max_depth=4, step_ms=10.0, draft_pass_ms=1.0)
+    decoder = Decoder(target(), DraftModel(draft()), Chain(4), KeyedSampling(0.7), oracle)
+    plain = Decoder(target(), verifier=KeyedSampling(0.7))
+    asked = [1, 2]
+    for turn in range(3):
+        foresee(decoder, asked, max_new_tokens=15, seed=3, sequence="talk")
+        request = {"max_new_tokens": 15, "seed": 3, "sequence": "talk"}
+        answer = decoder.generate(asked, **request, continue_conversation=turn > 0).token_ids
+        assert answer == plain.generate(asked, **request).token_ids
+        asked = [*asked, *answer, 4, 5]
+
+
+def test_teacher_forcing_of_a_long_output_goes_block_by_block(monkeypatch):
+    output = Decoder(target()).generate([1, 2], max_new_tokens=40).token_ids
+    whole = draft_matches(DraftModel(draft()), [1, 2], output)
+    monkeypatch.setattr("specexp.evaluation.oracle._BLOCK", 7)
+    drafter = DraftModel(draft())
+    assert draft_matches(drafter, [1, 2], output).tolist() == whole.tolist()
+    assert drafter.draft_passes == 6
+
+
+def test_it_may_be_given_milliseconds():
+    oracle = Oracle(step_ms=10.0, draft_pass_ms=1.0)
+    oracle.use_latency(None)
+    assert oracle.latency.step_seconds(5, [1] * 4) == pytest.approx(0.014)
+
+
+def test_without_costs_or_a_schedule_it_says_so():
+    with pytest.raises(ValueError, match="give both, or neither"):
+        Oracle(step_ms=3.0)
+    with pytest.raises(ValueError, match="does not know what passes cost: compose a latency profile"):
+        Oracle().use_latency(None)
+    with pytest.raises(ValueError, match="was not prepared for sequence 0 after 1 tokens"):
+        Decoder(target(), DraftModel(draft()), Chain(2), controller=Oracle()).generate([1])
+
+
+@pytest.mark.parametrize(
+    ("parts", "sentence"),
+    [
+        (
+            (lambda: DraftModel(draft()), lambda: Chain(2), RejectionSampling),
+            "RejectionSampling draws as it verifies",
+        ),
+        (
+            (lambda: PhraseCache(DraftModel(draft())), lambda: Chain(2), Greedy),
+            "and not PhraseCache: draft with",
+        ),
+        ((lambda: DraftModel(draft()), lambda: KConfig([2]), Greedy), "foresees a Chain of top-k candidates"),
+        (
+            (lambda: DraftModel(draft()), lambda: Chain(2, "drawn"), Greedy),
+            "foresees a Chain of top-k candidates",
+        ),
+    ],
+)
+def test_what_cannot_be_foreseen_is_refused(parts, sentence):
+    drafter, builder, verifier = parts
+    with pytest.raises(ValueError, match=sentence):
+        Decoder(target(), drafter(), builder(), verifier(), Oracle())

@@ -1,0 +1,145 @@
+"""Any controller, and plain decoding where speculation does not pay."""
+
+import pytest
+import torch
+
+from specexp.builders import Chain
+from specexp.context import Context
+from specexp.controllers import (
+    Bandit,
+    ConfidenceThreshold,
+    Fixed,
+    Heuristic,
+    Oracle,
+    Plan,
+    SwitchOff,
+    ThresholdTracker,
+)
+from specexp.decoder import Decoder
+from specexp.drafters import DraftModel
+from specexp.latency import LatencyProfile
+from specexp.outcome import Outcome
+from specexp.testing.controllers import ControllerContract
+from specexp.testing.fakes import FakeCausalLM, counting_model
+from specexp.tree import TokenTree, TreeShape, root_tree
+
+OFF = Plan(max_depth=0)
+
+
+class TestSwitchOff(ControllerContract):
+    def make_controller(self):
+        return SwitchOff(Heuristic(), window=4, probe_every=5, margin=0.3)
+
+
+class TestMeasuredAndCold(ControllerContract):
+    def make_controller(self):
+        return SwitchOff(ConfidenceThreshold(), window=2, state="cold")
+
+
+class TestFrozen(ControllerContract):
+    def make_controller(self):
+        return SwitchOff(Bandit("depths", [2, 4], learn=False), learn=False)
+
+
+def play(controller, cost, tokens, steps):
+    """Whether each of some steps drafted; a drafting one gives ``tokens`` in ``cost`` seconds, a plain one 1 in 1."""
+    context, drafts = Context([1]), []
+    one = TokenTree(TreeShape([-1, 0], [-1, 0]), root_tree(1).tokens.repeat(2))
+    for _ in range(steps):
+        drafting = controller.plan(context) != OFF
+        drafts.append(drafting)
+        tree, new = (one, (1,) * tokens) if drafting else (root_tree(1), (1,))
+        context.append(new)
+        seconds = {"target": cost if drafting else 1.0}
+        controller.observe(
+            Outcome(context, tree, torch.zeros(tree.num_nodes + 1, 2), (), new, seconds=seconds)
+        )
+    return drafts
+
+
+def test_what_pays_stays_on_with_a_plain_step_now_and_then():
+    drafts = play(SwitchOff(Fixed(), window=8, probe_every=10), cost=1.5, tokens=2, steps=108)
+    assert not any(drafts[4:8])  # what a plain step takes is measured first
+    assert [number for number, drafted in enumerate(drafts) if not drafted][4:] == list(range(18, 108, 11))
+
+
+def test_what_does_not_pay_goes_off_with_a_draft_now_and_then():
+    drafts = play(SwitchOff(Fixed(), window=8, probe_every=10), cost=2.5, tokens=2, steps=108)
+    assert all(drafts[:4])
+    assert [number for number, drafted in enumerate(drafts) if drafted][4:] == list(range(14, 108, 11))
+
+
+@pytest.mark.parametrize(("margin", "share"), [(0.0, 1.0), (0.2, 1.0), (0.4, 0.0)])
+def test_the_margin_is_how_much_faster_it_must_be(margin, share):
+    """Two tokens in 1.5 s are 1.33 times plain decoding."""
+    drafts = play(SwitchOff(Fixed(), window=8, probe_every=500, margin=margin), cost=1.5, tokens=2, steps=60)
+    assert sum(drafts[10:]) / 50 == share
+
+
+def test_it_goes_on_again_when_the_text_changes():
+    controller = SwitchOff(Fixed(), window=8, probe_every=5)
+    assert sum(play(controller, cost=1.2, tokens=1, steps=40)[-12:]) == 2  # probes
+    assert sum(play(controller, cost=1.2, tokens=4, steps=60)[-12:]) >= 10
+
+
+def test_frozen_it_probes_nothing():
+    learner = SwitchOff(Fixed(), window=8)
+    play(learner, cost=2.5, tokens=2, steps=30)
+    frozen = SwitchOff(Fixed(), window=8, learn=False)
+    assert all(play(frozen, cost=2.5, tokens=2, steps=200))  # it knows nothing
+    frozen.load_state_dict(learner.state_dict())
+    assert not any(play(frozen, cost=0.1, tokens=2, steps=200))
+
+
+def test_a_steps_own_costs_come_from_the_profile():
+    """A draft pass costs as much as a step, so one draft that is always right breaks even, and three lose half."""
+    for ms, drafting in ((4.0, True), (14.0, False)):
+        controller = SwitchOff(Fixed(max_depth=3), window=4, probe_every=500)
+        controller.use_latency(LatencyProfile("", {1: 10.0}, {1: ms}))
+        decoder = Decoder(counting_model(9), DraftModel(counting_model(9)), Chain(3), controller=controller)
+        seen = []
+        decoder.generate([1], max_new_tokens=60, observers=[seen.append])
+        drafted = [outcome.draft_passes > 0 for outcome in seen[2:-1]]
+        assert drafted == [drafting] * len(drafted)
+
+
+def test_a_draft_model_catches_up_when_drafting_resumes():
+    """The tokens of the plain steps are fed in the first pass of the probe, and its draft is as good as ever."""
+    controller = SwitchOff(Fixed(max_depth=2), window=2, probe_every=6, margin=9.0)
+    controller.use_latency(LatencyProfile("", {1: 10.0}, {1: 1.0}))
+    decoder = Decoder(counting_model(9), DraftModel(counting_model(9)), Chain(2), controller=controller)
+    seen = []
+    decoder.generate([1], max_new_tokens=40, observers=[seen.append])
+    probes = [outcome for outcome in seen[1:] if outcome.draft_passes]
+    assert [outcome.pass_tokens for outcome in probes[:2]] == [
+        (8, 1),
+        (8, 1),
+    ]  # the last draft, six plain, the root
+    assert all(len(outcome.accepted) == 2 for outcome in probes[:2])
+
+
+def test_it_passes_on_what_the_inner_controller_is():
+    wrapped = SwitchOff(Bandit("arms", [0, 2]))
+    assert wrapped.arms == 3
+    assert SwitchOff(ThresholdTracker()).plans_threshold
+    assert SwitchOff(ConfidenceThreshold()).needs_log_probs
+    wrapped.load_state_dict(wrapped.state_dict())
+    with pytest.raises(ValueError, match="the state is of a Bandit"):
+        SwitchOff(Bandit("arms", [0, 1])).load_state_dict(wrapped.state_dict())
+
+
+def test_it_decides_whether_and_the_inner_controller_how_far():
+    draft = FakeCausalLM(
+        lambda tokens: [2.0 if token == (tokens[-1] + 1) % 5 else 0.0 for token in range(5)], 5
+    )
+    controller = SwitchOff(ConfidenceThreshold(0.5), window=50)
+    seen = []
+    Decoder(counting_model(5), DraftModel(draft), Chain(4), controller=controller).generate(
+        [1], max_new_tokens=9, observers=[seen.append]
+    )
+    assert seen[0].tree.num_nodes == 2  # confidences of 0.65: the product is below a half after two
+
+
+def test_an_oracle_is_not_wrapped():
+    with pytest.raises(ValueError, match="an Oracle, which switches off by itself"):
+        SwitchOff(Oracle())
