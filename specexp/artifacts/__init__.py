@@ -12,6 +12,7 @@ from specexp.artifacts.store import (
     load_adjacency_matrix,
     load_artifact,
     load_phrases,
+    load_q_table,
     load_rank_paths,
     save_artifact,
 )
@@ -27,6 +28,7 @@ __all__ = [
     "load_adjacency_matrix",
     "load_artifact",
     "load_phrases",
+    "load_q_table",
     "load_rank_paths",
     "save_artifact",
     "set_alias",

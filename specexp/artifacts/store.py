@@ -16,6 +16,7 @@ from specexp.artifacts.error import ArtifactError
 from specexp.artifacts.fingerprint import Fingerprint
 from specexp.artifacts.kinds.adjacency_matrix import AdjacencyMatrixArtifact
 from specexp.artifacts.kinds.phrase_cache import PhraseCacheArtifact
+from specexp.artifacts.kinds.q_table import QTableArtifact
 from specexp.artifacts.kinds.static_tree import StaticTreeArtifact
 from specexp.artifacts.manifest import MANIFEST, Manifest, canonical_json, read_bytes, read_json, sha256
 from specexp.artifacts.plugins import class_in, names_in
@@ -41,14 +42,15 @@ def save_artifact(
 
     Args:
         folder: e.g. ``artifacts/tree_shape``; the version becomes ``artifacts/tree_shape/v1``, ``v2``, ...
-        kind: ``static-tree``, ``thresholds``, ``adjacency-matrix`` or ``phrase-cache``.
+        kind: ``static-tree``, ``thresholds``, ``adjacency-matrix``, ``phrase-cache`` or ``q-table``.
         payloads: content by file name. ``static-tree``: ``tree.json`` (rank paths) and optionally
             ``parts.json`` (``{"drafter": {"class_path": ..., "init_args": {...}}, "builder": ..., ...}``);
             ``thresholds``: ``thresholds.json`` and optionally ``parts.json``;
             ``adjacency-matrix``: ``matrix.safetensors`` (``TokenRecycling.state_dict()``) and optionally
             ``parts.json``;
             ``phrase-cache``: ``phrases.safetensors`` (``PhraseCache.store.state_dict()``) and optionally
-            ``parts.json``.
+            ``parts.json``;
+            ``q-table``: ``q.safetensors`` and ``bins.json`` (``QLearning.state_dict()``) and optionally ``parts.json``.
         provenance: any of study, trial, command, device, config, ``metrics`` (a number, or ``{"value", "low",
             "high"}``, by name) and whatever else explains the result; commit and package versions are added.
         fingerprint: of :func:`specexp.artifacts.fingerprint`; without one nothing is compared on loading.
@@ -148,6 +150,15 @@ def load_phrases(path_or_reference: str | Path) -> dict[str, NDArray[np.int64]]:
         ArtifactError: as :func:`load_artifact`, or it is of another kind.
     """
     return _load(PhraseCacheArtifact, path_or_reference).phrases
+
+
+def load_q_table(path_or_reference: str | Path) -> QTableArtifact:
+    """A ``q-table`` artifact, as :class:`~specexp.controllers.QLearning` starts from it.
+
+    Raises:
+        ArtifactError: as :func:`load_artifact`, or it is of another kind.
+    """
+    return _load(QTableArtifact, path_or_reference)
 
 
 def _kind(kind: str, where: str) -> type[Artifact]:

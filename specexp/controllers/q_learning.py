@@ -1,0 +1,452 @@
+"""CONTINUE or STOP before every draft pass, learned from a table (Post-use & Pre-cut, section 5.2)."""
+
+# No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
+
+from dataclasses import dataclass, field
+from math import exp
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+from weakref import WeakKeyDictionary
+
+from pydantic import Field
+
+from specexp.context import Context
+from specexp.controllers._base import Controller, DraftState, Plan
+from specexp.controllers._costs import Costs
+from specexp.controllers._q_table import CONTINUE, STOP, QTable, same_bins
+from specexp.latency import LatencyProfile
+from specexp.outcome import Outcome
+
+if TYPE_CHECKING:
+    from specexp.artifacts.kinds.q_table import QTableArtifact
+
+Signal = Literal["acceptance", "cache_hits", "cost_slope"]
+COST_BINS: list[float] = [2, 3, 4, 5, 6, 8, 10, 12, 16, 20]
+CONFIDENCE_BINS: list[float] = [0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.97]
+ACCEPTANCE_BINS: list[float] = [0.4, 0.7]
+CACHE_HIT_BINS: list[float] = [0.1, 0.4]
+COST_SLOPE_BINS: list[float] = [0.9, 1.1]
+
+_RECENT, _LONG = 0.1, 0.01  # how much of a running mean one step replaces
+_ENTRIES = ("q", "visits", "bins", "steps", "means", "costs")
+_MEANS = {
+    "acceptance": 0.5,
+    "cache_hits": 0.0,
+    "cost_recent": 0.0,
+    "cost_long": 0.0,
+    "graft_reach": 0.0,
+    "graft_gain": 0.0,
+    "graft_rows": 0.0,
+    "tokens": 1.0,
+    "cost": 1.0,
+    "change": 0.0,
+}
+
+
+class QLearning(Controller):
+    """Decides by a table of the value of CONTINUE and STOP for (cost so far, product of the draft's confidences).
+
+    Decision points are the start of a step, where STOP is a step of plain decoding with reward 0, and every draft pass
+    after the first. When the target has answered, the episode is gone through backwards: STOP is terminal and takes the
+    reward, CONTINUE takes reward 0 and ``gamma`` times the best value of the next state. A *virtual trial* also
+    rewards STOP at every point where drafting went on, with the tokens and the cost it would have had there.
+
+    In warm-up a share ``epsilon`` of the steps drafts to the end (chance at every decision would stop nearly all drafts
+    early, and virtual trials tell what STOP is worth); afterwards that share of decisions is left to chance.
+
+    Rewards (drafting nothing gives 0):
+
+    - ``output``: (accepted drafts + 1) / cost - 1, cost in plain steps: how much faster than plain decoding it was.
+    - ``useful``: (drafts equal to the target's answer, also beyond the first mismatch) / cost - 1, as published.
+    - ``goodput`` (ours): accepted drafts + 1 - rate * cost, less the same of a plain step, with ``rate`` the running
+      tokens per cost (Dinkelbach's rule for a ratio). ``output`` averages the speed of steps, so it stops sure drafts
+      too early and doubtful ones too late for the speed of the whole output, which ``goodput`` aims at.
+
+    Grafted phrases come after the decision. Running means of what they add (tokens, where the draft was accepted as
+    far as their anchors) and cost (rows of the target pass) are part of every trial with a draft, virtual or real.
+
+    Args:
+        signals: further parts of the state, as running means over recent steps: share of the drafted path that was
+            accepted; share of steps in which a phrase served (a pass gave more than one token, or a graft was
+            accepted); draft cost of a token now in units of what it was over a longer time.
+        cost_bins: edges in draft passes spent, which mean the same whatever a pass takes.
+        confidence_bins: edges in the product of confidences.
+        acceptance_bins: edges of that signal.
+        cache_hit_bins: edges of that signal.
+        cost_slope_bins: edges of that signal.
+        alpha: learning rate; higher at a value's first visits, so that it starts as their mean.
+        gamma: discount of CONTINUE.
+        epsilon: share of steps that explore in warm-up, and of decisions left to chance right after it.
+        epsilon_decay: factor a learned step after warm-up.
+        epsilon_min: below which it does not fall.
+        warm_up: learned steps before epsilon decays.
+        continue_bias: initial value of CONTINUE; STOP starts with 0.
+        max_depth: from which on no draft pass is spent.
+        reward: see above.
+        unit: of ``useful``'s cost: a plain step (``target``), or, as published, a draft pass (``draft``).
+        virtual_trials: in warm-up only, as published, or always.
+        learn: false freezes the table: nothing is explored or updated.
+        state: ``carry`` keeps what is learned from prompt to prompt, ``cold`` starts every prompt anew, ``preloaded``
+            starts every prompt from ``table``.
+        table: path of a ``q-table`` artifact, the initial table of ``preloaded`` and, where given, of ``carry``.
+        draft_cost: of a draft pass in units of a plain step; None takes the run's latency profile or, where seconds
+            are measured, measures both once.
+        calibrate: steps of that measurement.
+
+    Raises:
+        ValueError: edges do not increase, ``unit`` does not go with ``reward``, or ``table`` does not go with
+            ``state`` or with the bins.
+
+    Example:
+        >>> QLearning(draft_cost=0.14).rewarded(accepted=3, useful=3, nodes=4, pass_tokens=(1, 1, 1, 1))
+        1.564...
+    """
+
+    def __init__(
+        self,
+        signals: list[Signal] | None = None,
+        cost_bins: list[Annotated[float, Field(gt=0)]] = COST_BINS,
+        confidence_bins: list[Annotated[float, Field(gt=0, le=1)]] = CONFIDENCE_BINS,
+        acceptance_bins: list[Annotated[float, Field(gt=0, le=1)]] = ACCEPTANCE_BINS,
+        cache_hit_bins: list[Annotated[float, Field(gt=0, le=1)]] = CACHE_HIT_BINS,
+        cost_slope_bins: list[Annotated[float, Field(gt=0)]] = COST_SLOPE_BINS,
+        alpha: Annotated[float, Field(ge=0, le=1)] = 0.1,
+        gamma: Annotated[float, Field(ge=0, le=1)] = 0.99,
+        epsilon: Annotated[float, Field(ge=0, le=1)] = 0.5,
+        epsilon_decay: Annotated[float, Field(gt=0, le=1)] = 0.98,
+        epsilon_min: Annotated[float, Field(ge=0, le=1)] = 0.01,
+        warm_up: Annotated[int, Field(ge=0)] = 200,
+        continue_bias: Annotated[float, Field(ge=0)] = 0.01,
+        max_depth: Annotated[int, Field(ge=1)] = 24,
+        reward: Literal["output", "useful", "goodput"] = "output",
+        unit: Literal["target", "draft"] = "target",
+        virtual_trials: Literal["warm-up", "always"] = "warm-up",
+        learn: bool = True,
+        state: Literal["carry", "cold", "preloaded"] = "carry",
+        table: str | None = None,
+        draft_cost: Annotated[float, Field(gt=0)] | None = None,
+        calibrate: Annotated[int, Field(ge=4)] = 40,
+    ) -> None:
+        _in_unit("alpha", alpha)
+        _in_unit("gamma", gamma)
+        if unit == "draft" and reward != "useful":
+            raise ValueError(
+                f"QLearning was given unit 'draft' with reward {reward!r}: only 'useful' takes it"
+            )
+        if (state == "preloaded" and table is None) or (state == "cold" and table is not None):
+            raise ValueError(
+                f"QLearning was given state {state!r} and table {table!r}: 'preloaded' needs a table, 'carry' may "
+                "start from one and 'cold' takes none"
+            )
+        self.alpha, self.gamma = alpha, gamma
+        self.initial_epsilon, self.epsilon_decay, self.epsilon_min = epsilon, epsilon_decay, epsilon_min
+        self.warm_up = warm_up
+        self.max_depth = max_depth
+        self.reward, self.unit = reward, unit
+        self.virtual_trials = virtual_trials
+        self.learn = learn
+        self.state = state
+        edges = {"acceptance": acceptance_bins, "cache_hits": cache_hit_bins, "cost_slope": cost_slope_bins}
+        self.signals = list(signals or ())
+        self.table = QTable(
+            cost_bins, confidence_bins, {name: edges[name] for name in self.signals}, continue_bias
+        )
+        self.costs = Costs(draft_cost, calibrate)
+        self._initial: QTableArtifact | None = None
+        if table is not None:
+            from specexp.artifacts import load_q_table
+
+            self._initial = load_q_table(table)
+            same_bins(self.table.bins(), self._initial.bins, str(table))
+            self.table.load(self._initial.q, self._initial.visits)
+        self.reset()
+
+    @property
+    def exploring(self) -> float:
+        """Share of decisions now left to chance."""
+        if not self.learn:
+            return 0.0
+        after = self.steps - self.warm_up
+        if after < 0:
+            return self.initial_epsilon
+        return max(
+            min(self.epsilon_min, self.initial_epsilon), self.initial_epsilon * self.epsilon_decay**after
+        )
+
+    @property
+    def mean_change(self) -> float:
+        """Running mean of how far a learned step moves the table's values."""
+        return self._means["change"]
+
+    def plan(self, context: Context) -> Plan:
+        """Plain decoding where STOP is better before anything is drafted, and as every second step of a calibration."""
+        if self._calibrating:
+            return Plan(max_depth=0 if self.costs.wants_plain else None)
+        block = self._block()
+        starts = self._decide(context, block, (0, 0))
+        self._episodes[context] = _Episode(block, [_Point(block, 0, 0, (), starts)])
+        return Plan(max_depth=None if starts == CONTINUE else 0)
+
+    def keep_drafting(self, context: Context, state: DraftState) -> bool:
+        """What the table says; where nothing is drafted yet, what the plan said."""
+        if state.depth >= self.max_depth:
+            return False
+        if self._calibrating:
+            return True
+        passes = len(state.pass_tokens)
+        episode = self._episodes.get(context)
+        if passes == 0 and state.depth == 0:
+            start = self._block()
+            action = self._decide(context, start, (0, 0)) if episode is None else episode.points[0].action
+            return action == CONTINUE
+        block = self._block() if episode is None else episode.block
+        row = self.table.row(block, passes, exp(min(state.log_prob, 0.0)))
+        action = self._decide(context, row, (passes, state.depth))
+        if episode is not None and episode.points[-1].action == CONTINUE:
+            episode.points.append(_Point(row, state.depth, state.nodes, state.pass_tokens, action))
+        return action == CONTINUE
+
+    def use_latency(self, profile: LatencyProfile | None) -> None:
+        """Weigh costs by it, unless ``draft_cost`` was given."""
+        self.costs.use_latency(profile)
+
+    def begin(self, context: Context, prefill: Outcome | None) -> None:
+        """Apply the state policy; measured costs are the device's and stay."""
+        if self.state != "carry" and not context.continued:
+            self._start()
+
+    def observe(self, outcome: Outcome) -> None:
+        """Learn from a step."""
+        episode = self._episodes.pop(outcome.context, None)
+        if self._calibrating:
+            self.costs.observe(outcome)
+            return
+        block = self._block() if episode is None else episode.block
+        points = [_Point(block, 0, 0, (), CONTINUE)] if episode is None else episode.points
+        if outcome.tree.num_nodes == 0 and points[0].action == CONTINUE:
+            return  # the last step of an output, or a drafter without an answer: nothing was decided
+        drafted = _Drafted(outcome)
+        if self.learn:
+            if drafted.nodes:
+                self._remember_grafts(drafted)
+            cost = self.costs.step(outcome.tree.num_nodes + 1, outcome.pass_tokens)
+            self._move("tokens", len(outcome.new_token_ids), _LONG)
+            self._move("cost", cost, _LONG)
+            self._learn(points, drafted, block)
+            self.steps += 1
+        self._remember_signals(drafted)
+
+    def reset(self) -> None:
+        """Back to the initial table; measured costs are forgotten."""
+        self.costs.reset()
+        self._episodes: WeakKeyDictionary[Context, _Episode] = WeakKeyDictionary()
+        self._start()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The table, its bins, running means and costs."""
+        return {
+            **self.table.state_dict(),
+            "bins": self.table.bins(),
+            "steps": self.steps,
+            "means": dict(self._means),
+            "costs": self.costs.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a saved table of the same bins."""
+        if sorted(state) != sorted(_ENTRIES):
+            raise ValueError(
+                f"the state of a QLearning has the entries {sorted(_ENTRIES)}, but {sorted(state)} was given"
+            )
+        same_bins(self.table.bins(), state["bins"], "the state of a QLearning")
+        self.table.load(state["q"], state["visits"])
+        self.steps = int(state["steps"])
+        self._means = {name: float(state["means"][name]) for name in _MEANS}
+        self.costs.load_state_dict(state["costs"])
+        self._episodes.clear()
+
+    def rewarded(self, accepted: float, useful: int, nodes: float, pass_tokens: tuple[int, ...]) -> float:
+        """Reward of stopping with a draft of ``nodes`` nodes after these passes, its grafts' mean cost included; 0
+        where there is neither a node nor a pass.
+
+        Args:
+            accepted: drafts that would have been accepted.
+            useful: drafts that equal the target's answer.
+            nodes: drafted.
+            pass_tokens: tokens fed in each draft pass.
+        """
+        means = self._means
+        cost = self.costs.step(1 + round(nodes + means["graft_rows"]), pass_tokens)
+        if nodes == 0 and not pass_tokens and means["graft_rows"] < 0.5:
+            return 0.0
+        if self.reward == "useful":
+            if self.unit == "draft":
+                cost /= max(self.costs.draft((1,)), 1e-9)
+            return useful / cost - 1
+        tokens = accepted + 1
+        if self.reward == "output":
+            return tokens / cost - 1
+        rate = means["tokens"] / means["cost"]
+        return tokens - 1 - rate * (cost - 1)
+
+    @property
+    def _calibrating(self) -> bool:
+        return self.learn and not self.costs.known
+
+    def _start(self) -> None:
+        """The initial table and running means."""
+        self.steps = 0
+        self._means = dict(_MEANS)
+        if self._initial is None:
+            self.table.clear()
+        else:
+            self.table.load(self._initial.q, self._initial.visits)
+            self.steps = self._initial.steps
+            self._means.update(self._initial.means)
+            self.costs.load_state_dict(self._initial.costs)
+
+    def _block(self) -> int:
+        means = self._means
+        known = {
+            "acceptance": means["acceptance"],
+            "cache_hits": means["cache_hits"],
+            "cost_slope": means["cost_recent"] / means["cost_long"] if means["cost_long"] else 1.0,
+        }
+        return self.table.block([known[name] for name in self.signals])
+
+    def _decide(self, context: Context, row: int, place: tuple[int, int]) -> int:
+        epsilon = self.exploring
+        if epsilon > 0:
+            warming = self.steps < self.warm_up
+            explore, choice = context.uniforms(
+                "explore", len(context) - 1, (0, 0) if warming else place, size=2
+            )
+            if explore < epsilon:
+                return CONTINUE if warming or choice < 0.5 else STOP
+        return self.table.best(row)
+
+    def _learn(self, points: "list[_Point]", drafted: "_Drafted", block: int) -> None:
+        """Backwards along an episode."""
+        virtual = self.virtual_trials == "always" or self.steps < self.warm_up
+        change = 0.0
+        last = points[-1]
+        if last.action == STOP:
+            change += self._stop(last, drafted)
+            points = points[:-1]
+            following = max(self.table.values[last.row])
+        else:  # the builder's end, or no room for more: STOP was all there was in the state it had come to
+            row = self.table.row(block, len(drafted.pass_tokens), drafted.confidence)
+            change += self._stop(
+                _Point(row, drafted.depth, drafted.nodes, drafted.pass_tokens, STOP), drafted
+            )
+            following = self.table.values[row][STOP]
+        for point in reversed(points):
+            if virtual:
+                change += self._stop(point, drafted)
+            change += self.table.learn(point.row, CONTINUE, self.gamma * following, self.alpha)
+            following = max(self.table.values[point.row])
+        self._move("change", change, _RECENT)
+
+    def _stop(self, point: "_Point", drafted: "_Drafted") -> float:
+        if point.row % self.table.block_size == 0:  # nothing drafted: a step of plain decoding
+            return self.table.learn(point.row, STOP, 0.0, self.alpha)
+        accepted: float = min(drafted.accepted, point.depth)
+        if drafted.accepted >= point.depth - self._means["graft_reach"]:
+            accepted += self._means["graft_gain"]
+        useful = drafted.useful_up_to(point.depth)
+        reward = self.rewarded(accepted, useful, point.nodes, point.pass_tokens)
+        return self.table.learn(point.row, STOP, reward, self.alpha)
+
+    def _remember_grafts(self, drafted: "_Drafted") -> None:
+        if drafted.reach is not None:
+            self._means["graft_reach"] = max(self._means["graft_reach"], drafted.reach)
+        self._move("graft_rows", drafted.graft_rows, _RECENT)
+        if drafted.accepted >= drafted.depth - self._means["graft_reach"]:
+            self._move("graft_gain", drafted.graft_gain, _RECENT)
+
+    def _remember_signals(self, drafted: "_Drafted") -> None:
+        if drafted.depth == 0:
+            return
+        self._move("acceptance", min(drafted.accepted, drafted.depth) / drafted.depth, _RECENT)
+        passes = len(drafted.pass_tokens)
+        self._move("cache_hits", float(drafted.depth > passes or drafted.graft_gain > 0), _RECENT)
+        if passes and self.costs.known:
+            cost = self.costs.draft(drafted.pass_tokens) / drafted.depth
+            for name, share in (("cost_recent", _RECENT), ("cost_long", _LONG)):
+                self._move(name, cost, share if self._means[name] else 1.0)
+
+    def _move(self, name: str, value: float, share: float) -> None:
+        self._means[name] += share * (value - self._means[name])
+
+
+@dataclass(slots=True)
+class _Point:
+    """A decision: its row of the table, what was drafted by then, and the action taken."""
+
+    row: int
+    depth: int
+    nodes: int
+    pass_tokens: tuple[int, ...]
+    action: int
+
+
+@dataclass(slots=True)
+class _Episode:
+    """The decisions of a step, and the block of the table that its signals chose."""
+
+    block: int
+    points: list[_Point] = field(default_factory=list)
+
+
+class _Drafted:
+    """What a step drafted, apart from its grafts, and what came of it.
+
+    Attributes:
+        pass_tokens: tokens fed in each draft pass.
+        depth: of the most probable path.
+        nodes: drafted ones.
+        confidence: product of the confidences along the most probable path.
+        accepted: drafted nodes that were accepted.
+        reach: how many tokens above the end of the path phrases hang; None without phrases.
+        graft_gain: grafted nodes that were accepted.
+        graft_rows: grafted nodes.
+    """
+
+    def __init__(self, outcome: Outcome) -> None:
+        tree = outcome.tree
+        self._outcome = outcome
+        self._path = tree.best_path() if tree.num_nodes else ()
+        self._matches: list[int] | None = None
+        self.pass_tokens = outcome.pass_tokens
+        self.depth = len(self._path)
+        grafted = tree.grafted
+        self.graft_rows = 0 if grafted is None else int(grafted.sum())
+        self.nodes = tree.num_nodes - self.graft_rows
+        self.graft_gain = 0 if grafted is None else sum(bool(grafted[row]) for row in outcome.accepted)
+        self.accepted = len(outcome.accepted) - self.graft_gain
+        self.reach: int | None = None
+        if grafted is not None and self.graft_rows:
+            parents = {int(parent) for parent in tree.shape.parents[grafted]}
+            anchors = [self.depth - depth for depth, row in enumerate((0, *self._path)) if row in parents]
+            self.reach = max(anchors, default=None)
+        self.confidence = 1.0
+        if tree.log_probs is not None:
+            self.confidence = exp(min(sum(_known(float(tree.log_probs[row])) for row in self._path), 0.0))
+
+    def useful_up_to(self, depth: int) -> int:
+        """Tokens of the path, at most ``depth`` deep, that equal the target's answer there."""
+        if self._matches is None:
+            answers, tokens = self._outcome.answers(), self._outcome.tree.tokens
+            above = (0, *self._path)
+            self._matches = [
+                int(tokens[row] == answers[parent]) for parent, row in zip(above, self._path, strict=False)
+            ]
+        return sum(self._matches[:depth])
+
+
+def _known(log_prob: float) -> float:
+    return log_prob if log_prob == log_prob else 0.0
+
+
+def _in_unit(name: str, value: float) -> None:
+    if not 0 <= value <= 1:
+        raise ValueError(f"{name} of QLearning is {value}; a number from 0 to 1 is allowed")

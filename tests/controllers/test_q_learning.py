@@ -1,0 +1,268 @@
+"""Q-learning by hand, its optimum by simulation, and that an interruption changes nothing."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specexp.artifacts import ArtifactError, save_artifact
+from specexp.artifacts.kinds.q_table import payloads_of_state
+from specexp.context import Context
+from specexp.controllers import DraftState, QLearning
+from specexp.controllers._q_table import CONTINUE, STOP
+from specexp.latency import LatencyProfile
+from specexp.outcome import Outcome
+from specexp.testing.controllers import ControllerContract
+from specexp.tree import TokenTree, TreeShape
+
+PAPER = LatencyProfile("paper", {1: 152.0, 64: 155.0}, {1: 21.0, 64: 21.4}, step_ms=2.2)
+
+
+class TestQLearning(ControllerContract):
+    def make_controller(self):
+        return QLearning(draft_cost=0.14)
+
+
+class TestQLearningThatMeasures(ControllerContract):
+    def make_controller(self):
+        return QLearning(calibrate=4)
+
+
+class TestQLearningWithSignals(ControllerContract):
+    def make_controller(self):
+        controller = QLearning(
+            signals=["acceptance", "cache_hits", "cost_slope"], reward="goodput", virtual_trials="always"
+        )
+        controller.use_latency(PAPER)
+        return controller
+
+
+def chain(tokens, log_prob=-0.1, grafted=0):
+    size = len(tokens)
+    graft = np.arange(size) >= size - grafted if grafted else None
+    shape = TreeShape(range(-1, size - 1), [-1] + [0] * (size - 1))
+    log_probs = np.full(size, log_prob, dtype=np.float32)
+    if grafted:
+        log_probs[-grafted:] = np.nan
+    return TokenTree(shape, np.array(tokens), log_probs, grafted=graft)
+
+
+def step(controller, context, length, accepted, confidence=0.9, seconds=None, stop=True):
+    """One step of a draft model over a chain: asks as the decoder does; ``accepted`` of the drafts are right."""
+    plan = controller.plan(context)
+    depth = 0
+    if plan.max_depth != 0:
+        while depth < length and controller.keep_drafting(
+            context, DraftState(depth, depth, (1,) * depth, depth * np.log(confidence), np.log(confidence))
+        ):
+            depth += 1
+    answer(controller, context, depth, min(accepted, depth), confidence, seconds)
+    return depth
+
+
+def answer(controller, context, depth, accepted, confidence=0.9, seconds=None):
+    tree = chain([context.root, *range(3, 3 + depth)], np.log(confidence))
+    logits = torch.zeros(depth + 1, 40)
+    for row in range(depth + 1):
+        logits[row, 3 + row if row != accepted else 1] = 1.0
+    new = (*range(3, 3 + accepted), 1)
+    context.append(new)
+    context.steps += 1
+    rows = tuple(range(1, accepted + 1))
+    controller.observe(Outcome(context, tree, logits, rows, new, (1,) * depth, seconds or {}))
+
+
+def test_virtual_trials_by_hand():
+    """Two passes, one draft accepted, c = 0.5: stopping after one pass would have given 2 / 1.5, after two 2 / 2."""
+    controller = QLearning(
+        draft_cost=0.5, alpha=0.5, gamma=1.0, epsilon=0.0, cost_bins=[2], confidence_bins=[0.5]
+    )
+    context = Context([1, 2])
+    assert step(controller, context, 2, 1, confidence=0.6) == 2
+    one, two = (controller.table.row(0, *state) for state in ((1, 0.6), (2, 0.36)))
+    values = controller.table.values
+    assert values[two][STOP] == pytest.approx(2 / 2 - 1)
+    assert values[one] == [
+        pytest.approx(2 / 2 - 1),
+        pytest.approx(2 / 1.5 - 1),
+    ]  # the builder ends: only STOP is left
+    assert values[0] == [pytest.approx(2 / 1.5 - 1), 0.0]
+    assert values[one][CONTINUE] == pytest.approx(after_one)
+    assert controller.table.visits[0] == [1, 1]
+    answer(controller, context, 2, 2)  # without a plan nothing but its end is known
+    assert values[controller.table.row(0, 2, 0.81)][STOP] == pytest.approx(3 / 2 - 1)
+
+
+def test_useful_in_draft_passes_is_as_published():
+    """Three drafts, the second wrong and the third right again: 2 useful tokens for 3 passes and a target pass of 2."""
+    controller = QLearning(draft_cost=0.5, reward="useful", unit="draft", alpha=1.0, epsilon=0.0)
+    context = Context([1, 2])
+    controller.plan(context)
+    answer(controller, context, 3, 1)
+    row = controller.table.row(0, 3, 0.9**3)
+    assert controller.table.values[row][STOP] == pytest.approx(2 / (3 + 2) - 1)
+
+
+def test_speculation_is_switched_off_where_nothing_is_accepted():
+    """STOP at the start is worth exactly 0, so a draft that only costs is not started; it is where it pays."""
+    for accepted, ends in ((0, 0), (6, 6)):
+        controller = QLearning(draft_cost=0.3, warm_up=60, epsilon_min=0.0, epsilon_decay=0.5)
+        context = Context([1, 2])
+        drafted = [step(controller, context, 6, accepted) for _ in range(120)]
+        assert drafted[-1] == ends
+        assert controller.table.values[0][STOP] == 0.0
+        plan = controller.plan(context)
+        assert plan.max_depth == (0 if ends == 0 else None)
+        assert controller.keep_drafting(context, DraftState(0, 0)) == (ends > 0)
+
+
+def test_grafts_count_for_every_trial_with_a_draft():
+    """Two grafted tokens accepted behind the draft: their mean is part of what stopping gives, and of what it costs."""
+    controller = QLearning(epsilon=0.0, alpha=1.0)
+    controller.use_latency(LatencyProfile("steep", {1: 100.0, 11: 200.0}, {1: 10.0}))
+    context = Context([1, 2])
+    for _ in range(400):
+        controller.plan(context)
+        tree = chain([2, 3, 4, 5], grafted=2)
+        context.append((3, 4, 5, 1))
+        controller.observe(Outcome(context, tree, torch.zeros(4, 9), (1, 2, 3), (3, 4, 5, 1), (1,)))
+    row = controller.table.row(0, 1, 0.9)
+    assert controller.table.values[row][STOP] == pytest.approx((1 + 2 + 1) / (1.3 + 0.1) - 1, rel=1e-3)
+
+
+@settings(max_examples=4, deadline=None)
+@given(rate=st.sampled_from([0.5, 0.7, 0.85]), cost=st.sampled_from([0.05, 0.14]), seed=st.integers(0, 99))
+def test_it_learns_the_best_length(rate, cost, seed):
+    """Where every draft is accepted with one probability, the greedy length ends near the best E[tokens] / cost."""
+    chance = np.random.default_rng(seed)
+    controller = QLearning(
+        draft_cost=cost, alpha=0.05, gamma=1.0, warm_up=400, epsilon=0.2, epsilon_min=0.0, epsilon_decay=0.5,
+        cost_bins=list(range(1, 9)), confidence_bins=[0.5],
+    )  # fmt: skip
+    context = Context([1, 2])
+    for _ in range(410):
+        runs = chance.random(8) < rate
+        length = step(controller, context, 8, int(runs.argmin()) if not runs.all() else 8, confidence=1.0)
+    worth = [(1 + sum(rate**place for place in range(1, k + 1))) / (1 + k * cost) for k in range(9)]
+    assert worth[length] >= 0.95 * max(worth)
+
+
+def test_costs_are_measured_once_and_fixed():
+    """Full drafts and plain steps alternate; then neither seconds nor a state change the costs."""
+    controller = QLearning(calibrate=6, epsilon=0.0)
+    context = Context([1, 2])
+
+    def seconds(depth):
+        return {"target": 0.1 + 0.001 * depth, "draft": 0.02 * depth, "build": 0.003 * (depth > 0)}
+
+    lengths = []
+    for _ in range(6):
+        depth = 0 if controller.plan(context).max_depth == 0 else 4
+        lengths.append(depth)
+        answer(controller, context, depth, 1 if depth else 0, seconds=seconds(depth))
+    assert lengths == [4, 0, 4, 0, 4, 0]
+    cost = (104 + 3 + 4 * 20) / 100
+    assert controller.costs.step(5, (1, 1, 1, 1)) == pytest.approx(cost)
+    assert controller.costs.profile.source == "measured"
+    assert not controller.costs.profile.modelled
+    answer(controller, context, 4, 1, seconds={"target": 9.0, "draft": 9.0})
+    assert controller.costs.step(5, (1, 1, 1, 1)) == pytest.approx(cost)
+    other = QLearning(calibrate=6)
+    other.load_state_dict(controller.state_dict())
+    assert other.costs.step(5, (1, 1, 1, 1)) == pytest.approx(cost)
+
+
+@pytest.mark.parametrize("at", [3, 30, 90])
+def test_saved_loaded_and_continued_is_never_interrupted(at):
+    def decisions(interrupted):
+        chance = np.random.default_rng(5)
+        controller, context, taken = make(), Context([1, 2], seed=4), []
+        for number in range(120):
+            if interrupted and number == at:
+                state = controller.state_dict()
+                controller = make()
+                controller.load_state_dict(state)
+            taken.append(step(controller, context, 8, int(chance.integers(9)), confidence=0.8))
+        return taken, controller.state_dict()["q"]
+
+    def make():
+        return QLearning(signals=["acceptance"], draft_cost=0.14, warm_up=40)
+
+    whole, parts = decisions(False), decisions(True)
+    assert whole[0] == parts[0]
+    assert torch.equal(whole[1], parts[1])
+    assert len(set(whole[0])) > 2
+
+
+def saved(folder, **arguments):
+    controller = QLearning(draft_cost=0.14, **arguments)
+    context = Context([1, 2])
+    for _ in range(50):
+        step(controller, context, 6, 3)
+    return save_artifact(folder, "q-table", payloads_of_state(controller.state_dict())), controller
+
+
+def test_an_artifact_gives_the_frozen_controller(tmp_path):
+    artifact, learned = saved(tmp_path / "q", signals=["cache_hits"])
+    frozen = artifact.controller
+    assert frozen.table.values == learned.table.values
+    assert frozen.steps == learned.steps
+    assert frozen.exploring == 0.0
+    step(frozen, Context([1, 2]), 6, 0)
+    assert frozen.table.values == learned.table.values
+
+
+def test_a_preloaded_table_starts_every_prompt(tmp_path):
+    artifact, learned = saved(tmp_path / "q")
+    controller = QLearning(state="preloaded", table=str(artifact.folder), draft_cost=0.14)
+    context = Context([1, 2])
+    step(controller, context, 6, 0)
+    assert controller.table.values != learned.table.values
+    controller.begin(Context([1, 2]), None)
+    assert controller.table.values == learned.table.values
+
+
+def test_other_bins_kinds_and_damaged_tables_are_refused(tmp_path):
+    artifact, _ = saved(tmp_path / "q")
+    folder = str(artifact.folder)
+    with pytest.raises(ValueError, match=r"has cost_bins \[2.0, .*\], but \[1.0, 2.0\] is configured"):
+        QLearning(cost_bins=[1, 2], state="preloaded", table=folder)
+    with pytest.raises(ValueError, match=r"signal_bins \{\}, but \{'acceptance'"):
+        QLearning(signals=["acceptance"], table=folder)
+    tree = save_artifact(tmp_path / "tree", "static-tree", {"tree.json": [[0]]})
+    with pytest.raises(ArtifactError, match="kind is 'static-tree'; 'q-table' is expected"):
+        QLearning(table=str(tree.folder))
+    payloads = payloads_of_state(QLearning(draft_cost=0.1).state_dict())
+    payloads["q.safetensors"]["q"] = np.zeros((4, 3))
+    with pytest.raises(ArtifactError, match=r"q of the Q-table is \[4, 3\]; \[144, 2\] is expected"):
+        save_artifact(tmp_path / "bad", "q-table", payloads)
+    payloads = payloads_of_state(QLearning(draft_cost=0.1).state_dict())
+    payloads["bins.json"]["bins"] = {**payloads["bins.json"]["bins"], "actions": ["GO", "STOP"]}
+    with pytest.raises(ArtifactError, match=r"has actions \['GO', 'STOP'\]"):
+        save_artifact(tmp_path / "bad", "q-table", payloads)
+    (artifact.folder / "q.safetensors").write_bytes(b"no")
+    with pytest.raises(ArtifactError, match="changed or truncated"):
+        QLearning(table=folder)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"alpha": 1.5}, "alpha of QLearning is 1.5; a number from 0 to 1"),
+        ({"gamma": -0.1}, "gamma of QLearning is -0.1; a number from 0 to 1"),
+        ({"cost_bins": [1, 3, 3]}, r"cost_bins is \[1.0, 3.0, 3.0\]: every edge must be greater"),
+        ({"confidence_bins": [0.5, 0.4]}, "confidence_bins is"),
+        ({"unit": "draft"}, "only 'useful' takes it"),
+        ({"state": "preloaded"}, "'preloaded' needs a table"),
+        ({"state": "cold", "table": "somewhere"}, "'cold' takes none"),
+    ],
+)
+def test_bad_input_is_refused_in_a_sentence(arguments, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        QLearning(**arguments)
+
+
+def test_a_state_of_other_bins_is_refused():
+    with pytest.raises(ValueError, match="confidence_bins"):
+        QLearning().load_state_dict(QLearning(confidence_bins=[0.3]).state_dict())
