@@ -192,7 +192,7 @@ class OptimalLength(Analysis):
                 *dict.fromkeys(f"Costs: {cost.source}." for cost in costs.values() if cost is not None),
                 "Cut short: the whole draft was accepted, or the output ended inside it; the optimum may be longer.",
                 "Speed: tokens over cost, in those of plain decoding, replayed from the accepted lengths; at local: as "
-                "if every step had known its optimum. Draft pass: in steps of plain decoding.",
+                "if every step had known its optimum; grafts are left out. Draft pass: in steps of plain decoding.",
             ],
         )
         for arm, steps in self._steps.items():
@@ -325,7 +325,14 @@ class OptimalLength(Analysis):
         if replayable and (cost := costs[replayable[0]]) is not None:
             lengths = range(1, self._lengths[longest] + 1)
             speeds = [_speed(self._steps[replayable[0]], cost, length) for length in lengths]
-            row[0].plot(lengths, speeds, color=GREY, ls="--", lw=1.2, label=f"replayed from {replayable[0]}")
+            row[0].plot(
+                lengths,
+                speeds,
+                color=GREY,
+                ls="--",
+                lw=1.2,
+                label=f"replayed from {replayable[0]}, all tokens",
+            )
         for axes in row:
             axes.legend(fontsize=7, frameon=False, loc="best")
         row[0].set_ylabel(f"{clock.word(used)}speedup over plain decoding", fontsize=9)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from analyses.made_outcomes import outcome_of, strategy
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specexp.analyses import ConfidenceAcceptance
@@ -19,12 +19,7 @@ Q = [1.0, 0.9, 0.5, 0.5]  # products 0.9, 0.45, 0.225
 
 class TestConfidenceAcceptance(AnalysisContract):
     def make_analysis(self):
-        return ConfidenceAcceptance()
-
-
-class TestOnALogarithmicScale(AnalysisContract):
-    def make_analysis(self):
-        return ConfidenceAcceptance(bins=3, scale="log")
+        return ConfidenceAcceptance(bins=5, scale="log")
 
 
 def rows_of(*outcomes, bins=4, scale="linear"):
@@ -88,6 +83,7 @@ def test_the_interval_counts_steps():
     assert row["to"] == pytest.approx(1.96**2 / (1 + 1.96**2), abs=1e-4)
 
 
+@settings(max_examples=50)
 @given(share=st.sampled_from([0.0, 1.0]) | st.floats(0, 1), tries=st.integers(1, 5000))
 def test_an_interval_holds_its_share(share, tries):
     low, high = wilson_interval(share, tries)
