@@ -10,6 +10,7 @@ from specexp.analyses.heat_map import AcceptanceHeatMap
 from specexp.analyses.modelled_latency import ModelledLatency
 from specexp.analyses.optimal_length import OptimalLength
 from specexp.analyses.reuse_potential import ReusePotential
+from specexp.analyses.regret import Regret
 from specexp.analyses.tokens_per_step import TokensPerStep
 from specexp.analyses.tree_reorder import TreeReorder
 from specexp.analyses.tree_sizes import TreeSizes
@@ -25,6 +26,7 @@ __all__ = [
     "CostModel",
     "ModelledLatency",
     "OptimalLength",
+    "Regret",
     "Report",
     "ReusePotential",
     "TokensPerStep",
