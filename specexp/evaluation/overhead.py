@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from specexp.builders import TreeBuilder
     from specexp.controllers import Controller
     from specexp.drafters import Candidates, Drafter
+    from specexp.models.pair import ModelPair
     from specexp.outcome import Outcome
     from specexp.tree import TokenTree
 
@@ -50,21 +51,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
             console.print(drawing_table(given.nodes, max(given.trees // 4, 3), given.vocabulary))
         if given.only != "trees":
             from specexp.controllers import Fixed, QLearning
+            from specexp.models.pair import load_pair
 
+            pair = load_pair("stdlib")
+            prompts = _prompts(pair.tokenizer, given.trees)
             for controller in (QLearning(draft_cost=given.draft_ms / given.target_ms), Fixed()):
-                console.print(reuse_table(controller, given.trees, given.target_ms, given.draft_ms))
+                console.print(reuse_table(controller, pair, prompts, given.target_ms, given.draft_ms))
     return 0
 
 
 def reuse_table(
-    controller: Controller, prompts: int, target_ms: float, draft_ms: float, max_new_tokens: int = 128
+    controller: Controller,
+    pair: ModelPair,
+    prompts: Sequence[Sequence[int]],
+    target_ms: float,
+    draft_ms: float,
+    max_new_tokens: int = 128,
 ) -> Table:
     """Milliseconds a step of the phrase cache, of grafts and of the controller, at the paper's sizes: chains of up to
     24, 3 phrases riding in a draft pass, 3 grafted at each of 3 anchors.
 
     Args:
         controller: decides before every draft pass.
-        prompts: to decode, the cache carried from one to the next.
+        pair: with a draft model.
+        prompts: their tokens; the cache is carried from one to the next.
         target_ms: of a target pass, which shares refer to.
         draft_ms: of a draft pass.
         max_new_tokens: of each prompt.
@@ -76,9 +86,7 @@ def reuse_table(
     from specexp.builders import Chain, Graft
     from specexp.decoder import Decoder
     from specexp.drafters import DraftModel, PhraseCache
-    from specexp.models.pair import load_pair
 
-    pair = load_pair("stdlib")
     inner = DraftModel(pair.draft)
     cache = PhraseCache(inner, state="carry")
     decoder = Decoder(pair.target, cache, Graft(Chain(24)), controller=controller)
@@ -94,7 +102,7 @@ def reuse_table(
         copies.observe("arm", outcome)
         steps.append([clock.taken() for clock in clocks] + [float(outcome.draft_passes)])
 
-    for number, prompt in enumerate(_prompts(pair.tokenizer, prompts)):
+    for number, prompt in enumerate(prompts):
         decoder.generate(prompt, max_new_tokens=max_new_tokens, sequence=number, observers=[note])
     proposed, observed, model, model_observed, decided, learned, passes = np.array(steps).T
     grafted = copies.milliseconds("arm")[GRAFT] / 1e3

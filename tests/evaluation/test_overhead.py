@@ -9,6 +9,7 @@ import torch
 
 from specexp.controllers import Fixed
 from specexp.evaluation.overhead import _clocked, reuse_table
+from specexp.models.pair import load_pair
 
 
 def test_a_clock_runs_while_a_method_does_and_starts_anew_when_read() -> None:
@@ -34,7 +35,7 @@ def test_a_method_that_fails_is_timed_and_still_fails() -> None:
 
 def test_reuse_is_told_operation_by_operation() -> None:
     with torch.inference_mode():
-        table = reuse_table(Fixed(), 1, 152, 21, max_new_tokens=6)
+        table = reuse_table(Fixed(), load_pair("stdlib"), [[5, 6, 7], [5, 6]], 152, 21, max_new_tokens=6)
     columns = [list(column.cells) for column in table.columns]
     assert columns[0][3] == "the three together"
     means = [float(cell) for cell in columns[2]]
