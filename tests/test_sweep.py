@@ -206,6 +206,7 @@ def test_a_sweep_under_a_latency_profile_optimises_what_it_models(
     text = (folder / "confirm.md").read_text()
     assert "Which tree? (modelled: slow target (assumed))" in text
     assert "modelled speedup over AR" in text
+    assert "Seconds are modelled: slow target (assumed)" in text
     assert "x AR modelled" in printed
     metrics = load_artifact("artifacts/small").metrics
     assert "modelled_speedup_over_engine" in metrics

@@ -133,7 +133,7 @@ def _notes(records: Sequence[PromptRecord], names: Sequence[str], baselines: Seq
     setting = sorted({(record.dtype, record.device, record.verifier) for record in good})
     for dtype, device, verifier in setting:
         notes.append(f"Target in {dtype} on {device}, verifier {verifier}.")
-    notes += _clock_notes(good)
+    notes += clock_notes(good)
     reference = summarise(good, baselines[0] if baselines else names[0])
     notes.append(
         f"{len({record.prompt_id for record in good})} prompts; of the answers of {reference.arm} "
@@ -163,7 +163,7 @@ def _notes(records: Sequence[PromptRecord], names: Sequence[str], baselines: Seq
     return notes
 
 
-def _clock_notes(good: Sequence[PromptRecord]) -> list[str]:
+def clock_notes(good: Sequence[PromptRecord]) -> list[str]:
     """What modelled seconds are, and how far they go beyond what the profile states."""
     notes = []
     for one in sorted({record.clock for record in good} - {MEASURED}):

@@ -16,6 +16,7 @@ from specexp.evaluation.equality import Equality, token_equality
 from specexp.evaluation.hugging_face_arm import HuggingFaceArm
 from specexp.evaluation.module import EvaluationModule
 from specexp.evaluation.record import MEASURED, PromptRecord
+from specexp.evaluation.report import clock_notes
 from specexp.evaluation.statistics import Speedup, arm_names, paired_speedup, summarise
 from specexp.evaluation.table import Column, Table
 from specexp.search.live_bench import run_test
@@ -204,6 +205,7 @@ def table(
         f"of plain decoding's answers {100 * own.eos_share:.0f} % end by EOS, {100 * own.loop_share:.0f} % in a "
         "loop (which flatters every method)",
         _equality(confirmed, records),
+        *clock_notes([record for record in records if not record.error]),
     ]
     return confirmation
 
