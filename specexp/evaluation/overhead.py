@@ -95,7 +95,11 @@ def reuse_table(
     deciding, learning = _clocked(controller, "plan", "keep_drafting"), _clocked(controller, "observe")
     copies = ComponentTimes()
     copies.begin({"arm": decoder.strategy})
-    clocks = [*outside, *inside, deciding, learning]
+    looking = [
+        _clocked(cache, "_phrases"),
+        _clocked(cache.store, "lookup"),
+    ]  # carried, so it stays the same store
+    clocks = [*outside, *inside, *looking, deciding, learning]
     steps: list[list[float]] = []
 
     def note(outcome: Outcome) -> None:
@@ -104,13 +108,15 @@ def reuse_table(
 
     for number, prompt in enumerate(prompts):
         decoder.generate(prompt, max_new_tokens=max_new_tokens, sequence=number, observers=[note])
-    proposed, observed, model, model_observed, decided, learned, passes = np.array(steps).T
+    proposed, observed, model, model_observed, phrases, keys, decided, learned, passes = np.array(steps).T
+    looked = phrases + keys  # twice what a look-up for a graft takes
     grafted = copies.milliseconds("arm")[GRAFT] / 1e3
     times = {
-        "phrase cache: look-ups and riding": proposed - model,
+        "phrase cache: look-ups": looked,
         "graft": grafted,
         "controller: plan and decisions": decided,
-        "the three together": proposed - model + grafted + decided,
+        "the three together": looked + grafted + decided,
+        "phrase cache: riding": proposed - model - looked,
         "phrase cache: insertion": observed - model_observed,
         "controller: learning": learned,
     }
