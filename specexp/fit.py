@@ -1,5 +1,5 @@
-"""``python -m specexp.fit CONFIG.yaml [--key value]``: trains what a configuration describes, with
-Lightning's Trainer."""
+"""``python -m specexp.fit CONFIG.yaml [--key value]``: trains what a configuration describes, with Lightning's Trainer:
+models, or, of an experiment with a ``fit:`` section, its controller."""
 
 from __future__ import annotations
 
@@ -17,10 +17,13 @@ from specexp.config.check import Checker
 from specexp.config.config import check_trainer
 from specexp.config.files import read_layers
 
-USAGE = """usage: python -m specexp.fit CONFIG.yaml [--key value ...]
+USAGE = """usage: python -m specexp.fit CONFIG.yaml [--dry-run] [--key value ...]
 
-CONFIG.yaml names model and data (class_path, init_args), trainer (arguments of lightning.Trainer), work_dir and
-export_to; --dotted.key overrides the file, e.g. --model.init_args.minutes 5 --trainer.precision 32-true.
+An experiment with a fit: section lets its QLearning learn on the prompts of data; the run continues from the last
+checkpoint in its output folder.
+
+Any other CONFIG.yaml trains a model. It names model and data (class_path, init_args), trainer (arguments of
+lightning.Trainer), work_dir and export_to; --dotted.key overrides the file, e.g. --model.init_args.minutes 5 --trainer.precision 32-true.
 The run continues from the last checkpoint in work_dir, if there is one. W&B logs offline unless WANDB_MODE says
 otherwise."""
 
@@ -87,12 +90,56 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not given or given[0] in ("-h", "--help"):
         print(USAGE)
         return 0 if given else 2
+    dry = "--dry-run" in given
+    given = [argument for argument in given if argument != "--dry-run"]
     try:
+        if _of_controller(given[0], given[1:]):
+            return _learn(given[0], given[1:], dry)
         values = read_fit(given[0], given[1:])
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    fit(**values)
+    if not dry:
+        fit(**values)
+    return 0
+
+
+def _of_controller(path: str, overrides: Sequence[str]) -> bool:
+    """Whether a file is an experiment whose controller is fitted.
+
+    Raises:
+        ConfigError: it is neither that nor a training of models.
+    """
+    values = read_layers(path, overrides).values
+    if "fit" in values:
+        return True
+    if "model" in values:
+        return False
+    raise ConfigError(
+        f"{path} has neither a fit: section, which lets an experiment's controller learn, nor a model: to train"
+    )
+
+
+def _learn(path: str, overrides: Sequence[str], dry: bool) -> int:
+    from specexp.config import load_config
+    from specexp.learning.run import check_learning, learn, report
+
+    config = load_config(path, overrides)
+    check_learning(config)
+    if dry:
+        fitted = config.get("fit")
+        print(
+            f"{config.get('name')}: {fitted['epochs']} x the prompts of data, by {config.get('controller')}"
+        )
+        return 0
+    from specexp.artifacts import ArtifactError
+
+    module = learn(config)
+    try:
+        print(*report(config, module), sep="\n")
+    except ArtifactError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
     return 0
 
 

@@ -83,7 +83,7 @@ class Arm:
         title: what tables say; the arm's name if None.
         grid: dotted key to values: one arm for each.
         preload: overrides of ``data``, naming other prompts. They are decoded before the run; the arm's Token
-            Recycling or phrase cache then starts every prompt from what they taught it.
+            Recycling or phrase cache then starts every prompt from what they taught it, and its controller the run.
         reference: Hugging Face's own generate instead of our decoder, with the arguments below.
     """
 
@@ -173,6 +173,29 @@ class Export:
 
 
 @dataclass(frozen=True)
+class TableExport:
+    """The artifact that fitting a controller leaves."""
+
+    to: str
+    kind: Literal["q-table"] = "q-table"
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How ``specexp.fit`` lets a controller learn on the prompts of ``data``.
+
+    Args:
+        epochs: how often every prompt is decoded.
+        checkpoint_every: prompts between two checkpoints.
+        export: where the learned table is written.
+    """
+
+    epochs: Count = 1
+    checkpoint_every: Count = 8
+    export: TableExport | None = None
+
+
+@dataclass(frozen=True)
 class Sweep:
     """Arguments of a study; the meaning of each is :mod:`specexp.search.settings`'s."""
 
@@ -201,6 +224,7 @@ class Experiment:
         published: rows of the paper's table that are not run here: a ``method`` and its figures.
         figure: which figure ``specexp.run`` draws; its default if None.
         analyses: what ``specexp.run`` looks for in every step.
+        fit: how ``specexp.fit`` lets the controller learn.
     """
 
     name: str
@@ -229,4 +253,5 @@ class Experiment:
     published: list[dict[str, str | float | None]] = field(default_factory=list)
     figure: str | None = None
     analyses: list[Annotated[Any, PartOf("specexp.analyses.Analysis")]] = field(default_factory=list)
+    fit: Fit | None = None
     sweep: Sweep | None = None

@@ -1,0 +1,1 @@
+"""Controllers that learn before they are deployed: decoding training prompts through Lightning's Trainer."""
