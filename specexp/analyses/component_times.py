@@ -144,12 +144,12 @@ class ComponentTimes(Analysis):
                 Column(DECISION, 3, " ms"),
                 Column(LEARNING, 3, " ms"),
                 Column(f"{word}step", 2, " ms"),
-                Column("cache, graft and controller", 2, "%"),
+                Column(f"cache, graft and controller of a {word}step", 2, "%"),
             ],
             notes=[
                 "Forward: of one pass, the ranking of a draft pass's answer and phrases riding in it included; mean of "
                 "the run. Roll back: keeping the accepted rows, of a step. The others: of a step, median, measured on "
-                "copies of the parts; a decision is the plan and one answer a draft pass. Last: share of the step.",
+                "copies of the parts; a decision is the plan and one answer a draft pass.",
             ],
         )
         for part in parts:

@@ -189,7 +189,7 @@ class Utilisation(Analysis):
                 start += width
             axes.text(start, place, f"  {100 * share:.0f} % accepted", va="center", fontsize=8, color=INK)
         axes.set_yticks(range(len(bars)), [label for label, *_ in bars], fontsize=8)
-        axes.invert_yaxis()
+        axes.set_ylim(len(bars) - 0.5, -0.5)
         axes.margins(x=0.18)
         axes.set_xlabel("tokens drafted in a step", fontsize=9)
         axes.tick_params(labelsize=8, colors=INK)

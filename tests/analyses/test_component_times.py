@@ -62,7 +62,7 @@ def test_reuse_and_decisions_are_timed_on_copies():
     (row,) = table_of(analysis, record("a")).records()
     assert all(row[operation] > 0 for operation in (CACHE, GRAFT, INSERTION, DECISION, LEARNING))
     spent = sum(row[operation] for operation in (CACHE, GRAFT, INSERTION, DECISION, LEARNING))
-    assert row["cache, graft and controller"] == pytest.approx(spent / 200)
+    assert row["cache, graft and controller of a step"] == pytest.approx(spent / 200)
 
 
 def test_the_copy_of_a_cache_learns_as_the_cache_does():
