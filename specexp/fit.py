@@ -23,9 +23,10 @@ An experiment with a fit: section lets its QLearning learn on the prompts of dat
 checkpoint in its output folder.
 
 Any other CONFIG.yaml trains a model. It names model and data (class_path, init_args), trainer (arguments of
-lightning.Trainer), work_dir and export_to; --dotted.key overrides the file, e.g. --model.init_args.minutes 5 --trainer.precision 32-true.
-The run continues from the last checkpoint in work_dir, if there is one. W&B logs offline unless WANDB_MODE says
-otherwise."""
+lightning.Trainer), work_dir and export_to; --dotted.key overrides the file, e.g. --model.init_args.minutes 5
+--trainer.precision 32-true. The run continues from the last checkpoint in work_dir, if there is one.
+
+W&B logs offline unless WANDB_MODE says otherwise."""
 
 
 def fit(
