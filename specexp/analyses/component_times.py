@@ -15,7 +15,7 @@ from pydantic import Field
 from specexp.analyses._base import Analysis, Report, drafting
 from specexp.builders import Graft
 from specexp.builders.graft import grafted
-from specexp.controllers import Controller, DraftState, Fixed
+from specexp.controllers import Controller, DraftState, Fixed, Oracle
 from specexp.drafters import Drafter, PhraseCache, Request
 from specexp.tree import TokenTree
 
@@ -232,7 +232,7 @@ class _Copies:
     Attributes:
         cache: without a drafter; None if the arm has none.
         graft: the arm's, if its builder is one.
-        controller: a copy; None where it decides nothing.
+        controller: a copy; None where it decides nothing itself.
         context: of the steps being seen.
         seconds: of every step, by operation.
     """
@@ -249,7 +249,7 @@ class _Copies:
         assert strategy.drafter is not None
         cache = _phrase_cache(strategy.drafter)
         graft = strategy.builder if isinstance(strategy.builder, Graft) else None
-        decides = not isinstance(strategy.controller, Fixed)
+        decides = not isinstance(strategy.controller, Fixed | Oracle)  # an oracle is told before a prompt
         return cls(
             None if cache is None else _alone(cache),
             graft,

@@ -8,7 +8,7 @@ from analyses.made_outcomes import outcome_of, strategy
 from specexp.analyses import ComponentTimes
 from specexp.analyses.component_times import CACHE, DECISION, GRAFT, INSERTION, LEARNING, PublishedTimes
 from specexp.builders import Chain, Graft
-from specexp.controllers import ThresholdTracker
+from specexp.controllers import Oracle, ThresholdTracker
 from specexp.drafters import PhraseCache
 from specexp.evaluation import PromptRecord
 from specexp.sequence import Strategy
@@ -70,6 +70,14 @@ def test_the_copy_of_a_cache_learns_as_the_cache_does():
     analysis.begin({"a": REUSE})
     analysis.observe("a", outcome_of([-1, 0, 1], [1, 2], tokens=[4, 5, 6], values=[1, 0.9, 0.8]))
     assert analysis._copies["a"].cache.store.lookup(5, 1) == [(6, 7)]
+
+
+def test_an_oracle_decides_nothing():
+    """It is told before a prompt what to do, and a copy would not be."""
+    analysis = ComponentTimes()
+    analysis.begin({"a": Strategy(PhraseCache(), Chain(4), Greedy(), Oracle())})
+    analysis.observe("a", outcome_of([-1, 0, 1], [1]))
+    assert set(analysis.milliseconds("a")) == {INSERTION}
 
 
 def test_modelled_passes_are_called_so_and_have_no_roll_back():
