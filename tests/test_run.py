@@ -175,6 +175,29 @@ def test_an_arm_starts_from_what_other_prompts_taught(experiment, tmp_path, caps
     assert "arms.learned.preload needs a TokenRecycling or PhraseCache drafter with state 'carry'" in error
 
 
+def test_a_controller_starts_the_run_from_what_other_prompts_taught(experiment, tmp_path, monkeypatch):
+    """Also after the run's own warm-up, and goes on learning."""
+    from specexp.controllers import Heuristic
+
+    started = []
+    begin = Heuristic.begin
+    monkeypatch.setattr(
+        Heuristic, "begin", lambda self, *given: (started.append(self.length), begin(self, *given))
+    )
+    learns = {
+        "drafter": {"class_path": "PromptLookup"},
+        "controller": {"class_path": "Heuristic", "init_args": {"initial": 9}},
+        "preload": {"max_prompts": 2, "offset": 2},
+    }
+    given = experiment(arms={"learned": learns}, builder={"class_path": "Chain"})
+    assert main([given, "--data.max_prompts", "2"]) == 0
+    teaching, warm_up, run = started[:4], started[4:6], started[6:]  # two turns a prompt
+    assert teaching[0] == 9
+    assert warm_up[0] == run[0] < teaching[-1]
+    assert len(run) == 4
+    assert run[-1] < run[0] or run[-1] == 1
+
+
 def test_a_phrase_cache_starts_from_what_other_prompts_taught(experiment, tmp_path):
     cache = {"drafter": {"class_path": "DraftModel"}, "state": "carry", "phrase_length": 3}
     graft = {"builder": {"class_path": "Chain", "init_args": {"length": 2}}, "phrase_length": 3}

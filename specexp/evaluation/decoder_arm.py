@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any
 
 from specexp.controllers import Oracle
 from specexp.evaluation.arm import Arm, Generation, describe, eos_of, sequence_name, turns
@@ -13,7 +14,7 @@ from specexp.sequence import PHASES
 from specexp.verifiers import DeterministicVerifier
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from transformers import PreTrainedTokenizerBase
 
@@ -33,6 +34,7 @@ class DecoderArm(Arm):
         generation: how much to generate.
         count_useful: also count useful tokens (outside the clock).
         latency: by which seconds are modelled, where it says so; measured if None.
+        controller_state: what the controller learned from other prompts, that every run starts from.
 
     Attributes:
         observers: called with every step's outcome when a prompt is decoded, outside the clock.
@@ -49,12 +51,14 @@ class DecoderArm(Arm):
         generation: Generation,
         count_useful: bool = False,
         latency: LatencyProfile | None = None,
+        controller_state: Mapping[str, Any] | None = None,
     ) -> None:
         self.name = name
         self.decoder = decoder
         self.tokenizer = tokenizer
         self.generation = generation
         self.count_useful = count_useful
+        self.controller_state = dict(controller_state or {})
         self.latency = latency if latency is not None and latency.modelled else None
         self.observers: Sequence[OutcomeObserver] = ()
         self.eos = eos_of(tokenizer, decoder.model.model) if generation.stop_at_eos else frozenset()
@@ -168,10 +172,12 @@ class DecoderArm(Arm):
         return list(turns(prompt, self.tokenizer, answer))
 
     def reset(self) -> None:
-        """Reset drafter and controller."""
+        """Reset drafter and controller; the controller goes on from :attr:`controller_state`, if there is any."""
         if self.decoder.strategy.drafter is not None:
             self.decoder.strategy.drafter.reset()
         self.decoder.strategy.controller.reset()
+        if self.controller_state:
+            self.decoder.strategy.controller.load_state_dict(deepcopy(self.controller_state))
 
 
 def _state_of(drafter: object) -> str:

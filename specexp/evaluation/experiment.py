@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -159,10 +160,16 @@ def _build(config: Config, composed: Sequence[ComposedArm], pair: ModelPair) -> 
             )
             continue
         parts = build_parts(arm.config, pair.draft)
+        learned = None
         if arm.preload is not None:
             parts = parts._replace(drafter=preloaded_drafter(arm, parts, model, pair))
+            learned = None if parts.controller is None else deepcopy(parts.controller.state_dict())
         decoder = Decoder(model, *parts)
-        arms.append(DecoderArm(arm.title, decoder, pair.tokenizer, generation, latency=latency))
+        arms.append(
+            DecoderArm(
+                arm.title, decoder, pair.tokenizer, generation, latency=latency, controller_state=learned
+            )
+        )
         if arm.config.get("data.shuffle_seed") != config.get("data.shuffle_seed"):
             seeds[arm.title] = arm.config.get("data.shuffle_seed")
     analyses = build_analyses(config)

@@ -1,4 +1,6 @@
-"""Token Recycling, or a phrase cache, that starts every prompt from what other prompts taught it."""
+"""Token Recycling, or a phrase cache, that starts every prompt from what other prompts taught it, and controllers that
+start a run from what they taught them.
+"""
 
 from __future__ import annotations
 
@@ -17,21 +19,21 @@ if TYPE_CHECKING:
 
 
 def preloaded_drafter(arm: ComposedArm, parts: Parts, model: LanguageModel, pair: ModelPair) -> Drafter:
-    """Decode an arm's ``preload`` prompts, keep what was learned as an artifact, and start from it.
+    """Decode an arm's ``preload`` prompts, keep what the drafter learned as an artifact, and start from it.
 
     Args:
         arm: with ``preload``.
-        parts: of the arm; its drafter learns here.
+        parts: of the arm; its drafter and its controller learn here.
         model: the target.
         pair: the target's tokenizer, and the draft model for a drafter that needs one.
 
     Returns:
         The drafter preloaded from ``<output>/<name>/preloaded/<arm>``. What drafts inside a phrase cache keeps its own
-        state policy.
+        state policy. The drafter itself where only the controller learns.
 
     Raises:
-        ConfigError: the drafter is neither Token Recycling nor a phrase cache that carries its state, or the prompts
-            cannot be read.
+        ConfigError: nothing learns: the drafter is neither Token Recycling nor a phrase cache that carries its state,
+            and the controller keeps no state; or the prompts cannot be read.
     """
     from specexp.decoder import Decoder
     from specexp.drafters import PhraseCache, TokenRecycling
@@ -40,9 +42,11 @@ def preloaded_drafter(arm: ComposedArm, parts: Parts, model: LanguageModel, pair
     assert arm.preload is not None
     where = f"{arm.config.source_of(('arms',))}: arms.{arm.name}.preload"
     learner = parts.drafter
-    if not isinstance(learner, TokenRecycling | PhraseCache) or learner.state != "carry":
+    drafter_learns = isinstance(learner, TokenRecycling | PhraseCache) and learner.state == "carry"
+    if not drafter_learns and (parts.controller is None or not parts.controller.state_dict()):
         raise ConfigError(
-            f"{where} needs a TokenRecycling or PhraseCache drafter with state 'carry', which learns from the prompts"
+            f"{where} needs a TokenRecycling or PhraseCache drafter with state 'carry', or a controller that learns "
+            "from the prompts"
         )
     data = build_data(arm.preload, pair.tokenizer)
     try:
@@ -52,6 +56,9 @@ def preloaded_drafter(arm: ComposedArm, parts: Parts, model: LanguageModel, pair
     teacher = DecoderArm(arm.name, Decoder(model, *parts), pair.tokenizer, build_generation(arm.config))
     for prompt in data.prompts:
         teacher.decode(prompt)
+    assert learner is not None
+    if not drafter_learns:
+        return learner
     if isinstance(learner, PhraseCache):
         kind, payload, learned = "phrase-cache", "phrases.safetensors", learner.store.state_dict()
     else:
