@@ -9,8 +9,9 @@ from specexp.analyses.cost_model import CostModel
 from specexp.analyses.heat_map import AcceptanceHeatMap
 from specexp.analyses.modelled_latency import ModelledLatency
 from specexp.analyses.optimal_length import OptimalLength
-from specexp.analyses.reuse_potential import ReusePotential
+from specexp.analyses.precut_learning import PrecutLearning
 from specexp.analyses.regret import Regret
+from specexp.analyses.reuse_potential import ReusePotential
 from specexp.analyses.tokens_per_step import TokensPerStep
 from specexp.analyses.tree_reorder import TreeReorder
 from specexp.analyses.tree_sizes import TreeSizes
@@ -26,6 +27,7 @@ __all__ = [
     "CostModel",
     "ModelledLatency",
     "OptimalLength",
+    "PrecutLearning",
     "Regret",
     "Report",
     "ReusePotential",

@@ -84,7 +84,7 @@ class QLearning(Controller):
         reward: see above.
         unit: of ``useful``'s cost: a plain step (``target``), or, as published, a draft pass (``draft``).
         virtual_trials: in warm-up only, as published, or always.
-        learn: false freezes the table: nothing is explored or updated.
+        learn: false freezes the table: nothing is explored or updated; ``warm-up`` does so after warm-up.
         state: ``carry`` keeps what is learned from prompt to prompt, ``cold`` starts every prompt anew, ``preloaded``
             starts every prompt from ``table``.
         table: path of a ``q-table`` artifact, the initial table of ``preloaded`` and, where given, of ``carry``.
@@ -120,7 +120,7 @@ class QLearning(Controller):
         reward: Literal["output", "useful", "goodput"] = "output",
         unit: Literal["target", "draft"] = "target",
         virtual_trials: Literal["warm-up", "always"] = "warm-up",
-        learn: bool = True,
+        learn: bool | Literal["warm-up"] = True,
         state: Literal["carry", "cold", "preloaded"] = "carry",
         table: str | None = None,
         draft_cost: Annotated[float, Field(gt=0)] | None = None,
@@ -163,7 +163,7 @@ class QLearning(Controller):
     @property
     def exploring(self) -> float:
         """Share of decisions now left to chance."""
-        if not self.learn:
+        if not self._learning:
             return 0.0
         after = self.steps - self.warm_up
         if after < 0:
@@ -225,7 +225,7 @@ class QLearning(Controller):
         if outcome.tree.num_nodes == 0 and points[0].action == CONTINUE:
             return  # the last step of an output, or a drafter without an answer: nothing was decided
         drafted = _Drafted(outcome)
-        if self.learn:
+        if self._learning:
             if drafted.nodes:
                 self._remember_grafts(drafted)
             cost = self.costs.step(outcome.tree.num_nodes + 1, outcome.pass_tokens)
@@ -289,8 +289,12 @@ class QLearning(Controller):
         return tokens - 1 - rate * (cost - 1)
 
     @property
+    def _learning(self) -> bool:
+        return bool(self.learn) and (self.learn != "warm-up" or self.steps < self.warm_up)
+
+    @property
     def _calibrating(self) -> bool:
-        return self.learn and not self.costs.known
+        return bool(self.learn) and not self.costs.known
 
     def _start(self) -> None:
         """The initial table and running means."""
