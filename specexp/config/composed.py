@@ -272,7 +272,7 @@ def check_sweep(config: Config) -> None:
         composed = apply_overrides(config, known_overrides, source)
         if not _awaits_hits(composed, sweep):
             check_parts(composed)
-    for stage in ("record_hits", "confirm"):
+    for stage in ("record_hits", "learn", "confirm"):
         if sweep[stage]:
             apply_overrides(
                 config, {"data": sweep[stage]["data"]}, f"{config.source_of(('sweep', stage))}: sweep.{stage}"

@@ -157,6 +157,13 @@ class RecordHits:
 
 
 @dataclass(frozen=True)
+class Learn:
+    """The prompts that every candidate's drafter and controller learn from before it is measured."""
+
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Confirm:
     """The stage that re-measures the best trials on prompts the search did not see."""
 
@@ -169,7 +176,7 @@ class Export:
     """The artifact a study leaves."""
 
     to: str
-    kind: Literal["static-tree", "thresholds"] = "static-tree"
+    kind: Literal["static-tree", "thresholds", "q-table", "phrase-cache"] = "static-tree"
 
 
 @dataclass(frozen=True)
@@ -211,6 +218,7 @@ class Sweep:
     enqueue: list[dict[str, Any]] = field(default_factory=list)
     constraints: dict[str, float] = field(default_factory=dict)
     record_hits: RecordHits | None = None
+    learn: Learn | None = None
     confirm: Confirm | None = None
     export: Export | None = None
 

@@ -59,6 +59,7 @@ class DecoderArm(Arm):
         self.generation = generation
         self.count_useful = count_useful
         self.controller_state = dict(controller_state or {})
+        self.drafter_state: dict[str, Any] = {}
         self.latency = latency if latency is not None and latency.modelled else None
         self.observers: Sequence[OutcomeObserver] = ()
         self.eos = eos_of(tokenizer, decoder.model.model) if generation.stop_at_eos else frozenset()
@@ -172,12 +173,20 @@ class DecoderArm(Arm):
         return list(turns(prompt, self.tokenizer, answer))
 
     def reset(self) -> None:
-        """Reset drafter and controller; the controller goes on from :attr:`controller_state`, if there is any."""
+        """Reset drafter and controller; they go on from what was remembered or given, if anything was."""
         if self.decoder.strategy.drafter is not None:
             self.decoder.strategy.drafter.reset()
         self.decoder.strategy.controller.reset()
         if self.controller_state:
             self.decoder.strategy.controller.load_state_dict(deepcopy(self.controller_state))
+        if self.drafter_state and self.decoder.strategy.drafter is not None:
+            self.decoder.strategy.drafter.load_state_dict(deepcopy(self.drafter_state))
+
+    def remember(self) -> None:
+        """Let every later :meth:`reset` return to what drafter and controller know now."""
+        strategy = self.decoder.strategy
+        self.controller_state = deepcopy(strategy.controller.state_dict())
+        self.drafter_state = {} if strategy.drafter is None else deepcopy(strategy.drafter.state_dict())
 
 
 def _state_of(drafter: object) -> str:

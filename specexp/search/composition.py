@@ -113,10 +113,10 @@ class Composition:
         return build_pair(self.config)
 
     def data(self, tokenizer: PreTrainedTokenizerBase, stage: str | None = None) -> PromptDataModule:
-        """The prompts of the search, or of its stage ``confirm`` or ``record_hits``.
+        """The prompts of the search, or of its stage ``confirm``, ``record_hits`` or ``learn``.
 
         Unless a stage names ``prompts`` or an ``offset`` of its own, it takes those of the same set that come
-        next: after the search's the confirmation's, after these the recording's.
+        next: after the search's the confirmation's, after these the recording's, or those that are learned from.
 
         Raises:
             ConfigError: the search takes all prompts, so that none are left.

@@ -14,7 +14,6 @@ from specexp.tree import TreeShape
 
 if TYPE_CHECKING:
     from specexp.data import Prompt
-    from specexp.models.pair import ModelPair
     from specexp.search.session import Session
 
 
@@ -42,13 +41,13 @@ def draw_winner(winner: Confirmed, bench: LiveBench, prompts: Sequence[Prompt], 
     return path
 
 
-def export_best(session: Session, confirmed: Sequence[Confirmed], pair: ModelPair) -> Path | None:
+def export_best(session: Session, confirmed: Sequence[Confirmed], bench: LiveBench) -> Path | None:
     """Write the winner, or else the best of the kind asked for, as the next version of the study's artifact.
 
     Args:
         session: of the study; its console is told what was written.
         confirmed: fastest first.
-        pair: the models.
+        bench: has the models; what a candidate learns is learned once more.
 
     Returns:
         The version's folder; None where the experiment exports nothing or no candidate is of the kind asked for.
@@ -64,11 +63,11 @@ def export_best(session: Session, confirmed: Sequence[Confirmed], pair: ModelPai
     from specexp.artifacts.plugins import class_in
 
     kind = class_in(kinds, export["kind"], Artifact)
-    winner = confirmed[0]
+    winner, pair = confirmed[0], bench.pair
     for best in confirmed:
         resolved = best.attributes["resolved"]
         parts = {**resolved, "verifier": session.composition.config.get("verifier")}
-        payloads = kind.payloads_of(parts, best.attributes)
+        payloads = kind.payloads_of(parts, {**best.attributes, **_learned(best, bench)})
         if payloads is not None:
             break
     else:
@@ -97,6 +96,17 @@ def export_best(session: Session, confirmed: Sequence[Confirmed], pair: ModelPai
             f"The winner, {winner.label}, is no {kind.kind}; the best that is, {best.label}, is in {artifact.folder}.",
         )
     return artifact.folder
+
+
+def _learned(best: Confirmed, bench: LiveBench) -> dict[str, Any]:
+    """Under ``learned``, what a candidate's drafter and controller know before they are measured."""
+    if not bench.lessons:
+        return {}
+    strategy = bench.taught(
+        bench.arm("export", bench.prepare(best.attributes["resolved"]).parts)
+    ).decoder.strategy
+    drafter = {} if strategy.drafter is None else strategy.drafter.state_dict()
+    return {"learned": {"controller": strategy.controller.state_dict(), "drafter": drafter}}
 
 
 def _say(session: Session, sentence: str) -> None:

@@ -53,6 +53,7 @@ class LiveBench:
         tick: called after every prompt, for a progress bar.
         model: the target, wrapped once for all candidates.
         trainer: drives every test.
+        lessons: prompts that a candidate's drafter and controller learn from before it is measured.
         reference: AR's seconds per token, once :meth:`load_reference` or :meth:`measure_reference` has run.
     """
 
@@ -69,6 +70,7 @@ class LiveBench:
         self.data = data
         self.prompts = data.prompts
         self.folder = folder
+        self.lessons: Sequence[Prompt] = ()
         self.tick: Callable[[], None] = lambda: None
         self.generation: Generation = composition.generation()
         self.latency = composition.latency()
@@ -78,6 +80,16 @@ class LiveBench:
         self.trainer = build_trainer(composition.config, enable_progress_bar=False)
         self._reference_path = folder / "reference.json"
         self._workload = digest_of(composition.workload())
+
+    def taught(self, arm: DecoderArm) -> DecoderArm:
+        """The arm, having learned from :attr:`lessons`, from where every later reset of it starts."""
+        if not self.lessons:
+            return arm
+        arm.reset()
+        for prompt in self.lessons:
+            arm.decode(prompt)
+        arm.remember()
+        return arm
 
     def applies(self, key: str, overrides: Mapping[str, Any]) -> bool:
         """Whether a dotted key exists in the composition with these overrides."""
@@ -141,6 +153,7 @@ class LiveBench:
         """Decode the prompts in order until the last, or until ``report`` says stop."""
         arm = self.arm(f"trial {trial}", candidate.parts)
         arm.decode(self.prompts[0], max_new_tokens=WARM_UP_TOKENS)
+        self.taught(arm)
         engine = self.engine if self.latency is None else None  # a modelled clock does not drift
         module = TrialModule(arm, engine, self.reference, self.generation.samples, report, self.tick)
         run_test(self.trainer, module, self.data)

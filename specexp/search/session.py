@@ -84,6 +84,8 @@ class Session:
             pair = self.composition.load_pair()
             bench = LiveBench(self.composition, pair, self.composition.data(pair.tokenizer), self.folder)
             others = self._other_prompts(bench)
+            if "learn" in others:
+                bench.lessons = others["learn"].prompts
             # Up to here nothing was written: a mistake in models or prompts leaves nothing behind.
             device = device_name(self.composition.config.get("pair.device"))
             study = open_study(self.name, self.settings, self.folder, self._study_digest(), device)
@@ -106,7 +108,8 @@ class Session:
             self.console.print(f"W&B: {hint}", soft_wrap=True, highlight=False)
 
     def _study_digest(self) -> str:
-        return digest_of([self.composition.workload(), dict(self.settings.objectives)])
+        learned = [] if self.settings.learn is None else [dict(self.settings.learn)]
+        return digest_of([self.composition.workload(), dict(self.settings.objectives), *learned])
 
     def _greet(self, study: Study, revived: int) -> None:
         done = len(distinct_finished(study))
@@ -126,7 +129,11 @@ class Session:
         Raises:
             ValueError: one does not fit the context, or the confirmation's are among the search's.
         """
-        stages = {"confirm": self.settings.confirm, "record_hits": self.settings.record_hits}
+        stages = {
+            "confirm": self.settings.confirm,
+            "record_hits": self.settings.record_hits,
+            "learn": self.settings.learn,
+        }
         found = {
             name: self.composition.data(bench.pair.tokenizer, name)
             for name, stage in stages.items()
@@ -213,7 +220,7 @@ class Session:
         write_whole(self.folder / "confirm.csv", shown.to_csv())
         winner = confirmed[0]
         picture = draw_winner(winner, bench, data.prompts, self.folder / "tree.png")
-        artifact = export_best(self, confirmed, bench.pair)
+        artifact = export_best(self, confirmed, bench)
         self._track_study(study, shown, picture, artifact)
 
     def _confirm(
@@ -261,7 +268,7 @@ class Session:
 
     def _arm(self, trial: FrozenTrial, bench: LiveBench) -> DecoderArm:
         candidate = bench.prepare(trial.user_attrs["attributes"]["resolved"])
-        return bench.arm(name_of_trial(trial), candidate.parts)
+        return bench.taught(bench.arm(name_of_trial(trial), candidate.parts))
 
     def _track_study(self, study: Study, shown: Table, picture: Path | None, artifact: Path | None) -> None:
         rows = [

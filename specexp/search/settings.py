@@ -48,6 +48,7 @@ class Settings:
         known: configurations measured first.
         constraints: limit by name, see :data:`CONSTRAINTS`.
         record_hits: ``builder`` of the recording and ``data`` overrides, or None.
+        learn: ``data`` overrides: prompts that every candidate learns from before it is measured, or None.
         confirm: ``best`` (how many), and ``data`` overrides, or None for no confirmation.
         export: ``kind`` and ``to`` (folder), or None.
     """
@@ -61,6 +62,7 @@ class Settings:
     known: tuple[Known, ...] = ()
     constraints: Mapping[str, float] = field(default_factory=dict)
     record_hits: Mapping[str, Any] | None = None
+    learn: Mapping[str, Any] | None = None
     confirm: Mapping[str, Any] | None = None
     export: Mapping[str, Any] | None = None
 
@@ -82,7 +84,7 @@ _SECTION_KEYS = {
         "enqueue",
         "constraints",
     ),
-    *("record_hits", "confirm", "export"),
+    *("record_hits", "learn", "confirm", "export"),
 }
 
 
@@ -111,6 +113,7 @@ def read_settings(section: Mapping[str, Any]) -> Settings:
         record_hits=_stage(
             "sweep.record_hits", section.get("record_hits"), {"builder", "data"}, needs=("builder",)
         ),
+        learn=_stage("sweep.learn", section.get("learn"), {"data"}),
         confirm=_confirm(section.get("confirm")),
         export=_stage("sweep.export", section.get("export"), {"kind", "to"}, needs=("kind", "to")),
     )

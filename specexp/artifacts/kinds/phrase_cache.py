@@ -32,6 +32,15 @@ class PhraseCacheArtifact(Artifact):
     kind = "phrase-cache"
     required = (PHRASES,)
 
+    @classmethod
+    def payloads_of(cls, parts: Mapping[str, Any], attributes: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Of a candidate whose phrase cache learned before it was measured."""
+        learned = (attributes.get("learned") or {}).get("drafter")
+        if not learned or (parts.get("drafter") or {}).get("class_path") not in _CLASSES:
+            return None
+        store = {name: np.asarray(learned[name]) for name in ("counts", "keys", "phrases", "uses")}
+        return {PHRASES: store, PARTS: dict(parts)}
+
     def read(self, payloads: Mapping[str, Any]) -> None:
         """Four tensors that a store of their own size takes."""
         tensors: dict[str, NDArray[np.int64]] = dict(payloads[PHRASES])
