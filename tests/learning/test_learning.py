@@ -85,3 +85,15 @@ def test_a_file_of_neither_sort_is_refused(tmp_path, capsys):
     path.write_text("name: neither\n")
     assert main([str(path)]) == 2
     assert "neither a fit: section" in capsys.readouterr().err
+
+
+def test_an_arm_starts_anew_from_what_it_remembers(file):
+    """What a sweep's candidates learn from other prompts survives the resets of search and confirmation."""
+    arm = learn(load_config(file, ["--data.max_prompts", "2"])).arm
+    controller, drafter = arm.decoder.strategy.controller, arm.decoder.strategy.drafter
+    learned, phrases = controller.state_dict()["q"], drafter.state_dict()["keys"]
+    assert phrases.numel() > 0
+    arm.remember()
+    arm.reset()
+    assert torch.equal(controller.state_dict()["q"], learned)
+    assert torch.equal(drafter.state_dict()["keys"], phrases)
