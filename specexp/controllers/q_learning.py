@@ -47,11 +47,17 @@ class QLearning(Controller):
 
     Decision points are the start of a step, where STOP is a step of plain decoding with reward 0, and every draft pass
     after the first. When the target has answered, the episode is gone through backwards: STOP is terminal and takes the
-    reward, CONTINUE takes reward 0 and ``gamma`` times the best value of the next state. A *virtual trial* also
-    rewards STOP at every point where drafting went on, with the tokens and the cost it would have had there.
+    reward, CONTINUE takes reward 0 and ``gamma`` times what follows it. A *virtual trial* also rewards STOP at every
+    point where drafting went on, with the tokens and the cost it would have had there.
 
-    In warm-up a share ``epsilon`` of the steps drafts to the end (chance at every decision would stop nearly all drafts
-    early, and virtual trials tell what STOP is worth); afterwards that share of decisions is left to chance.
+    What follows CONTINUE, the ``backup``, is as published (eq. 5) the best value of the next state. But a state does
+    not say whether the draft has already gone wrong: states that a lost draft passes through promise what others
+    earned there, and the table drafts on and on. ``return`` (ours, the default) takes what this very episode earned
+    where the table would have stopped, which virtual trials know.
+
+    A share ``epsilon`` of the steps explores: it drafts to the end, and virtual trials tell what STOP would have been
+    worth on the way (chance at every decision would stop nearly all drafts early). Where there are none any more, each
+    of its decisions is left to chance.
 
     Rewards (drafting nothing gives 0):
 
@@ -75,7 +81,7 @@ class QLearning(Controller):
         cost_slope_bins: edges of that signal.
         alpha: learning rate; higher at a value's first visits, so that it starts as their mean.
         gamma: discount of CONTINUE.
-        epsilon: share of steps that explore in warm-up, and of decisions left to chance right after it.
+        epsilon: share of steps that explore in warm-up.
         epsilon_decay: factor a learned step after warm-up.
         epsilon_min: below which it does not fall.
         warm_up: learned steps before epsilon decays.
@@ -84,6 +90,7 @@ class QLearning(Controller):
         reward: see above.
         unit: of ``useful``'s cost: a plain step (``target``), or, as published, a draft pass (``draft``).
         virtual_trials: in warm-up only, as published, or always.
+        backup: see above.
         learn: false freezes the table: nothing is explored or updated; ``warm-up`` does so after warm-up.
         state: ``carry`` keeps what is learned from prompt to prompt, ``cold`` starts every prompt anew, ``preloaded``
             starts every prompt from ``table``.
@@ -119,7 +126,8 @@ class QLearning(Controller):
         max_depth: Annotated[int, Field(ge=1)] = 24,
         reward: Literal["output", "useful", "goodput"] = "output",
         unit: Literal["target", "draft"] = "target",
-        virtual_trials: Literal["warm-up", "always"] = "warm-up",
+        virtual_trials: Literal["warm-up", "always"] = "always",
+        backup: Literal["return", "bootstrap"] = "return",
         learn: bool | Literal["warm-up"] = True,
         state: Literal["carry", "cold", "preloaded"] = "carry",
         table: str | None = None,
@@ -143,6 +151,7 @@ class QLearning(Controller):
         self.max_depth = max_depth
         self.reward, self.unit = reward, unit
         self.virtual_trials = virtual_trials
+        self.backup = backup
         self.learn = learn
         self.state = state
         edges = {"acceptance": acceptance_bins, "cache_hits": cache_hit_bins, "cost_slope": cost_slope_bins}
@@ -162,7 +171,7 @@ class QLearning(Controller):
 
     @property
     def exploring(self) -> float:
-        """Share of decisions now left to chance."""
+        """Share of steps that explore now."""
         if not self._learning:
             return 0.0
         after = self.steps - self.warm_up
@@ -181,10 +190,8 @@ class QLearning(Controller):
         """Plain decoding where STOP is better before anything is drafted, and as every second step of a calibration."""
         if self._calibrating:
             return Plan(max_depth=0 if self.costs.wants_plain else None)
-        block = self._block()
-        starts = self._decide(context, block, (0, 0))
-        self._episodes[context] = _Episode(block, [_Point(block, 0, 0, (), starts)])
-        return Plan(max_depth=None if starts == CONTINUE else 0)
+        episode = self._episodes[context] = self._starting(context)
+        return Plan(max_depth=None if episode.points[0].action == CONTINUE else 0)
 
     def keep_drafting(self, context: Context, state: DraftState) -> bool:
         """What the table says; where nothing is drafted yet, what the plan said."""
@@ -192,16 +199,13 @@ class QLearning(Controller):
             return False
         if self._calibrating:
             return True
+        episode = self._episodes.get(context) or self._starting(context)
         passes = len(state.pass_tokens)
-        episode = self._episodes.get(context)
         if passes == 0 and state.depth == 0:
-            start = self._block()
-            action = self._decide(context, start, (0, 0)) if episode is None else episode.points[0].action
-            return action == CONTINUE
-        block = self._block() if episode is None else episode.block
-        row = self.table.row(block, passes, exp(min(state.log_prob, 0.0)))
-        action = self._decide(context, row, (passes, state.depth))
-        if episode is not None and episode.points[-1].action == CONTINUE:
+            return episode.points[0].action == CONTINUE
+        row = self.table.row(episode.block, passes, exp(min(state.log_prob, 0.0)))
+        action = self._decide(context, row, (passes, state.depth), episode.explores)
+        if episode.points[-1].action == CONTINUE:
             episode.points.append(_Point(row, state.depth, state.nodes, state.pass_tokens, action))
         return action == CONTINUE
 
@@ -293,6 +297,10 @@ class QLearning(Controller):
         return bool(self.learn) and (self.learn != "warm-up" or self.steps < self.warm_up)
 
     @property
+    def _virtual(self) -> bool:
+        return self.virtual_trials == "always" or self.steps < self.warm_up
+
+    @property
     def _calibrating(self) -> bool:
         return bool(self.learn) and not self.costs.known
 
@@ -317,48 +325,57 @@ class QLearning(Controller):
         }
         return self.table.block([known[name] for name in self.signals])
 
-    def _decide(self, context: Context, row: int, place: tuple[int, int]) -> int:
+    def _starting(self, context: Context) -> "_Episode":
+        """A step about to start: whether it explores, and its first decision."""
         epsilon = self.exploring
-        if epsilon > 0:
-            warming = self.steps < self.warm_up
-            explore, choice = context.uniforms(
-                "explore", len(context) - 1, (0, 0) if warming else place, size=2
-            )
-            if explore < epsilon:
-                return CONTINUE if warming or choice < 0.5 else STOP
-        return self.table.best(row)
+        explores = epsilon > 0 and context.uniforms("explore", len(context) - 1, (), size=1)[0] < epsilon
+        block = self._block()
+        return _Episode(
+            block, bool(explores), [_Point(block, 0, 0, (), self._decide(context, block, (0, 0), explores))]
+        )
+
+    def _decide(self, context: Context, row: int, place: tuple[int, int], explores: bool) -> int:
+        if not explores:
+            return self.table.best(row)
+        if self._virtual:
+            return CONTINUE
+        return CONTINUE if context.uniforms("explore", len(context) - 1, place, size=1)[0] < 0.5 else STOP
 
     def _learn(self, points: "list[_Point]", drafted: "_Drafted", block: int) -> None:
         """Backwards along an episode."""
-        virtual = self.virtual_trials == "always" or self.steps < self.warm_up
-        change = 0.0
-        last = points[-1]
-        if last.action == STOP:
-            change += self._stop(last, drafted)
-            points = points[:-1]
-            following = max(self.table.values[last.row])
-        else:  # the builder's end, or no room for more: STOP was all there was in the state it had come to
+        virtual = self._virtual
+        stopped = points[-1].action == STOP
+        if (
+            not stopped
+        ):  # the builder's end, or no room for more: STOP was all there was in the state it had come to
             row = self.table.row(block, len(drafted.pass_tokens), drafted.confidence)
-            change += self._stop(
-                _Point(row, drafted.depth, drafted.nodes, drafted.pass_tokens, STOP), drafted
-            )
-            following = self.table.values[row][STOP]
-        for point in reversed(points):
-            if virtual:
-                change += self._stop(point, drafted)
+            points = [*points, _Point(row, drafted.depth, drafted.nodes, drafted.pass_tokens, STOP)]
+        *earlier, last = points
+        following = self._reward(last, drafted)
+        change = self.table.learn(last.row, STOP, following, self.alpha)
+        if self.backup == "bootstrap":
+            following = max(self.table.values[last.row]) if stopped else self.table.values[last.row][STOP]
+        for point in reversed(earlier):
             change += self.table.learn(point.row, CONTINUE, self.gamma * following, self.alpha)
-            following = max(self.table.values[point.row])
+            following *= self.gamma
+            if virtual:
+                reward = self._reward(point, drafted)
+                change += self.table.learn(point.row, STOP, reward, self.alpha)
+                if self.table.best(point.row) == STOP:
+                    following = reward
+            if self.backup == "bootstrap":
+                following = max(self.table.values[point.row])
         self._move("change", change, _RECENT)
 
-    def _stop(self, point: "_Point", drafted: "_Drafted") -> float:
-        if point.row % self.table.block_size == 0:  # nothing drafted: a step of plain decoding
-            return self.table.learn(point.row, STOP, 0.0, self.alpha)
+    def _reward(self, point: "_Point", drafted: "_Drafted") -> float:
+        """Of stopping at a point of the episode; 0 before anything is drafted: a step of plain decoding."""
+        if point.row % self.table.block_size == 0:
+            return 0.0
         accepted: float = min(drafted.accepted, point.depth)
         if drafted.accepted >= point.depth - self._means["graft_reach"]:
             accepted += self._means["graft_gain"]
         useful = drafted.useful_up_to(point.depth)
-        reward = self.rewarded(accepted, useful, point.nodes, point.pass_tokens)
-        return self.table.learn(point.row, STOP, reward, self.alpha)
+        return self.rewarded(accepted, useful, point.nodes, point.pass_tokens)
 
     def _remember_grafts(self, drafted: "_Drafted") -> None:
         if drafted.reach is not None:
@@ -395,9 +412,10 @@ class _Point:
 
 @dataclass(slots=True)
 class _Episode:
-    """The decisions of a step, and the block of the table that its signals chose."""
+    """The decisions of a step, the block of the table that its signals chose, and whether it explores."""
 
     block: int
+    explores: bool
     points: list[_Point] = field(default_factory=list)
 
 

@@ -10,7 +10,7 @@ from specexp.artifacts import ArtifactError, save_artifact
 from specexp.artifacts.kinds.q_table import payloads_of_state
 from specexp.context import Context
 from specexp.controllers import DraftState, QLearning
-from specexp.controllers._q_table import STOP
+from specexp.controllers._q_table import CONTINUE, STOP
 from specexp.latency import LatencyProfile
 from specexp.outcome import Outcome
 from specexp.testing.controllers import ControllerContract
@@ -91,6 +91,20 @@ def test_virtual_trials_by_hand():
     assert controller.table.visits[0] == [1, 1]
     answer(controller, context, 2, 2)  # without a plan nothing but its end is known
     assert values[controller.table.row(0, 2, 0.81)][STOP] == pytest.approx(3 / 2 - 1)
+
+
+@pytest.mark.parametrize(("backup", "worth"), [("return", 0.0), ("bootstrap", 3 / 2 - 1)])
+def test_what_follows_continue_is_what_this_episode_earned_or_as_published_what_others_did(backup, worth):
+    """A state hides which draft is lost: where others earned 3 / 2, this one, one of two accepted, earns 2 / 2."""
+    controller = QLearning(
+        draft_cost=0.5, alpha=0.0, gamma=1.0, epsilon=0.0, cost_bins=[2], confidence_bins=[0.5], backup=backup
+    )
+    context = Context([1, 2])
+    row = controller.table.row(0, 2, 0.36)
+    controller.table.values[row] = [-1.0, 3 / 2 - 1]  # known well: others that came here were right
+    controller.table.visits[row] = [1, 10**9]
+    step(controller, context, 2, 1, confidence=0.6)
+    assert controller.table.values[controller.table.row(0, 1, 0.6)][CONTINUE] == pytest.approx(worth)
 
 
 def test_useful_in_draft_passes_is_as_published():
