@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Signal = Literal["acceptance", "cache_hits", "cost_slope"]
 COST_BINS: list[float] = [2, 3, 4, 5, 6, 8, 10, 12, 16, 20]
-CONFIDENCE_BINS: list[float] = [1e-4, 1e-3, 0.01, 0.03, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.97]
+CONFIDENCE_BINS: list[float] = [0.003, 0.01, 0.03, 0.1, 0.2, 0.4, 0.7]
 ACCEPTANCE_BINS: list[float] = [0.4, 0.7]
 CACHE_HIT_BINS: list[float] = [0.1, 0.4]
 COST_SLOPE_BINS: list[float] = [0.9, 1.1]
