@@ -110,15 +110,14 @@ class Costs:
             self._fix(_measured(self._samples))
 
     def state_dict(self) -> dict[str, Any]:
-        """What was measured, as plain values."""
-        measured = self.profile is not None and self._given is None
+        """The profile costs are weighed by, and what was measured for one, as plain values."""
         return {
-            "profile": self.profile.to_dict() if measured and self.profile is not None else None,
+            "profile": None if self.profile is None else self.profile.to_dict(),
             "samples": [list(sample) for sample in self._samples],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take what was measured before; a ratio or a profile given to this run stands."""
+        """Weigh costs as before; a ratio or a profile given to this run stands."""
         self._samples = [_sample(values) for values in state["samples"]]
         if state["profile"] is not None and self.ratio is None and self._given is None:
             saved = dict(state["profile"])
