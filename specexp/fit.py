@@ -130,7 +130,7 @@ def _learn(path: str, overrides: Sequence[str], dry: bool) -> int:
     if dry:
         fitted = config.get("fit")
         print(
-            f"{config.get('name')}: {fitted['epochs']} x the prompts of data, by {config.get('controller')}"
+            f"{config.get('name')}: {fitted['epochs']} x the prompts of data, by {config.get('controller')['class_path']}"
         )
         return 0
     from specexp.artifacts import ArtifactError

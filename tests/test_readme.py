@@ -23,6 +23,7 @@ SHORT = {
         *("--verify.toy_samples", "100", "--verify.samples", "20", "--verify.first_tokens", "2"),
         *("--data.max_prompts", "2", "--generation.max_new_tokens", "16"),
     ],
+    "specexp.fit": ["--data.max_prompts", "2", "--generation.max_new_tokens", "16"],
     "specexp.export": [],
     "specexp.dashboard": [],
 }

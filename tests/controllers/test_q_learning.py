@@ -93,6 +93,18 @@ def test_virtual_trials_by_hand():
     assert values[controller.table.row(0, 2, 0.81)][STOP] == pytest.approx(3 / 2 - 1)
 
 
+def test_a_saved_table_keeps_the_costs_it_was_learned_with():
+    """Where it is loaded without a profile it neither measures nor forgets them; a profile of that run's own stands."""
+    learned, deployed, elsewhere = QLearning(), QLearning(), QLearning()
+    learned.use_latency(PAPER)
+    elsewhere.use_latency(LatencyProfile("other", {1: 10.0}, {1: 5.0}))
+    for controller in (deployed, elsewhere):
+        controller.load_state_dict(learned.state_dict())
+    assert deployed.costs.known
+    assert deployed.costs.step(5, (1, 1)) == learned.costs.step(5, (1, 1))
+    assert elsewhere.costs.step(5, (1, 1)) == 2.0
+
+
 @pytest.mark.parametrize(("backup", "worth"), [("return", 0.0), ("bootstrap", 3 / 2 - 1)])
 def test_what_follows_continue_is_what_this_episode_earned_or_as_published_what_others_did(backup, worth):
     """A state hides which draft is lost: where others earned 3 / 2, this one, one of two accepted, earns 2 / 2."""
