@@ -129,9 +129,8 @@ def _learn(path: str, overrides: Sequence[str], dry: bool) -> int:
     check_learning(config)
     if dry:
         fitted = config.get("fit")
-        print(
-            f"{config.get('name')}: {fitted['epochs']} x the prompts of data, by {config.get('controller')['class_path']}"
-        )
+        learner = config.get("controller")["class_path"]
+        print(f"{config.get('name')}: {fitted['epochs']} x the prompts of data, by {learner}")
         return 0
     from specexp.artifacts import ArtifactError
 
