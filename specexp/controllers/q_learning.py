@@ -52,8 +52,8 @@ class QLearning(Controller):
 
     What follows CONTINUE, the ``backup``, is as published (eq. 5) the best value of the next state. But a state does
     not say whether the draft has already gone wrong: states that a lost draft passes through promise what others
-    earned there, and the table drafts on and on. ``return`` (ours, the default) takes what this very episode earned
-    where the table would have stopped, which virtual trials know.
+    earned there, and the finer the bins, the longer the table drafts on. ``return`` (ours, the default) takes what this
+    very episode earned where the table would have stopped, which virtual trials know.
 
     A share ``epsilon`` of the steps explores: it drafts to the end, and virtual trials tell what STOP would have been
     worth on the way (chance at every decision would stop nearly all drafts early). Where there are none any more, each
