@@ -2,7 +2,6 @@
 
 # No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
 
-from dataclasses import dataclass, field
 from math import exp
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from weakref import WeakKeyDictionary
@@ -12,6 +11,7 @@ from pydantic import Field
 from specexp.context import Context
 from specexp.controllers._base import Controller, DraftState, Plan
 from specexp.controllers._costs import Costs
+from specexp.controllers._episode import Drafted, Episode, Point
 from specexp.controllers._q_table import CONTINUE, STOP, QTable, same_bins
 from specexp.latency import LatencyProfile
 from specexp.outcome import Outcome
@@ -206,7 +206,7 @@ class QLearning(Controller):
         row = self.table.row(episode.block, passes, exp(min(state.log_prob, 0.0)))
         action = self._decide(context, row, (passes, state.depth), episode.explores)
         if episode.points[-1].action == CONTINUE:
-            episode.points.append(_Point(row, state.depth, state.nodes, state.pass_tokens, action))
+            episode.points.append(Point(row, state.depth, state.nodes, state.pass_tokens, action))
         return action == CONTINUE
 
     def use_latency(self, profile: LatencyProfile | None) -> None:
@@ -225,10 +225,10 @@ class QLearning(Controller):
             self.costs.observe(outcome)
             return
         block = self._block() if episode is None else episode.block
-        points = [_Point(block, 0, 0, (), CONTINUE)] if episode is None else episode.points
+        points = [Point(block, 0, 0, (), CONTINUE)] if episode is None else episode.points
         if outcome.tree.num_nodes == 0 and points[0].action == CONTINUE:
             return  # the last step of an output, or a drafter without an answer: nothing was decided
-        drafted = _Drafted(outcome)
+        drafted = Drafted(outcome)
         if self._learning:
             if drafted.nodes:
                 self._remember_grafts(drafted)
@@ -242,7 +242,7 @@ class QLearning(Controller):
     def reset(self) -> None:
         """Back to the initial table; measured costs are forgotten."""
         self.costs.reset()
-        self._episodes: WeakKeyDictionary[Context, _Episode] = WeakKeyDictionary()
+        self._episodes: WeakKeyDictionary[Context, Episode] = WeakKeyDictionary()
         self._start()
 
     def state_dict(self) -> dict[str, Any]:
@@ -325,13 +325,13 @@ class QLearning(Controller):
         }
         return self.table.block([known[name] for name in self.signals])
 
-    def _starting(self, context: Context) -> "_Episode":
+    def _starting(self, context: Context) -> Episode:
         """A step about to start: whether it explores, and its first decision."""
         epsilon = self.exploring
         explores = epsilon > 0 and context.uniforms("explore", len(context) - 1, (), size=1)[0] < epsilon
         block = self._block()
-        return _Episode(
-            block, bool(explores), [_Point(block, 0, 0, (), self._decide(context, block, (0, 0), explores))]
+        return Episode(
+            block, bool(explores), [Point(block, 0, 0, (), self._decide(context, block, (0, 0), explores))]
         )
 
     def _decide(self, context: Context, row: int, place: tuple[int, int], explores: bool) -> int:
@@ -341,7 +341,7 @@ class QLearning(Controller):
             return CONTINUE
         return CONTINUE if context.uniforms("explore", len(context) - 1, place, size=1)[0] < 0.5 else STOP
 
-    def _learn(self, points: "list[_Point]", drafted: "_Drafted", block: int) -> None:
+    def _learn(self, points: list[Point], drafted: Drafted, block: int) -> None:
         """Backwards along an episode."""
         virtual = self._virtual
         stopped = points[-1].action == STOP
@@ -349,7 +349,7 @@ class QLearning(Controller):
             not stopped
         ):  # the builder's end, or no room for more: STOP was all there was in the state it had come to
             row = self.table.row(block, len(drafted.pass_tokens), drafted.confidence)
-            points = [*points, _Point(row, drafted.depth, drafted.nodes, drafted.pass_tokens, STOP)]
+            points = [*points, Point(row, drafted.depth, drafted.nodes, drafted.pass_tokens, STOP)]
         *earlier, last = points
         following = self._reward(last, drafted)
         change = self.table.learn(last.row, STOP, following, self.alpha)
@@ -367,7 +367,7 @@ class QLearning(Controller):
                 following = max(self.table.values[point.row])
         self._move("change", change, _RECENT)
 
-    def _reward(self, point: "_Point", drafted: "_Drafted") -> float:
+    def _reward(self, point: Point, drafted: Drafted) -> float:
         """Of stopping at a point of the episode; 0 before anything is drafted: a step of plain decoding."""
         if point.row % self.table.block_size == 0:
             return 0.0
@@ -377,14 +377,14 @@ class QLearning(Controller):
         useful = drafted.useful_up_to(point.depth)
         return self.rewarded(accepted, useful, point.nodes, point.pass_tokens)
 
-    def _remember_grafts(self, drafted: "_Drafted") -> None:
+    def _remember_grafts(self, drafted: Drafted) -> None:
         if drafted.reach is not None:
             self._means["graft_reach"] = max(self._means["graft_reach"], drafted.reach)
         self._move("graft_rows", drafted.graft_rows, _RECENT)
         if drafted.accepted >= drafted.depth - self._means["graft_reach"]:
             self._move("graft_gain", drafted.graft_gain, _RECENT)
 
-    def _remember_signals(self, drafted: "_Drafted") -> None:
+    def _remember_signals(self, drafted: Drafted) -> None:
         if drafted.depth == 0:
             return
         self._move("acceptance", min(drafted.accepted, drafted.depth) / drafted.depth, _RECENT)
@@ -397,76 +397,6 @@ class QLearning(Controller):
 
     def _move(self, name: str, value: float, share: float) -> None:
         self._means[name] += share * (value - self._means[name])
-
-
-@dataclass(slots=True)
-class _Point:
-    """A decision: its row of the table, what was drafted by then, and the action taken."""
-
-    row: int
-    depth: int
-    nodes: int
-    pass_tokens: tuple[int, ...]
-    action: int
-
-
-@dataclass(slots=True)
-class _Episode:
-    """The decisions of a step, the block of the table that its signals chose, and whether it explores."""
-
-    block: int
-    explores: bool
-    points: list[_Point] = field(default_factory=list)
-
-
-class _Drafted:
-    """What a step drafted, apart from its grafts, and what came of it.
-
-    Attributes:
-        pass_tokens: tokens fed in each draft pass.
-        depth: of the most probable path.
-        nodes: drafted ones.
-        confidence: product of the confidences along the most probable path.
-        accepted: drafted nodes that were accepted.
-        reach: how many tokens above the end of the path phrases hang; None without phrases.
-        graft_gain: grafted nodes that were accepted.
-        graft_rows: grafted nodes.
-    """
-
-    def __init__(self, outcome: Outcome) -> None:
-        tree = outcome.tree
-        self._outcome = outcome
-        self._path = tree.best_path() if tree.num_nodes else ()
-        self._matches: list[int] | None = None
-        self.pass_tokens = outcome.pass_tokens
-        self.depth = len(self._path)
-        grafted = tree.grafted
-        self.graft_rows = 0 if grafted is None else int(grafted.sum())
-        self.nodes = tree.num_nodes - self.graft_rows
-        self.graft_gain = 0 if grafted is None else sum(bool(grafted[row]) for row in outcome.accepted)
-        self.accepted = len(outcome.accepted) - self.graft_gain
-        self.reach: int | None = None
-        if grafted is not None and self.graft_rows:
-            parents = {int(parent) for parent in tree.shape.parents[grafted]}
-            anchors = [self.depth - depth for depth, row in enumerate((0, *self._path)) if row in parents]
-            self.reach = max(anchors, default=None)
-        self.confidence = 1.0
-        if tree.log_probs is not None:
-            self.confidence = exp(min(sum(_known(float(tree.log_probs[row])) for row in self._path), 0.0))
-
-    def useful_up_to(self, depth: int) -> int:
-        """Tokens of the path, at most ``depth`` deep, that equal the target's answer there."""
-        if self._matches is None:
-            answers, tokens = self._outcome.answers(), self._outcome.tree.tokens
-            above = (0, *self._path)
-            self._matches = [
-                int(tokens[row] == answers[parent]) for parent, row in zip(above, self._path, strict=False)
-            ]
-        return sum(self._matches[:depth])
-
-
-def _known(log_prob: float) -> float:
-    return log_prob if log_prob == log_prob else 0.0
 
 
 def _in_unit(name: str, value: float) -> None:
