@@ -25,7 +25,7 @@ class AdaptiveConfidence(Controller):
     As Hugging Face's assisted generation does (``assistant_confidence_threshold``): of every step the accepted drafts
     and the first rejected one are labelled, and the threshold becomes the point of their ROC curve with the least
     ``false positive rate + false_negative_weight * false negative rate``. Two differences: only the last ``window``
-    tokens are remembered, where theirs are all of the session; and the threshold is at most the highest confidence
+    tokens are remembered, where theirs are all of one ``generate``; and the threshold is at most the highest confidence
     seen, where theirs may become infinite if weighted otherwise.
 
     Args:
