@@ -82,9 +82,10 @@ _WORDS = {
     "stack": "stack {} on {}",
     "unstack": "unstack {} from {}",
 }
+_FILLING = r"(?:the|block|from|onto|on|top|of)\b"  # words between the verb and the names
 _ACTION = re.compile(
-    r"(?P<operator>pick[ -]?up|put[ -]?down|stack|unstack)\s+(?:the\s+)?(?:block\s+)?(?P<first>\w+)"
-    r"(?:(?:\s+block)?(?:\s+(?:from|onto|on)(?:\s+top)?(?:\s+of)?)?\s+(?:the\s+)?(?:block\s+)?(?P<second>\w+))?"
+    rf"(?P<operator>pick[ -]?up|put[ -]?down|stack|unstack)(?:\s+{_FILLING})*\s+(?!{_FILLING})(?P<first>\w+)"
+    rf"(?:(?:\s+{_FILLING})*\s+(?!{_FILLING})(?P<second>\w+))?"
 )
 
 

@@ -65,7 +65,7 @@ class Blocksworld(Task):
         self.unparsable = unparsable
 
     def load(self) -> list[Item]:
-        """The instances of the split; an instance's file name without its end is its id.
+        """The instances of the split; an instance's folder and name, as ``generated_basic/instance-3``, is its id.
 
         The reference is its PDDL and the plan that the split gives, which no prompt and no check uses.
         """
@@ -77,7 +77,14 @@ class Blocksworld(Task):
         texts = _read_json(self.instances) if not Path(self.instances).expanduser().is_dir() else None
         if texts is not None and not isinstance(texts, dict):
             raise TaskFileError(f"{self.instances}: PDDL texts by path are needed")
-        return [self._item(index, row, texts) for index, row in enumerate(rows)]
+        items = [self._item(index, row, texts) for index, row in enumerate(rows)]
+        first: dict[str, int] = {}
+        for item in items:
+            if first.setdefault(item.item_id, item.index) != item.index:
+                raise TaskFileError(
+                    f"{self.path}, row {item.index + 1}: {rows[item.index][0]!r} is given twice"
+                )
+        return items
 
     def thought_prompt(self, item: Item, thoughts: Sequence[str], last: bool = False) -> str:
         """Start, goal and actions so far, and the number of the next; the last generation is one like the others."""
@@ -131,7 +138,7 @@ class Blocksworld(Task):
             raise TaskFileError(f"{self.instances}, {instance}: {error}") from error
         goal = " ".join(sentence(fact) for fact in sorted(problem.goal))
         words = f"Start: {describe(problem.start)}\nGoal: {goal}"
-        return Item(Path(instance).stem, index, words, (text, plan))
+        return Item("/".join(Path(instance).with_suffix("").parts[-2:]), index, words, (text, plan))
 
     def _instance(self, where: str, instance: str, texts: Mapping[str, object] | None) -> str:
         if texts is None:
