@@ -139,7 +139,8 @@ class TaskContract:
         for item in task.load():
             solution = self.solution(item)
             assert len(solution) <= task.depth
-            assert task.check(item, solution) == (True, "")
+            assert task.check(item, tuple(solution)) == (True, "")
+            assert task.check(item, list(solution)) == (True, "")
 
     @pytest.mark.parametrize("text", NONSENSE[:-1])
     def test_nonsense_is_wrong_and_has_a_reason(self, task: Task, text: str) -> None:

@@ -37,7 +37,7 @@ class Countdown(Task):
     def check(self, item, thoughts):
         steps = [thought for thought in thoughts[:-1] if thought in ("1", "2")]
         left = int(item.reference[0]) - sum(map(int, steps))
-        right = left == 0 and thoughts[-1:] == ["zero"]
+        right = left == 0 and bool(thoughts) and thoughts[-1] == "zero"
         return Check(right, "" if right else f"{left} are left")
 
 
