@@ -1,6 +1,7 @@
 """Settings every test shares."""
 
 import os
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -25,3 +26,14 @@ def _quiet_and_single_threaded() -> None:
 
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
+
+
+@pytest.fixture(scope="session")
+def specexp_data() -> Path:
+    """The folder with the real files."""
+    folder = os.environ.get("SPECEXP_DATA")
+    if not folder:
+        pytest.skip(
+            "SPECEXP_DATA is not set; it names a folder with the prompt sets in their original formats"
+        )
+    return Path(folder)

@@ -15,6 +15,9 @@ under pytest; nothing has to be registered::
 - verifier: :class:`specexp.testing.verifiers.VerifierContract`, ``make_verifier()``
 - controller: :class:`specexp.testing.controllers.ControllerContract`, ``make_controller()``
 - analysis: :class:`specexp.testing.analyses.AnalysisContract`, ``make_analysis()``
+- reasoning task: :class:`specexp.testing.tasks.TaskContract`, the fixture ``task``, ``solution(item)`` and
+  ``evaluations()``
+- search over thoughts: :class:`specexp.testing.searches.SearchContract`, ``make_search()``
 - prompt set: :class:`specexp.testing.prompt_sets.PromptSetContract`, the fixture ``prompt_set``
 
 What to know of them:

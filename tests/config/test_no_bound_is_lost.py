@@ -10,11 +10,14 @@ import specexp.builders
 import specexp.controllers
 import specexp.data
 import specexp.drafters
+import specexp.reasoning.search
+import specexp.reasoning.tasks
 import specexp.verifiers
 from specexp.config.annotations import _hints
 
 FAMILIES = (
-    specexp.analyses, specexp.builders, specexp.controllers, specexp.data, specexp.drafters, specexp.verifiers
+    specexp.analyses, specexp.builders, specexp.controllers, specexp.data, specexp.drafters,
+    specexp.reasoning.search, specexp.reasoning.tasks, specexp.verifiers
 )  # fmt: skip
 PARTS = sorted(
     {

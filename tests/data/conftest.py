@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -53,17 +52,6 @@ def write(tmp_path: Path) -> Callable[..., str]:
         return str(path)
 
     return write_rows
-
-
-@pytest.fixture(scope="session")
-def specexp_data() -> Path:
-    """The folder with the real files."""
-    folder = os.environ.get("SPECEXP_DATA")
-    if not folder:
-        pytest.skip(
-            "SPECEXP_DATA is not set; it names a folder with the prompt sets in their original formats"
-        )
-    return Path(folder)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,0 +1,216 @@
+"""What a reasoning task is: items, the prompts for a tree of thoughts about one, and what the answers mean."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, NamedTuple
+
+_SCORE = re.compile(r"[\s\[(*:]*([0-9]+(?:\.[0-9]+)?)")
+
+
+class TaskFileError(ValueError):
+    """A task's file cannot be read; the message is one sentence with the file and the line or key."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """One problem.
+
+    Attributes:
+        item_id: unique in its task.
+        index: place in the file, from 0, whatever the order items are run in: random numbers are keyed by it.
+        problem: what the prompts say of it.
+        reference: what :meth:`Task.check` needs, in a form of the task's own.
+    """
+
+    item_id: str
+    index: int
+    problem: str
+    reference: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Ending:
+    """Where a generated text ends: at the first of these.
+
+    Attributes:
+        stop: ends before any of these texts.
+        max_new_tokens: ends after so many tokens at the latest; whoever decodes may allow fewer.
+    """
+
+    stop: tuple[str, ...]
+    max_new_tokens: int
+
+    def reached(self, text: str) -> bool:
+        """Whether decoding can stop: one of the stop texts is there, after something that is not blank."""
+        return self._end(text) is not None
+
+    def cut(self, text: str) -> str:
+        """What was generated, up to the first stop text, without the white space around it.
+
+        Example:
+            >>> Ending(("\\n",), 8).cut(" 7\\nProblem: next")
+            '7'
+        """
+        return text[: self._end(text)].strip()
+
+    def _end(self, text: str) -> int | None:
+        # Leading blank lines are no answer: a model may begin with one.
+        begin = len(text) - len(text.lstrip())
+        ends = [end for end in (text.find(stop, begin) for stop in self.stop) if end >= 0]
+        return min(ends, default=None)
+
+
+class Value(NamedTuple):
+    """What the evaluator's answer means.
+
+    Attributes:
+        value: of the state, higher is better.
+        parsed: False if the answer could not be read, and the value is the task's ``unparsable``.
+    """
+
+    value: float
+    parsed: bool
+
+
+class Check(NamedTuple):
+    """Whether a whole path solves its item.
+
+    Attributes:
+        correct: it does.
+        reason: if not, why, in one sentence; else empty.
+    """
+
+    correct: bool
+    reason: str = ""
+
+
+class Task(ABC):
+    """A reasoning task. One file with its prompts makes one; nothing is registered.
+
+    A path has ``depth`` generations: thoughts, which a search chooses by their values, and the last generation,
+    which follows the best of them (SEED, Algorithm 1). A *state* is an item with the thoughts so far, each as
+    :meth:`Ending.cut` left it. Prompts are plain text; whoever decodes may wrap them in a chat template.
+
+    Constructing a task reads nothing, so that a configuration is checked without touching data; :meth:`load` does.
+    All methods are pure.
+
+    Attributes:
+        name: what tables call it.
+        depth: generations on a path, as in the paper.
+        paper_items: items the paper measures on. Files may hold fewer or more: say which were run.
+        unparsable: value of a state whose evaluation cannot be read; at most the lowest that can be.
+        value_ending: where an evaluation ends.
+    """
+
+    name: ClassVar[str]
+    depth: ClassVar[int]
+    paper_items: ClassVar[int]
+    unparsable: float
+    value_ending: Ending
+
+    @abstractmethod
+    def load(self) -> list[Item]:
+        """All items, in the order of the file; the same at every call.
+
+        Raises:
+            TaskFileError: a file is missing, empty or of another format.
+        """
+
+    @abstractmethod
+    def thought_prompt(self, item: Item, thoughts: Sequence[str], last: bool = False) -> str:
+        """What the generator continues with the next thought.
+
+        Args:
+            item: the problem.
+            thoughts: so far; none at the root.
+            last: whether it is to be the last generation. The search says so, not the number of thoughts: one with
+                a budget may end early.
+        """
+
+    @abstractmethod
+    def thought_ending(self, last: bool = False) -> Ending:
+        """Where a thought, or the last generation, ends."""
+
+    @abstractmethod
+    def value_prompt(self, item: Item, thoughts: Sequence[str]) -> str:
+        """What the evaluator continues with what the state is worth, above all its newest thought.
+
+        Args:
+            item: the problem.
+            thoughts: so far, at least one; the last generation is never valued.
+        """
+
+    @abstractmethod
+    def read_value(self, answer: str) -> float | None:
+        """What an evaluation, cut at its end, says; None if it says nothing that can be read."""
+
+    def value(self, answer: str) -> Value:
+        """What a state is worth by the evaluator's answer; never raises."""
+        value = self.read_value(answer)
+        return Value(self.unparsable, False) if value is None else Value(value, True)
+
+    @abstractmethod
+    def check(self, item: Item, thoughts: Sequence[str]) -> Check:
+        """Whether a whole path is right.
+
+        Args:
+            item: the problem.
+            thoughts: all, the last generation at the end; what cannot be read is wrong, never an error.
+        """
+
+
+def read_prompt(task_file: str, name: str) -> str:
+    """A prompt of a task, kept beside it: ``prompts/TASK/NAME.txt``, to be filled in with ``str.format``.
+
+    It ends without a newline, since a model continues it.
+
+    Args:
+        task_file: ``__file__`` of the task's module.
+        name: of the prompt.
+    """
+    module = Path(task_file)
+    return (module.parent / "prompts" / module.stem / f"{name}.txt").read_text(encoding="utf-8").rstrip("\n")
+
+
+def read_lines(path: str) -> list[tuple[int, str]]:
+    """The lines of a text file that are not blank, each with its number, from 1.
+
+    Raises:
+        TaskFileError: there is no such file, it is not text, or there is nothing in it.
+    """
+    text = read_text(path)
+    lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
+    if not lines:
+        raise TaskFileError(f"{path}: the file is empty; at least one item is needed")
+    return lines
+
+
+def read_text(path: str) -> str:
+    """A text file.
+
+    Raises:
+        TaskFileError: there is no such file, or it is not text.
+    """
+    try:
+        return Path(path).expanduser().read_text(encoding="utf-8")
+    except OSError as error:
+        raise TaskFileError(f"{path}: cannot be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise TaskFileError(f"{path}: is not text in UTF-8 (byte {error.start})") from error
+
+
+def score_out_of_ten(text: str) -> float | None:
+    """A score from 1 to 10 written in digits, ``8`` or ``8.5`` or ``8/10``; None if there is no such score first.
+
+    Example:
+        >>> score_out_of_ten("8/10, I think"), score_out_of_ten("100"), score_out_of_ten("good")
+        (8.0, None, None)
+    """
+    found = _SCORE.match(text)
+    score = float(found.group(1)) if found else 0.0
+    return score if 1 <= score <= 10 else None

@@ -1,0 +1,150 @@
+"""Creative Writing of Tree of Thoughts (Yao et al. 2023): a plan, then a passage with four given last sentences."""
+
+# No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
+
+import re
+from collections.abc import Sequence, Set
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from specexp.reasoning.tasks._base import (
+    Check,
+    Ending,
+    Item,
+    Task,
+    TaskFileError,
+    read_lines,
+    read_prompt,
+    score_out_of_ten,
+)
+
+SENTENCES = 4
+_END = "[end]"
+_STRAIGHT = str.maketrans("\u2018\u2019\u201c\u201d", "''\"\"")  # typographic quotation marks
+
+
+class CreativeWriting(Task):
+    """Four paragraphs, each of which ends with one of four random sentences.
+
+    A thought is a plan of the whole passage; the last generation is the passage, written by the best plan. The
+    evaluator remarks on a plan and scores it from 1 to 10. (The paper's evaluator prompt shows a passage; by its
+    Algorithm 1 what is valued at depth 2 is what precedes the last generation, the plan.) The paper measures on the
+    100 items of the file.
+
+    The check sees only what can be checked: whether there are four paragraphs and each ends with its sentence. How well
+    they read is for people.
+
+    Args:
+        path: the original ``data_100_random_text.txt``: four sentences a line.
+        unparsable: value of a plan whose score cannot be read.
+
+    Raises:
+        TaskFileError: from :meth:`load`, with file and line.
+    """
+
+    name: ClassVar[str] = "Creative Writing"
+    depth: ClassVar[int] = 2
+    paper_items: ClassVar[int] = 100
+    value_ending = Ending(("\n\n", "\nSentences:", "\nPlan:"), 96)
+
+    def __init__(self, path: str, unparsable: Annotated[float, Field(le=1)] = 0.0) -> None:
+        self.path = path
+        self.unparsable = unparsable
+
+    def load(self) -> list[Item]:
+        """The lines of the file; their place in it, from 0, is their id."""
+        lines = read_lines(self.path)
+        known = {
+            sentence
+            for _, line in lines
+            if len(sentences := split_sentences(line)) == SENTENCES
+            for sentence in sentences
+        }
+        return [self._item(index, *line, known) for index, line in enumerate(lines)]
+
+    def thought_prompt(self, item: Item, thoughts: Sequence[str], last: bool = False) -> str:
+        """The sentences, the plans so far, and the beginning of another plan or of the passage."""
+        prompt = _PASSAGE if last else _PLAN
+        return prompt.format(sentences=item.problem, plans=_plans(thoughts))
+
+    def thought_ending(self, last: bool = False) -> Ending:
+        """A plan ends with a blank line, a passage where the model says so."""
+        if last:
+            return Ending((_END, "\nSentences:"), 400)
+        return Ending(("\n\n", "\nPassage:", "\nSentences:"), 160)
+
+    def value_prompt(self, item: Item, thoughts: Sequence[str]) -> str:
+        """The sentences, the plan, and the beginning of a remark."""
+        return _VALUE.format(sentences=item.problem, plans=_plans(thoughts))
+
+    def read_value(self, answer: str) -> float | None:
+        """The score in the line after the remark."""
+        _, label, score = answer.rpartition("Score:")
+        return score_out_of_ten(score) if label else None
+
+    def check(self, item: Item, thoughts: Sequence[str]) -> Check:
+        """Compare the ends of the paragraphs, but for quotation marks, case, white space and the final stop."""
+        written = paragraphs(thoughts[-1]) if thoughts else []
+        if len(written) != len(item.reference):
+            return Check(False, f"the passage has {len(written)} paragraphs, not {len(item.reference)}")
+        for number, (paragraph, sentence) in enumerate(zip(written, item.reference, strict=True), start=1):
+            if not _plain(paragraph).endswith(_plain(sentence)):
+                return Check(False, f"paragraph {number} does not end with {sentence!r}")
+        return Check(True)
+
+    def _item(self, index: int, number: int, line: str, known: Set[str]) -> Item:
+        sentences = split_sentences(line)
+        if len(sentences) < SENTENCES:
+            sentences = split_sentences(line, known)
+        if len(sentences) != SENTENCES:
+            raise TaskFileError(
+                f"{self.path}, line {number}: {SENTENCES} sentences are needed, {len(sentences)} are there"
+            )
+        problem = "\n".join(f"{place}. {sentence}" for place, sentence in enumerate(sentences, start=1))
+        return Item(str(index), index, problem, tuple(sentences))
+
+
+def split_sentences(line: str, known: Set[str] = frozenset()) -> list[str]:
+    """The sentences of a line.
+
+    Some of the original sentences are fragments without a full stop, and run into the next one. A fragment is known
+    by what follows it: a sentence that stands alone in other lines.
+
+    Args:
+        line: sentences with blanks between.
+        known: sentences of other lines.
+
+    Example:
+        >>> split_sentences("It rained. The heat We left.", {"We left."})
+        ['It rained.', 'The heat', 'We left.']
+    """
+    sentences: list[str] = []
+    for piece in re.split(r"(?<=[.!?])\s+", line.strip()):
+        after = max(
+            (known_one for known_one in known if piece.endswith(f" {known_one}")), key=len, default=""
+        )
+        sentences += [piece.removesuffix(after).strip(), after] if after else [piece]
+    return sentences
+
+
+def paragraphs(passage: str) -> list[str]:
+    """The paragraphs of a passage, with blank lines between; where there are no blank lines, its lines."""
+    parts = re.split(r"\n\s*\n", passage.strip())
+    if len(parts) == 1:
+        parts = passage.strip().split("\n")
+    return [part.strip() for part in parts if part.strip()]
+
+
+def _plain(text: str) -> str:
+    straight = text.translate(_STRAIGHT)
+    return " ".join(straight.lower().split()).rstrip("\"'.!? ")
+
+
+def _plans(thoughts: Sequence[str]) -> str:
+    return "".join(f"Plan:\n{plan}\n" for plan in thoughts)
+
+
+_PLAN = read_prompt(__file__, "plan")
+_PASSAGE = read_prompt(__file__, "passage")
+_VALUE = read_prompt(__file__, "value")

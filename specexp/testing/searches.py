@@ -1,0 +1,239 @@
+"""What every search over thoughts promises, as tests that an implementation inherits, also outside this project."""
+
+from __future__ import annotations
+
+import inspect
+import zlib
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from specexp.reasoning.search import Answer, Continuations, Request, Search, SearchResult, State, Values
+
+DEPTHS = (1, 2, 3, 5)
+Worth = Callable[[State], float]
+
+
+def text_of(state: State, number: int) -> str:
+    """A text that says where it stands."""
+    return "thought " + ".".join(map(str, (*state.path, number)))
+
+
+def hashed(state: State) -> float:
+    """A value from 1 to 10 that depends on the state in no simple way, with equal ones among them."""
+    return float(1 + zlib.crc32(repr(state.path).encode()) % 10)
+
+
+def alike(state: State) -> float:
+    """Every state is worth the same."""
+    return 5.0
+
+
+def deeper_is_worse(state: State) -> float:
+    """What tempts a search back to the root."""
+    return -float(state.depth)
+
+
+def drive(
+    search: Search,
+    depth: int,
+    worth: Worth = hashed,
+    *,
+    requests: list[Request] | None = None,
+    text: Callable[[State, int], str] = text_of,
+) -> SearchResult:
+    """Drive a search by hand.
+
+    Args:
+        search: what searches.
+        depth: generations on a path.
+        worth: what a state is worth.
+        requests: filled with the requests.
+        text: the continuation of a state with a number.
+    """
+    exploration = search.explore(depth)
+    try:
+        request = next(exploration)
+        while True:
+            if requests is not None:
+                requests.append(request)
+            request = exploration.send(answer(request, worth, text))
+    except StopIteration as finished:
+        result: SearchResult = finished.value
+        return result
+
+
+def answer(request: Request, worth: Worth = hashed, text: Callable[[State, int], str] = text_of) -> Answer:
+    """What a request is answered with."""
+    if isinstance(request, Values):
+        return [worth(state) for state in request.states]
+    return [[text(state, number) for number in range(request.n)] for state in request.states]
+
+
+class SearchContract:
+    """Inherit, and say how to make one; pytest finds the rest.
+
+    Example::
+
+        class TestBeam(SearchContract):
+            def make_search(self):
+                return Beam(width=3)
+    """
+
+    def make_search(self) -> Search:
+        """A new search; every call gives an equal one."""
+        raise NotImplementedError(f"{type(self).__name__} has to override make_search().")
+
+    @pytest.fixture
+    def search(self) -> Search:
+        """A new search."""
+        return self.make_search()
+
+    @pytest.fixture(params=[hashed, alike, deeper_is_worse], ids=lambda worth: str(worth.__name__))
+    def worth(self, request: pytest.FixtureRequest) -> Worth:
+        """What states are worth."""
+        value: Worth = request.param
+        return value
+
+    @pytest.fixture(params=DEPTHS)
+    def depth(self, request: pytest.FixtureRequest) -> int:
+        """Generations on a path."""
+        return int(request.param)
+
+    def test_every_constructor_parameter_is_annotated(self, search: Search) -> None:
+        """The signature is the configuration schema."""
+        parameters = inspect.signature(type(search)).parameters.values()
+        assert [p.name for p in parameters if p.annotation is inspect.Parameter.empty] == []
+
+    def test_never_asks_for_more_than_its_budget(self, search: Search, depth: int, worth: Worth) -> None:
+        """``max_expansions`` bounds what a run costs before it starts."""
+        requests: list[Request] = []
+        drive(search, depth, worth, requests=requests)
+        continued = [request for request in requests if isinstance(request, Continuations)]
+        expanded = [state for request in continued if not request.last for state in request.states]
+        valued = [state for request in requests if isinstance(request, Values) for state in request.states]
+        assert len(expanded) <= search.max_expansions(depth)
+        assert len(valued) <= search.thoughts * search.max_expansions(depth)
+        assert all(request.n == search.thoughts for request in continued if not request.last)
+
+    def test_asks_only_about_states_it_was_given(self, search: Search, depth: int, worth: Worth) -> None:
+        """A state is expanded once and valued once, after it came back as a continuation; the root has no value."""
+        known, valued = {State()}, {State()}
+        expanded: set[State] = set()
+        requests: list[Request] = []
+        drive(search, depth, worth, requests=requests)
+        for request in requests:
+            assert request.states
+            assert len(set(request.states)) == len(request.states)
+            assert set(request.states) <= known
+            if isinstance(request, Values):
+                assert not valued & set(request.states)
+                valued |= set(request.states)
+                continue
+            assert set(request.states) <= valued
+            assert not expanded & set(request.states)
+            expanded |= set(request.states)
+            known |= {
+                state.child(number, text_of(state, number))
+                for state in request.states
+                for number in range(request.n)
+            }
+            assert all(state.depth < depth for state in request.states)
+
+    def test_ends_with_one_generation_from_the_best_state(
+        self, search: Search, depth: int, worth: Worth
+    ) -> None:
+        """Algorithm 1, line 9: of the deepest states none is worth more, and of equals it is the first."""
+        requests: list[Request] = []
+        result = drive(search, depth, worth, requests=requests)
+        assert requests[-1] == Continuations((result.best,), 1, last=True)
+        assert not any(isinstance(request, Continuations) and request.last for request in requests[:-1])
+        others = [state for state in result.tree.states if state != result.final]
+        deepest = [state for state in others if state.depth == max(other.depth for other in others)]
+        assert result.best == max(deepest, key=lambda state: worth(state) if state.depth else 0.0)
+        assert result.final == result.best.child(0, text_of(result.best, 0))
+        assert result.final.depth <= depth
+
+    def test_the_path_is_one_it_was_given(self, search: Search, depth: int, worth: Worth) -> None:
+        """Numbers and thoughts belong together, all the way from the root."""
+        result = drive(search, depth, worth)
+        for state in result.tree.states:
+            assert len(state.path) == len(state.thoughts)
+            expected = [text_of(State(state.path[:place]), number) for place, number in enumerate(state.path)]
+            assert list(state.thoughts) == expected
+
+    def test_the_tree_holds_every_state_with_its_value(
+        self, search: Search, depth: int, worth: Worth
+    ) -> None:
+        """The root and the last generation have none."""
+        tree = drive(search, depth, worth).tree
+        *inner, final = tree.states
+        assert inner[0] == State()
+        assert [tree.value(state) for state in inner[1:]] == [worth(state) for state in inner[1:]]
+        assert tree.value(State()) is None
+        assert tree.value(final) is None
+        below = [child for state in tree.states for child in tree.children(state)]
+        assert sorted(below, key=lambda state: state.path) == sorted(
+            tree.states[1:], key=lambda state: state.path
+        )
+
+    def test_with_a_depth_of_one_there_is_nothing_to_search(self, search: Search) -> None:
+        """The answer is generated at once."""
+        requests: list[Request] = []
+        drive(search, 1, requests=requests)
+        assert requests == [Continuations((State(),), 1, last=True)]
+
+    def test_the_same_answers_give_the_same_result(self, search: Search, worth: Worth) -> None:
+        """Whatever it searched before."""
+        first: list[Request] = []
+        again: list[Request] = []
+        drive(self.make_search(), 4, worth, requests=first)
+        drive(search, 3, alike)
+        drive(search, 4, worth, requests=again)
+        assert again == first
+
+    def test_searches_can_be_under_way_side_by_side(self, search: Search) -> None:
+        """Several items may be searched at once; they share nothing."""
+        alone = drive(search, 4)
+        other = search.explore(3)
+        other.send(answer(next(other)))
+        beside = drive(search, 4)
+        other.close()
+        assert beside.final == alone.final
+        assert beside.tree.states == alone.tree.states
+
+    def test_equal_texts_are_different_states(self, search: Search) -> None:
+        """Samples may repeat; a place in the tree does not."""
+        result = drive(search, 4, text=lambda state, number: "again")
+        assert len(set(result.tree.states)) == len(result.tree.states)
+        assert set(result.final.thoughts) == {"again"}
+
+    @pytest.mark.parametrize("depth", [0, -1])
+    def test_a_path_has_at_least_one_generation(self, search: Search, depth: int) -> None:
+        """Refused before anything is asked for."""
+        with pytest.raises(ValueError, match=f"{depth} generations"):
+            search.explore(depth)
+
+    def test_refuses_answers_of_the_wrong_length(self, search: Search) -> None:
+        """And says what it asked for."""
+        exploration = search.explore(3)
+        next(exploration)
+        with pytest.raises(ValueError, match="0 list"):
+            exploration.send([])
+        exploration = search.explore(3)
+        request = next(exploration)
+        short: Sequence[Sequence[str]] = [[] for _ in request.states]
+        with pytest.raises(ValueError, match=f"0 continuation.*{search.thoughts}"):
+            exploration.send(short)
+        exploration = search.explore(3)
+        request = exploration.send(answer(next(exploration)))
+        with pytest.raises(ValueError, match=r"(1|0) value"):
+            exploration.send([1.0] if len(request.states) > 1 else [])
+
+    @pytest.mark.parametrize("value", [float("nan"), float("inf")])
+    def test_refuses_values_that_are_no_numbers(self, search: Search, value: float) -> None:
+        """They have no order, or none that is meant."""
+        exploration = search.explore(3)
+        request = exploration.send(answer(next(exploration)))
+        with pytest.raises(ValueError, match="finite"):
+            exploration.send([value] * len(request.states))

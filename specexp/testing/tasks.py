@@ -1,0 +1,152 @@
+"""What every reasoning task promises, as tests that an implementation inherits, also outside this project."""
+
+from __future__ import annotations
+
+import inspect
+import string
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from specexp.reasoning.tasks import Item, Task
+
+NONSENSE = ("", " ", "\n", "?", "{}", "{problem}", "ünïcödé 🙂", "-", "None", "((((", string.printable)
+
+
+class TaskContract:
+    """Inherit, and say how to make one and what solves an item; pytest finds the rest.
+
+    Example::
+
+        class TestRiddles(TaskContract):
+            @pytest.fixture
+            def task(self, tmp_path):
+                return Riddles(write_small_file(tmp_path))
+
+            def solution(self, item):
+                return ["It has hands but no arms.", item.reference[0]]
+
+            def evaluations(self):
+                return {"good": 10.0, "bad": 1.0}
+    """
+
+    @pytest.fixture
+    def task(self) -> Task:
+        """A task that can be loaded here; a small local file is enough."""
+        raise NotImplementedError(f"{type(self).__name__} has to override the fixture task.")
+
+    def solution(self, item: Item) -> Sequence[str]:
+        """A whole path that is right, the last generation at the end: at most ``depth`` texts."""
+        raise NotImplementedError(f"{type(self).__name__} has to override solution().")
+
+    def evaluations(self) -> Mapping[str, float]:
+        """Answers of the evaluator as the examples in the prompt are written, and the values they mean."""
+        raise NotImplementedError(f"{type(self).__name__} has to override evaluations().")
+
+    def test_states_its_shape(self, task: Task) -> None:
+        """What searches and reports are told."""
+        assert task.name
+        assert task.depth >= 1
+        assert task.paper_items >= 1
+
+    def test_every_constructor_parameter_is_annotated(self, task: Task) -> None:
+        """The signature is the configuration schema."""
+        parameters = inspect.signature(type(task)).parameters.values()
+        assert [p.name for p in parameters if p.annotation is inspect.Parameter.empty] == []
+
+    def test_items_are_numbered_and_named(self, task: Task) -> None:
+        """At least one; results are joined by id, randomness is keyed by index."""
+        items = task.load()
+        assert items
+        assert [item.index for item in items] == list(range(len(items)))
+        assert len({item.item_id for item in items}) == len(items)
+        assert all(item.item_id.strip() and item.problem.strip() for item in items)
+
+    def test_every_load_gives_the_same_items(self, task: Task) -> None:
+        """Trials are compared item by item."""
+        assert task.load() == task.load()
+
+    def test_a_prompt_holds_the_problem_and_the_thoughts(self, task: Task) -> None:
+        """All of them, and nothing of the reference that the problem does not say."""
+        for item in task.load():
+            *thoughts, _ = self.solution(item)
+            for length in range(len(thoughts) + 1):
+                for last in (False, True):
+                    prompt = task.thought_prompt(item, thoughts[:length], last)
+                    assert item.problem in prompt
+                    assert all(thought in prompt for thought in thoughts[:length])
+            for length in range(1, len(thoughts) + 1):
+                prompt = task.value_prompt(item, thoughts[:length])
+                assert item.problem in prompt
+                assert all(thought in prompt for thought in thoughts[:length])
+
+    def test_a_prompt_ends_where_the_answer_begins(self, task: Task) -> None:
+        """Blanks at the end would be tokens of their own, which no model expects there."""
+        item = task.load()[0]
+        thoughts = ["one", "two"][: max(1, task.depth - 1)]
+        prompts = [task.thought_prompt(item, thoughts), task.thought_prompt(item, thoughts, last=True)]
+        for prompt in [*prompts, task.value_prompt(item, thoughts)]:
+            assert prompt == prompt.strip()
+
+    def test_prompts_of_different_states_differ(self, task: Task) -> None:
+        """And the same state has the same prompt."""
+        item = task.load()[0]
+        states: list[list[str]] = [[], ["one"], ["two"]]
+        prompts = [task.thought_prompt(item, thoughts) for thoughts in states]
+        assert len(set(prompts)) == len(states)
+        assert [task.thought_prompt(item, thoughts) for thoughts in states] == prompts
+        assert task.value_prompt(item, ["one"]) != task.value_prompt(item, ["two"])
+
+    def test_any_thought_has_prompts(self, task: Task) -> None:
+        """A model may write anything."""
+        item = task.load()[0]
+        for text in NONSENSE:
+            assert text in task.thought_prompt(item, [text])
+            assert text in task.value_prompt(item, [text])
+
+    def test_generations_end(self, task: Task) -> None:
+        """After a number of tokens, and at texts that the examples in the prompts lead to."""
+        for ending in (task.thought_ending(), task.thought_ending(last=True), task.value_ending):
+            assert ending.max_new_tokens >= 1
+            assert ending.stop
+            assert all(ending.stop)
+
+    def test_a_thought_is_not_cut_short(self, task: Task) -> None:
+        """Whatever is generated behind it."""
+        for item in task.load():
+            *thoughts, final = self.solution(item)
+            for text, last in [*((thought, False) for thought in thoughts), (final, True)]:
+                ending = task.thought_ending(last)
+                assert ending.cut(f" {text}") == text
+                for stop in ending.stop:
+                    assert ending.cut(f" {text}{stop} more") == text
+                    assert ending.reached(f" {text}{stop} more")
+
+    def test_reads_evaluations(self, task: Task) -> None:
+        """As the examples in the prompt are written."""
+        assert self.evaluations()
+        for text, value in self.evaluations().items():
+            assert task.value(task.value_ending.cut(f" {text}")) == (value, True)
+            assert value >= task.unparsable
+
+    @pytest.mark.parametrize("text", NONSENSE)
+    def test_an_evaluation_that_cannot_be_read_has_the_lowest_value(self, task: Task, text: str) -> None:
+        """And says that it could not."""
+        assert task.value(text) == (task.unparsable, False)
+
+    def test_solutions_are_right(self, task: Task) -> None:
+        """In no more generations than a path has."""
+        for item in task.load():
+            solution = self.solution(item)
+            assert len(solution) <= task.depth
+            assert task.check(item, tuple(solution)) == (True, "")
+            assert task.check(item, list(solution)) == (True, "")
+
+    @pytest.mark.parametrize("text", NONSENSE[:-1])
+    def test_nonsense_is_wrong_and_has_a_reason(self, task: Task, text: str) -> None:
+        """Never an error."""
+        item = task.load()[0]
+        for thoughts in ([], [text], [text] * task.depth, [*self.solution(item)[:-1], text, text]):
+            check = task.check(item, thoughts)
+            assert not check.correct
+            assert check.reason

@@ -1,0 +1,286 @@
+"""The simulator: properties on random arrangements, and the PDDL it is read from."""
+
+import re
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import specexp.reasoning.tasks
+from specexp.reasoning.blocks import (
+    OPERATORS,
+    Action,
+    IllegalActionError,
+    apply,
+    describe,
+    inconsistency,
+    legal_actions,
+    run_plan,
+    unmet,
+)
+from specexp.reasoning.pddl import PDDLError, read_domain, read_plan, read_problem
+
+NAMES = "abcde"
+DOMAIN = """
+(define (domain blocksworld-4ops) ; the four operators
+ (:action pick-up :parameters (?ob)
+  :precondition (and (clear ?ob) (ontable ?ob) (handempty))
+  :effect (and (holding ?ob) (not (clear ?ob)) (not (ontable ?ob)) (not (handempty))))
+ (:action PUT-DOWN :parameters (?x) :precondition (holding ?x)
+  :effect (and (clear ?x) (handempty) (ontable ?x) (not (holding ?x))))
+ (:action stack :parameters (?a ?b) :precondition (and (clear ?b) (holding ?a))
+  :effect (and (handempty) (clear ?a) (on ?a ?b) (not (clear ?b)) (not (holding ?a))))
+ (:action unstack :parameters (?a ?b) :precondition (and (on ?a ?b) (clear ?a) (handempty))
+  :effect (and (holding ?a) (clear ?b) (not (on ?a ?b)) (not (clear ?a)) (not (handempty)))))
+"""
+
+
+def facts_of(stacks, held=None):
+    """The facts of stacks of blocks, each from the table up."""
+    facts = {("holding", held)} if held else {("handempty",)}
+    for stack in stacks:
+        facts |= {("ontable", stack[0]), ("clear", stack[-1])}
+        facts |= {("on", upper, lower) for lower, upper in pairwise(stack)}
+    return frozenset(facts)
+
+
+@st.composite
+def arrangements(draw):
+    """Blocks in stacks, and perhaps one in the arm."""
+    order = draw(st.permutations(NAMES[: draw(st.integers(1, 5))]))
+    held = order.pop() if draw(st.booleans()) else None
+    stacks = []
+    for block in order:
+        if stacks and draw(st.booleans()):
+            stacks[draw(st.integers(0, len(stacks) - 1))].append(block)
+        else:
+            stacks.append([block])
+    return facts_of(stacks, held)
+
+
+def blocks_of(facts):
+    return {block for _, *named in facts for block in named}
+
+
+def all_actions(blocks):
+    return [
+        Action(name, (first, second) if operator.blocks == 2 else (first,))
+        for name, operator in OPERATORS.items()
+        for first in blocks
+        for second in (blocks if operator.blocks == 2 else [first])
+    ]
+
+
+@given(arrangements())
+def test_a_random_arrangement_is_one(facts):
+    assert inconsistency(facts, blocks_of(facts)) is None
+
+
+@given(arrangements())
+def test_an_action_and_its_inverse_are_the_identity(facts):
+    inverse = {"pick-up": "put-down", "put-down": "pick-up", "stack": "unstack", "unstack": "stack"}
+    for action in legal_actions(facts):
+        assert apply(apply(facts, action), Action(inverse[action.operator], action.blocks)) == facts
+
+
+@given(arrangements())
+def test_a_legal_action_leads_to_an_arrangement(facts):
+    for action in legal_actions(facts):
+        assert inconsistency(apply(facts, action), blocks_of(facts)) is None
+
+
+@given(arrangements())
+def test_any_other_action_is_refused_with_a_reason(facts):
+    legal = legal_actions(facts)
+    for action in all_actions([*sorted(blocks_of(facts)), "z"]):
+        if action in legal:
+            continue
+        with pytest.raises(IllegalActionError, match=re.escape(f"{action}: ")) as error:
+            apply(facts, action)
+        assert str(error.value).removeprefix(f"{action}: ")
+
+
+@given(arrangements(), st.data())
+def test_no_action_loses_a_block(facts, data):
+    for _ in range(6):
+        facts = apply(facts, data.draw(st.sampled_from(legal_actions(facts))))
+    assert inconsistency(facts, blocks_of(facts)) is None
+
+
+@given(st.sampled_from(all_actions("abz")))
+def test_an_action_is_read_back_from_its_words_and_from_pddl(action):
+    assert Action.parse(str(action)) == action
+    assert Action.parse(f"({' '.join((action.operator, *action.blocks))})") == action
+
+
+@pytest.mark.parametrize(
+    ("text", "action"),
+    [
+        ("Pick up the block a.", Action("pick-up", ("a",))),
+        ("- unstack block c from on top of block d", Action("unstack", ("c", "d"))),
+        ("unstack c from top of d", Action("unstack", ("c", "d"))),
+        ("stack the block b onto the block c", Action("stack", ("b", "c"))),
+        ("putdown e", Action("put-down", ("e",))),
+        ("unstack c", None),
+        ("unstack c from", None),
+        ("stack the block", None),
+        ("pick upward", None),
+        ("I would pick up a", None),
+    ],
+)
+def test_wordings_of_an_action(text, action):
+    assert Action.parse(text) == action
+
+
+def test_a_plan_names_the_action_that_fails():
+    plan = [Action("pick-up", ("a",)), Action("pick-up", ("b",))]
+    with pytest.raises(IllegalActionError, match=r"^action 2, pick up b: the arm is not empty$"):
+        run_plan(facts_of(["a", "b"]), plan)
+
+
+def test_what_is_left_of_a_goal():
+    assert unmet(facts_of(["ab"]), frozenset({("on", "a", "b"), ("on", "b", "a")})) == "a does not lie on b"
+    assert unmet(facts_of(["ab"]), frozenset({("on", "b", "a")})) is None
+
+
+def test_an_arrangement_in_words():
+    assert describe(facts_of(["ab", "c"], "d")) == "b lies on a. a and c lie on the table. The arm holds d."
+    assert describe(facts_of(["a"])) == "a lies on the table. The arm is empty."
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        (facts_of(["a"]) | {("ontable", "b")}, "clear"),
+        (facts_of(["a"]), "'b' is nowhere"),
+        (facts_of(["a", "bc"]), "there is no block 'c'"),
+        (facts_of(["a", "b"]) | {("on", "a", "b")}, "'a' is in two places"),
+        (facts_of(["a", "b"], "b"), "'b' is in two places"),
+        (facts_of(["a", "b"]) - {("handempty",)}, "hand"),
+        (frozenset({("on", "a", "b"), ("on", "b", "a"), ("handempty",)}), "ring"),
+        (facts_of(["a", "b"]) | {("heavy", "a")}, "(heavy a) is no fact"),
+    ],
+)
+def test_what_is_no_arrangement(facts, reason):
+    assert reason in inconsistency(facts, ("a", "b"))
+
+
+def test_two_blocks_on_one_are_no_arrangement():
+    facts = {
+        ("ontable", "a"),
+        ("on", "b", "a"),
+        ("on", "c", "a"),
+        ("clear", "b"),
+        ("clear", "c"),
+        ("handempty",),
+    }
+    assert inconsistency(frozenset(facts), "abc") == "two blocks are in one place"
+
+
+def test_the_operators_are_those_of_the_domain():
+    assert read_domain(DOMAIN) == OPERATORS
+
+
+def test_a_plan_in_pddl():
+    assert read_plan("(pick-up a)\n(stack a b)\n") == [("pick-up", "a"), ("stack", "a", "b")]
+
+
+PROBLEM = "(define (problem p) (:objects a b) (:init {init}) (:goal {goal}))"
+INIT = "(handempty) (ontable a) (ontable b) (clear a) (clear b)"
+
+
+def test_a_problem_in_pddl():
+    problem = read_problem(PROBLEM.format(init=INIT, goal="(and (on a b))"))
+    assert problem.blocks == ("a", "b")
+    assert problem.start == facts_of(["a", "b"])
+    assert problem.goal == {("on", "a", "b")}
+    assert read_problem(PROBLEM.format(init=INIT, goal="(on a b)")) == problem
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "defines no problem"),
+        ("(define (domain d))", "defines no problem"),
+        ("(define (problem p)))", "closed that was not opened"),
+        ("word", "in parentheses is expected"),
+        ("(define (problem p))", "no :objects"),
+        (PROBLEM.format(init="(handempty)", goal="(on a b)"), ":init is no arrangement of the blocks: 'a'"),
+        (PROBLEM.format(init="(a (b))", goal="(on a b)"), "is no fact"),
+        (PROBLEM.format(init=INIT, goal=""), "no :goal"),
+        (PROBLEM.format(init=INIT, goal="(and)"), "no :goal"),
+        (PROBLEM.format(init=INIT, goal="(on a z)"), r"\(on a z\) is no fact about the problem's blocks"),
+        (PROBLEM.format(init=INIT, goal="(not (on a b))"), "is no fact"),
+    ],
+)
+def test_what_is_no_problem(text, message):
+    with pytest.raises(PDDLError, match=message):
+        read_problem(text)
+
+
+@pytest.mark.parametrize(
+    ("action", "message"),
+    [
+        ("(:action (x))", "no name"),
+        ("(:action lift)", "lift has no :parameters"),
+        ("(:action lift :parameters (?x) :effect (clear ?x))", "lift has no :precondition"),
+    ],
+)
+def test_what_is_no_action(action, message):
+    with pytest.raises(PDDLError, match=message):
+        read_domain(f"(define (domain d) {action})")
+
+
+PROMPTS = Path(specexp.reasoning.tasks.__file__).parent / "prompts" / "blocksworld"
+
+
+def test_the_example_plans_in_the_prompt_are_valid():
+    """Read back from the words of the prompt itself."""
+    *examples, _ = (PROMPTS / "thought.txt").read_text().split("\n\n")[1:]
+    assert len(examples) == 2
+    for example in examples:
+        start, goal = facts_in_words(example)
+        actions = [Action.parse(text) for text in re.findall(r"Action \d+: (.*)", example)]
+        assert actions.pop() is None  # done
+        assert unmet(run_plan(start, actions), goal) is None
+
+
+def test_the_evaluations_in_the_prompt_are_right():
+    """Good ones shorten the way to the goal, bad ones are impossible or lengthen it."""
+    *examples, _ = (PROMPTS / "value.txt").read_text().split("\n\n")[1:]
+    for example in examples:
+        state, goal = facts_in_words(example)
+        earlier = re.findall(r"Earlier actions: (.*)", example)
+        state = run_plan(state, [Action.parse(text) for text in ", ".join(earlier).split(", ") if text])
+        (newest,) = re.findall(r"Newest action: (.*)", example)
+        (evaluation,) = re.findall(r"Evaluation: (.*)", example)
+        action = Action.parse(newest)
+        good = action in legal_actions(state) and distance(apply(state, action), goal) < distance(state, goal)
+        assert evaluation == ("good" if good else "bad")
+
+
+def distance(state, goal):
+    """Fewest actions to the goal."""
+    seen, level, steps = {state}, [state], 0
+    while not any(goal <= facts for facts in level):
+        level = [new for facts in level for action in legal_actions(facts) for new in [apply(facts, action)]]
+        level = [new for new in dict.fromkeys(level) if new not in seen]
+        seen |= set(level)
+        steps += 1
+    return steps
+
+
+def facts_in_words(example):
+    """Start and goal of an example in a prompt."""
+    start, goal = (re.search(rf"{label}: (.*)", example)[1] for label in ("Start", "Goal"))
+    on = re.findall(r"(\w) lies on (\w)\.", start)
+    table = re.search(r"(\w)(?: and (\w))? lies? on the table", start).groups()
+    stacks = []
+    for block in filter(None, table):
+        stack = [block]
+        while above := [upper for upper, lower in on if lower == stack[-1]]:
+            stack += above
+        stacks.append(stack)
+    return facts_of(stacks), {("on", *pair) for pair in re.findall(r"(\w) lies on (\w)\.", goal)}

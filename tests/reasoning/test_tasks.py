@@ -1,0 +1,262 @@
+"""Tasks keep the contract on small files, read their evaluators' answers, and check what can be checked."""
+
+import json
+from decimal import Decimal
+
+import pytest
+
+from specexp.reasoning.tasks import GSM8K, Blocksworld, CreativeWriting, Ending, TaskFileError
+from specexp.reasoning.tasks.creative_writing import paragraphs, split_sentences
+from specexp.reasoning.tasks.gsm8k import last_number
+from specexp.testing.tasks import TaskContract
+
+PROBLEM = """
+(define (problem two) (:domain blocksworld-4ops) (:objects a b c)
+ (:init (handempty) (on a b) (ontable b) (ontable c) (clear a) (clear c))
+ (:goal (and (on b a))))
+"""
+PLAN = "(unstack a b)\n(put-down a)\n(pick-up b)\n(stack b a)\n"
+LINES = (
+    "One came. Two went! Was it three? He said “four”.",
+    "The heat Two went! One came. Was it three?",
+)
+
+
+@pytest.fixture
+def gsm8k(tmp_path):
+    path = tmp_path / "test.jsonl"
+    rows = [
+        {"question": f"What is {n} + 1?", "answer": f"{n} + 1 = {n + 1}\n#### {n + 1:,}"} for n in (1, 1999)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture
+def writing(tmp_path):
+    path = tmp_path / "sentences.txt"
+    path.write_text("\n".join(LINES), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def blocks(tmp_path):
+    """Writes a split and its instances; gives the arguments."""
+
+    def write(rows=(["basic/instance-1.pddl", PLAN, 4],), texts=None):
+        (tmp_path / "split.json").write_text(json.dumps(rows))
+        (tmp_path / "texts.json").write_text(json.dumps(texts or {"basic/instance-1.pddl": PROBLEM}))
+        return str(tmp_path / "split.json"), str(tmp_path / "texts.json")
+
+    return write
+
+
+class TestGSM8K(TaskContract):
+    def evaluations(self):
+        return {"7": 7.0, "10\n": 10.0, "8/10": 8.0, "[3]": 3.0, "6.5 points": 6.5}
+
+    @pytest.fixture
+    def task(self, gsm8k):
+        return GSM8K(str(gsm8k))
+
+    def solution(self, item):
+        return [f"What is it?\nSub-answer: It is {item.reference[0]}.", f"The answer is {item.reference[0]}."]
+
+    @pytest.mark.parametrize("answer", ["0", "11", "-3", "seven", "1.2.3.4 good"])
+    def test_a_score_is_from_one_to_ten(self, task, answer):
+        assert task.value(answer).parsed == (answer == "1.2.3.4 good")
+
+    def test_numbers_are_compared_by_value(self, task):
+        item = task.load()[1]
+        assert item.reference == ("2000",)
+        assert task.check(item, ["It is $2,000.00."]).correct
+        assert task.check(item, ["20000"]).reason == "the answer is 20000, the reference 2000"
+
+
+class TestCreativeWriting(TaskContract):
+    def evaluations(self):
+        return {"It hangs together.\nScore: 9": 9.0, "Score: [4]": 4.0, "Score: 3\nScore: 5": 5.0}
+
+    @pytest.fixture
+    def task(self, writing):
+        return CreativeWriting(str(writing))
+
+    def solution(self, item):
+        return [
+            "1. A\n2. B\n3. C\n4. D",
+            "\n\n".join(f"Something happens. {sentence}" for sentence in item.reference),
+        ]
+
+    def test_a_remark_without_a_score_says_nothing(self, task):
+        assert task.value("Score: none. 10 out of 10").parsed is False
+        assert task.value("A 10.").parsed is False
+
+    def test_order_counts(self, task):
+        item = task.load()[0]
+        passage = "\n\n".join(reversed(item.reference))
+        assert task.check(item, [passage]).reason == "paragraph 1 does not end with 'One came.'"
+
+    def test_every_paragraph_counts(self, task):
+        item = task.load()[0]
+        assert task.check(item, ["\n\n".join(item.reference[:3])]).reason == (
+            "the passage has 3 paragraphs, not 4"
+        )
+
+    def test_typography_does_not_count(self, task):
+        item = task.load()[0]
+        passage = 'One came\n\nTwo  went!\n\nwas it three?\n\nHe said "four."'
+        assert task.check(item, [passage]).correct
+
+    def test_a_fragment_is_a_sentence(self, task):
+        assert task.load()[1].reference == ("The heat", "Two went!", "One came.", "Was it three?")
+
+
+class TestBlocksworld(TaskContract):
+    def evaluations(self):
+        return {"good": 10.0, "Bad.": 1.0, "**good** because": 10.0}
+
+    @pytest.fixture
+    def task(self, blocks):
+        return Blocksworld(*blocks())
+
+    def solution(self, item):
+        return ["unstack a from b", "put down a", "pick up b", "stack b on a", "done"]
+
+    @pytest.mark.parametrize("answer", ["not good", "goodness", "The action is good"])
+    def test_an_evaluation_is_good_or_bad(self, task, answer):
+        assert task.value(answer).parsed is False
+
+    def test_says_what_is_wrong_with_a_plan(self, task):
+        (item,) = task.load()
+        right = self.solution(item)
+        assert task.check(item, right[:3]).reason == "b does not lie on a"
+        assert task.check(item, right[1:]).reason == "action 1, put down a: the arm does not hold a"
+        assert task.check(item, ["pick up b"]).reason == "action 1, pick up b: b is not clear"
+        assert task.check(item, ["pick up z"]).reason == (
+            "action 1, pick up z: z does not lie on the table and z is not clear"
+        )
+        assert task.check(item, ["wait"]).reason == "action 1, 'wait': is none of the four actions"
+
+    def test_what_follows_done_is_not_part_of_the_plan(self, task):
+        (item,) = task.load()
+        assert task.check(item, [*self.solution(item), "pick up c"]).correct
+
+    def test_an_action_too_many_spoils_a_plan(self, task):
+        (item,) = task.load()
+        assert (
+            task.check(item, [*self.solution(item)[:-1], "unstack b from a"]).reason == "b does not lie on a"
+        )
+
+    def test_instances_may_lie_in_a_folder(self, blocks, tmp_path):
+        split, _ = blocks()
+        (tmp_path / "basic").mkdir()
+        (tmp_path / "basic/instance-1.pddl").write_text(PROBLEM)
+        assert Blocksworld(split, str(tmp_path)).load() == Blocksworld(*blocks()).load()
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", "line 2: is not JSON"),
+        ("[]", "line 2, key 'question'"),
+        ('{"question": "a"}', "line 2, key 'answer'"),
+        ('{"question": " ", "answer": "#### 1"}', "line 2, key 'question'"),
+        ('{"question": "a", "answer": "1"}', "line 2, key 'answer': there is no number after ####"),
+        ('{"question": "a", "answer": "#### one"}', "line 2, key 'answer': there is no number after ####"),
+    ],
+)
+def test_a_wrong_line_of_gsm8k_is_named(tmp_path, line, message):
+    path = tmp_path / "test.jsonl"
+    path.write_text('{"question": "a", "answer": "#### 1"}\n' + line)
+    with pytest.raises(TaskFileError, match=message) as error:
+        GSM8K(str(path)).load()
+    assert str(error.value).startswith(str(path))
+
+
+def test_a_wrong_line_of_creative_writing_is_named(writing):
+    writing.write_text(LINES[0] + "\n\nOnly. Three. Here.\n")
+    with pytest.raises(TaskFileError, match=r"sentences.txt, line 3: 4 sentences are needed, 3 are there"):
+        CreativeWriting(str(writing)).load()
+
+
+@pytest.mark.parametrize("task", [GSM8K, CreativeWriting, lambda path: Blocksworld(path, path)])
+def test_a_file_that_is_missing_empty_or_no_text_is_named(tmp_path, task):
+    path = tmp_path / "items"
+    with pytest.raises(TaskFileError, match=r"items: cannot be read \(No such file"):
+        task(str(path)).load()
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(TaskFileError, match="items: is not text"):
+        task(str(path)).load()
+    path.write_text("\n\n")
+    with pytest.raises(TaskFileError, match=r"items(: the file is empty|, line 3: is not JSON)"):
+        task(str(path)).load()
+
+
+@pytest.mark.parametrize(
+    ("rows", "texts", "message"),
+    [
+        ([], None, "split.json: a list of at least one"),
+        ({"a": 1}, None, "split.json: a list of at least one"),
+        ([["basic/instance-1.pddl", PLAN]], None, r"split.json, row 1: \[instance, plan, length\]"),
+        ([["basic/instance-2.pddl", PLAN, 4]], None, "row 1: .*did you mean 'basic/instance-1.pddl'"),
+        ([["basic/instance-1.pddl", "(stak a b)", 1]], None, r"\(stak a b\); did you mean 'stack'"),
+        ([["basic/instance-1.pddl", "(stack a)", 1]], None, r"a step \(stack a\)"),
+        ([["basic/instance-1.pddl", "stack a b", 1]], None, "the plan cannot be read"),
+        ([["basic/instance-1.pddl", PLAN, 4]] * 2, None, "row 2: 'basic/instance-1.pddl' is given twice"),
+        ([["basic/instance-1.pddl", PLAN, 4]], ["x"], "texts.json: PDDL texts by path are needed"),
+        ([["x", PLAN, 4]], {"x": "(define (problem p)"}, "texts.json, x: a parenthesis is not closed"),
+    ],
+)
+def test_a_wrong_split_is_named(blocks, rows, texts, message):
+    with pytest.raises(TaskFileError, match=message):
+        Blocksworld(*blocks(rows, texts)).load()
+
+
+def test_another_domain_is_refused(blocks, tmp_path):
+    domain = tmp_path / "domain.pddl"
+    domain.write_text(
+        "(define (domain other) (:action pick-up :parameters (?x) :precondition () :effect (holding ?x)))"
+    )
+    with pytest.raises(TaskFileError, match=r"domain.pddl: action pick-up is not that of the domain"):
+        Blocksworld(*blocks(), domain=str(domain)).load()
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("18", "18"),
+        ("She makes $18 every day.", "18"),
+        ("1,200 + 34 = 1,234.50!", "1234.50"),
+        ("-$5", "-5"),
+        ("10-3", "3"),
+        ("= -3", "-3"),
+        (".5", "0.5"),
+        ("12, 13", "13"),
+        ("50%", "50"),
+        ("none", None),
+    ],
+)
+def test_the_last_number_of_a_text(text, number):
+    assert last_number(text) == (None if number is None else Decimal(number))
+
+
+def test_a_text_is_cut_at_the_first_stop():
+    ending = Ending(("\n\n", "Answer"), 8)
+    assert ending.cut(" a\nb Answer: c\n\n") == "a\nb"
+    assert ending.cut("\n\n a\n\nb") == "a"  # a model may begin with blank lines
+    assert not ending.reached("\n\n a")
+    assert ending.cut("") == ""
+
+
+def test_paragraphs_are_lines_where_there_are_no_blank_lines():
+    assert paragraphs("a\nb\n \nc\n") == ["a\nb", "c"]
+    assert paragraphs("a\nb\n") == ["a", "b"]
+
+
+def test_a_whole_sentence_is_not_split():
+    assert split_sentences("One came. Today two went.", {"two went.", "went."}) == [
+        "One came.",
+        "Today",
+        "two went.",
+    ]
+    assert split_sentences("One came. Two went.") == ["One came.", "Two went."]
