@@ -79,6 +79,14 @@ class Context:
             noise = self._noise[position] = gumbel(self.target_noise_key, position, vocab_size)
         return noise
 
+    def drawn_noise(self) -> tuple[int, ...]:
+        """Positions still to come whose :meth:`target_noise` was drawn, in order."""
+        return tuple(sorted(position for position in self._noise if position >= self._length))
+
+    def take_noise(self, position: int, noise: NDArray[np.float32]) -> None:
+        """:meth:`target_noise` of a position, drawn by another context of the same sequence."""
+        self._noise[position] = noise
+
     def uniforms(
         self, purpose: str, position: int, path: tuple[int, ...] = (), *, size: int
     ) -> NDArray[np.float64]:

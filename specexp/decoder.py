@@ -18,7 +18,7 @@ from specexp.drafters import Drafter
 from specexp.generation_result import GenerationResult
 from specexp.models.language_model import LanguageModel
 from specexp.outcome import Outcome, prefill_outcome
-from specexp.sequence import Sequence, Strategy
+from specexp.sequence import Sequence, Strategy, Verification
 from specexp.verifiers import Greedy, Verifier
 
 OutcomeObserver = Callable[[Outcome], None]
@@ -95,7 +95,7 @@ class Decoder:
                 continued conversation is given another seed or sequence than its own.
         """
         prompt = _token_list(input_ids)
-        self._check_request(prompt, max_new_tokens)
+        self.model.check_request(prompt, max_new_tokens)
         started = perf_counter()
         if continue_conversation:
             context = self._continued(prompt, seed, sequence)
@@ -104,54 +104,13 @@ class Decoder:
         if context is not self.model.conversation:  # a new one, or another decoder used the cache in between
             self.model.cache.truncate(0, 0)
         self._kept = self.model.conversation = context
-        self._reserve(len(prompt) + max_new_tokens, slots=1)
+        self._reserve(len(prompt) + max_new_tokens)
         self._prefill(context)
         self.model.synchronize()
         prefill_seconds = perf_counter() - started
         return self._decode(
-            context, 0, prefill_seconds, max_new_tokens, _eos_set(eos_token_id), count_useful, observers
+            context, prefill_seconds, max_new_tokens, _eos_set(eos_token_id), count_useful, observers
         )
-
-    def sample(
-        self,
-        input_ids: Tokens[int] | torch.Tensor,
-        *,
-        num_samples: int,
-        max_new_tokens: int = 128,
-        eos_token_id: int | Collection[int] | None = None,
-        seed: int = 0,
-        sequence: int | str = 0,
-    ) -> list[GenerationResult]:
-        """``num_samples`` continuations of one prompt that share one prefill.
-
-        Sample ``i`` is what :meth:`generate` gives for ``sequence=f"{sequence}#{i}"``. The prefill's time is the
-        first result's.
-
-        Raises:
-            ValueError: as :meth:`generate`, or ``num_samples`` is below 1.
-        """
-        if num_samples < 1:
-            raise ValueError(f"num_samples was {num_samples}; at least 1 is needed")
-        prompt = _token_list(input_ids)
-        self._check_request(prompt, max_new_tokens)
-        self._kept = self.model.conversation = None
-        self.model.cache.truncate(0, 0)
-        self._reserve(len(prompt) + max_new_tokens, slots=2)
-        results = []
-        for number in range(num_samples):
-            started = perf_counter()
-            context = self._context(prompt, seed, f"{sequence}#{number}")
-            if number == 0 or self._learns_from_prompt:
-                self.model.cache.truncate(0, 0)
-                self._prefill(context)
-            else:
-                self._begin(context, None)
-            self.model.cache.fork(0, 1)
-            self.model.synchronize()
-            prefill_seconds = perf_counter() - started
-            eos = _eos_set(eos_token_id)
-            results.append(self._decode(context, 1, prefill_seconds, max_new_tokens, eos, False, ()))
-        return results
 
     def _context(self, prompt: list[int], seed: int, sequence: int | str) -> Context:
         noise_temperature = self.strategy.verifier.noise_temperature or 0.0
@@ -165,28 +124,28 @@ class Decoder:
     def _decode(
         self,
         context: Context,
-        slot: int,
         prefill_seconds: float,
         max_new_tokens: int,
         eos_token_ids: Collection[int],
         count_useful: bool,
         observers: Tokens[OutcomeObserver],
     ) -> GenerationResult:
-        sequence = Sequence(
+        verification = Verification(
             self.model,
-            self.strategy,
+            self.strategy.verifier,
             context,
-            slot=slot,
+            slot=0,
             max_new_tokens=max_new_tokens,
             eos_token_ids=eos_token_ids,
             count_useful=count_useful,
         )
+        sequence = Sequence(self.strategy, verification)
         seconds = sequence.counts.seconds
         with torch.inference_mode():
             while sequence.finish_reason is None:
                 tree = sequence.draft()
                 started = perf_counter()
-                (logits,) = self.model.tree_pass((slot,), (tree,))
+                (logits,) = self.model.tree_pass((0,), (tree,))
                 self.model.synchronize()
                 seconds["target"] += perf_counter() - started
                 outcome = sequence.absorb(logits)
@@ -230,27 +189,10 @@ class Decoder:
         context.next_turn(prompt[len(known) :])
         return context
 
-    def _reserve(self, tokens: int, slots: int) -> None:
+    def _reserve(self, tokens: int) -> None:
         builder = self.strategy.builder
         rows = 1 + (0 if builder is None else builder.max_nodes)
-        self.model.cache.reserve(min(tokens, self.model.context_limit) + rows, slots)
-
-    def _check_request(self, prompt: list[int], max_new_tokens: int) -> None:
-        if not prompt:
-            raise ValueError("the prompt is empty: at least one token (such as BOS) is needed")
-        if max_new_tokens < 1:
-            raise ValueError(f"max_new_tokens was {max_new_tokens}; at least 1 is needed")
-        limit = self.model.context_limit
-        if len(prompt) >= limit:
-            raise ValueError(
-                f"the prompt has {len(prompt)} tokens and the model's context holds {limit}: "
-                "shorten it to leave room for at least one new token"
-            )
-        if not 0 <= min(prompt) <= max(prompt) < self.model.vocab_size:
-            raise ValueError(
-                f"the prompt holds token id {max(prompt) if min(prompt) >= 0 else min(prompt)}; "
-                f"the target's vocabulary has ids 0 to {self.model.vocab_size - 1}"
-            )
+        self.model.cache.reserve(min(tokens, self.model.context_limit) + rows)
 
 
 def _token_list(input_ids: Tokens[int] | torch.Tensor) -> list[int]:

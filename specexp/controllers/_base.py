@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from copy import deepcopy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from specexp.context import Context
 from specexp.latency import LatencyProfile
@@ -80,6 +81,20 @@ class Controller(ABC):
             ValueError: one sentence that says what to change.
         """
         return None
+
+    @property
+    def carries(self) -> bool:
+        """Whether what it learns from one sequence serves the next ones: its ``state`` is ``carry``."""
+        return getattr(self, "state", None) == "carry"
+
+    def twin(self) -> Self:
+        """Another one for a sequence decoded at the same time, in one thread.
+
+        It shares what is carried from sequence to sequence, and has its own of what belongs to one.
+
+        One that carries must keep what belongs to a sequence apart by itself, so it may be its own twin.
+        """
+        return self if self.carries else deepcopy(self)
 
     @abstractmethod
     def plan(self, context: Context) -> Plan:

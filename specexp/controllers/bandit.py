@@ -5,7 +5,6 @@
 from math import inf, log, sqrt
 from statistics import NormalDist
 from typing import Annotated, Any, Literal
-from weakref import WeakKeyDictionary
 
 from pydantic import Field
 
@@ -13,6 +12,7 @@ from specexp.context import Context
 from specexp.controllers._base import Controller, Plan
 from specexp.latency import LatencyProfile
 from specexp.outcome import Outcome
+from specexp.per_sequence import PerSequence
 
 _SUMS = 6
 
@@ -81,7 +81,7 @@ class Bandit(Controller):
             self.arms = 1 + max((value for value in values if value is not None), default=0)
         self._profile: LatencyProfile | None = None
         self._sums: list[list[float]] = []
-        self._played: WeakKeyDictionary[Context, tuple[int, int]] = WeakKeyDictionary()
+        self._played: PerSequence[tuple[int, int]] = PerSequence()
         self.reset()
 
     def use_latency(self, profile: LatencyProfile | None) -> None:

@@ -4,7 +4,6 @@
 
 from math import exp
 from typing import TYPE_CHECKING, Annotated, Any, Literal
-from weakref import WeakKeyDictionary
 
 from pydantic import Field
 
@@ -15,6 +14,7 @@ from specexp.controllers._episode import Drafted, Episode, Point
 from specexp.controllers._q_table import CONTINUE, STOP, QTable, same_bins
 from specexp.latency import LatencyProfile
 from specexp.outcome import Outcome
+from specexp.per_sequence import PerSequence
 
 if TYPE_CHECKING:
     from specexp.artifacts.kinds.q_table import QTableArtifact
@@ -242,7 +242,7 @@ class QLearning(Controller):
     def reset(self) -> None:
         """Back to the initial table; measured costs are forgotten."""
         self.costs.reset()
-        self._episodes: WeakKeyDictionary[Context, Episode] = WeakKeyDictionary()
+        self._episodes: PerSequence[Episode] = PerSequence()
         self._start()
 
     def state_dict(self) -> dict[str, Any]:

@@ -94,6 +94,11 @@ class SwitchOff(Controller):
         """As the inner controller does."""
         self.controller.check_parts(drafter, builder, verifier)
 
+    @property
+    def carries(self) -> bool:
+        """If it does itself, or the inner controller does."""
+        return self.state == "carry" or self.controller.carries
+
     def plan(self, context: Context) -> Plan:
         """The inner controller's plan, or none to draft."""
         return self.controller.plan(context) if self._drafts() else _OFF

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from copy import deepcopy
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,8 @@ from specexp.tree import NodeKind, RankPath
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+    from specexp.models.language_model import LanguageModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +136,25 @@ class Drafter(ABC):
     @abstractmethod
     def max_candidates(self) -> int:
         """Most candidates a node can be given; a tree that asks for a higher rank is refused when composed."""
+
+    @property
+    def carries(self) -> bool:
+        """Whether what it learns from one sequence serves the next ones: its ``state`` is ``carry``."""
+        return getattr(self, "state", None) == "carry"
+
+    @property
+    def models(self) -> tuple[LanguageModel, ...]:
+        """The draft models it runs."""
+        return ()
+
+    def twin(self) -> Self:
+        """Another one for a sequence decoded at the same time, in one thread.
+
+        It shares weights and what is carried from sequence to sequence, and has its own of what belongs to one.
+
+        One that carries must keep what belongs to a sequence apart by itself, so it may be its own twin.
+        """
+        return self if self.carries else deepcopy(self)
 
     @property
     def wants_prefill_logits(self) -> bool:

@@ -2,6 +2,7 @@
 
 # No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
 
+from copy import deepcopy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -100,6 +101,17 @@ class DraftModel(Drafter):
         return self._model
 
     @property
+    def models(self) -> "tuple[LanguageModel, ...]":
+        """The model, once it is known."""
+        return () if self._model is None else (self._model,)
+
+    def twin(self) -> "DraftModel":
+        """The same weights, with a cache of its own."""
+        other = deepcopy(self)
+        other.reset()
+        return other
+
+    @property
     def max_candidates(self) -> int:
         """The vocabulary; no limit before the model is known."""
         return 2**31 if self._model is None else self._model.vocab_size
@@ -115,8 +127,11 @@ class DraftModel(Drafter):
     def begin(self, context: Context, prefill: Outcome | None) -> None:
         """Feed the prompt, all but the root."""
         model = self.model
-        goes_on = context.continued and context is self._context
-        model.cache.truncate(0, model.cache.lengths[0] if goes_on else 0)  # and what an unfinished step left
+        if context.continued and context is self._context:
+            kept = model.cache.lengths[0]
+        else:
+            kept = self._shared_prompt(context)
+        model.cache.truncate(0, kept)  # and what an unfinished step left
         self._forget_tree()
         self._context = context
         known = model.cache.lengths[0]
@@ -184,6 +199,14 @@ class DraftModel(Drafter):
             self._model.cache.truncate(0, 0)
         self._context = None
         self._forget_tree()
+
+    def _shared_prompt(self, context: Context) -> int:
+        """Rows of the last sequence's prompt, if this one's is the same: its prefill would give them bit by bit."""
+        last = self._context
+        if last is None or last.continued or last.prompt_length != context.prompt_length:
+            return 0
+        prompt = slice(context.prompt_length)
+        return context.prompt_length - 1 if (last.token_ids[prompt] == context.token_ids[prompt]).all() else 0
 
     def _forget_tree(self) -> None:
         self._pending = 0  # committed tokens the step's first pass feeds, the root last

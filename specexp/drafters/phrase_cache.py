@@ -2,9 +2,9 @@
 
 # No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
 
+from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from pydantic import Field
@@ -12,11 +12,14 @@ from pydantic import Field
 from specexp.context import Context
 from specexp.drafters._base import Candidates, Drafter, Request
 from specexp.outcome import Outcome
+from specexp.per_sequence import PerSequence
 from specexp.phrases import Phrase, PhraseStore
 from specexp.tree import NO_CANDIDATE
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+    from specexp.models.language_model import LanguageModel
 
 Initialisation = Literal["empty", "prompt"]
 StatePolicy = Literal["cold", "carry", "preloaded"]
@@ -85,7 +88,7 @@ class PhraseCache(Drafter):
             except ValueError as error:
                 raise ValueError(f"{phrases} does not go with this PhraseCache: {error}") from error
         self.store = self._initial.copy()
-        self._pending: WeakKeyDictionary[Context, _Pending] = WeakKeyDictionary()
+        self._pending: PerSequence[_Pending] = PerSequence()
 
     @property
     def drafters(self) -> list[Drafter]:
@@ -126,6 +129,25 @@ class PhraseCache(Drafter):
     def wants_prefill_logits(self) -> bool:
         """If the inner drafter does."""
         return self.drafter is not None and self.drafter.wants_prefill_logits
+
+    @property
+    def carries(self) -> bool:
+        """If its phrases are carried, or the inner drafter carries something."""
+        return self.state == "carry" or (self.drafter is not None and self.drafter.carries)
+
+    @property
+    def models(self) -> "tuple[LanguageModel, ...]":
+        """The inner drafter's."""
+        return () if self.drafter is None else self.drafter.models
+
+    def twin(self) -> "PhraseCache":
+        """Around a twin of the inner drafter; the same phrases if they are carried."""
+        other = copy(self)
+        other.drafter = None if self.drafter is None else self.drafter.twin()
+        other._pending = PerSequence()
+        if self.state != "carry":
+            other.store = self._initial.copy()
+        return other
 
     def costs_pass(self, request: Request) -> bool:
         """If the inner drafter's answer does; phrases cost none."""

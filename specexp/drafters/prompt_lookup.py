@@ -3,7 +3,6 @@
 # No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
 
 from typing import Annotated
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from pydantic import Field
@@ -11,6 +10,7 @@ from pydantic import Field
 from specexp.context import Context
 from specexp.drafters._base import Candidates, Drafter, Request
 from specexp.outcome import Outcome
+from specexp.per_sequence import PerSequence
 from specexp.tree import NO_CANDIDATE
 
 
@@ -39,7 +39,7 @@ class PromptLookup(Drafter):
         self.max_ngram = max_ngram
         self.min_ngram = min_ngram
         self.candidates = candidates
-        self._indexes: WeakKeyDictionary[Context, _SuffixIndex] = WeakKeyDictionary()
+        self._indexes: PerSequence[_SuffixIndex] = PerSequence()
 
     @property
     def max_candidates(self) -> int:

@@ -12,6 +12,8 @@ from specexp.tree import NO_CANDIDATE
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from specexp.models.language_model import LanguageModel
+
 
 class Union(Drafter):
     """Gives every node the candidates of several drafters: the first drafter's, then what the next ones add.
@@ -58,6 +60,20 @@ class Union(Drafter):
     def wants_prefill_logits(self) -> bool:
         """If any drafter does."""
         return any(drafter.wants_prefill_logits for drafter in self.drafters)
+
+    @property
+    def carries(self) -> bool:
+        """If any drafter does."""
+        return any(drafter.carries for drafter in self.drafters)
+
+    @property
+    def models(self) -> "tuple[LanguageModel, ...]":
+        """Of all drafters."""
+        return tuple(model for drafter in self.drafters for model in drafter.models)
+
+    def twin(self) -> "Union":
+        """Of a twin of each."""
+        return Union([drafter.twin() for drafter in self.drafters])
 
     def costs_pass(self, request: Request) -> bool:
         """If any drafter's answer does."""

@@ -151,9 +151,10 @@ class SlotCache(Cache):  # type: ignore[misc]
         self.uncommitted[slot] = 0
 
     @torch.inference_mode()  # the storage may have been made in a pass
-    def fork(self, source: int, target: int) -> None:
-        """Copy a slot's committed tokens to another slot, so that samples of one prompt share one prefill."""
-        length = self.lengths[source]
+    def fork(self, source: int, target: int, length: int) -> None:
+        """Copy a slot's first ``length`` committed tokens to another slot, so that samples of one prompt share one
+        prefill.
+        """
         self._storage[:, target, :, :length] = self._storage[:, source, :, :length]
         self.lengths[target] = length
         self.uncommitted[target] = 0

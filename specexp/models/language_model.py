@@ -159,6 +159,40 @@ class LanguageModel:
         self.cache.uncommitted[slot] += tokens.size
         return logits[0]
 
+    def check_request(self, prompt: Sequence[int], max_new_tokens: int) -> None:
+        """Refuse what cannot be decoded.
+
+        Raises:
+            ValueError: the prompt is empty, does not fit or holds an unknown token, or no token is asked for.
+        """
+        if not prompt:
+            raise ValueError("the prompt is empty: at least one token (such as BOS) is needed")
+        if max_new_tokens < 1:
+            raise ValueError(f"max_new_tokens was {max_new_tokens}; at least 1 is needed")
+        limit = self.context_limit
+        if len(prompt) >= limit:
+            raise ValueError(
+                f"the prompt has {len(prompt)} tokens and the model's context holds {limit}: "
+                "shorten it to leave room for at least one new token"
+            )
+        if not 0 <= min(prompt) <= max(prompt) < self.vocab_size:
+            raise ValueError(
+                f"the prompt holds token id {max(prompt) if min(prompt) >= 0 else min(prompt)}; "
+                f"the target's vocabulary has ids 0 to {self.vocab_size - 1}"
+            )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> LanguageModel:
+        """The same weights with an empty cache of its own."""
+        return LanguageModel(self.model, self_check=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """The same in another process: the weights' memory is shared, the cache is empty."""
+        return LanguageModel._of_weights, (self.model,)
+
+    @staticmethod
+    def _of_weights(model: PreTrainedModel) -> LanguageModel:
+        return LanguageModel(model, self_check=False)
+
     def synchronize(self) -> None:
         """Wait for the device, so that a clock read next is honest."""
         if self.device.type == "cuda":

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specexp.decoder import Decoder
+from specexp.execution import Job, SerialSpeculative
 from specexp.models.language_model import LanguageModel
 from specexp.processors import Processors
 from specexp.tree import TokenTree, TreeShape
@@ -120,14 +121,10 @@ def say(decoder: Decoder, starts: Starts, prompt: Sequence[int], samples: int, s
         samples: continuations.
         seed: of the run.
     """
-    results = decoder.sample(
-        list(prompt),
-        num_samples=samples,
-        max_new_tokens=len(starts.sequences[0]),
-        seed=seed,
-        sequence=f"{starts.prompt_id}/first",
-    )
-    return [result.token_ids for result in results]
+    length = len(starts.sequences[0])
+    jobs = [Job(tuple(prompt), f"{starts.prompt_id}/first#{number}", length) for number in range(samples)]
+    with SerialSpeculative().open(decoder.model, decoder.strategy.parts) as executor:
+        return [result.token_ids for result in executor.run(jobs, seed=seed).results]
 
 
 def compare_starts(

@@ -52,9 +52,9 @@ class _Committed(SlotCache):
         """Forget what is beyond."""
         del self.tokens[slot][length:]
 
-    def fork(self, source: int, target: int) -> None:
-        """Copy a slot's tokens."""
-        self.tokens[target] = list(self.tokens[source])
+    def fork(self, source: int, target: int, length: int) -> None:
+        """Copy a slot's first tokens."""
+        self.tokens[target] = self.tokens[source][:length]
 
 
 class ToyDraft(torch.nn.Module):

@@ -1,0 +1,449 @@
+"""A drafting worker: a process or thread that drafts for several sequences while the target verifies others.
+
+The target's side sends what a sequence begins with and what the target said; the worker answers each with the next
+draft. It serves what comes first, one thing at a time, so whatever its sequences share changes in one place only.
+Messages are small; logits and draft distributions lie in memory both sides see.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from multiprocessing.connection import Connection, Pipe
+from queue import SimpleQueue
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+import torch.multiprocessing  # registers how tensors are handed to another process: their memory is shared
+
+from specexp.composition import Parts
+from specexp.context import Context
+from specexp.controllers import Fixed
+from specexp.execution.drafters import bytes_of, initial, twins
+from specexp.outcome import Outcome, prefill_outcome
+from specexp.sequence import Draft, Drafting
+from specexp.tree import NodeKind, TokenTree, TreeShape
+
+if TYPE_CHECKING:
+    from multiprocessing.process import BaseProcess
+
+    from numpy.typing import NDArray
+
+Kind = Literal["process", "thread"]
+_SHAPES_KEPT = 256
+_PATIENCE = 1.0
+"""Seconds that a worker is given to end by itself."""
+
+
+class Begin(NamedTuple):
+    """A sequence starts: begin its parts and draft."""
+
+    lane: int
+    prompt: tuple[int, ...]
+    seed: int
+    sequence: int | str
+    noise_temperature: float
+    depth: int
+    prefill: NDArray[Any] | None = None
+    """``[p, V]`` the target's answers to the prompt, where the drafter learns from them; bfloat16 as float32."""
+
+
+class Said(NamedTuple):
+    """What the target said of a draft: learn, and draft again unless the output has ended."""
+
+    lane: int
+    accepted: tuple[int, ...]
+    tokens: tuple[int, ...]
+    seconds: Mapping[str, float]
+    depth: int
+    ended: bool
+
+
+class Reset(NamedTuple):
+    """Return to the initial state, or to a saved one."""
+
+    drafter: Mapping[str, Any] | None
+    controller: Mapping[str, Any] | None
+
+
+class Weigh(NamedTuple):
+    """Say how much memory the drafts take."""
+
+
+class Drafted(NamedTuple):
+    """The next draft of a sequence, and when it was made."""
+
+    lane: int
+    draft: Draft
+    prepared: tuple[float, float]
+    """From when to when the parts began, or learned from the last outcome."""
+    drafting: tuple[float, float]
+    noise: dict[int, NDArray[np.float32]]
+    """``[V]`` noise of the target that the drafter has drawn, by position."""
+
+
+class Weight(NamedTuple):
+    """Bytes, see :func:`specexp.execution.drafters.bytes_of`."""
+
+    bytes: dict[str, int]
+
+
+class Failed(NamedTuple):
+    """A part raised an error."""
+
+    sequence: int | str | None
+    error: BaseException
+
+
+class Memory:
+    """What both sides of a lane see.
+
+    Args:
+        rows: of the largest tree, its root included.
+        vocab_size: V.
+        dtype: of the target's logits.
+        drawn: whether trees come with draft distributions.
+        coupled: whether the drafter draws the target's noise.
+
+    Attributes:
+        logits: ``[rows, V]`` the target's answer to the lane's last tree; written by the target's side alone.
+        q: ``[rows, V]`` draft distributions of the lane's last tree; written by the worker alone.
+        noise: ``[rows, V]`` the target's noise of the positions from the lane's root on, which a coupled drafter has drawn;
+            written by the worker alone.
+    """
+
+    def __init__(self, rows: int, vocab_size: int, dtype: torch.dtype, drawn: bool, coupled: bool) -> None:
+        self.logits = torch.empty((rows, vocab_size), dtype=dtype)
+        self.q = torch.empty((rows if drawn else 0, vocab_size), dtype=torch.float32)
+        self.noise = torch.empty((rows if coupled else 0, vocab_size), dtype=torch.float32)
+
+
+class Shapes:
+    """Numbers tree shapes, so that one that comes again is sent once, and is the same object at the target.
+
+    Both sides keep the same last ones, since both see all in the same order.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: OrderedDict[int, tuple[int, TreeShape]] = OrderedDict()  # by id, at the sender
+        self._shapes: OrderedDict[int, TreeShape] = OrderedDict()  # by number, at the receiver
+        self._next = 0
+
+    def pack(self, shape: TreeShape) -> tuple[int, TreeShape | None]:
+        """Its number, and itself if it is new."""
+        known = self._numbers.get(id(shape))
+        if known is not None:
+            return known[0], None
+        number, self._next = self._next, self._next + 1
+        self._numbers[id(shape)] = number, shape
+        if len(self._numbers) > _SHAPES_KEPT:
+            self._numbers.popitem(last=False)
+        _ = shape.children, shape.ancestor_mask  # here the target does not wait for them
+        return number, shape
+
+    def unpack(self, number: int, shape: TreeShape | None) -> TreeShape:
+        """The shape of :meth:`pack`."""
+        if shape is None:
+            return self._shapes[number]
+        self._shapes[number] = shape
+        if len(self._shapes) > _SHAPES_KEPT:
+            self._shapes.popitem(last=False)
+        return shape
+
+
+class _Packed(NamedTuple):
+    """A :class:`Drafted` on its way."""
+
+    lane: int
+    draft: Draft
+    shape: tuple[int, TreeShape | None]
+    q_rows: tuple[int, ...] | None
+    noise: tuple[int, ...]
+    prepared: tuple[float, float]
+    drafting: tuple[float, float]
+
+
+class DraftWorker:
+    """The target's side of a worker.
+
+    Args:
+        parts: of every lane, in their initial state.
+        memories: of every lane.
+        kind: ``process``, or ``thread``: threads share one interpreter, so they overlap only where the parts leave it,
+            and are for drafters that hardly compute.
+        threads: of torch, for the worker's own passes; None leaves them.
+
+    Attributes:
+        connection: readable when there is a message.
+    """
+
+    def __init__(self, parts: Parts, memories: list[Memory], kind: Kind, threads: int | None) -> None:
+        self.connection, theirs = Pipe()
+        self._memories = memories
+        self._shapes = Shapes()
+        arguments = (theirs, parts, memories, threads)
+        self._process: BaseProcess | None = None
+        self._thread: threading.Thread | None = None
+        if kind == "thread":
+            self._thread = threading.Thread(target=serve, args=arguments, daemon=True, name="specexp drafts")
+            self._thread.start()
+            return
+        self._process = _context().Process(
+            target=_serve_process, args=arguments, daemon=True, name="specexp drafts"
+        )
+        try:
+            self._process.start()
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            self.connection.close()
+            raise ValueError(
+                f"the parts cannot be handed to a drafting process ({error}): set workers to thread, or write them "
+                "so that pickle can"
+            ) from error
+        finally:
+            theirs.close()
+
+    @property
+    def pid(self) -> int:
+        """Of the process it works in."""
+        return os.getpid() if self._process is None else int(self._process.pid or 0)
+
+    def send(self, message: Begin | Said | Reset | Weigh) -> None:
+        """Tell the worker something; it does not answer at once."""
+        try:
+            _put(self.connection, message)
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise self._lost() from error
+
+    def receive(self) -> Drafted | Weight | Failed:
+        """Its next message; waits for one.
+
+        Raises:
+            RuntimeError: it is gone.
+        """
+        try:
+            message = _take(self.connection)
+        except (EOFError, ConnectionResetError) as error:
+            raise self._lost() from error
+        if not isinstance(message, _Packed):
+            return message  # type: ignore[no-any-return]
+        shape = self._shapes.unpack(*message.shape)
+        q = None
+        if message.q_rows is not None:
+            rows = self._memories[message.lane].q.numpy()
+            q = {row: rows[place] for place, row in enumerate(message.q_rows)}
+        draft = message.draft
+        draft = replace(draft, tree=replace(draft.tree, shape=shape, q=q))
+        shared = self._memories[message.lane].noise.numpy()
+        noise = {position: shared[place].copy() for place, position in enumerate(message.noise)}
+        return Drafted(message.lane, draft, message.prepared, message.drafting, noise)
+
+    def say(self, lane: int, logits: torch.Tensor) -> None:
+        """Lay ``[n + 1, V]`` logits where the worker finds them; before the :class:`Said` they belong to."""
+        self._memories[lane].logits[: logits.shape[0]].copy_(logits)
+
+    def stop(self, at_once: bool = False) -> None:
+        """End it, and wait until it has ended.
+
+        Args:
+            at_once: do not let a process finish what it does. A thread cannot be ended from outside: one that hangs is
+                left behind, and ends with the program.
+        """
+        if self._process is not None and at_once:
+            self._process.terminate()
+        with suppress(OSError):
+            _put(self.connection, None)
+        if self._thread is not None:
+            self._thread.join(_PATIENCE)
+        if self._process is not None:
+            self._process.join(_PATIENCE)
+            if self._process.is_alive():
+                self._process.kill()
+                self._process.join()
+        self.connection.close()
+
+    def _lost(self) -> RuntimeError:
+        code = None
+        if self._process is not None:
+            self._process.join(_PATIENCE)
+            code = self._process.exitcode
+        return RuntimeError(
+            f"a drafting worker ended on its own{'' if code is None else f' (exit code {code})'}"
+        )
+
+
+def _put(connection: Connection, message: Any) -> None:
+    connection.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))  # a third of the time of send()
+
+
+def _take(connection: Connection) -> Any:
+    return pickle.loads(connection.recv_bytes())
+
+
+def _context() -> Any:
+    """Processes fork from a server that has imported everything but holds no threads and no models."""
+    if "forkserver" not in torch.multiprocessing.get_all_start_methods():
+        return torch.multiprocessing.get_context("spawn")
+    context = torch.multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(
+        ["specexp.execution.worker", "specexp.models.language_model", "transformers"]
+    )
+    return context
+
+
+def _serve_process(connection: Connection, parts: Parts, memories: list[Memory], threads: int | None) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the target's side, which ends its workers
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    serve(connection, parts, memories, threads)
+
+
+def serve(connection: Connection, parts: Parts, memories: list[Memory], threads: int | None) -> None:
+    """Work until told to stop, or until the other side is gone.
+
+    Args:
+        connection: to the target's side.
+        parts: of every lane, in their initial state.
+        memories: of every lane.
+        threads: of torch; None leaves them.
+    """
+    if threads is not None:
+        torch.set_num_threads(threads)
+    inbox: SimpleQueue[Any] = SimpleQueue()
+
+    def read() -> None:  # at once, so that the other side never waits to send
+        with suppress(EOFError, OSError):
+            while (message := _take(connection)) is not None:
+                inbox.put(message)
+        inbox.put(None)
+
+    threading.Thread(target=read, daemon=True).start()
+    lanes = _Lanes(parts, memories)
+    with suppress(BrokenPipeError, ConnectionResetError), torch.inference_mode():
+        while (message := inbox.get()) is not None:
+            try:
+                answer = lanes.answer(message)
+            except Exception as error:
+                _put(connection, Failed(lanes.sequence_of(message), _sendable(error)))
+                break
+            if answer is not None:
+                _put(connection, answer)
+    connection.close()
+
+
+def _sendable(error: Exception) -> Exception:
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
+
+
+class _Lanes:
+    """The sequences a worker drafts for."""
+
+    def __init__(self, parts: Parts, memories: list[Memory]) -> None:
+        self._memories = memories
+        self._parts = twins(parts, len(memories))
+        self._draftings: dict[int, tuple[Drafting, TokenTree | None]] = {}
+        self._shapes = Shapes()
+
+    def sequence_of(self, message: Any) -> int | str | None:
+        """Whose message it is; None if it is nobody's."""
+        if isinstance(message, Begin):
+            return message.sequence
+        known = self._draftings.get(message.lane) if isinstance(message, Said) else None
+        return None if known is None else known[0].context.sequence
+
+    def answer(self, message: Begin | Said | Reset | Weigh) -> _Packed | Weight | None:
+        """Do what a message asks for."""
+        if isinstance(message, Begin):
+            return self._begin(message)
+        if isinstance(message, Said):
+            return self._learn(message)
+        if isinstance(message, Reset):
+            first = initial(self._parts[0], message.drafter, message.controller)
+            self._parts = twins(first, len(self._memories))
+            return None
+        return Weight(bytes_of(self._parts))
+
+    def _begin(self, message: Begin) -> _Packed:
+        started = perf_counter()
+        context = Context(
+            message.prompt,
+            seed=message.seed,
+            sequence=message.sequence,
+            noise_temperature=message.noise_temperature,
+        )
+        parts = self._parts[message.lane]
+        drafting = Drafting(parts.drafter, parts.builder, parts.controller or Fixed(), context)
+        prefill = None
+        if message.prefill is not None:
+            prefill = prefill_outcome(
+                context, context.token_ids[:-1].copy(), torch.from_numpy(message.prefill)
+            )
+        drafting.begin(prefill)
+        return self._draft(message.lane, drafting, message.depth, started)
+
+    def _learn(self, message: Said) -> _Packed | None:
+        started = perf_counter()
+        drafting, tree = self._draftings[message.lane]
+        assert tree is not None
+        logits = self._memories[message.lane].logits[: tree.num_nodes + 1]
+        drafting.context.append(message.tokens)
+        drafting.context.steps += 1
+        drafting.learn(
+            Outcome(
+                drafting.context,
+                tree,
+                logits,
+                message.accepted,
+                message.tokens,
+                drafting.pass_tokens,
+                message.seconds,
+            )
+        )
+        if message.ended:
+            return None
+        return self._draft(message.lane, drafting, message.depth, started)
+
+    def _draft(self, lane: int, drafting: Drafting, depth: int, since: float) -> _Packed:
+        started = perf_counter()
+        draft = drafting.draft(depth)
+        tree = draft.tree
+        self._draftings[lane] = drafting, tree
+        rows = None
+        if tree.q is not None:
+            rows = tuple(tree.q)
+            q = self._memories[lane].q.numpy()
+            for place, row in enumerate(rows):
+                np.copyto(q[place], tree.q[row])
+        noise = drafting.context.drawn_noise()[: len(self._memories[lane].noise)]
+        for place, position in enumerate(noise):
+            shared = self._memories[lane].noise.numpy()
+            np.copyto(shared[place], drafting.context.target_noise(position, shared.shape[1]))
+        shape = self._shapes.pack(tree.shape)
+        light = replace(tree, shape=None, q=None)  # type: ignore[arg-type]  # put back by the receiver
+        ended = perf_counter()
+        return _Packed(
+            lane, replace(draft, tree=light), shape, rows, noise, (since, started), (started, ended)
+        )
+
+
+def memory_of(parts: Parts, vocab_size: int, dtype: torch.dtype) -> Memory:
+    """What a lane with these parts shares."""
+    builder = parts.builder
+    drawn = builder is not None and any(kind is not NodeKind.POINT_MASS for kind in _kinds_of(builder))
+    coupled = parts.drafter is not None and parts.drafter.coupled
+    return Memory(1 + (0 if builder is None else builder.max_nodes), vocab_size, dtype, drawn, coupled)
+
+
+def _kinds_of(builder: Any) -> list[NodeKind]:
+    inner = [*getattr(builder, "builders", ()), getattr(builder, "builder", None)]
+    return [builder.kind, *(kind for one in inner if one is not None for kind in _kinds_of(one))]
