@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from specexp.tree import TokenTree
+
 
 class Waiting(NamedTuple):
     """A draft that waits for the target.
@@ -13,14 +15,18 @@ class Waiting(NamedTuple):
     Attributes:
         sequence: whose it is.
         new_tokens: tokens its sequence has so far.
-        nodes: it has.
-        log_prob: draft log-probability of its most probable path; 0 where the drafter gives none.
+        tree: the draft.
     """
 
     sequence: int | str
     new_tokens: int
-    nodes: int
-    log_prob: float
+    tree: TokenTree
+
+    @property
+    def log_prob(self) -> float:
+        """Draft log-probability of its most probable path; 0 where the drafter gives none, or drafted nothing."""
+        log_probs = self.tree.log_probs
+        return 0.0 if log_probs is None else float(log_probs[[*self.tree.best_path()]].sum())
 
 
 class QueuePolicy(ABC):

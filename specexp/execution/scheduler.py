@@ -135,7 +135,7 @@ class ScheduledExecutor(Executor):
 
     def _collect(self, worker: DraftWorker) -> None:
         """Take in the drafts that are ready; wait for one if there is none."""
-        while not self._queue or worker.connection.poll():
+        while not self._queue or worker.ready():
             started = perf_counter()
             message = worker.receive()
             if not self._queue:
@@ -208,10 +208,7 @@ class ScheduledExecutor(Executor):
             Waiting(
                 lane.job.sequence,
                 len(lane.verification.context) - lane.verification.context.prompt_length,
-                draft.tree.num_nodes,
-                0.0
-                if draft.tree.log_probs is None
-                else float(draft.tree.log_probs[[*draft.tree.best_path()]].sum()),
+                draft.tree,
             )
             for lane, draft in self._queue
         ]
