@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from specexp.evaluation.record import PromptRecord
     from specexp.evaluation.table import Table
+    from specexp.execution.timeline import TimeLine
     from specexp.outcome import Outcome
     from specexp.sequence import Strategy
 
@@ -58,6 +59,16 @@ class Analysis(ABC):
             arm: whose it is.
             outcome: of the step; its arrays may be kept only as copies.
         """
+
+    def observe_run(self, arm: str, prompt_id: str, timeline: TimeLine) -> None:
+        """Look at what an arm's execution strategy did for one prompt; most analyses see nothing there.
+
+        Args:
+            arm: whose it is.
+            prompt_id: of the prompt.
+            timeline: of all of its runs for the prompt, one behind the other; it may be kept.
+        """
+        return None
 
     @abstractmethod
     def report(self, records: Sequence[PromptRecord]) -> Report:
