@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from inspect import signature
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from specexp.data import Prompt
+    from specexp.decoder import OutcomeObserver
+    from specexp.sequence import Strategy
 
 
 class Arm(ABC):
@@ -41,6 +43,36 @@ class Arm(ABC):
     def reset(self) -> None:
         """Return to the stated initial state; needed only by arms that carry state from prompt to prompt."""
         return None
+
+    def close(self) -> None:
+        """Stop what the arm started; needed only by arms that keep something running from prompt to prompt."""
+        return None
+
+
+class EngineArm(Arm):
+    """An arm of our own engine, whose steps can be watched.
+
+    Attributes:
+        strategy: its parts.
+        observers: called with every step's outcome when a prompt is decoded, where the arm can do so outside the clock.
+    """
+
+    observers: Sequence[OutcomeObserver] = ()
+
+    @property
+    @abstractmethod
+    def strategy(self) -> Strategy:
+        """Its parts."""
+
+    @abstractmethod
+    def replay(self, prompt: Prompt, sample: int, observe: OutcomeObserver) -> None:
+        """Decode a prompt once more, untimed.
+
+        Args:
+            prompt: to answer.
+            sample: which continuation.
+            observe: called with every step's outcome in the order of the record's tokens; may raise to stop.
+        """
 
 
 def sequence_name(prompt: Prompt | PromptRecord, sample: int) -> str:
@@ -82,4 +114,4 @@ def eos_of(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> frozen
     return frozenset(int(token) for token in found)
 
 
-__all__ = ["Arm", "Generation", "describe", "eos_of", "sequence_name", "turns"]
+__all__ = ["Arm", "EngineArm", "Generation", "describe", "eos_of", "sequence_name", "turns"]

@@ -6,11 +6,11 @@ from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 from specexp.controllers import Oracle
-from specexp.evaluation.arm import Arm, Generation, describe, eos_of, sequence_name, turns
+from specexp.evaluation.arm import EngineArm, Generation, describe, eos_of, sequence_name, turns
 from specexp.evaluation.oracle import foresee
 from specexp.evaluation.record import MEASURED, PromptRecord
 from specexp.generation_result import GenerationResult
-from specexp.sequence import PHASES
+from specexp.sequence import PHASES, Strategy
 from specexp.verifiers import DeterministicVerifier
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from specexp.outcome import Outcome
 
 
-class DecoderArm(Arm):
+class DecoderArm(EngineArm):
     """A :class:`~specexp.decoder.Decoder` as an arm.
 
     Args:
@@ -65,9 +65,18 @@ class DecoderArm(Arm):
         self.eos = eos_of(tokenizer, decoder.model.model) if generation.stop_at_eos else frozenset()
 
     @property
+    def strategy(self) -> Strategy:
+        """The decoder's."""
+        return self.decoder.strategy
+
+    def replay(self, prompt: Prompt, sample: int, observe: OutcomeObserver) -> None:
+        """All turns."""
+        self.conversation(prompt, sample, observers=(observe,))
+
+    @property
     def state(self) -> str:
         """The drafter's state policy; ``stateless`` without one."""
-        return _state_of(self.decoder.strategy.drafter)
+        return state_of(self.decoder.strategy.drafter)
 
     def decode(self, prompt: Prompt, sample: int = 0, max_new_tokens: int | None = None) -> PromptRecord:
         """Answer all turns, keeping the cache between them."""
@@ -189,8 +198,8 @@ class DecoderArm(Arm):
         self.drafter_state = {} if strategy.drafter is None else deepcopy(strategy.drafter.state_dict())
 
 
-def _state_of(drafter: object) -> str:
+def state_of(drafter: object) -> str:
     """A drafter's policy; of several in one, all that keep state, e.g. ``carry+cold``."""
-    kept = {_state_of(part) for part in getattr(drafter, "drafters", ())}
+    kept = {state_of(part) for part in getattr(drafter, "drafters", ())}
     kept.add(str(getattr(drafter, "state", "stateless")))
     return "+".join(sorted(kept - {"stateless"})) or "stateless"

@@ -15,7 +15,7 @@ from specexp.verifiers import KeyedSampling
 
 if TYPE_CHECKING:
     from specexp.data import Prompt
-    from specexp.evaluation.decoder_arm import DecoderArm
+    from specexp.evaluation.arm import EngineArm
     from specexp.outcome import Outcome
 
 NEAR_TIE = {"bfloat16": 0.125, "float16": 0.125 / 8, "float32": 0.0, "float64": 0.0}
@@ -35,7 +35,7 @@ def _same_output(record: PromptRecord, reference: PromptRecord) -> bool:
     return record.keyed and reference.keyed and record.verifier == reference.verifier
 
 
-def compare(record: PromptRecord, reference: PromptRecord, plain: DecoderArm, prompt: Prompt) -> PromptRecord:
+def compare(record: PromptRecord, reference: PromptRecord, plain: EngineArm, prompt: Prompt) -> PromptRecord:
     """The record with its difference from plain decoding, if there is one.
 
     The scores at the first difference are recomputed by decoding the prompt once more up to there.
@@ -60,7 +60,7 @@ def compare(record: PromptRecord, reference: PromptRecord, plain: DecoderArm, pr
     return dataclasses.replace(record, difference=Difference(index, gap, near))
 
 
-def _gap(plain: DecoderArm, prompt: Prompt, sample: int, index: int, other: int | None) -> float | None:
+def _gap(plain: EngineArm, prompt: Prompt, sample: int, index: int, other: int | None) -> float | None:
     """How close plain decoding came to another token at place ``index`` of its output."""
     seen = 0
 
@@ -71,7 +71,7 @@ def _gap(plain: DecoderArm, prompt: Prompt, sample: int, index: int, other: int 
         seen += len(outcome.new_token_ids)
 
     try:
-        plain.conversation(prompt, sample, observers=(observe,))
+        plain.replay(prompt, sample, observe)
     except _Found as found:
         return found.gap
     return None
@@ -85,7 +85,7 @@ class _Found(Exception):  # noqa: N818
         self.gap = gap
 
 
-def tie_gap(plain: DecoderArm, outcome: Outcome, other: int | None) -> float:
+def tie_gap(plain: EngineArm, outcome: Outcome, other: int | None) -> float:
     """Gap of the two best values of logits + T * noise, or the distance to the top-k / top-p cut if less.
 
     Args:
@@ -93,7 +93,7 @@ def tie_gap(plain: DecoderArm, outcome: Outcome, other: int | None) -> float:
         outcome: its step.
         other: the token another arm put there.
     """
-    verifier = plain.decoder.strategy.verifier
+    verifier = plain.strategy.verifier
     logits = outcome.logits[0].float()  # [V]
     temperature = verifier.temperature if isinstance(verifier, KeyedSampling) else 0.0
     if not isinstance(verifier, KeyedSampling) or temperature == 0:

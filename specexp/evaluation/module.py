@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from lightning import LightningModule
 
 from specexp.evaluation import clock
-from specexp.evaluation.decoder_arm import DecoderArm
+from specexp.evaluation.arm import EngineArm
 from specexp.evaluation.equality import compare
 from specexp.evaluation.record import MEASURED, PromptRecord, write_records
 from specexp.wording import type_and_line
@@ -73,7 +73,7 @@ class EvaluationModule(LightningModule):
         if twice:
             raise ValueError(f"two arms are named {twice[0]!r}; every arm needs a name of its own")
         plain = next((arm for arm in arms if arm.name == baseline), None)
-        if not isinstance(plain, DecoderArm):
+        if not isinstance(plain, EngineArm):
             raise ValueError(
                 f"baseline {baseline!r} is not an arm of the engine; arms are {', '.join(names)}"
             )
@@ -97,7 +97,7 @@ class EvaluationModule(LightningModule):
         self._found.clear()
         for arm in self.arms:
             arm.reset()
-            if isinstance(arm, DecoderArm):
+            if isinstance(arm, EngineArm):
                 arm.observers = ()
 
     def transfer_batch_to_device(self, batch: Prompt, device: torch.device, dataloader_idx: int) -> Prompt:
@@ -131,9 +131,9 @@ class EvaluationModule(LightningModule):
         for arm in self.arms:
             decode_safely(arm, prompt, 0, WARM_UP_TOKENS)
             arm.reset()
-        watched = [arm for arm in self.arms if isinstance(arm, DecoderArm)]
+        watched = [arm for arm in self.arms if isinstance(arm, EngineArm)]
         for analysis in self.analyses:
-            analysis.begin({arm.name: arm.decoder.strategy for arm in watched})
+            analysis.begin({arm.name: arm.strategy for arm in watched})
         for arm in watched:
             arm.observers = [partial(analysis.observe, arm.name) for analysis in self.analyses]
 

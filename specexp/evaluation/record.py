@@ -30,6 +30,54 @@ class Difference:
 
 
 @dataclass(frozen=True)
+class Role:
+    """One component of a search, over all sequences it asked for.
+
+    Attributes:
+        sequences: asked for.
+        tokens: new ones.
+        steps: steps of its sequences; a target pass over several is a step of each.
+        accepted_drafts: drafted tokens that became output.
+        drafted_nodes: nodes fed to the target, roots not counted.
+        draft_passes: forward passes of a draft model.
+        prefill_seconds: of the runs it asked for.
+        decode_seconds: of the runs it asked for, prefills apart.
+    """
+
+    sequences: int = 0
+    tokens: int = 0
+    steps: int = 0
+    accepted_drafts: int = 0
+    drafted_nodes: int = 0
+    draft_passes: int = 0
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Group:
+    """What several sequences decoded for one prompt took, beside their sums.
+
+    Attributes:
+        sequences: decoded.
+        wall_seconds: end to end: search, prompts and tokenizing included.
+        busy_seconds: in which the target ran a pass or a prefill.
+        overlap_seconds: of these, in which a drafter worked too.
+        roles: of a search, ``generator`` and ``evaluator``; otherwise ``continuations`` alone.
+        correct: whether the task's checker accepts the answer; None where there is no task.
+        unparsable: evaluations that could not be read.
+    """
+
+    sequences: int
+    wall_seconds: float
+    busy_seconds: float
+    overlap_seconds: float
+    roles: dict[str, Role] = field(default_factory=dict)
+    correct: bool | None = None
+    unparsable: int = 0
+
+
+@dataclass(frozen=True)
 class PromptRecord:
     """One prompt, one arm; sums over the prompt's turns.
 
@@ -47,7 +95,7 @@ class PromptRecord:
         prompt_tokens: tokens of the turns as fed, answers left out.
         token_ids: the new tokens of all turns; EOS, where it came, is a turn's last.
         turn_tokens: new tokens of each turn.
-        finish_reasons: of each turn: ``eos``, ``length`` or ``context``.
+        finish_reasons: of each turn: ``eos``, ``stop``, ``length`` or ``context``.
         steps: target passes that gave tokens.
         accepted_drafts: drafted tokens that became output.
         bonus_tokens: tokens the target added itself.
@@ -69,6 +117,7 @@ class PromptRecord:
         seed: seed of the run.
         clock: ``measured``, or which latency profile the seconds are modelled by.
         beyond_profile: target passes that fed more tokens than the profile states milliseconds for.
+        group: of several sequences decoded together, each then a turn; None of one conversation.
         turn_in_rotation: how many arms decoded before this one at this step of the run.
         difference: from plain decoding; None when equal or not compared.
         error: why the prompt failed; everything counted is then 0.
@@ -101,6 +150,7 @@ class PromptRecord:
     seed: int = 0
     clock: str = MEASURED
     beyond_profile: int = 0
+    group: Group | None = None
     turn_in_rotation: int = 0
     difference: Difference | None = None
     error: str | None = None
@@ -193,4 +243,8 @@ def _record(values: dict[str, Any]) -> PromptRecord:
         values[name] = tuple(values[name])
     if values["difference"] is not None:
         values["difference"] = Difference(**values["difference"])
+    group = values.get("group")
+    if group is not None:
+        roles = {name: Role(**role) for name, role in group["roles"].items()}
+        values["group"] = Group(**{**group, "roles": roles})
     return PromptRecord(**values)

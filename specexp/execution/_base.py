@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from time import perf_counter
@@ -22,6 +22,8 @@ from specexp.verifiers import DeterministicVerifier, Greedy
 if TYPE_CHECKING:
     from specexp.generation_result import GenerationResult
     from specexp.models.language_model import LanguageModel
+
+OutcomeObserver = Callable[[Outcome], None]
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,7 @@ class Executor(AbstractContextManager["Executor"]):
         self.parts = parts._replace(verifier=parts.verifier or Greedy())
         self.threads = threads
         self.finished: dict[int | str, GenerationResult] = {}
+        self._observers: tuple[OutcomeObserver, ...] = ()
         self._held: dict[int, tuple[int, ...]] = {}  # the prompt that a slot begins with
         self._timeline = TimeLine()
         self._phases = dict.fromkeys(PHASES, 0.0)
@@ -136,13 +139,21 @@ class Executor(AbstractContextManager["Executor"]):
                 f"context holds {model.context_limit} tokens: lower its budget"
             )
 
-    def run(self, jobs: Sequence[Job], *, seed: int = 0, eos_token_ids: Collection[int] = frozenset()) -> Run:
+    def run(
+        self,
+        jobs: Sequence[Job],
+        *,
+        seed: int = 0,
+        eos_token_ids: Collection[int] = frozenset(),
+        observers: Sequence[OutcomeObserver] = (),
+    ) -> Run:
         """Decode sequences.
 
         Args:
             jobs: at least one, of different sequences.
             seed: of verifiers and drafters that draw.
             eos_token_ids: tokens that end an output.
+            observers: called with every step's outcome, within the run's time; one that raises ends the run.
 
         Raises:
             ValueError: a prompt is empty or does not fit the target, or two jobs share a sequence.
@@ -154,6 +165,7 @@ class Executor(AbstractContextManager["Executor"]):
         self._check(jobs)
         model = self.model
         model.conversation = None
+        self._observers = tuple(observers)
         self._held.clear()
         self.finished = {}
         self._timeline = TimeLine()

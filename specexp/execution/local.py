@@ -137,6 +137,8 @@ class LocalExecutor(Executor):
                 len(outcome.accepted),
                 round,
             )
+            for observe in self._observers:
+                observe(outcome)
             lane.drafting.learn(outcome)
             learned = perf_counter()
             counts.seconds["update"] += learned - verified

@@ -198,6 +198,8 @@ class ScheduledExecutor(Executor):
                 len(outcome.accepted),
                 round,
             )
+            for observe in self._observers:
+                observe(outcome)
             if ends:
                 over.append(lane)
         return over

@@ -1,0 +1,177 @@
+"""Drives a search over a task's thoughts with an execution strategy (SEED, Algorithm 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import TYPE_CHECKING, Literal
+
+from specexp.execution import Job, Run, TimeLine
+from specexp.reasoning.search import Continuations, Values
+from specexp.reasoning.tasks import Check, Ending, Item, Task
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from specexp.execution import Executor
+    from specexp.outcome import Outcome
+    from specexp.reasoning.search import Request, Search, SearchResult, State
+
+Role = Literal["generator", "evaluator"]
+
+
+@dataclass(frozen=True)
+class Solution:
+    """What searching for the answer of one item gave.
+
+    Attributes:
+        result: the path found, and the tree of thoughts.
+        check: whether it is right.
+        unparsable: evaluations that could not be read.
+        runs: of the executor, in order, each with the component that asked for it.
+        wall_seconds: of everything, end to end: search, prompts and tokenizing included.
+    """
+
+    result: SearchResult
+    check: Check
+    unparsable: int
+    runs: tuple[tuple[Role, Run], ...]
+    wall_seconds: float
+
+    def timeline(self) -> TimeLine:
+        """Of all runs, one behind the other."""
+        line = TimeLine()
+        for _, run in self.runs:
+            line.extend(run.timeline)
+        return line
+
+
+class Solver:
+    """Answers a search's requests by decoding: thought generator and state evaluator are the same target.
+
+    Randomness is keyed by the item, the sample and the path of a state, so a state says the same in every strategy and
+    in every order of expansion.
+
+    Args:
+        search: which states are expanded.
+        tokenizer: the target's.
+        eos_token_ids: tokens that end an output.
+        seed: of the run.
+        max_new_tokens: of one generation, where a task allows more; None for the task's own limits.
+        chat_template: whether prompts are written with the tokenizer's chat template.
+
+    Example:
+        >>> with Scheduled(n=3).open(model, parts) as executor:  # doctest: +SKIP
+        ...     Solver(BreadthFirst(), tokenizer).solve(task, task.load()[0], executor).check
+    """
+
+    def __init__(
+        self,
+        search: Search,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        eos_token_ids: Collection[int] = frozenset(),
+        seed: int = 0,
+        max_new_tokens: int | None = None,
+        chat_template: bool = False,
+    ) -> None:
+        self.search = search
+        self.tokenizer = tokenizer
+        self.eos_token_ids = frozenset(eos_token_ids)
+        self.seed = seed
+        self.max_new_tokens = max_new_tokens
+        self.chat_template = chat_template
+
+    def solve(
+        self,
+        task: Task,
+        item: Item,
+        executor: Executor,
+        *,
+        sample: int = 0,
+        max_new_tokens: int | None = None,
+        observers: Sequence[Callable[[Outcome], None]] = (),
+    ) -> Solution:
+        """Search for the answer of one item.
+
+        Args:
+            task: the item's.
+            item: the problem.
+            executor: decodes; every request of the search is one run.
+            sample: which search of the item; the same one gives the same again.
+            max_new_tokens: of one generation, instead of the solver's own (for warming up).
+            observers: called with every step's outcome.
+
+        Raises:
+            ValueError: a prompt does not fit the target.
+        """
+        started = perf_counter()
+        name = f"{task.name}/{item.item_id}#{sample}"
+        most = self.max_new_tokens if max_new_tokens is None else max_new_tokens
+        runs: list[tuple[Role, Run]] = []
+        unparsable = 0
+        exploration = self.search.explore(task.depth)
+        try:
+            request = next(exploration)
+            while True:
+                role: Role = "generator" if isinstance(request, Continuations) else "evaluator"
+                prompts, ending = self._asked(task, item, request)
+                run = executor.run(
+                    self._jobs(name, request, prompts, ending, most),
+                    seed=self.seed,
+                    eos_token_ids=self.eos_token_ids,
+                    observers=observers,
+                )
+                runs.append((role, run))
+                texts = [ending.cut(self._text(result.token_ids)) for result in run.results]
+                if isinstance(request, Values):
+                    values = [task.value(text) for text in texts]
+                    unparsable += sum(not value.parsed for value in values)
+                    request = exploration.send([value.value for value in values])
+                else:
+                    n = request.n
+                    request = exploration.send([texts[at : at + n] for at in range(0, len(texts), n)])
+        except StopIteration as found:
+            result: SearchResult = found.value
+        wall = perf_counter() - started
+        return Solution(result, task.check(item, result.final.thoughts), unparsable, tuple(runs), wall)
+
+    def _asked(self, task: Task, item: Item, request: Request) -> tuple[list[str], Ending]:
+        """The prompt of every state, and where an answer ends."""
+        if isinstance(request, Values):
+            return [task.value_prompt(item, state.thoughts) for state in request.states], task.value_ending
+        prompts = [task.thought_prompt(item, state.thoughts, request.last) for state in request.states]
+        return prompts, task.thought_ending(request.last)
+
+    def _jobs(
+        self, name: str, request: Request, prompts: Sequence[str], ending: Ending, most: int | None
+    ) -> list[Job]:
+        limit = ending.max_new_tokens if most is None else min(most, ending.max_new_tokens)
+        jobs = []
+        for state, prompt in zip(request.states, prompts, strict=True):
+            tokens = self._token_ids(prompt)
+            for number in range(1 if isinstance(request, Values) else request.n):
+                jobs.append(
+                    Job(tokens, f"{name}/{_place(request, state, number)}", limit, self._stop(ending))
+                )
+        return jobs
+
+    def _token_ids(self, prompt: str) -> tuple[int, ...]:
+        from specexp.data.prompt import first_turn_ids
+
+        template = self.chat_template and self.tokenizer.chat_template is not None
+        return tuple(first_turn_ids(self.tokenizer, prompt, template))
+
+    def _stop(self, ending: Ending) -> Callable[[Sequence[int]], bool]:
+        return lambda tokens: ending.reached(self._text(tokens))
+
+    def _text(self, tokens: Sequence[int]) -> str:
+        return str(self.tokenizer.decode(list(tokens), skip_special_tokens=True))
+
+
+def _place(request: Request, state: State, number: int) -> str:
+    """What randomness is keyed by: the path of the new state, or of the state that is valued."""
+    path = state.path if isinstance(request, Values) else (*state.path, number)
+    kind = "value" if isinstance(request, Values) else "last" if request.last else "thought"
+    return f"{kind} {'.'.join(map(str, path))}"
