@@ -42,7 +42,7 @@ def save_artifact(
 
     Args:
         folder: e.g. ``artifacts/tree_shape``; the version becomes ``artifacts/tree_shape/v1``, ``v2``, ...
-        kind: ``static-tree``, ``thresholds``, ``adjacency-matrix``, ``phrase-cache`` or ``q-table``.
+        kind: ``static-tree``, ``thresholds``, ``adjacency-matrix``, ``phrase-cache``, ``q-table`` or ``schedule``.
         payloads: content by file name. ``static-tree``: ``tree.json`` (rank paths) and optionally
             ``parts.json`` (``{"drafter": {"class_path": ..., "init_args": {...}}, "builder": ..., ...}``);
             ``thresholds``: ``thresholds.json`` and optionally ``parts.json``;
@@ -50,7 +50,9 @@ def save_artifact(
             ``parts.json``;
             ``phrase-cache``: ``phrases.safetensors`` (``PhraseCache.store.state_dict()``) and optionally
             ``parts.json``;
-            ``q-table``: ``q.safetensors`` and ``bins.json`` (``QLearning.state_dict()``) and optionally ``parts.json``.
+            ``q-table``: ``q.safetensors`` and ``bins.json`` (``QLearning.state_dict()``) and optionally ``parts.json``;
+            ``schedule``: ``schedule.json`` (``{"class_path": "Scheduled", "init_args": {...}}``) and optionally
+            ``parts.json``.
         provenance: any of study, trial, command, device, config, ``metrics`` (a number, or ``{"value", "low",
             "high"}``, by name) and whatever else explains the result; commit and package versions are added.
         fingerprint: of :func:`specexp.artifacts.fingerprint`; without one nothing is compared on loading.
