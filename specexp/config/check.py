@@ -213,7 +213,8 @@ class Checker:
             # Otherwise it may be any of them, and each file that set one is named.
             sources = dict.fromkeys(self.source_of((*key, name)) for name in arguments)
             where = ", ".join(sources or [self.source_of(inside)])
-            raise ConfigError(f"{where}: {'.'.join(inside)}: {first_line(error)}") from error
+            named = f"{'.'.join(inside)}: " if inside else ""  # empty where a file holds this one part
+            raise ConfigError(f"{where}: {named}{first_line(error)}") from error
 
 
 def import_object(dotted: str) -> Any:
