@@ -12,7 +12,14 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specexp.config import Config, ConfigError, load_config, save_resolved
+from specexp.config import (
+    Config,
+    ConfigError,
+    build_task_items,
+    is_grouped,
+    load_config,
+    save_resolved,
+)
 from specexp.evaluation.experiment import check_experiment
 from specexp.whole_file import write_whole
 
@@ -130,14 +137,18 @@ def decode(
     if threads is not None:
         torch.set_num_threads(threads)
     path.unlink(missing_ok=True)
+    one_by_one = not is_grouped(config) or build_task_items(config) is not None
     module = EvaluationModule(
         experiment.arms,
         records_path=path,
-        samples=config.get("generation.samples"),
+        samples=config.get("generation.samples") if one_by_one else 1,
         orders={name: reordered(data.prompts, seed) for name, seed in experiment.shuffle_seeds.items()},
         analyses=experiment.analyses,
     )
-    trainer.test(module, datamodule=data, verbose=False)
+    try:
+        trainer.test(module, datamodule=data, verbose=False)
+    finally:
+        module.close()
     return module.records
 
 

@@ -39,9 +39,12 @@ class Analysis(ABC):
 
     Attributes:
         name: what all of its files begin with, e.g. ``tree_sizes``.
+        watches_steps: whether it looks at single steps, which arms of one sequence at a time show; others look at time
+            lines and records of groups.
     """
 
     name: ClassVar[str]
+    watches_steps: ClassVar[bool] = True
 
     @abstractmethod
     def begin(self, arms: Mapping[str, Strategy]) -> None:

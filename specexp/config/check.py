@@ -115,7 +115,7 @@ class Checker:
             )
         default = copy.deepcopy(argument.default)
         if is_dataclass(default) and not isinstance(default, type):
-            default = asdict(default)
+            default = self.value(asdict(default), argument.annotation, (*key, name))
         elif isinstance(default, Mapping) and is_nested(argument.annotation):
             default = self.value(default, argument.annotation, (*key, name))
         return default

@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 
     from specexp.analyses import Analysis
     from specexp.builders import TreeBuilder
-    from specexp.data import Workload
+    from specexp.config.schema import Reasoning
+    from specexp.data import TaskItems, Workload
     from specexp.data.prompts import PromptDataModule
+    from specexp.execution import Execution
     from specexp.latency import LatencyProfile
     from specexp.models.pair import ModelPair
     from specexp.verifiers import Verifier
@@ -130,6 +132,36 @@ def build_generation(config: Config) -> Generation:
     return Generation(**config.get("generation"))
 
 
+def build_execution(config: Config) -> Execution | None:
+    """How several sequences are decoded for a prompt; None where it is one at a time."""
+    execution: Execution | None = _build(config, "execution")
+    return execution
+
+
+def build_reasoning(config: Config) -> Reasoning:
+    """The ``reasoning:`` section, with its search."""
+    reasoning: Reasoning = _build(config, "reasoning")
+    return reasoning
+
+
+def build_task_items(config: Config) -> TaskItems | None:
+    """The tasks of ``data.prompts``; None where they are prompts to be continued."""
+    from specexp.data import TaskItems
+
+    prompts = build_workload(config).prompts
+    return prompts if isinstance(prompts, TaskItems) else None
+
+
+def is_grouped(config: Config) -> bool:
+    """Whether several sequences are decoded for every prompt: by one arm at least, and then by all."""
+    arms = (config.get("arms") or {}).values()
+    return (
+        config.get("execution") is not None
+        or any((arm or {}).get("execution") is not None for arm in arms)
+        or build_task_items(config) is not None
+    )
+
+
 def build_latency(config: Config) -> LatencyProfile | None:
     """The ``latency:`` section; None where seconds are measured."""
     profile: LatencyProfile | None = _build(config, "latency")
@@ -185,11 +217,31 @@ def check_parts(config: Config) -> None:
             raise ConfigError(
                 f"{config.source_of(('controller',))}: controller: {first_line(error)}"
             ) from error
+    execution = build_execution(config)
+    if execution is not None:
+        _check_execution(config, execution, Parts(drafter, builder, verifier, controller), profile)
     if drafter is not None:
         try:
             drafter.use_draft_model(None)
         except ValueError:  # it runs the pair's draft
             _check_draft_latency(config, profile, type(drafter).__name__)
+
+
+def _check_execution(
+    config: Config, execution: Execution, parts: Parts, profile: LatencyProfile | None
+) -> None:
+    where = f"{config.source_of(('execution',))}: execution"
+    try:
+        execution.check(parts)
+    except ValueError as error:
+        raise ConfigError(f"{where}: {first_line(error)}") from error
+    if profile is not None and profile.modelled:
+        raise ConfigError(
+            f"{where} decodes several sequences, whose seconds latency {profile.name!r} cannot model: leave one of the "
+            "two out"
+        )
+    if type(parts.controller).__name__ == "Oracle":
+        raise ConfigError(f"{where} does not go with an Oracle, which must know every output beforehand")
 
 
 def _check_draft_latency(config: Config, profile: LatencyProfile | None, what: str) -> None:

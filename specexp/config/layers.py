@@ -124,8 +124,11 @@ def _as_part(key: Key, old: Any, value: Any) -> Any:
     """``builder: Chain`` is ``builder: {class_path: Chain}``."""
     if not isinstance(value, str):
         return value
-    known_part = key[-1:] in [(part,) for part in PARTS] and (len(key) == 1 or key[0] in ("arms", "sweep"))
-    return {"class_path": value} if known_part or key == ("data", "prompts") or _is_part(old) else value
+    always = (("data", "prompts"), ("reasoning", "search"))
+    known_part = key[-1:] in [(part,) for part in (*PARTS, "execution")] and (
+        len(key) == 1 or key[0] in ("arms", "sweep")
+    )
+    return {"class_path": value} if known_part or key in always or _is_part(old) else value
 
 
 def _is_part(value: Any) -> bool:

@@ -45,6 +45,21 @@ class Generation:
 
 
 @dataclass(frozen=True)
+class Reasoning:
+    """How items of reasoning tasks are searched.
+
+    Args:
+        search: which states of the tree of thoughts are expanded.
+        max_new_tokens: of one generation, where a task allows more; None for the task's own limits.
+    """
+
+    search: Annotated[Any, PartOf("specexp.reasoning.search.Search")] = field(
+        default_factory=lambda: {"class_path": "BreadthFirst"}
+    )
+    max_new_tokens: Count | None = None
+
+
+@dataclass(frozen=True)
 class Tracking:
     """Arguments of :class:`specexp.tracking.Tracker`; ``mode`` null is online if logged in, else offline."""
 
@@ -92,6 +107,7 @@ class Arm:
     builder: Any = None
     verifier: Any = None
     controller: Any = None
+    execution: Any = None
     data: dict[str, Any] | None = None
     generation: dict[str, Any] | None = None
     pair: dict[str, Any] | None = None
@@ -104,7 +120,7 @@ class Arm:
     max_matching_ngram_size: Count = 2
 
 
-OVERRIDES = ("drafter", "builder", "verifier", "controller", "data", "generation", "pair")
+OVERRIDES = ("drafter", "builder", "verifier", "controller", "execution", "data", "generation", "pair")
 """What an arm may override."""
 
 REFERENCE_KEYS = {
@@ -228,6 +244,10 @@ class Experiment:
     """A whole file. ``data`` is :class:`specexp.data.Workload`, the four parts are any of their family.
 
     Args:
+        execution: how several sequences are decoded for a prompt: an item of ``TaskItems`` as a tree of thoughts, any
+            other prompt with ``generation.samples`` continuations as one group. None decodes one sequence at a time;
+            of a group, or of arms some of which have an execution, it is ``SerialSpeculative``.
+        reasoning: how items of ``TaskItems`` are searched.
         latency: of another device, or of other models, by which the run's seconds are modelled; measured if None.
         published: rows of the paper's table that are not run here: a ``method`` and its figures.
         figure: which figure ``specexp.run`` draws; its default if None.
@@ -250,6 +270,8 @@ class Experiment:
     controller: Annotated[Any, PartOf("specexp.controllers.Controller")] = field(
         default_factory=lambda: {"class_path": "Fixed"}
     )
+    execution: Annotated[Any, PartOf("specexp.execution.Execution")] | None = None
+    reasoning: Reasoning = field(default_factory=Reasoning)
     generation: Generation = field(default_factory=Generation)
     latency: Annotated[Any, CallOf("specexp.latency.LatencyProfile")] | None = None
     trainer: dict[str, Any] = field(default_factory=dict)

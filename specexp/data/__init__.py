@@ -17,6 +17,7 @@ from specexp.data.prompt_set import PromptRow, PromptSet, PromptSetError, prompt
 from specexp.data.raw_text import RawText
 from specexp.data.spec_bench import SpecBench
 from specexp.data.stdlib import StdlibFunctions
+from specexp.data.task_items import TaskItems
 from specexp.data.workload import Workload
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "RawText",
     "SpecBench",
     "StdlibFunctions",
+    "TaskItems",
     "Workload",
     "prompt_rows",
 ]

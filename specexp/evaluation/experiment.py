@@ -15,11 +15,14 @@ from specexp.config import (
     arms_of,
     build_analyses,
     build_builder,
+    build_execution,
     build_generation,
     build_latency,
     build_pair,
     build_parts,
+    build_task_items,
     build_verifier,
+    is_grouped,
 )
 from specexp.wording import first_line
 
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from specexp.data import Prompt
     from specexp.evaluation.arm import Arm
     from specexp.evaluation.figures import Curve
+    from specexp.models.language_model import LanguageModel
     from specexp.models.pair import ModelPair
 
 ENGINE = "engine"
@@ -64,7 +68,7 @@ def check_experiment(config: Config) -> list[ComposedArm]:
             analysis cannot be made.
     """
     composed = arms_of(config)
-    build_analyses(config)
+    _check_group(config, composed, build_analyses(config))
     if not config.get("arms") and config.get("drafter") is None and config.get("sweep") is not None:
         raise ConfigError(
             f"{config.file}: its composition is plain decoding and it has no arms, but a sweep: "
@@ -90,6 +94,26 @@ def check_experiment(config: Config) -> list[ComposedArm]:
                 f"{where}.data may override shuffle_seed alone: all arms decode the same prompts"
             )
     return composed
+
+
+def _check_group(config: Config, composed: Sequence[ComposedArm], analyses: Sequence[Analysis]) -> None:
+    """What decodes several sequences for a prompt shows time lines instead of single steps."""
+    grouped = is_grouped(config)
+    for number, analysis in enumerate(analyses):
+        if analysis.watches_steps is grouped:
+            where = f"{config.source_of(('analyses', str(number)))}: analyses.{number}"
+            what = "watches single steps" if grouped else "looks at groups of sequences"
+            raise ConfigError(
+                f"{where} {what}, and this experiment decodes {'groups of sequences' if grouped else 'one at a time'}: "
+                f"leave {type(analysis).__name__} out"
+            )
+    for arm in composed if grouped else ():
+        if arm.reference is not None:
+            where = f"{config.source_of(('arms', arm.name))}: arms.{arm.name}"
+            raise ConfigError(
+                f"{where}: {arm.reference!r} decodes one sequence at a time, and this experiment groups of them: leave it "
+                "out"
+            )
 
 
 def _is_plain(config: Config) -> bool:
@@ -126,6 +150,8 @@ def _build(config: Config, composed: Sequence[ComposedArm], pair: ModelPair) -> 
     generation = build_generation(config)
     model = LanguageModel(pair.target)  # one cache and one self-check for all arms of the engine
     verifier = build_verifier(config)
+    if is_grouped(config):
+        return _build_grouped(config, composed, pair, model)
     latency = build_latency(config)
     plain = Decoder(model, verifier=verifier)
     arms: list[Arm] = [DecoderArm(ENGINE, plain, pair.tokenizer, generation, latency=latency)]
@@ -174,8 +200,35 @@ def _build(config: Config, composed: Sequence[ComposedArm], pair: ModelPair) -> 
             seeds[arm.title] = arm.config.get("data.shuffle_seed")
     analyses = build_analyses(config)
     for analysis in analyses:  # one that asks for an arm there is not says so before anything is decoded
-        analysis.begin({arm.name: arm.decoder.strategy for arm in arms if isinstance(arm, DecoderArm)})
+        analysis.begin({arm.name: arm.strategy for arm in arms if isinstance(arm, DecoderArm)})
     return Experiment(arms, baselines or [ENGINE], seeds, analyses)
+
+
+def _build_grouped(
+    config: Config, composed: Sequence[ComposedArm], pair: ModelPair, model: LanguageModel
+) -> Experiment:
+    """Every arm decodes several sequences for a prompt; plain decoding does so one by one."""
+    from specexp.composition import Parts
+    from specexp.evaluation.execution_arm import ExecutionArm
+    from specexp.evaluation.groups import Groups
+    from specexp.evaluation.preload import preloaded_drafter
+    from specexp.execution import Serial, SerialSpeculative
+
+    groups = Groups(config, pair, model)
+    arms: list[Arm] = [groups.arm(ENGINE, Serial(), Parts(None, None, build_verifier(config)))]
+    for arm in composed if not _is_plain(config) else ():
+        parts = build_parts(arm.config, pair.draft)
+        learned = None
+        if arm.preload is not None:
+            parts = parts._replace(drafter=preloaded_drafter(arm, parts, model, pair))
+            learned = None if parts.controller is None else deepcopy(parts.controller.state_dict())
+        default = Serial() if parts.drafter is None else SerialSpeculative()
+        execution = build_execution(arm.config) or default
+        arms.append(groups.arm(arm.title, execution, parts, learned))
+    analyses = build_analyses(config)
+    for analysis in analyses:
+        analysis.begin({arm.name: arm.strategy for arm in arms if isinstance(arm, ExecutionArm)})
+    return Experiment(arms, [ENGINE], {}, analyses)
 
 
 def reordered(prompts: Sequence[Prompt], shuffle_seed: int | None) -> list[Prompt]:
@@ -199,6 +252,8 @@ def check_prompts(config: Config, prompts: Sequence[Prompt], pair: ModelPair) ->
     Raises:
         ConfigError: one sentence that names the prompt and what to set.
     """
+    if build_task_items(config) is not None:
+        return  # what is asked of an item depends on the answers before
     limit = int(pair.target.config.get_text_config().max_position_embeddings)
     most = config.get("generation.max_new_tokens")
     for prompt in prompts:

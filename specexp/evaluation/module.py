@@ -14,6 +14,7 @@ from lightning import LightningModule
 from specexp.evaluation import clock
 from specexp.evaluation.arm import EngineArm
 from specexp.evaluation.equality import compare
+from specexp.evaluation.execution_arm import ExecutionArm
 from specexp.evaluation.record import MEASURED, PromptRecord, write_records
 from specexp.wording import type_and_line
 
@@ -99,6 +100,13 @@ class EvaluationModule(LightningModule):
             arm.reset()
             if isinstance(arm, EngineArm):
                 arm.observers = ()
+            if isinstance(arm, ExecutionArm):
+                arm.timeline_observers = ()
+
+    def close(self) -> None:
+        """Stop what the arms keep running."""
+        for arm in self.arms:
+            arm.close()
 
     def transfer_batch_to_device(self, batch: Prompt, device: torch.device, dataloader_idx: int) -> Prompt:
         """The batch itself: it holds no tensor, and Lightning's own transfer refuses a frozen dataclass."""
@@ -136,6 +144,10 @@ class EvaluationModule(LightningModule):
             analysis.begin({arm.name: arm.strategy for arm in watched})
         for arm in watched:
             arm.observers = [partial(analysis.observe, arm.name) for analysis in self.analyses]
+            if isinstance(arm, ExecutionArm):
+                arm.timeline_observers = [
+                    partial(analysis.observe_run, arm.name) for analysis in self.analyses
+                ]
 
     def _compare(self, keys: set[tuple[str, int]]) -> dict[tuple[str, str, int], PromptRecord]:
         """Add the differences from plain decoding that can be told now; the records that changed."""

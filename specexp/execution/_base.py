@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from time import perf_counter
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from specexp.composition import Parts, check_composition
-from specexp.context import Context
-from specexp.execution.timeline import TARGET, TimeLine
-from specexp.outcome import Outcome, prefill_outcome
-from specexp.sequence import PHASES, Stop, Verification
-from specexp.verifiers import DeterministicVerifier, Greedy
+from specexp.verifiers import DeterministicVerifier
 
 if TYPE_CHECKING:
-    from specexp.generation_result import GenerationResult
+    from specexp.execution.executor import Executor
     from specexp.models.language_model import LanguageModel
-
-OutcomeObserver = Callable[[Outcome], None]
 
 
 @dataclass(frozen=True)
@@ -40,36 +29,7 @@ class Job:
     prompt: tuple[int, ...]
     sequence: int | str
     max_new_tokens: int = 128
-    stop: Stop | None = None
-
-
-@dataclass(frozen=True)
-class Run:
-    """What decoding some jobs gave.
-
-    Attributes:
-        results: in the order of the jobs. A result's seconds are the work done for its sequence, a shared pass in
-            equal parts; in an overlapped run they add up to more than the run took.
-        timeline: who did what when.
-        prefill_seconds: spent on prompts, by the target alone where the drafters have a worker of their own.
-        seconds: everything else by phase, as the target saw it: ``draft`` is the time it waited for drafts. They and
-            the prefill add up to the run.
-    """
-
-    results: tuple[GenerationResult, ...]
-    timeline: TimeLine
-    prefill_seconds: float
-    seconds: Mapping[str, float]
-
-    @property
-    def decode_seconds(self) -> float:
-        """The run without its prefills."""
-        return sum(self.seconds.values())
-
-    @property
-    def wall_seconds(self) -> float:
-        """The whole run."""
-        return self.prefill_seconds + self.decode_seconds
+    stop: Callable[[Sequence[int]], bool] | None = None
 
 
 class Execution(ABC):
@@ -107,193 +67,6 @@ class Execution(ABC):
         Raises:
             ValueError: as :meth:`check`, or the parts do not go with the target.
         """
-
-
-class Executor(AbstractContextManager["Executor"]):
-    """An execution strategy at work. Close it, or use it in a ``with`` statement.
-
-    Args:
-        model: the target.
-        parts: of every sequence.
-        threads: of torch, for the target.
-
-    Attributes:
-        finished: results of the run so far by sequence; those of a run that failed stay.
-    """
-
-    def __init__(self, model: LanguageModel, parts: Parts, threads: int | None) -> None:
-        self.model = model
-        self.parts = parts._replace(verifier=parts.verifier or Greedy())
-        self.threads = threads
-        self.finished: dict[int | str, GenerationResult] = {}
-        self._observers: tuple[OutcomeObserver, ...] = ()
-        self._held: dict[int, tuple[int, ...]] = {}  # the prompt that a slot begins with
-        self._timeline = TimeLine()
-        self._phases = dict.fromkeys(PHASES, 0.0)
-        self._prefill_seconds = 0.0
-        if parts.drafter is not None:
-            parts.drafter.check_vocabulary(model.vocab_size)
-        if parts.builder is not None and parts.builder.max_nodes >= model.context_limit:
-            raise ValueError(
-                f"{type(parts.builder).__name__} makes trees of up to {parts.builder.max_nodes} nodes and the target's "
-                f"context holds {model.context_limit} tokens: lower its budget"
-            )
-
-    def run(
-        self,
-        jobs: Sequence[Job],
-        *,
-        seed: int = 0,
-        eos_token_ids: Collection[int] = frozenset(),
-        observers: Sequence[OutcomeObserver] = (),
-    ) -> Run:
-        """Decode sequences.
-
-        Args:
-            jobs: at least one, of different sequences.
-            seed: of verifiers and drafters that draw.
-            eos_token_ids: tokens that end an output.
-            observers: called with every step's outcome, within the run's time; one that raises ends the run.
-
-        Raises:
-            ValueError: a prompt is empty or does not fit the target, or two jobs share a sequence.
-            Exception: whatever a part or a model raised; what it had to stop is stopped, and :attr:`finished` holds the
-                sequences that were done.
-        """
-        import torch
-
-        self._check(jobs)
-        model = self.model
-        model.conversation = None
-        self._observers = tuple(observers)
-        self._held.clear()
-        self.finished = {}
-        self._timeline = TimeLine()
-        self._phases = dict.fromkeys(PHASES, 0.0)
-        self._prefill_seconds = 0.0
-        before = torch.get_num_threads()
-        if self.threads is not None:
-            torch.set_num_threads(self.threads)
-        try:
-            self._timeline.start = started = perf_counter()
-            with torch.inference_mode():
-                self._run(jobs, seed, frozenset(eos_token_ids))
-            self._timeline.end = perf_counter()
-        except BaseException:
-            self.abort()
-            raise
-        finally:
-            torch.set_num_threads(before)
-        wall = self._timeline.end - started
-        self._phases["update"] += wall - self._prefill_seconds - sum(self._phases.values())
-        results = tuple(self.finished[job.sequence] for job in jobs)
-        return Run(results, self._timeline, self._prefill_seconds, self._phases)
-
-    @abstractmethod
-    def _run(self, jobs: Sequence[Job], seed: int, eos_token_ids: frozenset[int]) -> None:
-        """Decode, and fill :attr:`finished`, time line and phases."""
-
-    @abstractmethod
-    def reset(
-        self, drafter: Mapping[str, Any] | None = None, controller: Mapping[str, Any] | None = None
-    ) -> None:
-        """Return the parts to their initial state, or to a saved one.
-
-        Args:
-            drafter: its ``state_dict``.
-            controller: the same of the controller.
-        """
-
-    @abstractmethod
-    def memory(self) -> dict[str, int]:
-        """Bytes of the draft models: ``weights``, each counted once, and ``caches`` of all sequences."""
-
-    def abort(self) -> None:
-        """Stop at once, after a failure; no wait for what is under way."""
-        self.close()
-
-    def close(self) -> None:
-        """Stop whatever the strategy started; nothing can be run after that."""
-        return None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _context(self, job: Job, seed: int) -> Context:
-        verifier = self.parts.verifier
-        assert verifier is not None
-        return Context(
-            job.prompt, seed=seed, sequence=job.sequence, noise_temperature=verifier.noise_temperature or 0.0
-        )
-
-    def _verification(self, job: Job, context: Context, slot: int, eos: frozenset[int]) -> Verification:
-        assert self.parts.verifier is not None
-        return Verification(
-            self.model,
-            self.parts.verifier,
-            context,
-            slot=slot,
-            max_new_tokens=job.max_new_tokens,
-            eos_token_ids=eos,
-            stop=job.stop,
-        )
-
-    def _reserve(self, jobs: Sequence[Job], slots: int) -> None:
-        builder = self.parts.builder
-        longest = max(len(job.prompt) + job.max_new_tokens for job in jobs)
-        rows = 1 + (0 if builder is None else builder.max_nodes)
-        self.model.cache.reserve(min(longest, self.model.context_limit) + rows, slots)
-
-    def _prefill(self, context: Context, slot: int) -> tuple[Outcome | None, float]:
-        """Bring all of a prompt but its root into a slot: what a slot holds already is shared, bit by bit.
-
-        Returns:
-            Step 0 where the drafter learns from it, and the seconds it took.
-        """
-        model, prompt = self.model, tuple(context.token_ids.tolist())
-        started = perf_counter()
-        fed = context.token_ids[:-1]
-        learns = self.parts.drafter is not None and self.parts.drafter.wants_prefill_logits
-        source = None
-        if not learns:
-            held = [known for known, tokens in self._held.items() if tokens == prompt]
-            source = slot if slot in held else next(iter(held), None)
-        logits = None
-        self._held.pop(slot, None)
-        if source is None:
-            model.cache.truncate(slot, 0)
-            logits = model.prefill(slot, fed.tolist(), all_logits=learns)
-        elif source == slot:
-            model.cache.truncate(slot, fed.size)
-        else:
-            model.cache.fork(source, slot, fed.size)
-        model.synchronize()
-        self._held[slot] = prompt
-        ended = perf_counter()
-        self._prefill_seconds += ended - started
-        self._timeline.add(
-            TARGET, "prefill", started, ended, context.sequence, fed.size if source is None else 0
-        )
-        outcome = None if logits is None else prefill_outcome(context, np.array(fed), logits)
-        return outcome, ended - started
-
-    def _check(self, jobs: Sequence[Job]) -> None:
-        if not jobs:
-            raise ValueError("there is no job to run: at least one is needed")
-        sequences = [job.sequence for job in jobs]
-        twice = [sequence for sequence in sequences if sequences.count(sequence) > 1]
-        if twice:
-            raise ValueError(f"two jobs are of sequence {twice[0]!r}: every job needs a sequence of its own")
-        for job in jobs:
-            try:
-                self.model.check_request(job.prompt, job.max_new_tokens)
-            except ValueError as error:
-                raise ValueError(f"sequence {job.sequence!r}: {error}") from error
 
 
 def refuse_carried(parts: Parts, strategy: str) -> None:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from specexp.composition import Parts
 from specexp.controllers import Fixed
-from specexp.execution._base import Executor, Job
+from specexp.execution._base import Job
 from specexp.execution.drafters import bytes_of, initial, twins
+from specexp.execution.executor import Executor
 from specexp.execution.timeline import TARGET
 from specexp.generation_result import GenerationResult
 from specexp.sequence import Drafting, Verification

@@ -11,7 +11,7 @@ from specexp.execution._base import Execution, refuse_carried
 from specexp.execution.policies import FirstCome, QueuePolicy
 
 if TYPE_CHECKING:
-    from specexp.execution._base import Executor
+    from specexp.execution.executor import Executor
     from specexp.models.language_model import LanguageModel
 
 

@@ -9,7 +9,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from specexp.composition import Parts
-from specexp.execution._base import Executor, Job
+from specexp.execution._base import Job
+from specexp.execution.executor import Executor
 from specexp.execution.policies import Waiting
 from specexp.execution.timeline import TARGET
 from specexp.execution.worker import (

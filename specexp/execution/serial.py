@@ -10,7 +10,7 @@ from specexp.composition import Parts
 from specexp.execution._base import Execution
 
 if TYPE_CHECKING:
-    from specexp.execution._base import Executor
+    from specexp.execution.executor import Executor
     from specexp.models.language_model import LanguageModel
 
 

@@ -1,0 +1,71 @@
+"""Items of reasoning tasks, to be searched by trees of thought."""
+
+# No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+from pydantic import Field
+
+from specexp.data.prompt_set import PromptRow, PromptSet, PromptSetError, prompt_rows
+from specexp.reasoning.tasks import Item, Task, TaskFileError
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+
+class Problem(NamedTuple):
+    """An item with the task it is of."""
+
+    task: Task
+    item: Item
+
+
+class TaskItems(PromptSet):
+    """The items of one or several tasks; the task is the category, and an item's text stands for its prompts.
+
+    Args:
+        tasks: at least one, with different names.
+        items: of each task, the first so many; None for all.
+
+    Example::
+
+        TaskItems([GSM8K("gsm8k/test.jsonl")], items=8).load()[0]["prompt_id"]  # "GSM8K/0"
+    """
+
+    def __init__(self, tasks: list[Task], items: Annotated[int, Field(ge=1)] | None = None) -> None:
+        if not tasks:
+            raise ValueError("TaskItems was given no task; at least one is needed")
+        names = [task.name for task in tasks]
+        twice = [name for name in names if names.count(name) > 1]
+        if twice:
+            raise ValueError(f"TaskItems was given the task {twice[0]} twice; list every task once")
+        self.tasks = tasks
+        self.items = items
+
+    @cached_property
+    def problems(self) -> dict[str, Problem]:
+        """Every item with its task, by prompt id.
+
+        Raises:
+            TaskFileError: a task's file cannot be read.
+        """
+        return {
+            f"{task.name}/{item.item_id}": Problem(task, item)
+            for task in self.tasks
+            for item in task.load()[: self.items]
+        }
+
+    def load(self) -> "Dataset":
+        """Task by task, in the order of the files."""
+        try:
+            problems = self.problems
+        except TaskFileError as error:
+            raise PromptSetError(str(error), ("prompts", "init_args", "tasks")) from error
+        return prompt_rows(
+            (
+                PromptRow(prompt_id, problem.task.name, [problem.item.problem])
+                for prompt_id, problem in problems.items()
+            ),
+            where="TaskItems",
+        )
