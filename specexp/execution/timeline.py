@@ -99,10 +99,14 @@ class TimeLine:
         """Share of the time in which the target runs a pass or a prefill; deciding and waiting are not busy."""
         return self.busy(TARGET, BUSY) / self.seconds
 
+    def drafting(self) -> float:
+        """Seconds in which somebody drafts, prefills a draft or learns; several at once count once."""
+        return sum(end - start for start, end in self._drafting())
+
     def overlap(self) -> float:
         """Seconds in which somebody drafts, prefills a draft or learns while the target runs a pass or a prefill."""
         target = [(span.start, span.end) for span in self.spans if span.who == TARGET and span.what in BUSY]
-        others = _union((span.start, span.end) for span in self.spans if span.who != TARGET)
+        others = self._drafting()
         shared, at = 0.0, 0
         for start, end in sorted(target):
             while at < len(others) and others[at][1] <= start:
@@ -112,6 +116,9 @@ class TimeLine:
                 shared += min(end, others[here][1]) - max(start, others[here][0])
                 here += 1
         return shared
+
+    def _drafting(self) -> list[tuple[float, float]]:
+        return _union((span.start, span.end) for span in self.spans if span.who != TARGET)
 
 
 def _union(intervals: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
