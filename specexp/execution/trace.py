@@ -121,7 +121,7 @@ def start_of(timeline: TimeLine) -> float:
 
 
 def _in_order(spans: Iterable[Span]) -> list[Span]:
-    return sorted(spans, key=lambda span: (span.start, span.end))
+    return sorted(spans, key=lambda span: (span.start, span.end, span.who))
 
 
 def _microseconds(seconds: float) -> int:
