@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,7 +58,13 @@ class Speedup:
 
 
 def paired_speedup(
-    records: Iterable[PromptRecord], arm: str, baseline: str, *, seed: int = 0, resamples: int = RESAMPLES
+    records: Iterable[PromptRecord],
+    arm: str,
+    baseline: str,
+    *,
+    cost: Callable[[PromptRecord], float | None] | None = None,
+    seed: int = 0,
+    resamples: int = RESAMPLES,
 ) -> Speedup:
     """The paired speedup of an arm, refused where the two are not comparable.
 
@@ -66,6 +72,8 @@ def paired_speedup(
         records: of a run; others than the two arms' are passed over.
         arm: the arm.
         baseline: the baseline.
+        cost: seconds per token of a record that did not fail, or None where it has none; decode seconds per token if
+            None.
         seed: of the bootstrap.
         resamples: of the bootstrap.
 
@@ -74,6 +82,12 @@ def paired_speedup(
         >>> print(paired_speedup(records, "recycling", "engine"))  # doctest: +SKIP
         1.41x [1.36, 1.46]
     """
+
+    def seconds_of(record: PromptRecord) -> float | None:
+        if record.error:
+            return None
+        return record.seconds_per_token if cost is None else cost(record)
+
     records = list(records)
     ours = {record.key: record for record in records if record.arm == arm}
     theirs = {record.key: record for record in records if record.arm == baseline}
@@ -81,7 +95,7 @@ def paired_speedup(
     reason = refusal(pairs, arm, baseline)
     ratios: dict[str, list[float]] = defaultdict(list)
     for record, other in pairs:
-        seconds, other_seconds = record.seconds_per_token, other.seconds_per_token
+        seconds, other_seconds = seconds_of(record), seconds_of(other)
         if seconds and other_seconds:
             ratios[record.prompt_id].append(float(np.log(other_seconds / seconds)))
     left_out = len({record.prompt_id for record, _ in pairs}) - len(ratios)

@@ -1,6 +1,7 @@
 """Speedups are arithmetic on paired records, intervals hold what they promise, and refusals say why."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -32,6 +33,17 @@ def test_speedup_is_the_geometric_mean_of_the_prompts_own_ratios():
 def test_seconds_are_per_decoded_token():
     first_pass_gave_two = record("hf", 0, 1.0, decode_tokens=2)
     assert paired_speedup([record("engine", 0, 1.0), first_pass_gave_two], "hf", "engine").ratio == 0.5
+
+
+def test_other_seconds_of_a_record_can_be_compared():
+    """With a prefill of 2 s: 4 s against 3 s; a failed prompt has none, whatever is asked of it."""
+    records = pair(0, 2.0, 1.0, prefill_seconds=2.0) + pair(1, 2.0, 1.0, error="no")
+    records[0] = replace(records[0], prefill_seconds=2.0)
+    whole = paired_speedup(
+        records, "tree", "engine", cost=lambda one: one.prefill_seconds + one.decode_seconds
+    )
+    assert whole.ratio == pytest.approx(4 / 3)
+    assert (whole.n, whole.left_out) == (1, 1)
 
 
 def test_samples_of_a_prompt_count_once():
