@@ -5,8 +5,10 @@ import pytest
 import torch
 
 from specexp.builders import Chain, StaticTree, TokenRecyclingTree
+from specexp.composition import Parts
 from specexp.decoder import Decoder
 from specexp.drafters import PromptLookup, TokenRecycling, Union
+from specexp.execution import Job, Serial, SerialSpeculative
 from specexp.models.language_model import LanguageModel
 from specexp.testing.fakes import FakeDrafter, counting_model, hashed_model
 from specexp.verifiers import Greedy, KeyedSampling
@@ -59,25 +61,23 @@ def test_a_call_leaves_nothing_behind_for_the_next(strategy, verifier):
 
 
 def test_samples_are_the_separate_calls(strategy):
-    model = hashed_model(20)
+    model = LanguageModel(hashed_model(20))
     verifier = KeyedSampling(1.0)
-    shared = Decoder(model, *strategy(), verifier).sample(
-        [1, 2, 3, 1, 2], num_samples=4, max_new_tokens=15, sequence="p"
-    )
+    jobs = [Job((1, 2, 3, 1, 2), f"p#{number}", max_new_tokens=15) for number in range(4)]
+    with SerialSpeculative().open(model, Parts(*strategy(), verifier)) as executor:
+        shared = executor.run(jobs).results
     decoder = Decoder(model, *strategy(), verifier)
-    alone = [
-        decoder.generate([1, 2, 3, 1, 2], max_new_tokens=15, sequence=f"p#{number}") for number in range(4)
-    ]
+    alone = [decoder.generate(job.prompt, max_new_tokens=15, sequence=job.sequence) for job in jobs]
     assert [result.token_ids for result in shared] == [result.token_ids for result in alone]
     assert [result.steps for result in shared] == [result.steps for result in alone]
     assert len({tuple(result.token_ids) for result in shared}) > 1
 
 
 def test_samples_end_at_eos_each():
-    results = Decoder(counting_model(9), verifier=KeyedSampling(0.1)).sample(
-        [0], num_samples=2, eos_token_id=4
-    )
-    assert [result.token_ids for result in results] == [[1, 2, 3, 4]] * 2
+    parts = Parts(None, None, KeyedSampling(0.1))
+    with Serial().open(LanguageModel(counting_model(9)), parts) as executor:
+        run = executor.run([Job((0,), "a"), Job((0,), "b")], eos_token_ids=[4])
+    assert [result.token_ids for result in run.results] == [[1, 2, 3, 4]] * 2
 
 
 def test_a_later_turn_equals_a_fresh_decode_of_the_same_text(strategy, verifier):
@@ -132,10 +132,17 @@ def test_there_must_be_a_conversation_to_continue():
     decoder = Decoder(counting_model(9))
     with pytest.raises(ValueError, match="no conversation to continue"):
         decoder.generate([1], continue_conversation=True)
-    decoder.generate([1], max_new_tokens=1)
-    decoder.sample([1], num_samples=1, max_new_tokens=1)
-    with pytest.raises(ValueError, match="no conversation to continue"):
-        decoder.generate([1, 2, 3], continue_conversation=True)
+
+
+def test_a_conversation_survives_an_executors_run_on_the_same_model(verifier):
+    model = LanguageModel(hashed_model(20))
+    decoder = Decoder(model, verifier=verifier)
+    text = [1, 2, 3]
+    text = text + decoder.generate(text, max_new_tokens=5).token_ids + [4]
+    with Serial().open(model, Parts(None, None, verifier)) as executor:
+        executor.run([Job((7, 8), 0, max_new_tokens=3)])
+    expected = Decoder(hashed_model(20), verifier=verifier).generate(text, max_new_tokens=5).token_ids
+    assert decoder.generate(text, max_new_tokens=5, continue_conversation=True).token_ids == expected
 
 
 @pytest.mark.parametrize(
@@ -154,13 +161,6 @@ def test_wrong_requests_are_refused_in_one_sentence(prompt, arguments, message):
     decoder = Decoder(counting_model(9, context_limit=32))
     with pytest.raises(ValueError, match=message):
         decoder.generate(prompt, **arguments)
-    with pytest.raises(ValueError, match=message):
-        decoder.sample(prompt, num_samples=1, **arguments)
-
-
-def test_at_least_one_sample():
-    with pytest.raises(ValueError, match="num_samples was 0"):
-        Decoder(counting_model(9)).sample([1], num_samples=0)
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,12 @@ from scipy import stats
 from small_models import FULL_ATTENTION, small_model
 
 from specexp.builders import Chain, DySpecGreedy, DySpecThreshold, KConfig, SpecInfer, StaticTree
+from specexp.composition import Parts
 from specexp.context import Context
 from specexp.controllers import Fixed
 from specexp.decoder import Decoder
 from specexp.drafters import DraftModel, PromptLookup, Request, Union
+from specexp.execution import Job, SerialSpeculative
 from specexp.models.language_model import LanguageModel
 from specexp.models.logits import LogitsError
 from specexp.outcome import Outcome
@@ -335,9 +337,12 @@ def test_conversations_end_at_eos_and_go_on(builder, verifier):
 
 def test_samples_are_the_separate_calls(builder):
     target, draft = pair()
-    decoder = Decoder(target, DraftModel(draft), builder, RejectionSampling(1.0))
-    shared = decoder.sample([1, 2, 3], num_samples=3, max_new_tokens=12, sequence="p")
-    alone = [decoder.generate([1, 2, 3], max_new_tokens=12, sequence=f"p#{number}") for number in range(3)]
+    parts = Parts(DraftModel(draft), builder, RejectionSampling(1.0))
+    jobs = [Job((1, 2, 3), f"p#{number}", max_new_tokens=12) for number in range(3)]
+    with SerialSpeculative().open(LanguageModel(target), parts) as executor:
+        shared = executor.run(jobs).results
+    decoder = Decoder(target, *parts)
+    alone = [decoder.generate(job.prompt, max_new_tokens=12, sequence=job.sequence) for job in jobs]
     assert [result.token_ids for result in shared] == [result.token_ids for result in alone]
     assert [result.counts.draft_passes for result in shared] == [
         result.counts.draft_passes for result in alone

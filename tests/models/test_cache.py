@@ -77,9 +77,10 @@ def test_reserve_keeps_what_is_committed_and_never_shrinks(cache):
 
 
 def test_a_fork_goes_its_own_way(cache):
-    feed(cache, [0], [[1, 2, 3]])
-    cache.commit(0, [0, 1, 2])
-    cache.fork(0, 2)
+    feed(cache, [0], [[1, 2, 3, 7]])
+    cache.commit(0, [0, 1, 2, 3])
+    cache.fork(0, 2, 3)
+    cache.truncate(0, 3)
     feed(cache, [2], [[9]])
     cache.commit(2, [0])
     assert (rows(cache, 0), rows(cache, 2)) == ([1, 2, 3], [1, 2, 3, 9])

@@ -10,6 +10,7 @@ from specexp.builders import StaticTree
 from specexp.composition import Parts
 from specexp.decoder import Decoder
 from specexp.drafters import DraftModel, PromptLookup, TokenRecycling
+from specexp.execution import Job, SerialSpeculative
 from specexp.models.language_model import LanguageModel
 from specexp.processors import Processors
 from specexp.testing.fakes import FakeCausalLM
@@ -47,9 +48,12 @@ def test_it_decodes_as_a_wrapped_model_does():
 
 def test_samples_of_one_prompt_share_its_prefill():
     target = toy_models(vocabulary=8)[0]
-    decoder = Decoder(target, PromptLookup(), StaticTree([[0]]), KeyedSampling(0.8))
-    several = decoder.sample(PROMPT, num_samples=3, max_new_tokens=9, sequence="a")
-    alone = [decoder.generate(PROMPT, max_new_tokens=9, sequence=f"a#{number}") for number in range(3)]
+    parts = Parts(PromptLookup(), StaticTree([[0]]), KeyedSampling(0.8))
+    jobs = [Job(PROMPT, f"a#{number}", max_new_tokens=9) for number in range(3)]
+    with SerialSpeculative().open(target, parts) as executor:
+        several = executor.run(jobs).results
+    decoder = Decoder(target, *parts)
+    alone = [decoder.generate(PROMPT, max_new_tokens=9, sequence=job.sequence) for job in jobs]
     assert [one.token_ids for one in several] == [one.token_ids for one in alone]
 
 
