@@ -18,7 +18,7 @@ PARTS = ("drafter", "builder", "verifier", "controller")
 
 # A mapping that names another kind replaces the old one: arguments of one class mean nothing to another.
 _KINDS = ("class_path", "type", "reference")
-_SPACE_FIELDS = ("type", "low", "high", "log", "step", "choices")
+_SPACE_FIELDS = ("type", "low", "high", "log", "step", "at_most", "choices")
 
 
 class Layers:

@@ -133,13 +133,14 @@ REFERENCE_KEYS = {
 
 @dataclass(frozen=True)
 class IntRange:
-    """Whole numbers of a search space."""
+    """Whole numbers of a search space; ``at_most`` names an earlier key of it, whose value is never exceeded."""
 
     type: Literal["int"]
     low: int
     high: int
     log: bool = False
     step: Count | None = None
+    at_most: str | None = None
 
 
 @dataclass(frozen=True)
@@ -192,7 +193,7 @@ class Export:
     """The artifact a study leaves."""
 
     to: str
-    kind: Literal["static-tree", "thresholds", "q-table", "phrase-cache"] = "static-tree"
+    kind: Literal["static-tree", "thresholds", "q-table", "phrase-cache", "schedule"] = "static-tree"
 
 
 @dataclass(frozen=True)

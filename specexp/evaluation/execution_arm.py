@@ -47,6 +47,7 @@ class ExecutionArm(EngineArm):
 
     Attributes:
         timeline_observers: called after every prompt.
+        drafter_state: what the drafter learned from other prompts, that every run starts from; empty for none.
 
     Raises:
         ValueError: the parts cannot be executed so.
@@ -74,6 +75,7 @@ class ExecutionArm(EngineArm):
         self.problems = dict(problems or {})
         self.solver = solver
         self.controller_state = dict(controller_state or {})
+        self.drafter_state: dict[str, Any] = {}
         self.timeline_observers: Sequence[TimeLineObserver] = ()
         self.eos = eos_of(tokenizer, model.model) if generation.stop_at_eos else frozenset()
         self._executor: Executor | None = None
@@ -129,9 +131,9 @@ class ExecutionArm(EngineArm):
                 self.solver.solve(*problem, executor, sample=sample, observers=(observe,))
 
     def reset(self) -> None:
-        """Reset drafter and controller; the controller goes on from what it was given."""
+        """Reset drafter and controller; they go on from what they were given."""
         if self._executor is not None:
-            self._executor.reset(controller=self.controller_state or None)
+            self._executor.reset(self.drafter_state or None, self.controller_state or None)
 
     def close(self) -> None:
         """Stop what was started; the next prompt starts it again."""
@@ -142,8 +144,8 @@ class ExecutionArm(EngineArm):
     def _opened(self) -> Executor:
         if self._executor is None:
             self._executor = self.execution.open(self.model, self.parts)
-            if self.controller_state:
-                self._executor.reset(controller=self.controller_state)
+            if self.drafter_state or self.controller_state:
+                self.reset()
         return self._executor
 
     def _continue(

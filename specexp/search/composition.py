@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,27 +14,41 @@ from specexp.config import (
     Generation,
     apply_overrides,
     build_data,
+    build_execution,
     build_generation,
     build_latency,
     build_pair,
     build_parts,
+    build_task_items,
     build_verifier,
     has_key,
+    is_grouped,
 )
 from specexp.config.composed import HITS, with_hits
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+    from specexp.composition import Parts
     from specexp.data.prompts import PromptDataModule
-    from specexp.decoder import Decoder
+    from specexp.data.task_items import Problem
+    from specexp.execution import Execution
     from specexp.latency import LatencyProfile
-    from specexp.models.language_model import LanguageModel
     from specexp.models.pair import ModelPair
     from specexp.verifiers import Verifier
 
 VARIED = ("drafter", "builder", "controller")
 SHARED = ("pair", "data", "verifier", "generation")
+STAGES = ("confirm", "record_hits", "learn")
+"""Stages of a sweep that may have prompts of their own."""
+
+
+@dataclass(frozen=True)
+class Composed:
+    """A candidate as objects: the parts, and how several sequences are decoded; None where it is one at a time."""
+
+    parts: Parts
+    execution: Execution | None
 
 
 class Composition:
@@ -53,6 +69,18 @@ class Composition:
         """Hits file of the study's recording, None where it has none."""
         return self.folder / HITS if self.config.get("sweep.record_hits", None) else None
 
+    @cached_property
+    def grouped(self) -> bool:
+        """Whether several sequences are decoded for every prompt: by one candidate at least, and then by all."""
+        space, known = self.config.get("sweep.space"), self.config.get("sweep.enqueue")
+        keys = [*space, *(key for overrides in known for key in overrides)]
+        return is_grouped(self.config) or any(key.partition(".")[0] == "execution" for key in keys)
+
+    @property
+    def varied(self) -> tuple[str, ...]:
+        """Sections that candidates may differ in."""
+        return (*VARIED, "execution") if self.grouped else VARIED
+
     def applies(self, key: str, overrides: Mapping[str, Any]) -> bool:
         """Whether a dotted key exists in the composition with these overrides."""
         return has_key(self.with_overrides(overrides), key)
@@ -72,24 +100,26 @@ class Composition:
     def resolved(self, overrides: Mapping[str, Any]) -> dict[str, Any]:
         """Everything a candidate may differ in, defaults filled in."""
         config = self.with_overrides(overrides)
-        return {section: config.get(section) for section in VARIED}
+        return {section: config.get(section) for section in self.varied}
 
-    def decoder(
-        self, overrides: Mapping[str, Any], model: LanguageModel, draft: PreTrainedModel | None = None
-    ) -> Decoder:
-        """A new decoder of a candidate, in its initial state.
+    def compose(self, overrides: Mapping[str, Any], draft: PreTrainedModel | None = None) -> Composed:
+        """New objects of a candidate, in their initial state.
 
         Args:
             overrides: of the candidate.
-            model: the target.
             draft: the pair's draft model, for a drafter that needs one.
 
         Raises:
-            ValueError: its parts cannot be made, or do not go together or with the target.
+            ConfigError: they cannot be made, or do not go together.
         """
-        from specexp.decoder import Decoder
+        config = self.with_overrides(overrides)
+        parts = build_parts(config, draft)
+        if not self.grouped:
+            return Composed(parts, None)
+        from specexp.execution import Serial, SerialSpeculative
 
-        return Decoder(model, *build_parts(self.with_overrides(overrides), draft))
+        one_by_one = Serial() if parts.drafter is None else SerialSpeculative()
+        return Composed(parts, build_execution(config) or one_by_one)
 
     def verifier(self) -> Verifier:
         """A new verifier: the same for all candidates."""
@@ -121,12 +151,26 @@ class Composition:
         Raises:
             ConfigError: the search takes all prompts, so that none are left.
         """
+        return build_data(self._of_stage(stage), tokenizer)
+
+    def problems(self) -> dict[str, Problem]:
+        """Items of tasks by prompt id, those of all stages; empty where prompts are continued.
+
+        Raises:
+            TaskFileError: a task's file cannot be read.
+        """
+        used = [stage for stage in STAGES if self.config.get(f"sweep.{stage}", None)]
+        tasks = [build_task_items(self._of_stage(stage)) for stage in (None, *used)]
+        return {name: problem for one in tasks if one is not None for name, problem in one.problems.items()}
+
+    def _of_stage(self, stage: str | None) -> Config:
+        """The composition with the prompts of a stage."""
         if stage is None:
-            return build_data(self.config, tokenizer)
+            return self.config
         own = dict(self.config.get(f"sweep.{stage}.data"))
         if "prompts" not in own and "offset" not in own:
             own["offset"] = self._end_of(None if stage == "confirm" else "confirm")
-        return build_data(apply_overrides(self.config, {"data": own}, f"sweep.{stage}.data"), tokenizer)
+        return apply_overrides(self.config, {"data": own}, f"sweep.{stage}.data")
 
     def _end_of(self, stage: str | None) -> int:
         """Where the prompts of the search end, or of a stage that follows it."""
@@ -146,6 +190,8 @@ class Composition:
     def workload(self) -> dict[str, Any]:
         """What all candidates have in common: their seconds can be compared where this is the same."""
         shared = {section: self.config.get(section) for section in SHARED}
+        if self.grouped:
+            shared["reasoning"] = self.config.get("reasoning")
         if self.config.get("latency") is not None:
             shared["latency"] = self.config.get("latency")
         return shared

@@ -11,7 +11,7 @@ from optuna import Study
 from optuna.trial import FrozenTrial
 
 from specexp.evaluation import clock
-from specexp.evaluation.decoder_arm import DecoderArm
+from specexp.evaluation.arm import EngineArm
 from specexp.evaluation.equality import Equality, token_equality
 from specexp.evaluation.hugging_face_arm import HuggingFaceArm
 from specexp.evaluation.module import EvaluationModule
@@ -38,8 +38,8 @@ class Confirmed:
     Attributes:
         name: of the known configuration, or ``trial 7``.
         trial: number of the trial it comes from.
-        chosen: names of the parts that were chosen for it, e.g. ``fitted``; where no fixed tree says more, also the
-            numbers, e.g. ``threshold=0.03``.
+        chosen: names of the parts that were chosen for it, e.g. ``fitted``; of what no fixed tree tells also the
+            numbers, e.g. ``threshold=0.03`` or ``n=3``.
         attributes: its tree, see :class:`~specexp.search.objective.Candidate`.
         searched: speedup over AR that the search measured.
         tokens_per_step: micro mean.
@@ -90,8 +90,8 @@ def select(study: Study, best: int) -> list[FrozenTrial]:
 
 def confirm(
     trials: Sequence[FrozenTrial],
-    arms: Sequence[DecoderArm],
-    engine: DecoderArm,
+    arms: Sequence[EngineArm],
+    engine: EngineArm,
     eager: HuggingFaceArm | None,
     data: PromptDataModule,
     trainer: Trainer,
@@ -107,7 +107,7 @@ def confirm(
         arms: one for each, in the same order, named as :func:`~specexp.search.trial_table.name_of_trial`
             says.
         engine: AR in our loop.
-        eager: plain ``generate``; None where it cannot follow the verifier.
+        eager: plain ``generate``; None where it cannot follow the verifier, or decodes no groups.
         data: the prompts.
         trainer: drives the test.
         records_path: where every prompt's records go; what an earlier confirmation left there is removed.
@@ -125,7 +125,10 @@ def confirm(
         samples=samples,
         on_records=lambda records: tick(),
     )
-    run_test(trainer, module, data)
+    try:
+        run_test(trainer, module, data)
+    finally:
+        module.close()
     confirmed = []
     for trial, arm in zip(trials, arms, strict=True):
         summary = summarise(module.records, arm.name)
@@ -150,7 +153,7 @@ def _chosen(params: Mapping[str, Any], fixed_tree: bool) -> Iterator[str]:
     for key, value in params.items():
         if isinstance(value, str):
             yield value
-        elif not fixed_tree:
+        elif not fixed_tree or key.startswith("execution."):
             yield f"{key.rpartition('.')[2]}={value:.3g}"
 
 
@@ -167,12 +170,14 @@ def table(
     if EAGER not in arm_names(records):
         del baselines[EAGER]
     used = summarise(records, AR).clock
+    grouped = _is_grouped(records)
     columns = [
-        Column("tree"),
+        Column("setting" if grouped else "tree"),
         Column("nodes", digits=1),
         Column("depth"),
         Column("tokens per step"),
         Column(f"{clock.word(used)}tokens/s", digits=0 if used == MEASURED else 2),
+        *([Column("target busy")] if grouped else []),
         *(Column(f"{clock.word(used)}speedup over {name}") for name in ("AR", EAGER)[: len(baselines)]),
     ]
     title = question or f"{name}: confirmed on prompts the search did not see"
@@ -186,6 +191,7 @@ def table(
                 one.attributes.get("depth"),
                 one.tokens_per_step,
                 one.tokens_per_second,
+                *_busy(records, one.name),
                 *(speedup.unlabelled for speedup in (one.over_ar, one.over_eager) if speedup is not None),
             ]
         )
@@ -195,7 +201,8 @@ def table(
             "1" if name == baseline else paired_speedup(records, baseline, name).unlabelled
             for name in baselines
         ]
-        confirmation.rows.append([meaning, 0, 0, summary.tokens_per_step, summary.tokens_per_second, *over])
+        figures = [summary.tokens_per_step, summary.tokens_per_second, *_busy(records, baseline)]
+        confirmation.rows.append([meaning, 0, 0, *figures, *over])
     prompts = len({record.prompt_id for record in records})
     own = summarise(records, AR)
     confirmation.notes = [
@@ -215,6 +222,7 @@ def sentences(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -
     known tree that is no chain.
     """
     winner = confirmed[0]
+    grouped = _is_grouped(records)
     speedup = winner.over_ar
     gain = (
         "refused"
@@ -226,14 +234,18 @@ def sentences(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -
         else "open"
     )
     against = {
-        "none": [f"No tree is faster than plain decoding here: the best, {winner.label}, reaches {speedup}."],
+        "none": [
+            f"No {'setting' if grouped else 'tree'} is faster than plain decoding here: the best, {winner.label}, "
+            f"reaches {speedup}."
+        ],
         "open": [f"{winner.label} is not told apart from plain decoding on these prompts: {speedup}."],
     }
-    others = [one for one in confirmed if one.is_chain][:1]
-    others += [one for one in confirmed if not one.is_chain and not one.name.startswith("trial ")]
+    known = [one for one in confirmed if not one.name.startswith("trial ")]
+    chains = [] if grouped else [one for one in confirmed if one.is_chain]
+    others = [*chains[:1], *(one for one in known if one not in chains)]
     said = against.get(gain, [])
     for other in others:
-        kind = f"the best chain ({other.name})" if other.is_chain else f"the {other.name}"
+        kind = f"the best chain ({other.name})" if other in chains else f"the {other.name}"
         if other is winner:
             said.append(f"The fastest is {kind} itself.")
             continue
@@ -256,7 +268,22 @@ def _equality(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -
         sum(one.near_ties for one in found),
         sum(one.wrong for one in found),
     )
-    return f"outputs of the trees that equal plain decoding's: {total}"
+    what = "settings" if _is_grouped(records) else "trees"
+    return f"outputs of the {what} that equal plain decoding's: {total}"
+
+
+def _is_grouped(records: Sequence[PromptRecord]) -> bool:
+    """Whether several sequences were decoded for every prompt."""
+    return any(record.group is not None for record in records)
+
+
+def _busy(records: Sequence[PromptRecord], arm: str) -> list[float | None]:
+    """The share of the time in which the target was busy with an arm's groups; nothing where none are decoded."""
+    if not _is_grouped(records):
+        return []
+    groups = [record.group for record in records if record.arm == arm and record.group is not None]
+    wall = sum(group.wall_seconds for group in groups)
+    return [sum(group.busy_seconds for group in groups) / wall if wall else None]
 
 
 def _states(records: Sequence[PromptRecord]) -> str:

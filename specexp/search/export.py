@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from specexp.composition import Parts
 from specexp.evaluation import clock
 from specexp.hits import HitCounter
 from specexp.search.confirm import Confirmed
@@ -34,7 +35,7 @@ def draw_winner(winner: Confirmed, bench: LiveBench, prompts: Sequence[Prompt], 
     counter = HitCounter()
     arm = bench.arm("picture", bench.prepare(winner.attributes["resolved"]).parts)
     for prompt in prompts:
-        arm.conversation(prompt, 0, observers=[counter.observe])
+        arm.replay(prompt, 0, counter.observe)
     shape = TreeShape.from_rank_paths(winner.attributes["rank_paths"])
     rates = {rank_path: counter.hits[rank_path] / counter.steps for rank_path in shape.rank_paths[1:]}
     draw_tree(shape, rates, title=f"{winner.label}: {winner.over_ar} over AR").savefig(path)
@@ -66,7 +67,8 @@ def export_best(session: Session, confirmed: Sequence[Confirmed], bench: LiveBen
     winner, pair = confirmed[0], bench.pair
     for best in confirmed:
         resolved = best.attributes["resolved"]
-        parts = {**resolved, "verifier": session.composition.config.get("verifier")}
+        parts = {family: session.composition.config.get(family) for family in Parts._fields}
+        parts |= {family: resolved[family] for family in Parts._fields if family in resolved}
         payloads = kind.payloads_of(parts, {**best.attributes, **_learned(best, bench)})
         if payloads is not None:
             break
@@ -102,11 +104,8 @@ def _learned(best: Confirmed, bench: LiveBench) -> dict[str, Any]:
     """Under ``learned``, what a candidate's drafter and controller know before they are measured."""
     if not bench.lessons:
         return {}
-    strategy = bench.taught(
-        bench.arm("export", bench.prepare(best.attributes["resolved"]).parts)
-    ).decoder.strategy
-    drafter = {} if strategy.drafter is None else strategy.drafter.state_dict()
-    return {"learned": {"controller": strategy.controller.state_dict(), "drafter": drafter}}
+    arm = bench.taught(bench.arm("export", bench.prepare(best.attributes["resolved"]).parts))
+    return {"learned": {"controller": arm.controller_state, "drafter": arm.drafter_state}}
 
 
 def _say(session: Session, sentence: str) -> None:

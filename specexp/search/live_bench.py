@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightning import LightningModule, Trainer
 
 from specexp.builders import StaticTree
+from specexp.composition import Parts
+from specexp.config import ConfigError
 from specexp.data import Prompt
 from specexp.decoder import Decoder
 from specexp.evaluation import clock
-from specexp.evaluation.arm import Generation
+from specexp.evaluation.arm import EngineArm, Generation
 from specexp.evaluation.decoder_arm import DecoderArm
+from specexp.evaluation.execution_arm import ExecutionArm
+from specexp.evaluation.groups import Groups
 from specexp.evaluation.record import PromptRecord, write_records
 from specexp.evaluation.statistics import summarise
 from specexp.evaluation.trainer import build_trainer
+from specexp.execution import Serial, SerialSpeculative
 from specexp.hits import HitCounter
 from specexp.models.language_model import LanguageModel
-from specexp.search.composition import Composition
+from specexp.search.composition import Composed, Composition
 from specexp.search.drift import Reference
 from specexp.search.objective import Candidate, Measurement, Report
 from specexp.search.study import digest_of
@@ -49,8 +55,13 @@ class LiveBench:
         data: the prompts of the search, in one fixed order.
         folder: of the study: keeps AR's seconds and every trial's records.
 
+    Raises:
+        ConfigError: several sequences are decoded for every prompt and a latency profile is to model their seconds.
+        TaskFileError: a task's file cannot be read.
+
     Attributes:
         tick: called after every prompt, for a progress bar.
+        samples: continuations, or searches, of every prompt, one after the other; a group is one.
         model: the target, wrapped once for all candidates.
         trainer: drives every test.
         lessons: prompts that a candidate's drafter and controller learn from before it is measured.
@@ -74,43 +85,85 @@ class LiveBench:
         self.tick: Callable[[], None] = lambda: None
         self.generation: Generation = composition.generation()
         self.latency = composition.latency()
-        self.engine = self.arm("engine", Decoder(self.model, verifier=composition.verifier()))
+        self.groups = self._groups() if composition.grouped else None
+        grouped = self.groups is not None and not self.groups.problems
+        self.samples = 1 if grouped else self.generation.samples
+        plain = Parts(None, None, composition.verifier())
+        self.engine = self.arm("engine", Composed(plain, Serial()))
         self.reference = Reference({})
         # no bar of Lightning's own: the sweep shows one
         self.trainer = build_trainer(composition.config, enable_progress_bar=False)
         self._reference_path = folder / "reference.json"
         self._workload = digest_of(composition.workload())
 
-    def taught(self, arm: DecoderArm) -> DecoderArm:
+    def _groups(self) -> Groups:
+        """What all arms have in common."""
+        if self.latency is not None:
+            raise ConfigError(
+                f"{self.composition.config.source_of(('latency',))}: latency {self.latency.name!r} cannot model the "
+                "seconds of several sequences decoded for a prompt: leave it out"
+            )
+        groups = Groups(self.composition.config, self.pair, self.model)
+        groups.problems = self.composition.problems()
+        return groups
+
+    def taught(self, arm: DecoderArm | ExecutionArm) -> DecoderArm | ExecutionArm:
         """The arm, having learned from :attr:`lessons`, from where every later reset of it starts."""
         if not self.lessons:
             return arm
+        if isinstance(arm, DecoderArm):
+            self._teach(arm)
+            arm.remember()
+            return arm
+        assert self.groups is not None
+        arm.close()
+        # One after the other, so that what is learned does not depend on timing; the parts are the arm's own.
+        one_by_one = self._teach(self.groups.arm("lessons", SerialSpeculative(), arm.parts))
+        strategy = one_by_one.strategy
+        arm.controller_state = deepcopy(strategy.controller.state_dict())
+        arm.drafter_state = {} if strategy.drafter is None else deepcopy(strategy.drafter.state_dict())
+        return arm
+
+    def _teach(self, arm: EngineArm) -> EngineArm:
         arm.reset()
         for prompt in self.lessons:
             arm.decode(prompt)
-        arm.remember()
         return arm
 
     def applies(self, key: str, overrides: Mapping[str, Any]) -> bool:
         """Whether a dotted key exists in the composition with these overrides."""
         return self.composition.applies(key, overrides)
 
-    def arm(self, name: str, decoder: Decoder) -> DecoderArm:
-        """A decoder as an arm."""
+    def arm(self, name: str, composed: Composed) -> DecoderArm | ExecutionArm:
+        """A candidate as an arm; one that decodes several sequences is to be closed.
+
+        Raises:
+            ValueError: the parts do not go together or with the target.
+        """
+        if self.groups is not None:
+            assert composed.execution is not None
+            return self.groups.arm(name, composed.execution, composed.parts)
+        decoder = Decoder(self.model, *composed.parts)
         return DecoderArm(name, decoder, self.pair.tokenizer, self.generation, latency=self.latency)
 
     def prepare(self, overrides: Mapping[str, Any]) -> Candidate:
-        """Compose a decoder.
+        """Compose a candidate.
 
         Raises:
-            ValueError: the parts cannot be made, or do not go together.
+            ValueError: the parts cannot be made, or do not go together or with the target.
         """
-        decoder = self.composition.decoder(overrides, self.model, self.pair.draft)
+        composed = self.composition.compose(overrides, self.pair.draft)
+        self.arm("candidate", composed)
         resolved = self.composition.resolved(overrides)
         attributes: dict[str, Any] = {"resolved": resolved}
+        if composed.execution is not None:
+            attributes["execution"] = resolved["execution"] or {
+                "class_path": type(composed.execution).__name__,
+                "init_args": {},
+            }
         if self.latency is not None:
             attributes["clock"] = self.latency.label
-        builder = decoder.strategy.builder
+        builder = composed.parts.builder
         made_of = dict(resolved)
         if builder is not None:
             attributes["nodes"] = builder.max_nodes
@@ -121,7 +174,7 @@ class LiveBench:
             if builder.kind is not NodeKind.POINT_MASS:
                 made_of["candidates"] = attributes["candidates"]
             attributes["depth"] = builder.shape.max_depth
-        return Candidate(digest_of(made_of), attributes, decoder)
+        return Candidate(digest_of(made_of), attributes, composed)
 
     def load_reference(self) -> bool:
         """Take AR's seconds that an earlier process of this study measured, or those of the latency profile, where a
@@ -142,9 +195,7 @@ class LiveBench:
         self.engine.decode(self.prompts[0], max_new_tokens=WARM_UP_TOKENS)
         seconds = {}
         for prompt in self.prompts:
-            seconds[prompt.prompt_id] = seconds_per_token(
-                decode_all(self.engine, prompt, self.generation.samples)
-            )
+            seconds[prompt.prompt_id] = seconds_per_token(decode_all(self.engine, prompt, self.samples))
             self.tick()
         self.reference = Reference(seconds)
         self.reference.save(self._reference_path, self._workload)
@@ -152,11 +203,14 @@ class LiveBench:
     def measure(self, candidate: Candidate, report: Report, trial: int) -> Measurement:
         """Decode the prompts in order until the last, or until ``report`` says stop."""
         arm = self.arm(f"trial {trial}", candidate.parts)
-        arm.decode(self.prompts[0], max_new_tokens=WARM_UP_TOKENS)
-        self.taught(arm)
         engine = self.engine if self.latency is None else None  # a modelled clock does not drift
-        module = TrialModule(arm, engine, self.reference, self.generation.samples, report, self.tick)
-        run_test(self.trainer, module, self.data)
+        try:
+            arm.decode(self.prompts[0], max_new_tokens=WARM_UP_TOKENS)
+            self.taught(arm)
+            module = TrialModule(arm, engine, self.reference, self.samples, report, self.tick)
+            run_test(self.trainer, module, self.data)
+        finally:
+            arm.close()
         records = self.folder / "records"
         records.mkdir(exist_ok=True)
         write_records(records / f"trial_{trial:04d}.jsonl", module.records)
@@ -177,20 +231,26 @@ def record_hits(
         path: the hits file; written whole or not at all.
     """
     counter = HitCounter()
-    arm = bench.arm("record hits", bench.composition.decoder(overrides, bench.model, bench.pair.draft))
+    arm = bench.arm("record hits", bench.composition.compose(overrides, bench.pair.draft))
     for prompt in prompts:
-        for sample in range(bench.generation.samples):
-            arm.conversation(prompt, sample, observers=[counter.observe])
+        for sample in range(bench.samples):
+            arm.replay(prompt, sample, counter.observe)
         bench.tick()
     counter.save(path)
 
 
 def metrics_of(records: Sequence[PromptRecord]) -> dict[str, float]:
-    """Means per target pass and decode speed, over all tokens of one arm's records; modelled ones are called so."""
+    """Means per target pass and decode speed, over all tokens of one arm's records; modelled ones are called so.
+
+    Of groups also the share of the time in which the target was busy.
+    """
     summary = summarise(records, records[0].arm)
     before = clock.key(summary.clock)
     phases = {phase: sum(record.seconds[phase] for record in records) for phase in records[0].seconds}
+    groups = [record.group for record in records if record.group is not None]
+    busy = sum(group.busy_seconds for group in groups)
     return {
+        **({"target_utilisation": busy / sum(group.wall_seconds for group in groups)} if groups else {}),
         "tokens_per_step": summary.tokens_per_step,
         "drafted_nodes": summary.nodes_per_step,
         "draft_passes": summary.draft_passes_per_step,

@@ -19,7 +19,7 @@ from rich.console import Console
 
 from specexp.config import save_resolved
 from specexp.environment import device_name
-from specexp.evaluation.decoder_arm import DecoderArm
+from specexp.evaluation.arm import EngineArm
 from specexp.evaluation.experiment import check_prompts
 from specexp.evaluation.hugging_face_arm import HuggingFaceArm
 from specexp.evaluation.record import PromptRecord
@@ -236,9 +236,8 @@ class Session:
         arms = [self._arm(trial, bench) for trial in trials]
         verifier = self.composition.verifier()
         eager = None
-        if isinstance(
-            verifier, DeterministicVerifier
-        ):  # others draw what Hugging Face's generate cannot draw again
+        # Others draw what Hugging Face's generate cannot draw again; of groups it decodes one sequence only.
+        if isinstance(verifier, DeterministicVerifier) and bench.groups is None:
             eager = HuggingFaceArm(
                 "hf-eager",
                 "hf-eager",
@@ -251,7 +250,7 @@ class Session:
         with StageBar(self.console) as bar:
             bar.stage(
                 f"confirming {len(arms)} candidates on other prompts",
-                len(data.prompts) * bench.generation.samples,
+                len(data.prompts) * bench.samples,
             )
             confirmed, records = confirm(
                 trials,
@@ -261,12 +260,12 @@ class Session:
                 data,
                 bench.trainer,
                 self.folder / "confirm.jsonl",
-                bench.generation.samples,
+                bench.samples,
                 bar.prompt,
             )
         return confirmed, records
 
-    def _arm(self, trial: FrozenTrial, bench: LiveBench) -> DecoderArm:
+    def _arm(self, trial: FrozenTrial, bench: LiveBench) -> EngineArm:
         candidate = bench.prepare(trial.user_attrs["attributes"]["resolved"])
         return bench.taught(bench.arm(name_of_trial(trial), candidate.parts))
 

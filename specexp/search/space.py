@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 Applies = Callable[[str, Mapping[str, Any]], bool]
 """Whether a dotted key exists in the composition once the overrides chosen so far are applied."""
 
-SEARCHABLE = ("drafter", "builder", "controller")
+SEARCHABLE = ("drafter", "builder", "controller", "execution")
 """Sections a study may vary. Target, prompts, verifier and lengths are the same for all trials of a study:
 AR's seconds are measured once for them."""
 
 _KEYS = {
-    "int": {"low", "high", "log", "step"},
+    "int": {"low", "high", "log", "step", "at_most"},
     "float": {"low", "high", "log", "step"},
     "categorical": {"choices"},
 }
@@ -42,6 +42,7 @@ class Parameter:
         log: draw on a logarithmic scale.
         step: distance between allowed numbers, None for all.
         choices: value by its label; the label is what the study stores.
+        at_most: key of the space that is drawn before this one, and whose value this number never exceeds.
     """
 
     key: str
@@ -51,14 +52,19 @@ class Parameter:
     log: bool = False
     step: float | None = None
     choices: Mapping[bool | int | float | str | None, Any] | None = None
+    at_most: str | None = None
 
-    def suggest(self, trial: Trial) -> Any:
-        """Draw a value."""
+    def suggest(self, trial: Trial, overrides: Mapping[str, Any]) -> Any:
+        """Draw a value, given those drawn before."""
         if self.choices is not None:
             return self.choices[trial.suggest_categorical(self.key, list(self.choices))]
         if self.kind == "int":
+            high = (
+                self.high if self.at_most is None else min(self.high, overrides.get(self.at_most, self.high))
+            )
+            low = int(self.low)
             return trial.suggest_int(
-                self.key, int(self.low), int(self.high), step=int(self.step or 1), log=self.log
+                self.key, low, max(low, int(high)), step=int(self.step or 1), log=self.log
             )
         return trial.suggest_float(self.key, self.low, self.high, step=self.step, log=self.log)
 
@@ -91,7 +97,8 @@ class Parameter:
         if self.choices is not None:
             return "one of " + ", ".join(str(label) for label in self.choices)
         how = " (log)" if self.log else f" (step {self.step:g})" if self.step not in (None, 1) else ""
-        return f"{self.kind} {self.low:g} to {self.high:g}{how}"
+        bound = "" if self.at_most is None else f", at most {self.at_most}"
+        return f"{self.kind} {self.low:g} to {self.high:g}{how}{bound}"
 
 
 class Space:
@@ -118,13 +125,22 @@ class Space:
             )
         parameters = [_parameter(str(key), entry) for key, entry in section.items()]
         self.parameters = sorted(parameters, key=lambda parameter: parameter.key.count("."))
+        drawn: list[str] = []
+        for parameter in self.parameters:
+            if parameter.at_most is not None and parameter.at_most not in drawn:
+                raise SpaceError(
+                    f"sweep.space: {parameter.key}: at_most is {parameter.at_most!r}; a whole number of the space that "
+                    f"stands before it is expected{did_you_mean(parameter.at_most, drawn)}"
+                )
+            if parameter.kind == "int":
+                drawn.append(parameter.key)
 
     def suggest(self, trial: Trial, applies: Applies) -> dict[str, Any]:
         """Draw one configuration: the overrides of every key that exists in what was chosen before it."""
         overrides: dict[str, Any] = {}
         for parameter in self.parameters:
             if applies(parameter.key, overrides):
-                overrides[parameter.key] = parameter.suggest(trial)
+                overrides[parameter.key] = parameter.suggest(trial, overrides)
         return overrides
 
     def params_of(self, overrides: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -171,6 +187,9 @@ def _number(where: str, key: str, kind: str, entry: Mapping[str, Any]) -> Parame
         raise SpaceError(f"{where}: low is {low} above high {high}")
     if not isinstance(log, bool):
         raise SpaceError(f"{where}: log is {log!r}; true or false is expected")
+    at_most = entry.get("at_most")
+    if at_most is not None and not isinstance(at_most, str):
+        raise SpaceError(f"{where}: at_most is {at_most!r}; a key of the space is expected")
     if log and low <= 0:
         raise SpaceError(f"{where}: low is {low}; with log: true it must be above 0")
     if step is not None:
@@ -178,7 +197,7 @@ def _number(where: str, key: str, kind: str, entry: Mapping[str, Any]) -> Parame
             raise SpaceError(f"{where}: step is {step!r}; a positive number of type {kind} is expected")
         if log:
             raise SpaceError(f"{where}: step and log: true do not go together; leave one out")
-    return Parameter(key, kind, low, high, log, step)
+    return Parameter(key, kind, low, high, log, step, at_most=at_most)
 
 
 def _choices(where: str, choices: Any) -> dict[Any, Any]:
