@@ -10,8 +10,13 @@ from specexp.analyses.heat_map import AcceptanceHeatMap
 from specexp.analyses.modelled_latency import ModelledLatency
 from specexp.analyses.optimal_length import OptimalLength
 from specexp.analyses.precut_learning import PrecutLearning
+from specexp.analyses.reasoning_table import ReasoningTable
 from specexp.analyses.regret import Regret
 from specexp.analyses.reuse_potential import ReusePotential
+from specexp.analyses.roles import Roles
+from specexp.analyses.scaling import Scaling
+from specexp.analyses.target_utilisation import TargetUtilisation
+from specexp.analyses.time_lines import TimeLines
 from specexp.analyses.tokens_per_step import TokensPerStep
 from specexp.analyses.tree_reorder import TreeReorder
 from specexp.analyses.tree_sizes import TreeSizes
@@ -28,9 +33,14 @@ __all__ = [
     "ModelledLatency",
     "OptimalLength",
     "PrecutLearning",
+    "ReasoningTable",
     "Regret",
     "Report",
     "ReusePotential",
+    "Roles",
+    "Scaling",
+    "TargetUtilisation",
+    "TimeLines",
     "TokensPerStep",
     "TreeReorder",
     "TreeSizes",

@@ -1,0 +1,303 @@
+"""Speedups of trees of thought by task and execution strategy (SEED, Tables 1 and 3)."""
+
+# No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+from pydantic import Field
+
+from specexp.analyses._base import Analysis, Report
+from specexp.analyses._groups import (
+    answered,
+    busy_share,
+    end_to_end,
+    over,
+    overlapped_share,
+    tokens_per_second,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from specexp.evaluation.record import PromptRecord
+    from specexp.evaluation.statistics import Speedup
+    from specexp.evaluation.table import Cell, Table
+    from specexp.outcome import Outcome
+    from specexp.sequence import Strategy
+
+Positive = Annotated[float, Field(gt=0)]
+
+
+@dataclass(frozen=True)
+class PublishedReasoning:
+    """A row of a paper's table, not run here.
+
+    Attributes:
+        task: as the task calls itself, e.g. ``GSM8K``.
+        method: e.g. ``SEED, (2,2,1)``.
+        speedup: over plain decoding.
+        depth: of the tree of thoughts; that of the task if None.
+    """
+
+    task: str
+    method: str
+    speedup: Positive
+    depth: Annotated[int, Field(ge=1)] | None = None
+
+
+class ReasoningTable(Analysis):
+    """Every arm on every task: how much faster than plain decoding, end to end and in decoding alone, why, and whether
+    it still says the same.
+
+    End to end is the whole search for an answer: prompts, prefills, decoding, evaluations read. Decoding leaves the
+    prefills and the search out. Both are seconds per token, paired item by item, with a 95 % bootstrap interval.
+
+    Args:
+        baseline: arm that speedups are over.
+        published: rows of a paper's table to show beside it.
+    """
+
+    name: ClassVar[str] = "reasoning_table"
+    watches_steps: ClassVar[bool] = False
+
+    def __init__(self, baseline: str = "engine", published: list[PublishedReasoning] | None = None) -> None:
+        self.baseline = baseline
+        self.published = published or []
+
+    def begin(self, arms: "Mapping[str, Strategy]") -> None:
+        """Nothing is kept.
+
+        Raises:
+            ValueError: ``baseline`` is none of the arms.
+        """
+        if self.baseline not in arms:
+            raise ValueError(
+                f"ReasoningTable was given baseline {self.baseline!r}, but the arms are {list(arms)}"
+            )
+
+    def observe(self, arm: str, outcome: "Outcome") -> None:
+        """Nothing to see that the records do not hold."""
+
+    def report(self, records: "Sequence[PromptRecord]") -> Report:
+        """Speed, what it comes from, and answers, with a picture of the speed."""
+        from specexp.evaluation.statistics import arm_names, categories
+
+        records = list(records)
+        known = categories(records)
+        tasks = [*known, *dict.fromkeys(row.task for row in self.published if row.task not in known)]
+        groups = {task: [record for record in records if record.category == task] for task in tasks}
+        arms = arm_names(records)
+        tables = {
+            self.name: self._speed(groups, arms),
+            f"{self.name}_drafts": self._drafts(groups, arms),
+            f"{self.name}_answers": self._answers(groups, arms),
+        }
+        drawn = any(arm != self.baseline for arm in arms)
+        return Report(tables, {self.name: self._draw(groups, arms)} if drawn else {})
+
+    def _speed(self, groups: "Mapping[str, Sequence[PromptRecord]]", arms: Sequence[str]) -> "Table":
+        from specexp.evaluation.statistics import paired_speedup, summarise
+        from specexp.evaluation.table import Column, Table
+
+        table = Table(
+            f"Speedup over {self.baseline} by task",
+            [
+                Column("task"),
+                Column("tree depth"),
+                Column("arm"),
+                Column("end to end", interval=True),
+                Column("decoding", interval=True),
+                Column("tokens/s", 0),
+                Column("tokens/step"),
+                Column("target busy", 1, "%"),
+                Column("equal outputs"),
+            ],
+            notes=[
+                "Seconds per token, paired item by item, geometric mean, 95 % bootstrap interval. End to end: the "
+                "whole search, prefills included; decoding: without prefills and search. Tokens/s are end to end.",
+                "Target busy: share of the whole time in which the target runs a pass or a prefill.",
+            ],
+        )
+        for task, records in groups.items():
+            for arm in arms:
+                good = answered(records, arm)
+                if not good:
+                    continue
+                plain = arm == self.baseline
+                row: list[Cell] = [task, depth_of(task), arm]
+                row += [None if plain else end_to_end(records, arm, self.baseline)]
+                row += [None if plain else paired_speedup(records, arm, self.baseline)]
+                row += [tokens_per_second(good), summarise(records, arm).tokens_per_step, busy_share(good)]
+                table.rows.append([*row, "reference" if plain else self._equality(records, arm)])
+            for item in self.published:
+                if item.task == task:
+                    row = [task, item.depth or depth_of(task), f"{item.method} (not run here)"]
+                    table.rows.append([*row, f"{item.speedup:.2f}x published", *[None] * 5])
+        if self.published:
+            table.notes.append("Not run here: figures as published by the paper, on its models and device.")
+        return table
+
+    def _equality(self, records: "Sequence[PromptRecord]", arm: str) -> str:
+        from specexp.evaluation.equality import token_equality
+
+        return str(token_equality(records, arm, self.baseline))
+
+    def _drafts(self, groups: "Mapping[str, Sequence[PromptRecord]]", arms: Sequence[str]) -> "Table":
+        from specexp.evaluation.statistics import summarise
+        from specexp.evaluation.table import Column, Table
+
+        table = Table(
+            "What is drafted for trees of thought",
+            [
+                Column("task"),
+                Column("arm"),
+                Column("nodes/step", 1),
+                Column("accepted/step"),
+                Column("accepted / drafted", 1, "%"),
+                Column("draft passes/step"),
+                Column("overlapped", 1, "%"),
+            ],
+            notes=[
+                "Accepted / drafted: of all nodes fed to the target. In a chain that is the paper's alpha up to drafts "
+                "behind a rejected one; of a tree, siblings of the accepted node count as rejected.",
+                "Overlapped: share of the target's busy time in which a drafter worked too.",
+            ],
+        )
+        for task, records in groups.items():
+            for arm in arms:
+                good = answered(records, arm)
+                if not good:
+                    continue
+                summary = summarise(records, arm)
+                accepted = sum(record.accepted_drafts for record in good)
+                row: list[Cell] = [task, arm, summary.nodes_per_step]
+                row += [over(accepted, sum(record.steps for record in good)), summary.utilisation]
+                row += [summary.draft_passes_per_step, overlapped_share(good)]
+                table.rows.append(row)
+        return table
+
+    def _answers(self, groups: "Mapping[str, Sequence[PromptRecord]]", arms: Sequence[str]) -> "Table":
+        from specexp.evaluation.table import Column, Table
+
+        table = Table(
+            "Answers by task",
+            [
+                Column("task"),
+                Column("arm"),
+                Column("items"),
+                Column("failed"),
+                Column("correct"),
+                Column("accuracy", 1, "%"),
+                Column("sequences/item", 1),
+                Column("evaluations unparsable"),
+            ],
+            notes=["An evaluation that cannot be read is counted, and gives its state the lowest value."],
+        )
+        for task, records in groups.items():
+            for arm in arms:
+                own = [record for record in records if record.arm == arm]
+                if not own:
+                    continue
+                grouped = [record.group for record in own if record.group is not None]
+                judged = [group.correct for group in grouped if group.correct is not None]
+                row: list[Cell] = [task, arm, len(own), sum(record.error is not None for record in own)]
+                row += [sum(judged) if judged else None, over(sum(judged), len(judged)) if judged else None]
+                row += [over(sum(group.sequences for group in grouped), len(grouped))]
+                table.rows.append([*row, sum(group.unparsable for group in grouped)])
+        return table
+
+    def _draw(self, groups: "Mapping[str, Sequence[PromptRecord]]", arms: Sequence[str]) -> "Figure":
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+
+        from specexp.evaluation.figures import INK
+        from specexp.evaluation.statistics import paired_speedup
+
+        panels: list[tuple[str, list[tuple[str, Speedup, Speedup]], list[PublishedReasoning]]] = []
+        for task, records in groups.items():
+            own = [
+                (arm, end_to_end(records, arm, self.baseline), paired_speedup(records, arm, self.baseline))
+                for arm in arms
+                if arm != self.baseline and answered(records, arm)
+            ]
+            panels.append((task, own, [row for row in self.published if row.task == task]))
+        counts = [len(own) + len(theirs) for _, own, theirs in panels]
+        figure = Figure(figsize=(8.5, 1.4 + sum(0.5 + 0.27 * count for count in counts)), dpi=130)
+        figure.set_layout_engine("constrained")
+        FigureCanvasAgg(figure)
+        figure.suptitle(f"Trees of thought: speedup over {self.baseline}", fontsize=11, color=INK)
+        ratios = [max(count, 1) for count in counts]
+        drawn = figure.subplots(len(panels), 1, squeeze=False, sharex=True, height_ratios=ratios)[:, 0]
+        for axes, (task, own, theirs) in zip(drawn, panels, strict=True):
+            _draw_task(axes, task, own, theirs)
+        drawn[-1].set_xlabel(
+            f"times as fast as {self.baseline}, per token, with 95 % intervals", fontsize=9, color=INK
+        )
+        handles, labels = drawn[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
+        return figure
+
+
+def depth_of(task: str) -> int | None:
+    """Generations on a path of a task, by its name; None if no task that was loaded is called so."""
+    from specexp.reasoning.tasks import Task
+
+    found = list(Task.__subclasses__())
+    for known in found:
+        found += known.__subclasses__()
+        if getattr(known, "name", None) == task:
+            return known.depth
+    return None
+
+
+def _draw_task(
+    axes: "Axes",
+    task: str,
+    own: "Sequence[tuple[str, Speedup, Speedup]]",
+    theirs: Sequence[PublishedReasoning],
+) -> None:
+    from specexp.evaluation.figures import BLUE, GREY, INK, ORANGE
+
+    labels = []
+    for place, (arm, whole, decoding) in enumerate(own):
+        labels.append(arm)
+        if whole.refused or decoding.refused:
+            axes.text(1.0, place, f" refused: {whole.refused or decoding.refused}", va="center", fontsize=7.5)
+            continue
+        for shift, speedup, colour, label in (
+            (-0.14, whole, BLUE, "end to end"),
+            (0.14, decoding, ORANGE, "decoding, prefills apart"),
+        ):
+            error = [[speedup.ratio - speedup.low], [speedup.high - speedup.ratio]]
+            axes.errorbar(
+                speedup.ratio,
+                place + shift,
+                xerr=error,
+                color=colour,
+                marker="o",
+                ms=4,
+                capsize=2,
+                lw=1.2,
+                ls="none",
+                label=None if place else label,
+            )
+        text = f"  {whole.ratio:.2f}x"
+        axes.text(max(whole.high, decoding.high), place, text, va="center", fontsize=8, color=INK)
+    for place, row in enumerate(theirs, start=len(own)):
+        labels.append(f"{row.method} (not run here)")
+        axes.plot(row.speedup, place, "o", mfc="none", color=GREY, ms=5)
+        axes.text(
+            row.speedup, place, f"  {row.speedup:.2f}x published", va="center", fontsize=7.5, color=GREY
+        )
+    axes.axvline(1, color=INK, lw=0.8, ls=":")
+    axes.set_title(task, fontsize=9.5, loc="left", color=INK)
+    axes.set_yticks(range(len(labels)), labels, fontsize=8)
+    axes.set_ylim(max(len(labels), 1) - 0.5, -0.5)
+    axes.margins(x=0.15)
+    axes.grid(axis="x", color="#e3e8ec", lw=0.7)
+    axes.set_axisbelow(True)
+    axes.tick_params(labelsize=8, colors=INK)
+    axes.spines[["top", "right"]].set_visible(False)

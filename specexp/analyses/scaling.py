@@ -1,0 +1,191 @@
+"""Speedup over the number of sequences that draft at a time, and over how many of them one target pass verifies."""
+
+# No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import cycle
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+from specexp.analyses._base import Analysis, Report
+from specexp.analyses._groups import answered, busy_share, end_to_end, tokens_per_second
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from specexp.evaluation.record import PromptRecord
+    from specexp.evaluation.table import Cell, Table
+    from specexp.outcome import Outcome
+    from specexp.sequence import Strategy
+
+_SETTING = re.compile(r"[,\s]*\b(n|verify_batch)=(\d+)\b")
+_MARKERS = "os^Dvp"
+
+
+class Setting(NamedTuple):
+    """What an arm's title says of its execution.
+
+    Attributes:
+        group: the title without ``n`` and ``verify_batch``: arms of one group differ in these alone.
+        n: sequences at a time; None where the title does not say.
+        verify_batch: most drafts a target pass verifies; None where the title does not say.
+    """
+
+    group: str
+    n: int | None
+    verify_batch: int | None
+
+    @classmethod
+    def of(cls, title: str) -> "Setting":
+        """Read a title as grids write it.
+
+        Example:
+            >>> Setting.of("SEED, n=4, verify_batch=2")
+            Setting(group='SEED', n=4, verify_batch=2)
+        """
+        told = {name: int(value) for name, value in _SETTING.findall(title)}
+        return cls(_SETTING.sub("", title).strip(" ,"), told.get("n"), told.get("verify_batch"))
+
+    @property
+    def curve(self) -> str:
+        """What is the same along ``n``."""
+        return self.group if self.verify_batch is None else f"{self.group}, verify_batch={self.verify_batch}"
+
+
+class Scaling(Analysis):
+    """Curves over ``n``, one for each ``verify_batch``, of arms that a grid over ``execution.init_args.n`` (and
+    ``verify_batch``) unrolled, or whose titles say ``n=3`` themselves; arms that do not are drawn as lines across.
+
+    Args:
+        baseline: arm that speedups are over.
+    """
+
+    name: ClassVar[str] = "scaling"
+    watches_steps: ClassVar[bool] = False
+
+    def __init__(self, baseline: str = "engine") -> None:
+        self.baseline = baseline
+        self._settings: dict[str, Setting] = {}
+
+    def begin(self, arms: "Mapping[str, Strategy]") -> None:
+        """Read what the titles say.
+
+        Raises:
+            ValueError: ``baseline`` is none of the arms.
+        """
+        if self.baseline not in arms:
+            raise ValueError(f"Scaling was given baseline {self.baseline!r}, but the arms are {list(arms)}")
+        self._settings = {arm: Setting.of(arm) for arm in arms}
+
+    def observe(self, arm: str, outcome: "Outcome") -> None:
+        """Nothing to see that the records do not hold."""
+
+    def report(self, records: "Sequence[PromptRecord]") -> Report:
+        """A table, and the curves if anything has an ``n``."""
+        records = list(records)
+        decoded = {record.arm for record in records if not record.error}
+        drawn = any(setting.n is not None for arm, setting in self._settings.items() if arm in decoded)
+        figures = {self.name: self._draw(records, decoded)} if drawn else {}
+        return Report({self.name: self._table(records)}, figures)
+
+    def _table(self, records: "Sequence[PromptRecord]") -> "Table":
+        from specexp.evaluation.statistics import paired_speedup, summarise
+        from specexp.evaluation.table import Column, Table
+
+        table = Table(
+            "Sequences at a time",
+            [
+                Column("arm"),
+                Column("n"),
+                Column("verify_batch"),
+                Column(f"end to end vs {self.baseline}", interval=True),
+                Column("decoding", interval=True),
+                Column("tokens/s", 0),
+                Column("tokens/step"),
+                Column("target busy", 1, "%"),
+            ],
+            notes=[
+                "Seconds per token, paired prompt by prompt, geometric mean, 95 % bootstrap interval. Decoding: "
+                "without prefills and search; tokens/s are end to end.",
+            ],
+        )
+        for arm, setting in self._settings.items():
+            good = answered(records, arm)
+            plain = arm == self.baseline
+            row: list[Cell] = [setting.group, setting.n, setting.verify_batch]
+            if not good:
+                table.rows.append([*row, *[None] * 5])
+                continue
+            row += [None if plain else end_to_end(records, arm, self.baseline)]
+            row += [None if plain else paired_speedup(records, arm, self.baseline)]
+            row += [tokens_per_second(good), summarise(records, arm).tokens_per_step, busy_share(good)]
+            table.rows.append(row)
+        return table
+
+    def _draw(self, records: "Sequence[PromptRecord]", decoded: set[str]) -> "Figure":
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+
+        from specexp.evaluation.figures import CURVE_COLOURS, GREY, INK
+
+        figure = Figure(figsize=(8.5, 6.6), dpi=130, layout="constrained")
+        FigureCanvasAgg(figure)
+        figure.suptitle(f"Sequences at a time: speedup over {self.baseline}", fontsize=11, color=INK)
+        top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
+        settings = {arm: setting for arm, setting in self._settings.items() if arm in decoded}
+        curves: dict[str, list[tuple[int, str]]] = {}
+        for arm, setting in settings.items():
+            if setting.n is not None:
+                curves.setdefault(setting.curve, []).append((setting.n, arm))
+        looks = zip(cycle((*CURVE_COLOURS, "#b5404a", "#4f5d75")), cycle(_MARKERS), strict=False)
+        for (label, points), (colour, marker) in zip(curves.items(), looks, strict=False):
+            self._curve(top, bottom, records, sorted(points), label, colour, marker)
+        for arm, setting in settings.items():
+            speedup = end_to_end(records, arm, self.baseline)
+            if setting.n is None and arm != self.baseline and not speedup.refused:
+                top.axhline(speedup.ratio, color=GREY, lw=1.2, ls="--")
+                note = {"va": "bottom", "ha": "right", "fontsize": 8, "color": INK}
+                top.text(0.995, speedup.ratio, arm, transform=top.get_yaxis_transform(), **note)
+        ticks = sorted({n for points in curves.values() for n, _ in points})
+        top.axhline(1, color=INK, lw=0.8, ls=":")
+        top.set_ylabel("speedup, end to end", fontsize=9)
+        bottom.set_ylabel("target busy (%)", fontsize=9)
+        bottom.set_ylim(0, 103)
+        bottom.set_xlabel("n: sequences that draft at a time", fontsize=9)
+        bottom.set_xticks(ticks, [str(n) for n in ticks])
+        for axes in (top, bottom):
+            axes.tick_params(labelsize=8, colors=INK)
+            axes.grid(axis="y", color="#e3e8ec", lw=0.7)
+            axes.set_axisbelow(True)
+            axes.spines[["top", "right"]].set_visible(False)
+        figure.legend(loc="outside lower center", ncols=3, fontsize=8, frameon=False)
+        return figure
+
+    def _curve(
+        self,
+        top: "Axes",
+        bottom: "Axes",
+        records: "Sequence[PromptRecord]",
+        points: Sequence[tuple[int, str]],
+        label: str,
+        colour: str,
+        marker: str,
+    ) -> None:
+        speedups = [(n, end_to_end(records, arm, self.baseline)) for n, arm in points]
+        given = [(n, speedup) for n, speedup in speedups if not speedup.refused]
+        style = {"color": colour, "marker": marker, "ms": 5, "lw": 1.4}
+        if given:
+            ends = [(one.ratio - one.low, one.high - one.ratio) for _, one in given]
+            top.errorbar(
+                [n for n, _ in given],
+                [one.ratio for _, one in given],
+                yerr=list(zip(*ends, strict=True)),
+                capsize=2,
+                label=label,
+                **style,  # type: ignore[arg-type]
+            )
+        busy = [(n, share) for n, arm in points if (share := busy_share(answered(records, arm))) is not None]
+        if busy:
+            shares = [100 * share for _, share in busy]
+            bottom.plot([n for n, _ in busy], shares, **style)  # type: ignore[arg-type]
