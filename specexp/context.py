@@ -74,9 +74,8 @@ class Context:
         """
         noise = self._noise.get(position)
         if noise is None or noise.size != vocab_size:
-            if len(self._noise) >= _POSITIONS_KEPT:
-                self._noise = {at: kept for at, kept in self._noise.items() if at >= self._length}
-            noise = self._noise[position] = gumbel(self.target_noise_key, position, vocab_size)
+            noise = gumbel(self.target_noise_key, position, vocab_size)
+            self.take_noise(position, noise)
         return noise
 
     def drawn_noise(self) -> tuple[int, ...]:
@@ -85,6 +84,8 @@ class Context:
 
     def take_noise(self, position: int, noise: NDArray[np.float32]) -> None:
         """:meth:`target_noise` of a position, drawn by another context of the same sequence."""
+        if len(self._noise) >= _POSITIONS_KEPT:
+            self._noise = {at: kept for at, kept in self._noise.items() if at >= self._length}
         self._noise[position] = noise
 
     def uniforms(

@@ -15,13 +15,11 @@ if TYPE_CHECKING:
 __all__ = [
     "Batched",
     "Execution",
-    "Executor",
     "FirstCome",
     "Job",
     "LeastProgress",
     "MostConfident",
     "QueuePolicy",
-    "Run",
     "Scheduled",
     "Serial",
     "SerialSpeculative",
@@ -32,7 +30,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Executors need torch, which takes a second to import; a configuration is checked without."""
+    """Executors need torch, which takes a second to import; a configuration, which asks for all names of ``__all__``, is
+    checked without.
+    """
     if name in ("Executor", "Run"):
         from specexp.execution import executor
 

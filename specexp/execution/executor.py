@@ -66,6 +66,7 @@ class Executor(AbstractContextManager["Executor"]):
 
     Attributes:
         finished: results of the run so far by sequence; those of a run that failed stay.
+        closed: whether it can be used no more: it was closed, or a run failed.
     """
 
     def __init__(self, model: LanguageModel, parts: Parts, threads: int | None) -> None:
@@ -73,6 +74,7 @@ class Executor(AbstractContextManager["Executor"]):
         self.parts = parts._replace(verifier=parts.verifier or Greedy())
         self.threads = threads
         self.finished: dict[int | str, GenerationResult] = {}
+        self.closed = False
         self._observers: tuple[OutcomeObserver, ...] = ()
         self._held: dict[int, tuple[int, ...]] = {}  # the prompt that a slot begins with
         self._timeline = TimeLine()
@@ -104,11 +106,13 @@ class Executor(AbstractContextManager["Executor"]):
 
         Raises:
             ValueError: a prompt is empty or does not fit the target, or two jobs share a sequence.
+            RuntimeError: the executor is closed.
             Exception: whatever a part or a model raised; what it had to stop is stopped, and :attr:`finished` holds the
                 sequences that were done.
         """
         import torch
 
+        self._check_open()
         self._check(jobs)
         model = self.model
         model.conversation = None
@@ -149,6 +153,10 @@ class Executor(AbstractContextManager["Executor"]):
         Args:
             drafter: its ``state_dict``.
             controller: the same of the controller.
+
+        Raises:
+            RuntimeError: the executor is closed.
+            ValueError: a state does not go with its part.
         """
 
     @abstractmethod
@@ -157,11 +165,11 @@ class Executor(AbstractContextManager["Executor"]):
 
     def abort(self) -> None:
         """Stop at once, after a failure; no wait for what is under way."""
-        self.close()
+        self.closed = True
 
     def close(self) -> None:
         """Stop whatever the strategy started; nothing can be run after that."""
-        return None
+        self.closed = True
 
     def __enter__(self) -> Self:
         return self
@@ -228,6 +236,10 @@ class Executor(AbstractContextManager["Executor"]):
         )
         outcome = None if logits is None else prefill_outcome(context, np.array(fed), logits)
         return outcome, ended - started
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise RuntimeError("this executor was closed, or a run failed: open the strategy again")
 
     def _check(self, jobs: Sequence[Job]) -> None:
         if not jobs:

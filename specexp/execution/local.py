@@ -56,10 +56,12 @@ class LocalExecutor(Executor):
         self, drafter: Mapping[str, Any] | None = None, controller: Mapping[str, Any] | None = None
     ) -> None:
         """At once."""
+        self._check_open()
         self._parts = twins(initial(self._parts[0], drafter, controller), self.n)
 
     def memory(self) -> dict[str, int]:
         """Of the parts of all sequences."""
+        self._check_open()
         return bytes_of(self._parts)
 
     def _run(self, jobs: Sequence[Job], seed: int, eos_token_ids: frozenset[int]) -> None:
@@ -76,7 +78,6 @@ class LocalExecutor(Executor):
             for lane in [lane for lane in lanes if lane.verification.finish_reason is not None]:
                 lanes.remove(lane)
                 free.append(lane.number)
-                self._finish(lane)
 
     def _start(self, job: Job, number: int, seed: int, eos: frozenset[int]) -> _Lane:
         context = self._context(job, seed)
@@ -94,9 +95,10 @@ class LocalExecutor(Executor):
         return lane
 
     def _step(self, lanes: Sequence[_Lane], round: int) -> None:
-        drafts = []
+        drafts, earlier = [], []
         phases, timeline = self._phases, self._timeline
         for lane in lanes:
+            earlier.append(dict(lane.verification.counts.seconds))
             started = perf_counter()
             draft = lane.drafting.draft(lane.verification.depth)
             ended = perf_counter()
@@ -119,15 +121,17 @@ class LocalExecutor(Executor):
         phases["target"] += ended - started
         fed = sum(draft.tree.num_nodes + 1 for draft in drafts)
         timeline.add(TARGET, "target", started, ended, lanes[0].job.sequence, fed, round)
-        for lane, draft, logits in zip(lanes, drafts, answers, strict=True):
+        for lane, draft, logits, before in zip(lanes, drafts, answers, earlier, strict=True):
             counts = lane.verification.counts
             counts.seconds["target"] += (ended - started) / len(lanes)
-            before = counts.seconds["verify"], counts.seconds["commit"]
             verifying = perf_counter()
             outcome = lane.verification.absorb(draft, logits)
             verified = perf_counter()
-            phases["verify"] += counts.seconds["verify"] - before[0]
-            phases["commit"] += counts.seconds["commit"] - before[1]
+            outcome.seconds = {phase: counts.seconds[phase] - before[phase] for phase in before}
+            phases["verify"] += outcome.seconds["verify"]
+            phases["commit"] += outcome.seconds["commit"]
+            if lane.verification.finish_reason is not None:
+                self._finish(lane)
             rejected = len(outcome.accepted) < draft.tree.shape.max_depth
             timeline.add(
                 TARGET,
@@ -140,11 +144,12 @@ class LocalExecutor(Executor):
             )
             for observe in self._observers:
                 observe(outcome)
+            observed = perf_counter()
             lane.drafting.learn(outcome)
             learned = perf_counter()
-            counts.seconds["update"] += learned - verified
+            counts.seconds["update"] += learned - observed
             if lane.drafting.drafter is not None:
-                timeline.add(lane.who, "learn", verified, learned, lane.job.sequence, 0, round)
+                timeline.add(lane.who, "learn", observed, learned, lane.job.sequence, 0, round)
 
     def _finish(self, lane: _Lane) -> None:
         verification = lane.verification

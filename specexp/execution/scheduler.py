@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,8 @@ from specexp.execution.worker import (
     Begin,
     Drafted,
     DraftWorker,
-    Failed,
+    Learned,
+    Ready,
     Reset,
     Said,
     Weigh,
@@ -66,6 +67,7 @@ class ScheduledExecutor(Executor):
         )
         self._lanes: dict[int, _Lane] = {}
         self._queue: list[tuple[_Lane, Draft]] = []  # in the order of arrival
+        self._over: dict[int, _Lane] = {}  # ended, and not yet learned from
 
     @property
     def worker(self) -> DraftWorker:
@@ -74,40 +76,50 @@ class ScheduledExecutor(Executor):
         Raises:
             RuntimeError: it was stopped.
         """
-        if self._worker is None:
-            raise RuntimeError("this executor was closed, or a run failed: open the strategy again")
+        self._check_open()
+        assert self._worker is not None
         return self._worker
 
     def reset(
         self, drafter: Mapping[str, Any] | None = None, controller: Mapping[str, Any] | None = None
     ) -> None:
-        """In the worker, before whatever it is told next."""
-        self.worker.send(Reset(drafter, controller))
+        """In the worker."""
+        answer = self._ask(Reset(drafter, controller))
+        assert isinstance(answer, Ready)
 
     def memory(self) -> dict[str, int]:
         """Of the worker."""
-        self.worker.send(Weigh())
-        answer = self.worker.receive()
+        answer = self._ask(Weigh())
         assert isinstance(answer, Weight)
         return answer.bytes
 
     def abort(self) -> None:
         """End the worker, whatever it does."""
+        super().abort()
         if self._worker is not None:
             self._worker.stop(at_once=True)
             self._worker = None
 
     def close(self) -> None:
         """End the worker."""
+        super().close()
         if self._worker is not None:
             self._worker.stop()
             self._worker = None
 
+    def _ask(self, question: Reset | Weigh) -> object:
+        """Between runs, when nothing else is on its way."""
+        worker = self.worker
+        try:
+            worker.send(question)
+            return worker.receive()
+        except BaseException:
+            self.abort()
+            raise
+
     def _run(self, jobs: Sequence[Job], seed: int, eos_token_ids: frozenset[int]) -> None:
         lanes = min(self.schedule.n, len(jobs))
         worker = self.worker
-        self._lanes.clear()
-        self._queue.clear()
         self._reserve(jobs, lanes)
         waiting, free = deque(jobs), deque(range(lanes))
         rounds = 0
@@ -115,10 +127,10 @@ class ScheduledExecutor(Executor):
             while waiting and free:
                 self._start(waiting.popleft(), free.popleft(), seed, eos_token_ids)
             self._collect(worker)
-            for lane in self._serve(worker, rounds):
-                self._finish(lane)
-                free.append(lane.number)
+            free.extend(self._serve(worker, rounds))
             rounds += 1
+        while self._over:
+            self._take_in(worker)
 
     def _start(self, job: Job, number: int, seed: int, eos: frozenset[int]) -> None:
         context = self._context(job, seed)
@@ -130,37 +142,53 @@ class ScheduledExecutor(Executor):
             self.worker.send(begin)
         prefill, seconds = self._prefill(context, number)
         if drafter.wants_prefill_logits:
-            logits = None if prefill is None else prefill.logits.float().numpy(force=True)
-            self.worker.send(begin._replace(prefill=logits))
+            if prefill is not None:
+                logits = prefill.logits
+                exact = logits.float() if logits.element_size() < 4 else logits  # numpy has no bfloat16
+                begin = begin._replace(prefill=exact.numpy(force=True))
+            self.worker.send(begin)
         self._lanes[number] = _Lane(number, job, verification, seconds, dict(verification.counts.seconds))
 
     def _collect(self, worker: DraftWorker) -> None:
         """Take in the drafts that are ready; wait for one if there is none."""
-        while not self._queue or worker.ready():
+        while not self._queue:
             started = perf_counter()
-            message = worker.receive()
-            if not self._queue:
-                self._phases["draft"] += perf_counter() - started
-            if isinstance(message, Failed):
-                message.error.add_note(f"raised while drafting for sequence {message.sequence!r}")
-                raise message.error
-            assert isinstance(message, Drafted)
-            lane = self._lanes[message.lane]
-            name, first = lane.job.sequence, lane.verification.counts.steps == 0
-            self._timeline.add(lane.who, "prefill" if first else "learn", *message.prepared, name)
-            self._timeline.add(lane.who, "draft", *message.drafting, name, message.draft.tree.num_nodes)
-            seconds = lane.verification.counts.seconds
-            lane.before = dict(seconds)
-            seconds["draft"] += message.draft.draft_seconds
-            seconds["build"] += message.draft.build_seconds
-            if not first:
-                seconds["update"] += message.prepared[1] - message.prepared[0]
-            for position, noise in message.noise.items():
-                lane.verification.context.take_noise(position, noise)
-            self._queue.append((lane, message.draft))
+            self._take_in(worker)
+            self._phases["draft"] += perf_counter() - started
+        while worker.ready():
+            self._take_in(worker)
 
-    def _serve(self, worker: DraftWorker, round: int) -> list[_Lane]:
-        """Verify the next drafts of the queue in one pass; the lanes whose sequence has ended."""
+    def _take_in(self, worker: DraftWorker) -> None:
+        """Take in the next message."""
+        message = worker.receive()
+        if isinstance(message, Learned):
+            lane = self._over.pop(message.lane)
+            self._timeline.add(lane.who, "learn", *message.prepared, lane.job.sequence)
+            lane.verification.counts.seconds["update"] += message.prepared[1] - message.prepared[0]
+            return
+        assert isinstance(message, Drafted)
+        lane = self._lanes[message.lane]
+        name, first = lane.job.sequence, lane.verification.counts.steps == 0
+        self._timeline.add(lane.who, "prefill" if first else "learn", *message.prepared, name)
+        self._timeline.add(lane.who, "draft", *message.drafting, name, message.draft.tree.num_nodes)
+        seconds = lane.verification.counts.seconds
+        if first:
+            lane.prefill_seconds += message.prepared[1] - message.prepared[0]
+        else:
+            seconds["update"] += message.prepared[1] - message.prepared[0]
+        lane.before = dict(seconds)
+        seconds["draft"] += message.draft.draft_seconds
+        seconds["build"] += message.draft.build_seconds
+        for position, noise in message.noise.items():
+            lane.verification.context.take_noise(position, noise)
+        draft = message.draft
+        if self._observers and draft.tree.q is not None:  # observers may keep what the worker writes over
+            q = {row: distribution.copy() for row, distribution in draft.tree.q.items()}
+            draft = replace(draft, tree=replace(draft.tree, q=q))
+        self._queue.append((lane, draft))
+
+    def _serve(self, worker: DraftWorker, round: int) -> list[int]:
+        """Verify the next drafts of the queue in one pass; the lanes that are free now, as their sequence has ended."""
         chosen = self._choose()
         chosen.sort(key=lambda entry: entry[0].number)  # neighbours in the cache need no copy
         started = perf_counter()
@@ -182,8 +210,12 @@ class ScheduledExecutor(Executor):
             verifying = perf_counter()
             outcome = verification.absorb(draft, logits)
             ends = verification.finish_reason is not None
+            if ends:
+                self._finish(lane)
+                over.append(lane.number)
             worker.say(lane.number, logits)
             spent = {phase: seconds[phase] - earlier for phase, earlier in lane.before.items()}
+            outcome.seconds = spent
             worker.send(
                 Said(lane.number, outcome.accepted, outcome.new_token_ids, spent, verification.depth, ends)
             )
@@ -201,8 +233,6 @@ class ScheduledExecutor(Executor):
             )
             for observe in self._observers:
                 observe(outcome)
-            if ends:
-                over.append(lane)
         return over
 
     def _choose(self) -> list[tuple[_Lane, Draft]]:
@@ -216,10 +246,13 @@ class ScheduledExecutor(Executor):
             for lane, draft in self._queue
         ]
         places = self.schedule.policy.choose(waiting, self.schedule.verify_batch)
-        if not 1 <= len(set(places)) == len(places) <= self.schedule.verify_batch:
+        known = range(len(waiting))
+        if not 1 <= len(set(places)) == len(places) <= self.schedule.verify_batch or not set(places) <= {
+            *known
+        }:
             raise ValueError(
-                f"{type(self.schedule.policy).__name__} chose the drafts {places}; 1 to {self.schedule.verify_batch} "
-                "different ones are allowed"
+                f"{type(self.schedule.policy).__name__} chose the drafts {places} of {len(waiting)}; 1 to "
+                f"{self.schedule.verify_batch} different ones are allowed"
             )
         chosen = [self._queue[place] for place in places]
         self._queue = [entry for place, entry in enumerate(self._queue) if place not in places]
@@ -228,7 +261,7 @@ class ScheduledExecutor(Executor):
     def _finish(self, lane: _Lane) -> None:
         verification = lane.verification
         assert verification.finish_reason is not None
-        del self._lanes[lane.number]
+        self._over[lane.number] = self._lanes.pop(lane.number)
         self.finished[lane.job.sequence] = GenerationResult(
             verification.context.new_token_ids,
             verification.finish_reason,

@@ -3,6 +3,9 @@
 The target's side sends what a sequence begins with and what the target said; the worker answers each with the next
 draft. It serves what comes first, one thing at a time, so whatever its sequences share changes in one place only.
 Messages are small; logits and draft distributions lie in memory both sides see.
+
+Nobody waits to send: a worker reads at once whatever it is told, and the target's side sends nothing that the worker
+has to answer before it reads. So the two cannot block each other.
 """
 
 from __future__ import annotations
@@ -12,12 +15,14 @@ import pickle
 import select
 import signal
 import threading
+import traceback
 from collections import OrderedDict
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection, Pipe
 from queue import SimpleQueue
+from socket import SHUT_RDWR, socket
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -34,6 +39,7 @@ from specexp.sequence import Draft, Drafting
 from specexp.tree import NodeKind, TokenTree, TreeShape
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from multiprocessing.process import BaseProcess
 
     from numpy.typing import NDArray
@@ -69,7 +75,7 @@ class Said(NamedTuple):
 
 
 class Reset(NamedTuple):
-    """Return to the initial state, or to a saved one."""
+    """Return to the initial state, or to a saved one, and say so."""
 
     drafter: Mapping[str, Any] | None
     controller: Mapping[str, Any] | None
@@ -91,6 +97,18 @@ class Drafted(NamedTuple):
     """``[V]`` noise of the target that the drafter has drawn, by position."""
 
 
+class Learned(NamedTuple):
+    """A sequence that has ended is learned from."""
+
+    lane: int
+    prepared: tuple[float, float]
+    """From when to when."""
+
+
+class Ready(NamedTuple):
+    """It is reset."""
+
+
 class Weight(NamedTuple):
     """Bytes, see :func:`specexp.execution.drafters.bytes_of`."""
 
@@ -98,10 +116,12 @@ class Weight(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """A part raised an error."""
+    """A part raised an error, and the worker has ended."""
 
     sequence: int | str | None
     error: BaseException
+    where: str
+    """Its traceback."""
 
 
 class Memory:
@@ -187,6 +207,10 @@ class DraftWorker:
         self._connection, theirs = Pipe()
         self._memories = memories
         self._shapes = Shapes()
+        self._poll: Any = None
+        if hasattr(select, "poll"):  # a tenth of the time of the connection's own
+            self._poll = select.poll()
+            self._poll.register(self._connection, select.POLLIN)
         arguments = (theirs, parts, memories, threads)
         self._process: BaseProcess | None = None
         self._thread: threading.Thread | None = None
@@ -194,17 +218,11 @@ class DraftWorker:
             self._thread = threading.Thread(target=serve, args=arguments, daemon=True, name="specexp drafts")
             self._thread.start()
             return
-        self._process = _context().Process(
-            target=_serve_process, args=arguments, daemon=True, name="specexp drafts"
-        )
         try:
-            self._process.start()
-        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            self._process = _start_process(arguments)
+        except BaseException:
             self._connection.close()
-            raise ValueError(
-                f"the parts cannot be handed to a drafting process ({error}): set workers to thread, or write them "
-                "so that pickle can"
-            ) from error
+            raise
         finally:
             theirs.close()
 
@@ -214,28 +232,38 @@ class DraftWorker:
         return os.getpid() if self._process is None else int(self._process.pid or 0)
 
     def send(self, message: Begin | Said | Reset | Weigh) -> None:
-        """Tell the worker something; it does not answer at once."""
+        """Tell the worker something; it does not answer at once.
+
+        Raises:
+            Exception: as :meth:`receive`.
+        """
         try:
             _put(self._connection, message)
-        except (BrokenPipeError, ConnectionResetError) as error:
-            raise self._lost() from error
+        except (BrokenPipeError, ConnectionResetError):
+            lost = self._lost()
+        else:
+            return
+        raise lost
 
     def ready(self) -> bool:
         """Whether there is a message."""
-        if os.name != "posix":
-            return self._connection.poll()
-        return bool(select.select([self._connection], (), (), 0)[0])  # a tenth of the time of poll()
+        return self._connection.poll() if self._poll is None else bool(self._poll.poll(0))
 
-    def receive(self) -> Drafted | Weight | Failed:
+    def receive(self) -> Drafted | Learned | Ready | Weight:
         """Its next message; waits for one.
 
         Raises:
             RuntimeError: it is gone.
+            Exception: whatever a part raised there.
         """
         try:
             message = _take(self._connection)
-        except (EOFError, ConnectionResetError) as error:
-            raise self._lost() from error
+        except (EOFError, ConnectionResetError):
+            message = None
+        if message is None:
+            raise self._lost()
+        if isinstance(message, Failed):
+            raise _noted(message)
         if not isinstance(message, _Packed):
             return message  # type: ignore[no-any-return]
         shape = self._shapes.unpack(*message.shape)
@@ -260,10 +288,13 @@ class DraftWorker:
             at_once: do not let a process finish what it does. A thread cannot be ended from outside: one that hangs is
                 left behind, and ends with the program.
         """
-        if self._process is not None and at_once:
-            self._process.terminate()
-        with suppress(OSError):
-            _put(self._connection, None)
+        if at_once:
+            if self._process is not None:
+                self._process.terminate()
+            _hang_up(self._connection)
+        else:
+            with suppress(OSError):
+                _put(self._connection, None)
         if self._thread is not None:
             self._thread.join(_PATIENCE)
         if self._process is not None:
@@ -271,9 +302,17 @@ class DraftWorker:
             if self._process.is_alive():
                 self._process.kill()
                 self._process.join()
+            self._process.close()
         self._connection.close()
+        self._memories = []
 
-    def _lost(self) -> RuntimeError:
+    def _lost(self) -> BaseException:
+        """Why nothing can be sent or received any more: what a part raised, if the worker still said so."""
+        with suppress(EOFError, OSError):
+            while True:
+                message = _take(self._connection)
+                if isinstance(message, Failed):
+                    return _noted(message)
         code = None
         if self._process is not None:
             self._process.join(_PATIENCE)
@@ -291,54 +330,130 @@ def _take(connection: Connection) -> Any:
     return pickle.loads(connection.recv_bytes())
 
 
-def _context() -> Any:
-    """Processes fork from a server that has imported everything but holds no threads and no models."""
-    if "forkserver" not in torch.multiprocessing.get_all_start_methods():
-        return torch.multiprocessing.get_context("spawn")
-    context = torch.multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(
-        ["specexp.execution.worker", "specexp.models.language_model", "transformers"]
-    )
-    return context
+def _hang_up(connection: Connection) -> None:
+    """Let both ends know that nothing will follow, also who waits at this end: closing it would leave them there."""
+    if os.name == "posix":
+        with suppress(OSError), socket(fileno=os.dup(connection.fileno())) as line:
+            line.shutdown(SHUT_RDWR)
+
+
+def _noted(failed: Failed) -> BaseException:
+    error = failed.error
+    if failed.sequence is not None:
+        error.add_note(f"raised while drafting for sequence {failed.sequence!r}")
+    error.add_note(failed.where)
+    return error
+
+
+def _start_process(arguments: tuple[Any, ...]) -> BaseProcess:
+    """Fork a worker from a server that has imported everything but holds no threads and no models.
+
+    Raises:
+        ValueError: the parts cannot be pickled.
+    """
+    contexts: list[Any] = [torch.multiprocessing.get_context("spawn")]
+    if "forkserver" in torch.multiprocessing.get_all_start_methods():
+        server = torch.multiprocessing.get_context("forkserver")
+        server.set_forkserver_preload(
+            ["specexp.execution.worker", "specexp.models.language_model", "transformers"]
+        )
+        contexts.insert(0, server)
+    while True:
+        context = contexts.pop(0)
+        process: BaseProcess = context.Process(
+            target=_serve_process, args=arguments, daemon=True, name="specexp drafts"
+        )
+        try:
+            process.start()
+        except (pickle.PicklingError, AttributeError, TypeError, ValueError) as error:
+            if contexts and isinstance(error, ValueError):
+                continue  # the server takes some 250 tensors, a new interpreter any number
+            raise ValueError(
+                f"the parts cannot be handed to a drafting process ({error}): set workers to thread, or write them "
+                "so that pickle can"
+            ) from error
+        return process
 
 
 def _serve_process(connection: Connection, parts: Parts, memories: list[Memory], threads: int | None) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the target's side, which ends its workers
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    serve(connection, parts, memories, threads)
+    serve(connection, parts, memories, threads, alone=lambda: os._exit(1))
 
 
-def serve(connection: Connection, parts: Parts, memories: list[Memory], threads: int | None) -> None:
+def serve(
+    connection: Connection,
+    parts: Parts,
+    memories: list[Memory],
+    threads: int | None,
+    alone: Callable[[], object] = lambda: None,
+) -> None:
     """Work until told to stop, or until the other side is gone.
 
     Args:
-        connection: to the target's side.
+        connection: to the target's side; closed in the end.
         parts: of every lane, in their initial state.
         memories: of every lane.
         threads: of torch; None leaves them.
+        alone: called, from another thread, when the other side is gone without a word.
     """
     if threads is not None:
         torch.set_num_threads(threads)
     inbox: SimpleQueue[Any] = SimpleQueue()
+    over = threading.Event()
 
     def read() -> None:  # at once, so that the other side never waits to send
-        with suppress(EOFError, OSError):
+        try:
             while (message := _take(connection)) is not None:
                 inbox.put(message)
+        except (EOFError, OSError):
+            if not over.is_set():
+                alone()
+            over.set()
+        except Exception as error:  # a message that cannot be unpickled
+            inbox.put(error)
+        else:
+            over.set()  # whatever was asked before is not wanted any more
         inbox.put(None)
 
-    threading.Thread(target=read, daemon=True).start()
-    lanes = _Lanes(parts, memories)
-    with suppress(BrokenPipeError, ConnectionResetError), torch.inference_mode():
-        while (message := inbox.get()) is not None:
+    reader = threading.Thread(target=read, daemon=True, name="specexp drafts, reader")
+    reader.start()
+    try:
+        with torch.inference_mode():
+            _work(connection, parts, memories, inbox, over)
+    except (BrokenPipeError, ConnectionResetError):
+        pass  # the other side is gone
+    finally:
+        over.set()
+        _hang_up(connection)
+        reader.join()
+        connection.close()
+
+
+def _work(
+    connection: Connection,
+    parts: Parts,
+    memories: list[Memory],
+    inbox: SimpleQueue[Any],
+    over: threading.Event,
+) -> None:
+    """Answer what comes in; the first error is the last answer."""
+    lanes: _Lanes | None = None
+    message = None
+    try:
+        lanes = _Lanes(parts, memories)
+        while (message := inbox.get()) is not None and not over.is_set():
+            if isinstance(message, Exception):
+                raise message
+            answer = pickle.dumps(lanes.answer(message), pickle.HIGHEST_PROTOCOL)
             try:
-                answer = lanes.answer(message)
-            except Exception as error:
-                _put(connection, Failed(lanes.sequence_of(message), _sendable(error)))
-                break
-            if answer is not None:
-                _put(connection, answer)
-    connection.close()
+                connection.send_bytes(answer)
+            except OSError:
+                return  # nobody is there to hear it
+    except Exception as error:
+        sequence = None if lanes is None else lanes.sequence_of(message)
+        where = "".join(traceback.format_exception(error))
+        _put(connection, Failed(sequence, _sendable(error), where))
 
 
 def _sendable(error: Exception) -> Exception:
@@ -365,7 +480,7 @@ class _Lanes:
         known = self._draftings.get(message.lane) if isinstance(message, Said) else None
         return None if known is None else known[0].context.sequence
 
-    def answer(self, message: Begin | Said | Reset | Weigh) -> _Packed | Weight | None:
+    def answer(self, message: Begin | Said | Reset | Weigh) -> _Packed | Learned | Ready | Weight:
         """Do what a message asks for."""
         if isinstance(message, Begin):
             return self._begin(message)
@@ -374,7 +489,7 @@ class _Lanes:
         if isinstance(message, Reset):
             first = initial(self._parts[0], message.drafter, message.controller)
             self._parts = twins(first, len(self._memories))
-            return None
+            return Ready()
         return Weight(bytes_of(self._parts))
 
     def _begin(self, message: Begin) -> _Packed:
@@ -395,7 +510,7 @@ class _Lanes:
         drafting.begin(prefill)
         return self._draft(message.lane, drafting, message.depth, started)
 
-    def _learn(self, message: Said) -> _Packed | None:
+    def _learn(self, message: Said) -> _Packed | Learned:
         started = perf_counter()
         drafting, tree = self._draftings[message.lane]
         assert tree is not None
@@ -414,7 +529,7 @@ class _Lanes:
             )
         )
         if message.ended:
-            return None
+            return Learned(message.lane, (started, perf_counter()))
         return self._draft(message.lane, drafting, message.depth, started)
 
     def _draft(self, lane: int, drafting: Drafting, depth: int, since: float) -> _Packed:
