@@ -81,12 +81,12 @@ class DraftModel(Drafter):
 
     def use_draft_model(self, model: "PreTrainedModel | None") -> None:
         """Take the pair's draft, unless the drafter was given a model of its own."""
-        from specexp.models.language_model import LanguageModel
-
         if self._model is not None:
             return
         if model is None:
             raise ValueError("DraftModel needs a draft model and the pair has none: set pair.draft")
+        from specexp.models.language_model import LanguageModel
+
         self._model = LanguageModel(model)
 
     @property

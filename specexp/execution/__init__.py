@@ -10,7 +10,8 @@ from specexp.execution.serial import Serial, SerialSpeculative
 from specexp.execution.timeline import Span, TimeLine
 
 if TYPE_CHECKING:
-    from specexp.execution.executor import Executor, Run
+    from specexp.execution.executor import Executor as Executor
+    from specexp.execution.executor import Run as Run
 
 __all__ = [
     "Batched",
@@ -30,9 +31,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Executors need torch, which takes a second to import; a configuration, which asks for all names of ``__all__``, is
-    checked without.
-    """
+    """Executors need torch, which takes a second to import; a configuration looks for parts in ``__all__``."""
     if name in ("Executor", "Run"):
         from specexp.execution import executor
 
