@@ -50,7 +50,10 @@ class Setting(NamedTuple):
     @property
     def curve(self) -> str:
         """What is the same along ``n``."""
-        return self.group if self.verify_batch is None else f"{self.group}, verify_batch={self.verify_batch}"
+        told = [self.group] if self.group else []
+        if self.verify_batch is not None:
+            told.append(f"verify_batch={self.verify_batch}")
+        return ", ".join(told) or "all arms with n"
 
 
 class Scaling(Analysis):

@@ -3,6 +3,7 @@
 import io
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,7 +18,8 @@ from specexp.decoder import Decoder
 from specexp.drafters import DraftModel
 from specexp.evaluation.arm import Generation
 from specexp.evaluation.decoder_arm import DecoderArm
-from specexp.evaluation.record import PromptRecord
+from specexp.evaluation.record import Group, PromptRecord, Role
+from specexp.execution.timeline import BUSY, TARGET, TimeLine
 from specexp.models.language_model import LanguageModel
 from specexp.outcome import Outcome
 from specexp.testing.fakes import FakeDrafter, hashed_model
@@ -119,13 +121,61 @@ def make_arms() -> list[DecoderArm]:
 def watch(
     analysis: Analysis | None, arms: Sequence[DecoderArm], check_outcomes: bool = False
 ) -> list[PromptRecord]:
-    """Decode two prompts by every arm; the records."""
+    """Decode two prompts by every arm; the records.
+
+    An analysis that does not watch steps sees groups of one sequence and their time lines, made from the counts of the
+    records.
+    """
     if analysis is not None:
         analysis.begin({arm.name: arm.decoder.strategy for arm in arms})
         for arm in arms:
             look = partial(analysis.observe, arm.name)
             arm.observers = [partial(_look_only, look) if check_outcomes else look]
-    return [arm.decode(prompt) for prompt in PROMPTS for arm in arms]
+    records = []
+    for prompt in PROMPTS:
+        for arm in arms:
+            record = arm.decode(prompt)
+            if analysis is not None and not analysis.watches_steps:
+                timeline = made_time_line(record)
+                before = list(timeline)
+                analysis.observe_run(arm.name, prompt.prompt_id, timeline)
+                assert list(timeline) == before, "a time line is to be looked at only"
+                record = replace(record, group=made_group(record, timeline))
+            records.append(record)
+    return records
+
+
+def made_time_line(record: PromptRecord) -> TimeLine:
+    """A prefill, and of every step a draft that overlaps the pass before, a pass and a decision."""
+    line, at, length = TimeLine(), 0.002, 0.001
+    line.start = 0.0
+    line.add(TARGET, "prefill", 0.0, at, "only", record.prompt_tokens)
+    for step in range(record.steps):
+        if record.drafted_nodes:
+            line.add("draft 1", "draft", at - length / 2, at, "only", 4)
+        line.add(TARGET, "target", at, at + length, "only", 5, step)
+        line.add(
+            TARGET, "resample" if step % 2 else "verify", at + length, at + 1.1 * length, "only", 1, step
+        )
+        at += 1.5 * length
+    line.end = at
+    return line
+
+
+def made_group(record: PromptRecord, timeline: TimeLine) -> Group:
+    """What the time line and the counts of a record come to."""
+    role = Role(
+        1,
+        record.new_tokens,
+        record.steps,
+        record.accepted_drafts,
+        record.drafted_nodes,
+        record.draft_passes,
+        record.prefill_seconds,
+        record.decode_seconds,
+    )
+    busy, overlap = timeline.busy(TARGET, BUSY), timeline.overlap()
+    return Group(1, timeline.seconds, busy, overlap, {"generator": role}, correct=False)
 
 
 def _look_only(look: Any, outcome: Outcome) -> None:

@@ -1,0 +1,83 @@
+"""Curves over n, one for each verify_batch, from arms as grids name them."""
+
+import pytest
+from analyses.made_groups import group_of
+
+from specexp.analyses import Scaling
+from specexp.analyses.scaling import Setting
+from specexp.testing.analyses import AnalysisContract
+
+
+class TestScaling(AnalysisContract):
+    def make_analysis(self):
+        return Scaling()
+
+
+ARMS = {
+    "engine": 8.0,
+    "Serial speculative": 4.0,
+    "SEED, n=1": 8.0,
+    "SEED, n=2": 4.0,
+    "SEED, n=4, verify_batch=2": 1.0,
+    "SEED, n=2, verify_batch=2": 2.0,
+}
+
+
+def report():
+    analysis = Scaling()
+    analysis.begin(dict.fromkeys(ARMS))
+    return analysis.report([group_of(arm, 0, wall) for arm, wall in ARMS.items()])
+
+
+def lines_of(axes):
+    return {
+        bars.get_label(): [tuple(point) for point in bars.lines[0].get_xydata()] for bars in axes.containers
+    }
+
+
+def test_curves_go_over_n_in_its_order():
+    top, bottom = report().figures["scaling"].axes
+    assert lines_of(top) == {
+        "SEED": [(1, 1), (2, 2)],
+        "SEED, verify_batch=2": [(2, pytest.approx(4)), (4, pytest.approx(8))],
+    }
+    assert [tuple(line.get_xdata()) for line in bottom.lines] == [(1, 2), (2, 4)]
+
+
+def test_an_arm_without_n_is_a_line_across():
+    top, _ = report().figures["scaling"].axes
+    assert [text.get_text() for text in top.texts] == ["Serial speculative"]
+    assert any(list(line.get_ydata()) == pytest.approx([2, 2]) for line in top.lines)
+
+
+def test_every_arm_has_a_row():
+    rows = report().tables["scaling"].records()
+    assert [(row["arm"], row["n"], row["verify_batch"]) for row in rows] == [
+        ("engine", None, None),
+        ("Serial speculative", None, None),
+        ("SEED", 1, None),
+        ("SEED", 2, None),
+        ("SEED", 4, 2),
+        ("SEED", 2, 2),
+    ]
+    assert rows[4]["end to end vs engine"] == "8.00x [8.00, 8.00]"
+
+
+def test_without_n_there_is_no_curve():
+    analysis = Scaling()
+    analysis.begin({"engine": None, "chain": None})
+    assert analysis.report([group_of("engine", 0, 1.0), group_of("chain", 0, 1.0)]).figures == {}
+
+
+@pytest.mark.parametrize(
+    ("title", "setting"),
+    [
+        ("SEED, n=3, verify_batch=2", Setting("SEED", 3, 2)),
+        ("SEED, verify_batch=2, n=3", Setting("SEED", 3, 2)),
+        ("Batched, widths=[2, 2, 1], n=3", Setting("Batched, widths=[2, 2, 1]", 3, None)),
+        ("chain, budget_n=3, ngram=2", Setting("chain, budget_n=3, ngram=2", None, None)),
+        ("n=8", Setting("", 8, None)),
+    ],
+)
+def test_titles_are_read_as_grids_write_them(title, setting):
+    assert Setting.of(title) == setting
