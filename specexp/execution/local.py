@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from specexp.composition import Parts
 from specexp.controllers import Fixed
 from specexp.execution._base import Job
-from specexp.execution.drafters import bytes_of, initial, twins
+from specexp.execution.drafters import bytes_of, drafting_for, initial, twins
 from specexp.execution.executor import Executor
 from specexp.execution.timeline import TARGET
 from specexp.generation_result import GenerationResult
@@ -87,7 +87,8 @@ class LocalExecutor(Executor):
         lane = _Lane(number, job, drafting, self._verification(job, context, number, eos), seconds)
         if parts.drafter is not None:
             started = perf_counter()
-            drafting.begin(prefill)
+            with drafting_for(job.sequence):
+                drafting.begin(prefill)
             ended = perf_counter()
             lane.prefill_seconds += ended - started
             self._prefill_seconds += ended - started
@@ -100,7 +101,8 @@ class LocalExecutor(Executor):
         for lane in lanes:
             earlier.append(dict(lane.verification.counts.seconds))
             started = perf_counter()
-            draft = lane.drafting.draft(lane.verification.depth)
+            with drafting_for(lane.job.sequence):
+                draft = lane.drafting.draft(lane.verification.depth)
             ended = perf_counter()
             drafts.append(draft)
             spent = lane.verification.counts.seconds
@@ -145,7 +147,8 @@ class LocalExecutor(Executor):
             for observe in self._observers:
                 observe(outcome)
             observed = perf_counter()
-            lane.drafting.learn(outcome)
+            with drafting_for(lane.job.sequence):
+                lane.drafting.learn(outcome)
             learned = perf_counter()
             counts.seconds["update"] += learned - observed
             if lane.drafting.drafter is not None:

@@ -33,7 +33,7 @@ import torch.multiprocessing  # registers how tensors are handed to another proc
 from specexp.composition import Parts
 from specexp.context import Context
 from specexp.controllers import Fixed
-from specexp.execution.drafters import bytes_of, initial, twins
+from specexp.execution.drafters import bytes_of, drafting_for, initial, twins
 from specexp.outcome import Outcome, prefill_outcome
 from specexp.sequence import Draft, Drafting
 from specexp.tree import NodeKind, TokenTree, TreeShape
@@ -118,10 +118,9 @@ class Weight(NamedTuple):
 class Failed(NamedTuple):
     """A part raised an error, and the worker has ended."""
 
-    sequence: int | str | None
-    error: BaseException
-    where: str
-    """Its traceback."""
+    error: Exception
+    notes: tuple[str, ...]
+    """For whose draft, and its traceback."""
 
 
 class Memory:
@@ -338,11 +337,9 @@ def _hang_up(connection: Connection) -> None:
 
 
 def _noted(failed: Failed) -> BaseException:
-    error = failed.error
-    if failed.sequence is not None:
-        error.add_note(f"raised while drafting for sequence {failed.sequence!r}")
-    error.add_note(failed.where)
-    return error
+    for note in failed.notes:
+        failed.error.add_note(note)
+    return failed.error
 
 
 def _start_process(arguments: tuple[Any, ...]) -> BaseProcess:
@@ -438,30 +435,31 @@ def _work(
     over: threading.Event,
 ) -> None:
     """Answer what comes in; the first error is the last answer."""
-    lanes: _Lanes | None = None
-    message = None
     try:
         lanes = _Lanes(parts, memories)
         while (message := inbox.get()) is not None and not over.is_set():
             if isinstance(message, Exception):
                 raise message
-            answer = pickle.dumps(lanes.answer(message), pickle.HIGHEST_PROTOCOL)
+            with drafting_for(lanes.sequence_of(message)):
+                answer = pickle.dumps(lanes.answer(message), pickle.HIGHEST_PROTOCOL)
             try:
                 connection.send_bytes(answer)
             except OSError:
                 return  # nobody is there to hear it
     except Exception as error:
-        sequence = None if lanes is None else lanes.sequence_of(message)
-        where = "".join(traceback.format_exception(error))
-        _put(connection, Failed(sequence, _sendable(error), where))
+        notes = tuple(getattr(error, "__notes__", ()))
+        where = "".join(traceback.format_tb(error.__traceback__))
+        _put(connection, Failed(_sendable(error), (*notes, f"in the drafting worker:\n{where}")))
 
 
 def _sendable(error: Exception) -> Exception:
+    """The error without notes, or one of the same words where it cannot be pickled."""
     try:
-        pickle.loads(pickle.dumps(error))
+        copy: Exception = pickle.loads(pickle.dumps(error))
     except Exception:
         return RuntimeError(f"{type(error).__name__}: {error}")
-    return error
+    copy.__dict__.pop("__notes__", None)
+    return copy
 
 
 class _Lanes:

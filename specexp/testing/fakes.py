@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
+from random import Random
+from time import sleep
 from typing import Any
 
 import numpy as np
@@ -83,28 +86,165 @@ class FakeCausalLM(torch.nn.Module):
 
 def counting_model(vocab_size: int, context_limit: int = 512) -> FakeCausalLM:
     """After token t the model surely says t + 1, and 0 after the last."""
-    certain = np.eye(vocab_size) * 50.0
-    return FakeCausalLM(
-        lambda tokens: certain[(tokens[-1] + 1) % vocab_size].tolist(), vocab_size, context_limit
-    )
+    certain = np.roll(np.eye(vocab_size) * 50.0, 1, axis=1).tolist()
+    return bigram_model(certain, context_limit)
 
 
 def bigram_model(logits: Sequence[Sequence[float]], context_limit: int = 512) -> FakeCausalLM:
     """After token t the model gives ``logits[t]``."""
-    return FakeCausalLM(lambda tokens: logits[tokens[-1]], len(logits), context_limit)
+    return FakeCausalLM(partial(_after_last, logits), len(logits), context_limit)
 
 
 def hashed_model(
     vocab_size: int, seed: int = 0, context_limit: int = 512, spread: float = 2.0
 ) -> FakeCausalLM:
     """Logits drawn by a hash of the last three visible tokens: repetitive enough to draft, never constant."""
+    return FakeCausalLM(partial(_hashed, vocab_size, seed, spread), vocab_size, context_limit)
 
-    def next_logits(tokens: tuple[int, ...]) -> Sequence[float]:
-        generator = np.random.default_rng([seed, *tokens[-3:]])
-        drawn: list[float] = (generator.standard_normal(vocab_size) * spread).tolist()
-        return drawn
 
-    return FakeCausalLM(next_logits, vocab_size, context_limit)
+def _after_last(logits: Sequence[Sequence[float]], tokens: tuple[int, ...]) -> Sequence[float]:
+    return logits[tokens[-1]]
+
+
+def _hashed(vocab_size: int, seed: int, spread: float, tokens: tuple[int, ...]) -> Sequence[float]:
+    generator = np.random.default_rng([seed, *tokens[-3:]])
+    drawn: list[float] = (generator.standard_normal(vocab_size) * spread).tolist()
+    return drawn
+
+
+class Pause:
+    """Sleeps for a random while whenever it is called; nothing that is computed depends on it.
+
+    Args:
+        most_ms: longest, in milliseconds.
+        least_ms: shortest.
+        seed: of the whiles.
+
+    Attributes:
+        fails_at: the call that raises a RuntimeError instead, from 1; None lets all of them pass.
+    """
+
+    def __init__(
+        self, most_ms: float, least_ms: float = 0.0, seed: int = 0, fails_at: int | None = None
+    ) -> None:
+        self.fails_at = fails_at
+        self._range = least_ms / 1000, most_ms / 1000
+        self._random = Random(seed)
+        self._calls = 0
+
+    def __call__(self) -> None:
+        """Sleep."""
+        self._calls += 1
+        if self._calls == self.fails_at:
+            raise RuntimeError(f"call {self._calls} was to fail")
+        if self._range[1] > 0:
+            sleep(self._random.uniform(*self._range))
+
+
+class PausingCausalLM(FakeCausalLM):
+    """A fake that takes its time.
+
+    Args:
+        model: the same without.
+        pause: called in every pass.
+    """
+
+    def __init__(self, model: FakeCausalLM, pause: Callable[[], None]) -> None:
+        super().__init__(
+            model.next_logits, int(model.config.vocab_size), int(model.config.max_position_embeddings)
+        )
+        self.pause = pause
+
+    def forward(self, *inputs: Any, **named: Any) -> CausalLMOutputWithPast:
+        """``[b, rows, V]`` logits, later."""
+        self.pause()
+        return super().forward(*inputs, **named)
+
+
+class PausingDrafter(Drafter):
+    """A drafter that takes its time to begin, to answer and to learn.
+
+    Args:
+        drafter: the same without.
+        pause: called before each.
+    """
+
+    def __init__(self, drafter: Drafter, pause: Callable[[], None]) -> None:
+        self.drafter = drafter
+        self.pause = pause
+        self.coupled = drafter.coupled
+        self.gives_log_probs = drafter.gives_log_probs
+        self.draws = drafter.draws
+        self.phrase_length = drafter.phrase_length
+
+    @property
+    def draft_passes(self) -> int:  # type: ignore[override]
+        """The drafter's."""
+        return self.drafter.draft_passes
+
+    @property
+    def fed_tokens(self) -> int:  # type: ignore[override]
+        """The drafter's."""
+        return self.drafter.fed_tokens
+
+    @property
+    def max_candidates(self) -> int:
+        """The drafter's."""
+        return self.drafter.max_candidates
+
+    @property
+    def carries(self) -> bool:
+        """If the drafter does."""
+        return self.drafter.carries
+
+    @property
+    def models(self) -> tuple[Any, ...]:
+        """The drafter's."""
+        return self.drafter.models
+
+    @property
+    def wants_prefill_logits(self) -> bool:
+        """If the drafter does."""
+        return self.drafter.wants_prefill_logits
+
+    def twin(self) -> PausingDrafter:
+        """Around a twin of the drafter."""
+        return PausingDrafter(self.drafter.twin(), self.pause)
+
+    def check_vocabulary(self, vocab_size: int) -> None:
+        """Check the drafter."""
+        self.drafter.check_vocabulary(vocab_size)
+
+    def costs_pass(self, request: Request) -> bool:
+        """If the drafter's answer does."""
+        return self.drafter.costs_pass(request)
+
+    def begin(self, context: Context, prefill: Outcome | None) -> None:
+        """Begin, later."""
+        self.pause()
+        self.drafter.begin(context, prefill)
+
+    def propose(self, context: Context, request: Request) -> Candidates:
+        """The drafter's answer, later."""
+        self.pause()
+        return self.drafter.propose(context, request)
+
+    def observe(self, outcome: Outcome) -> None:
+        """Learn, later."""
+        self.pause()
+        self.drafter.observe(outcome)
+
+    def reset(self) -> None:
+        """Reset the drafter."""
+        self.drafter.reset()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The drafter's."""
+        return self.drafter.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the drafter."""
+        self.drafter.load_state_dict(state)
 
 
 class FakeDrafter(Drafter):
