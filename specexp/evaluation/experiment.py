@@ -111,8 +111,8 @@ def _check_group(config: Config, composed: Sequence[ComposedArm], analyses: Sequ
         if arm.reference is not None:
             where = f"{config.source_of(('arms', arm.name))}: arms.{arm.name}"
             raise ConfigError(
-                f"{where}: {arm.reference!r} decodes one sequence at a time, and this experiment groups of them: leave it "
-                "out"
+                f"{where}: {arm.reference!r} decodes one sequence at a time, and this experiment groups of them: "
+                "leave it out"
             )
 
 
