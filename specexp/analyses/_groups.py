@@ -49,6 +49,11 @@ def overlapped_share(records: Sequence[PromptRecord]) -> float | None:
     return over(sum(group.overlap_seconds for group in groups), sum(group.busy_seconds for group in groups))
 
 
+def plain_name(baseline: str) -> str:
+    """What a picture calls the arm that speedups are over."""
+    return "plain decoding" if baseline == "engine" else baseline
+
+
 def over(part: float, whole: float) -> float | None:
     """A ratio; None over nothing."""
     return part / whole if whole else None

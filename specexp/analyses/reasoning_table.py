@@ -15,6 +15,7 @@ from specexp.analyses._groups import (
     end_to_end,
     over,
     overlapped_share,
+    plain_name,
     tokens_per_second,
 )
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from specexp.sequence import Strategy
 
 Positive = Annotated[float, Field(gt=0)]
+DIM = "#71808d"
 
 
 @dataclass(frozen=True)
@@ -228,13 +230,15 @@ class ReasoningTable(Analysis):
         figure = Figure(figsize=(8.5, 1.4 + sum(0.5 + 0.27 * count for count in counts)), dpi=130)
         figure.set_layout_engine("constrained")
         FigureCanvasAgg(figure)
-        figure.suptitle(f"Trees of thought: speedup over {self.baseline}", fontsize=11, color=INK)
+        figure.suptitle(f"Trees of thought: speedup over {plain_name(self.baseline)}", fontsize=11, color=INK)
         ratios = [max(count, 1) for count in counts]
         drawn = figure.subplots(len(panels), 1, squeeze=False, sharex=True, height_ratios=ratios)[:, 0]
         for axes, (task, own, theirs) in zip(drawn, panels, strict=True):
             _draw_task(axes, task, own, theirs)
         drawn[-1].set_xlabel(
-            f"times as fast as {self.baseline}, per token, with 95 % intervals", fontsize=9, color=INK
+            f"times as fast as {plain_name(self.baseline)}, per token, with 95 % intervals",
+            fontsize=9,
+            color=INK,
         )
         handles, labels = drawn[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
@@ -259,7 +263,7 @@ def _draw_task(
     own: "Sequence[tuple[str, Speedup, Speedup]]",
     theirs: Sequence[PublishedReasoning],
 ) -> None:
-    from specexp.evaluation.figures import BLUE, GREY, INK, ORANGE
+    from specexp.evaluation.figures import BLUE, INK, ORANGE
 
     labels = []
     for place, (arm, whole, decoding) in enumerate(own):
@@ -288,10 +292,9 @@ def _draw_task(
         axes.text(max(whole.high, decoding.high), place, text, va="center", fontsize=8, color=INK)
     for place, row in enumerate(theirs, start=len(own)):
         labels.append(f"{row.method} (not run here)")
-        axes.plot(row.speedup, place, "o", mfc="none", color=GREY, ms=5)
-        axes.text(
-            row.speedup, place, f"  {row.speedup:.2f}x published", va="center", fontsize=7.5, color=GREY
-        )
+        axes.plot(row.speedup, place, "o", mfc="none", color=DIM, ms=5)
+        text = f"  {row.speedup:.2f}x published"
+        axes.text(row.speedup, place, text, va="center", fontsize=8, color=DIM)
     axes.axvline(1, color=INK, lw=0.8, ls=":")
     axes.set_title(task, fontsize=9.5, loc="left", color=INK)
     axes.set_yticks(range(len(labels)), labels, fontsize=8)

@@ -67,18 +67,19 @@ class Roles(Analysis):
 
     def report(self, records: "Sequence[PromptRecord]") -> Report:
         """A table of all items, and one by task if there are several."""
-        from specexp.evaluation.statistics import categories
+        from specexp.evaluation.statistics import arm_names, categories
 
         records = list(records)
-        tables = {self.name: self._table({"": records})}
+        arms = arm_names(records)
+        tables = {self.name: self._table({"": records}, arms)}
         tasks = categories(records)
         if len(tasks) > 1:
             by_task = {task: [record for record in records if record.category == task] for task in tasks}
-            tables[f"{self.name}_by_task"] = self._table(by_task)
+            tables[f"{self.name}_by_task"] = self._table(by_task, arms)
         return Report(tables)
 
-    def _table(self, groups: "Mapping[str, Sequence[PromptRecord]]") -> "Table":
-        from specexp.evaluation.statistics import arm_names, paired_speedup
+    def _table(self, groups: "Mapping[str, Sequence[PromptRecord]]", arms: Sequence[str]) -> "Table":
+        from specexp.evaluation.statistics import paired_speedup
         from specexp.evaluation.table import Column, Table
 
         named = "" not in groups
@@ -103,7 +104,7 @@ class Roles(Analysis):
         )
         for task, records in groups.items():
             for role in _roles(records):
-                for arm in arm_names(records):
+                for arm in arms:
                     sums = _sums(records, arm, role)
                     if not sums["sequences"]:
                         continue

@@ -8,7 +8,7 @@ from itertools import cycle
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from specexp.analyses._base import Analysis, Report
-from specexp.analyses._groups import answered, busy_share, end_to_end, tokens_per_second
+from specexp.analyses._groups import answered, busy_share, end_to_end, plain_name, tokens_per_second
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,7 +20,11 @@ if TYPE_CHECKING:
     from specexp.sequence import Strategy
 
 _SETTING = re.compile(r"[,\s]*\b(n|verify_batch)=(\d+)\b")
+_COLOURS = ("#33658a", "#d1782f", "#6b9080", "#8d6a9f", "#b5404a", "#4f5d75")
 _MARKERS = "os^Dvp"
+_DASHES = ((5, 2), (2, 2), (6, 2, 1, 2), (1, 2))
+_ASIDE = 0.05
+"""Of n, between two curves."""
 
 
 class Setting(NamedTuple):
@@ -130,26 +134,31 @@ class Scaling(Analysis):
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
-        from specexp.evaluation.figures import CURVE_COLOURS, GREY, INK
+        from specexp.evaluation.figures import INK
 
         figure = Figure(figsize=(8.5, 6.6), dpi=130, layout="constrained")
         FigureCanvasAgg(figure)
-        figure.suptitle(f"Sequences at a time: speedup over {self.baseline}", fontsize=11, color=INK)
+        figure.suptitle(
+            f"Sequences at a time: speedup over {plain_name(self.baseline)}", fontsize=11, color=INK
+        )
         top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
         settings = {arm: setting for arm, setting in self._settings.items() if arm in decoded}
         curves: dict[str, list[tuple[int, str]]] = {}
         for arm, setting in settings.items():
             if setting.n is not None:
                 curves.setdefault(setting.curve, []).append((setting.n, arm))
-        looks = zip(cycle((*CURVE_COLOURS, "#b5404a", "#4f5d75")), cycle(_MARKERS), strict=False)
-        for (label, points), (colour, marker) in zip(curves.items(), looks, strict=False):
-            self._curve(top, bottom, records, sorted(points), label, colour, marker)
-        for arm, setting in settings.items():
+        looks = zip(cycle(_COLOURS), cycle(_MARKERS), strict=False)
+        for number, ((label, points), look) in enumerate(zip(curves.items(), looks, strict=False)):
+            aside = _ASIDE * (number - (len(curves) - 1) / 2)  # intervals at the same n would hide each other
+            self._curve(top, bottom, records, sorted(points), label, look, aside)
+        across = [arm for arm, setting in settings.items() if setting.n is None and arm != self.baseline]
+        for arm, dashes in zip(across, cycle(_DASHES), strict=False):
             speedup = end_to_end(records, arm, self.baseline)
-            if setting.n is None and arm != self.baseline and not speedup.refused:
-                top.axhline(speedup.ratio, color=GREY, lw=1.2, ls="--")
-                note = {"va": "bottom", "ha": "right", "fontsize": 8, "color": INK}
-                top.text(0.995, speedup.ratio, arm, transform=top.get_yaxis_transform(), **note)
+            if not speedup.refused:
+                top.axhline(speedup.ratio, color=INK, lw=1.1, ls=(0, dashes), label=arm)
+                share = busy_share(answered(records, arm))
+                if share is not None:
+                    bottom.axhline(100 * share, color=INK, lw=1.1, ls=(0, dashes))
         ticks = sorted({n for points in curves.values() for n, _ in points})
         top.axhline(1, color=INK, lw=0.8, ls=":")
         top.set_ylabel("speedup, end to end", fontsize=9)
@@ -172,23 +181,24 @@ class Scaling(Analysis):
         records: "Sequence[PromptRecord]",
         points: Sequence[tuple[int, str]],
         label: str,
-        colour: str,
-        marker: str,
+        look: tuple[str, str],
+        aside: float,
     ) -> None:
-        speedups = [(n, end_to_end(records, arm, self.baseline)) for n, arm in points]
-        given = [(n, speedup) for n, speedup in speedups if not speedup.refused]
+        speedups = [(n + aside, end_to_end(records, arm, self.baseline)) for n, arm in points]
+        given = [(place, speedup) for place, speedup in speedups if not speedup.refused]
+        colour, marker = look
         style = {"color": colour, "marker": marker, "ms": 5, "lw": 1.4}
         if given:
             ends = [(one.ratio - one.low, one.high - one.ratio) for _, one in given]
             top.errorbar(
-                [n for n, _ in given],
+                [place for place, _ in given],
                 [one.ratio for _, one in given],
                 yerr=list(zip(*ends, strict=True)),
                 capsize=2,
                 label=label,
                 **style,  # type: ignore[arg-type]
             )
-        busy = [(n, share) for n, arm in points if (share := busy_share(answered(records, arm))) is not None]
-        if busy:
-            shares = [100 * share for _, share in busy]
-            bottom.plot([n for n, _ in busy], shares, **style)  # type: ignore[arg-type]
+        busy = [(n + aside, busy_share(answered(records, arm))) for n, arm in points]
+        known = [(place, 100 * share) for place, share in busy if share is not None]
+        if known:
+            bottom.plot(*zip(*known, strict=True), **style)  # type: ignore[arg-type]

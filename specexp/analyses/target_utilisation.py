@@ -194,7 +194,7 @@ class TargetUtilisation(Analysis):
             axes.spines[["top", "right"]].set_visible(False)
         panels[-1].set_xlim(0, longest)
         panels[-1].set_xlabel(
-            f"seconds of the arm, its prompts one behind the other (a point: {1000 * width:g} ms)", fontsize=9
+            f"seconds of the arm, its prompts one behind the other (bins of {1000 * width:g} ms)", fontsize=9
         )
         figure.supylabel("% of the time", fontsize=9, color=INK)
         return figure

@@ -28,14 +28,14 @@ class TimeLines(Analysis):
 
     Args:
         items: prompts to keep, of every arm.
-        window_ms: a first picture shows only so much from the start, so that single passes can be seen; a second one
-            shows everything. None leaves the first out.
+        window_ms: a first picture shows only so much, from the first target pass on, so that single passes can be seen;
+            a second one shows everything. None leaves the first out.
     """
 
     name: ClassVar[str] = "time_lines"
     watches_steps: ClassVar[bool] = False
 
-    def __init__(self, items: Annotated[int, Field(ge=1)] = 1, window_ms: Positive | None = 150.0) -> None:
+    def __init__(self, items: Annotated[int, Field(ge=1)] = 1, window_ms: Positive | None = 250.0) -> None:
         self.items = items
         self.window_ms = window_ms
         self._kept: dict[str, dict[str, TimeLine]] = {}
@@ -78,7 +78,7 @@ class TimeLines(Analysis):
             whole = self.window_ms is None or longest_ms <= self.window_ms
             if not whole:
                 assert self.window_ms is not None
-                title = f"The first {self.window_ms:g} ms of {prompt}"
+                title = f"{self.window_ms:g} ms of {prompt}"
                 figures[name] = draw_time_line(lines, title, self.window_ms / 1000)
             figures[name if whole else f"{name}_whole"] = draw_time_line(lines, f"All of {prompt}")
         return figures

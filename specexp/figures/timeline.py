@@ -35,21 +35,24 @@ _WIDTH, _LEFT, _RIGHT = 11.0, 0.85, 0.3
 """Inches: of the figure, and of its margins."""
 _ROW, _HEAD, _TOP, _BOTTOM = 0.27, 0.42, 0.4, 0.85
 _BAR = 0.78
+_LEAD = 0.2
+"""Of a window, how much lies before the first target pass at most."""
 _DIGIT = 0.075
 """Inches that a digit on a bar takes."""
 
 
 def draw_time_line(timelines: Mapping[str, TimeLine], title: str, seconds: float | None = None) -> Figure:
-    """Draw time lines below each other over one axis, each from its own start.
+    """Draw time lines below each other over one axis, each from its own beginning.
 
     A panel has a row for the target and one for every drafter. Numbers on target passes say whose drafts they
     verify, where most have room. Beside a panel's name stand how long the run took and what share of that the target
-    ran a pass or a prefill: of the whole run, also where only its beginning is drawn.
+    ran a pass or a prefill: of the whole run, also where only a part of it is drawn.
 
     Args:
         timelines: at least one, with at least a span, by the name of their panel.
         title: heading.
-        seconds: draw only so much from the start, so that single passes can be seen; everything if None.
+        seconds: draw only so much, so that single passes can be seen: from the start of a run, or where its prompt
+            takes long to read, from shortly before its first target pass. Everything if None.
 
     Returns:
         A figure of matplotlib's Agg canvas, apart from pyplot.
@@ -73,6 +76,7 @@ def draw_time_line(timelines: Mapping[str, TimeLine], title: str, seconds: float
     figure = Figure(figsize=(_WIDTH, height), dpi=150)
     FigureCanvasAgg(figure)
     heading = fill(title, 100)
+    begins = {name: _begin(timeline, seconds) for name, timeline in timelines.items()}
     figure.text(_LEFT / _WIDTH, 1 - 0.16 / height, heading, fontsize=12, color=INK, va="top")
     at = height - _TOP
     panels = []
@@ -80,13 +84,19 @@ def draw_time_line(timelines: Mapping[str, TimeLine], title: str, seconds: float
         at -= _HEAD + _ROW * len(rows[name])
         place = (_LEFT / _WIDTH, at / height, 1 - (_LEFT + _RIGHT) / _WIDTH, _ROW * len(rows[name]) / height)
         axes = figure.add_axes(place)
-        _draw_panel(axes, timeline, rows[name], shown)
+        _draw_panel(axes, timeline, rows[name], begins[name], shown)
         _name_panel(axes, name, timeline)
         panels.append(axes)
     for axes in panels[:-1]:
         axes.tick_params(labelbottom=False)
-    panels[-1].set_xlabel("ms since the start of the run", fontsize=9, color=INK)
-    drawn = {span.what for timeline in timelines.values() for span in _within(timeline, shown)}
+    from_start = all(begins[name] == start_of(timeline) for name, timeline in timelines.items())
+    axis = (
+        "ms since the start of the run" if from_start else "ms, from shortly before a run's first target pass"
+    )
+    panels[-1].set_xlabel(axis, fontsize=9, color=INK)
+    drawn = {
+        span.what for name, timeline in timelines.items() for span in _within(timeline, begins[name], shown)
+    }
     handles = [Patch(color=COLOURS[what], label=LABELS[what]) for what in COLOURS if what in drawn]
     figure.legend(
         handles=handles,
@@ -101,25 +111,25 @@ def draw_time_line(timelines: Mapping[str, TimeLine], title: str, seconds: float
     return figure
 
 
-def _draw_panel(axes: Axes, timeline: TimeLine, rows: list[str], seconds: float) -> None:
-    start = start_of(timeline)
-    spans = _within(timeline, seconds)
-    lane = [(0.0, 1000 * min(timeline.seconds, seconds))]
+def _draw_panel(axes: Axes, timeline: TimeLine, rows: list[str], begin: float, seconds: float) -> None:
+    spans = _within(timeline, begin, seconds)
+    end = start_of(timeline) + timeline.seconds - begin
+    lane = [(0.0, 1000 * min(end, seconds))]
     for place in range(len(rows)):
         axes.broken_barh(lane, (place - _BAR / 2, _BAR), facecolors=LANE, lw=0, zorder=0)
     for place, who in enumerate(rows):
         for what, colour in COLOURS.items():
             bars = [
-                (1000 * (span.start - start), 1000 * (span.end - span.start))
+                (1000 * (span.start - begin), 1000 * (span.end - span.start))
                 for span in spans
                 if span.who == who and span.what == what
             ]
             axes.broken_barh(bars, (place - _BAR / 2, _BAR), facecolors=colour, lw=0, zorder=2)
-    _number_passes(axes, timeline, spans, seconds)
-    if timeline.seconds < 0.995 * seconds:
-        axes.axvline(1000 * timeline.seconds, color=END, lw=0.9, ls=(0, (2, 2)), zorder=1)
+    _number_passes(axes, timeline, spans, begin, seconds)
+    if end < 0.995 * seconds:
+        axes.axvline(1000 * end, color=END, lw=0.9, ls=(0, (2, 2)), zorder=1)
         style = {"fontsize": 8, "color": END, "va": "center"}
-        axes.text(1000 * timeline.seconds, (len(rows) - 1) / 2, " done", **style)  # type: ignore[arg-type]
+        axes.text(1000 * end, (len(rows) - 1) / 2, " done", **style)  # type: ignore[arg-type]
     axes.set_xlim(0, 1000 * seconds)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_yticks(range(len(rows)), [who.capitalize() for who in rows], fontsize=8.5, color=INK)
@@ -131,9 +141,9 @@ def _draw_panel(axes: Axes, timeline: TimeLine, rows: list[str], seconds: float)
     axes.set_axisbelow(True)
 
 
-def _number_passes(axes: Axes, timeline: TimeLine, spans: list[Span], seconds: float) -> None:
+def _number_passes(axes: Axes, timeline: TimeLine, spans: list[Span], begin: float, seconds: float) -> None:
     """Write on every pass whose drafts it verifies, if most have room for it."""
-    start, served = start_of(timeline), served_by(timeline)
+    served = served_by(timeline)
     if len({who for drafters in served.values() for who in drafters}) < 2:
         return
     inches = (_WIDTH - _LEFT - _RIGHT) / seconds
@@ -141,7 +151,7 @@ def _number_passes(axes: Axes, timeline: TimeLine, spans: list[Span], seconds: f
     numbers = []
     for span in passes:
         text = "+".join(sorted(who.rpartition(" ")[2] for who in served[span.round]))
-        began, ended = span.start - start, min(span.end - start, seconds)
+        began, ended = max(span.start - begin, 0.0), min(span.end - begin, seconds)
         if (ended - began) * inches >= _DIGIT * len(text) + 0.02:
             numbers.append((1000 * (began + ended) / 2, text))
     style = {"ha": "center", "va": "center_baseline", "fontsize": 7.5, "color": "white"}
@@ -157,9 +167,17 @@ def _name_panel(axes: Axes, name: str, timeline: TimeLine) -> None:
 
 
 def _duration(seconds: float) -> str:
-    return f"{1000 * seconds:.0f} ms" if seconds < 10 else f"{seconds:.1f} s"
+    return f"{1000 * seconds:.0f} ms" if seconds < 2 else f"{seconds:.1f} s"
 
 
-def _within(timeline: TimeLine, seconds: float) -> list[Span]:
+def _begin(timeline: TimeLine, seconds: float | None) -> float:
+    """From when on a time line is drawn."""
     start = start_of(timeline)
-    return [span for span in timeline if span.start - start < seconds]
+    passes = [span.start for span in timeline if span.what == "target"]
+    if seconds is None or not passes:
+        return start
+    return max(start, min(passes) - _LEAD * seconds)
+
+
+def _within(timeline: TimeLine, begin: float, seconds: float) -> list[Span]:
+    return [span for span in timeline if span.end > begin and span.start - begin < seconds]

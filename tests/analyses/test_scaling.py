@@ -30,24 +30,24 @@ def report():
 
 
 def lines_of(axes):
+    """Curves stand a little aside of each other."""
     return {
-        bars.get_label(): [tuple(point) for point in bars.lines[0].get_xydata()] for bars in axes.containers
+        bars.get_label(): [(round(x), pytest.approx(y)) for x, y in bars.lines[0].get_xydata()]
+        for bars in axes.containers
     }
 
 
 def test_curves_go_over_n_in_its_order():
     top, bottom = report().figures["scaling"].axes
-    assert lines_of(top) == {
-        "SEED": [(1, 1), (2, 2)],
-        "SEED, verify_batch=2": [(2, pytest.approx(4)), (4, pytest.approx(8))],
-    }
-    assert [tuple(line.get_xdata()) for line in bottom.lines] == [(1, 2), (2, 4)]
+    assert lines_of(top) == {"SEED": [(1, 1), (2, 2)], "SEED, verify_batch=2": [(2, 4), (4, 8)]}
+    curves = [line for line in bottom.lines if line.get_marker() != "None"]
+    assert [[round(x) for x in line.get_xdata()] for line in curves] == [[1, 2], [2, 4]]
 
 
 def test_an_arm_without_n_is_a_line_across():
     top, _ = report().figures["scaling"].axes
-    assert [text.get_text() for text in top.texts] == ["Serial speculative"]
-    assert any(list(line.get_ydata()) == pytest.approx([2, 2]) for line in top.lines)
+    (across,) = [line for line in top.lines if line.get_label() == "Serial speculative"]
+    assert list(across.get_ydata()) == pytest.approx([2, 2])
 
 
 def test_every_arm_has_a_row():

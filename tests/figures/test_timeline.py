@@ -74,6 +74,18 @@ def test_a_window_shows_the_beginning_alone():
     assert f"target busy {100 * line.utilisation():.0f} %,  run 1005 ms" in texts_of(axes)
 
 
+def test_a_window_skips_most_of_a_long_prefill():
+    """The first pass begins 200 ms after the prefill; a fifth of 30 ms is shown before it."""
+    line = scheduled()
+    line.add("target", "prefill", 99.8, 100.0, "a", 500)
+    (axes,) = draw_time_line({"scheduled": line}, "A window", seconds=0.03).axes
+    assert bars_of(axes, "target")[0][0] == pytest.approx(6)
+    assert axes.get_xlabel() == "ms, from shortly before a run's first target pass"
+    (axes,) = draw_time_line({"scheduled": line}, "Everything").axes
+    assert bars_of(axes, "target")[0][0] == pytest.approx(200)
+    assert axes.get_xlabel() == "ms since the start of the run"
+
+
 def test_only_what_was_done_is_in_the_legend():
     figure = draw_time_line({"scheduled": scheduled()}, "One run")
     (legend,) = figure.legends
