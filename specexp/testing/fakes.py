@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
+from itertools import compress
 from random import Random
 from time import sleep
 from typing import Any
@@ -68,19 +69,21 @@ class FakeCausalLM(torch.nn.Module):
         """``[b, rows, V]`` logits."""
         fed = torch.stack((input_ids, position_ids), dim=-1)[:, None].to(self.dtype)  # [b, 1, rows, 2]
         keys, _ = past_key_values.update(fed, fed, 0)  # [b, 1, past + rows, 2]
-        batch, rows = input_ids.shape
-        logits = torch.empty(batch, rows, self.config.vocab_size, dtype=self.dtype)
-        for index in range(batch):
-            for row in range(rows):
-                seen = keys[index, 0][self.visible(attention_mask[index, 0, row])].tolist()
-                in_order = sorted(seen, key=lambda key: key[1])
-                logits[index, row] = torch.tensor(
-                    self.next_logits(tuple(int(token) for token, _ in in_order)), dtype=self.dtype
-                )
-        return CausalLMOutputWithPast(logits=logits[:, -logits_to_keep:])
+        shown = self.visible(attention_mask[:, 0]).tolist()  # [b, rows, past + rows]
+        logits = torch.tensor(
+            [
+                [
+                    self.next_logits(tuple(int(token) for _, token in sorted(compress(fed_so_far, row))))
+                    for row in rows[-logits_to_keep:]
+                ]
+                for fed_so_far, rows in zip(keys[:, 0].flip(-1).tolist(), shown, strict=True)
+            ],
+            dtype=self.dtype,
+        )
+        return CausalLMOutputWithPast(logits=logits)
 
     def visible(self, mask: torch.Tensor) -> torch.Tensor:
-        """Which keys a row attends to, from its additive mask."""
+        """Which keys rows attend to, from their additive masks."""
         return mask == 0
 
 
@@ -107,9 +110,12 @@ def _after_last(logits: Sequence[Sequence[float]], tokens: tuple[int, ...]) -> S
 
 
 def _hashed(vocab_size: int, seed: int, spread: float, tokens: tuple[int, ...]) -> Sequence[float]:
-    generator = np.random.default_rng([seed, *tokens[-3:]])
-    drawn: list[float] = (generator.standard_normal(vocab_size) * spread).tolist()
-    return drawn
+    return _drawn_for((seed, *tokens[-3:]), vocab_size, spread)
+
+
+@lru_cache(maxsize=1 << 14)
+def _drawn_for(key: tuple[int, ...], size: int, spread: float) -> tuple[float, ...]:
+    return tuple((np.random.default_rng(key).standard_normal(size) * spread).tolist())
 
 
 class Pause:
@@ -122,6 +128,7 @@ class Pause:
 
     Attributes:
         fails_at: the call that raises a RuntimeError instead, from 1; None lets all of them pass.
+        calls: how often it was called.
     """
 
     def __init__(
@@ -130,13 +137,13 @@ class Pause:
         self.fails_at = fails_at
         self._range = least_ms / 1000, most_ms / 1000
         self._random = Random(seed)
-        self._calls = 0
+        self.calls = 0
 
     def __call__(self) -> None:
         """Sleep."""
-        self._calls += 1
-        if self._calls == self.fails_at:
-            raise RuntimeError(f"call {self._calls} was to fail")
+        self.calls += 1
+        if self.calls == self.fails_at:
+            raise RuntimeError(f"call {self.calls} was to fail")
         if self._range[1] > 0:
             sleep(self._random.uniform(*self._range))
 

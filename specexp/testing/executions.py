@@ -1,0 +1,366 @@
+"""What every execution strategy promises, as tests that an implementation inherits, also one outside this project."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from specexp.builders import Chain, DySpecGreedy, Graft, KConfig, StaticTree
+from specexp.composition import Parts
+from specexp.controllers import QLearning
+from specexp.decoder import Decoder
+from specexp.drafters import DraftModel, PhraseCache, PromptLookup, TokenRecycling, Union
+from specexp.execution import Execution, Job, Run, SerialSpeculative
+from specexp.execution.timeline import TARGET
+from specexp.models.language_model import LanguageModel
+from specexp.outcome import Outcome
+from specexp.testing.fakes import (
+    FakeCausalLM,
+    FakeDrafter,
+    Pause,
+    PausingCausalLM,
+    PausingDrafter,
+    hashed_model,
+)
+from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling, Verifier
+
+VOCABULARY = 12
+EOS = (6,)
+TREE = [[0], [1], [0, 0], [0, 1], [1, 0]]
+
+
+_HABITS = 2.5 * np.random.default_rng(2).standard_normal((VOCABULARY, VOCABULARY))  # logits after each token
+_WHIMS = hashed_model(VOCABULARY, seed=2)
+
+
+def two_in_a_row(tokens: Sequence[int]) -> bool:
+    """Whether an output ends with a repetition."""
+    return len(tokens) > 1 and tokens[-1] == tokens[-2]
+
+
+JOBS = (
+    Job((1, 2, 3, 1, 2), "a", max_new_tokens=12),
+    Job((1, 2, 3, 1, 2), "b", max_new_tokens=12),  # shares a prefill
+    Job((7,), 0, max_new_tokens=1),
+    Job((4, 5, 6, 7, 8, 9, 4, 5), "c", max_new_tokens=14, stop=two_in_a_row),
+    Job((9, 8), "d", max_new_tokens=5),
+    Job((1, 2, 3, 1, 2), "e", max_new_tokens=12),
+    Job((9, 9, 3, 5), "f", max_new_tokens=9),
+)
+"""Prompts that are equal, different, of one token; one that wants a single token, one with an end of its own."""
+
+
+def target_model() -> FakeCausalLM:
+    """A target that repeats itself: the last token decides nearly alone, those before it have their say."""
+    return FakeCausalLM(partial(_said_by, _HABITS, 0.6, _WHIMS), VOCABULARY)
+
+
+def draft_model() -> FakeCausalLM:
+    """A draft with the target's habits and whims of its own."""
+    return FakeCausalLM(partial(_said_by, _HABITS, 0.8, hashed_model(VOCABULARY, seed=3)), VOCABULARY)
+
+
+def _said_by(
+    habits: NDArray[np.float64], share: float, whims: FakeCausalLM, tokens: tuple[int, ...]
+) -> list[float]:
+    said: list[float] = (habits[tokens[-1]] + share * np.array(whims.next_logits(tokens))).tolist()
+    return said
+
+
+def _phrases() -> Parts:
+    drafter = PhraseCache(DraftModel(draft_model()), phrase_length=3, state="carry", initialisation="prompt")
+    return Parts(drafter, Graft(Chain(3), 2, 2, 3), None, QLearning(draft_cost=0.2, warm_up=10))
+
+
+COMPOSITIONS: dict[str, Callable[[], Parts]] = {
+    "chain": lambda: Parts(DraftModel(draft_model()), Chain(3)),
+    "k-config": lambda: Parts(DraftModel(draft_model()), KConfig([2, 2, 1])),
+    "dynamic tree": lambda: Parts(DraftModel(draft_model()), DySpecGreedy(6, candidates="top-k")),
+    "coupled": lambda: Parts(DraftModel(draft_model(), coupled=True), Chain(3)),
+    "recycling, cold": lambda: Parts(TokenRecycling(k=2), StaticTree(TREE)),
+    "recycling, carry": lambda: Parts(TokenRecycling(k=2, state="carry"), StaticTree(TREE)),
+    "phrases and Q-learning, carry": _phrases,
+    "lookup": lambda: Parts(PromptLookup(), Chain(3)),
+    "union": lambda: Parts(Union([PromptLookup(), TokenRecycling(k=2)]), StaticTree(TREE)),
+}
+"""What drafts; those with *carry* learn from one sequence for the others."""
+DRAWN: dict[str, Callable[[], Parts]] = {
+    "chain, drawn": lambda: Parts(DraftModel(draft_model()), Chain(3, candidates="drawn")),
+    "k-config, drawn": lambda: Parts(DraftModel(draft_model()), KConfig([2, 2, 1], candidates="drawn")),
+    "dynamic tree, drawn": lambda: Parts(DraftModel(draft_model()), DySpecGreedy(6)),
+}
+VERIFIERS: dict[str, Callable[[], Verifier]] = {"greedy": Greedy, "keyed": lambda: KeyedSampling(0.9)}
+
+
+@cache
+def plain(verifier: str) -> tuple[tuple[int, ...], ...]:
+    """What plain decoding says for :data:`JOBS`."""
+    decoder = Decoder(target_model(), verifier=VERIFIERS[verifier]())
+    outputs = []
+    for job in JOBS:
+        tokens = decoder.generate(
+            job.prompt, max_new_tokens=job.max_new_tokens, eos_token_id=EOS, sequence=job.sequence
+        ).token_ids
+        ends = [end for end in range(1, len(tokens) + 1) if job.stop is not None and job.stop(tokens[:end])]
+        outputs.append(tuple(tokens[: min(ends, default=len(tokens))]))
+    return tuple(outputs)
+
+
+@cache
+def rejection_sampled(composition: str) -> tuple[tuple[int, ...], ...]:
+    """What one sequence after the other gives under rejection sampling."""
+    parts = DRAWN[composition]()._replace(verifier=RejectionSampling(1.0))
+    with SerialSpeculative().open(LanguageModel(target_model()), parts) as executor:
+        return said(executor.run(JOBS, eos_token_ids=EOS))
+
+
+def said(run: Run) -> tuple[tuple[int, ...], ...]:
+    """The outputs of a run."""
+    return tuple(tuple(result.token_ids) for result in run.results)
+
+
+class ExecutionContract:
+    """Inherit, and give the fixture ``execution``; pytest finds the rest.
+
+    Attributes:
+        drafts: whether it uses the drafter; plain decoding does not.
+        concurrent: whether several sequences are under way at a time, so that learned state is shared in an order that
+            depends on timing.
+
+    Example::
+
+        class TestInTurns(ExecutionContract):
+            @pytest.fixture
+            def execution(self):
+                return InTurns(n=2)
+    """
+
+    drafts: ClassVar[bool] = True
+    concurrent: ClassVar[bool] = True
+
+    @pytest.fixture
+    def execution(self) -> Execution:
+        """The strategy."""
+        raise NotImplementedError(f"{type(self).__name__} has to give the fixture execution.")
+
+    @pytest.mark.parametrize("composition", COMPOSITIONS)
+    def test_tokens_are_those_of_plain_decoding(self, execution: Execution, composition: str) -> None:
+        """Whatever drafts, is shared and waits, also in a second run, and whatever was learned in the first."""
+        parts = COMPOSITIONS[composition]()
+        for name, verifier in VERIFIERS.items():
+            model = LanguageModel(target_model())
+            with execution.open(model, parts._replace(verifier=verifier())) as executor:
+                assert said(executor.run(JOBS, eos_token_ids=EOS)) == plain(name)
+                if name == "keyed":
+                    assert said(executor.run(JOBS[::-1], eos_token_ids=EOS)) == plain(name)[::-1]
+
+    @pytest.mark.parametrize("composition", DRAWN)
+    def test_rejection_sampling_gives_the_same_tokens(self, execution: Execution, composition: str) -> None:
+        """As one sequence after the other: what is drawn is keyed by place."""
+        if not self.drafts:
+            pytest.skip("it uses no drafter")
+        parts = DRAWN[composition]()._replace(verifier=RejectionSampling(1.0))
+        with execution.open(LanguageModel(target_model()), parts) as executor:
+            assert said(executor.run(JOBS, eos_token_ids=EOS)) == rejection_sampled(composition)
+
+    @pytest.mark.parametrize("composition", ["recycling, carry", "phrases and Q-learning, carry"])
+    def test_what_is_drawn_must_not_depend_on_timing(self, execution: Execution, composition: str) -> None:
+        """Learned state that sequences share is refused with a verifier whose output depends on the draft."""
+        parts = COMPOSITIONS[composition]()._replace(verifier=RejectionSampling(1.0))
+        if not self.concurrent:
+            execution.check(parts)
+            return
+        with pytest.raises(ValueError, match="shares what it learns between the sequences"):
+            execution.check(parts)
+        with pytest.raises(ValueError, match="shares what it learns between the sequences"):
+            execution.open(LanguageModel(target_model()), parts)
+
+    @pytest.mark.parametrize("composition", ["k-config", "recycling, cold"])
+    def test_counts_add_up(self, execution: Execution, composition: str) -> None:
+        """A result's tokens are its accepted drafts and bonus tokens; steps and nodes stand on the time line."""
+        with execution.open(LanguageModel(target_model()), COMPOSITIONS[composition]()) as executor:
+            run = executor.run(JOBS, eos_token_ids=EOS)
+        for job, result in zip(JOBS, run.results, strict=True):
+            counts = result.counts
+            assert len(result.token_ids) == counts.accepted_drafts + counts.bonus_tokens <= job.max_new_tokens
+            assert counts.bonus_tokens <= counts.steps
+            assert counts.accepted_drafts <= counts.drafted_nodes
+            assert all(seconds >= 0 for seconds in result.seconds.values())
+            decided = [span for span in run.timeline if span.what in ("verify", "resample")]
+            own = [span for span in decided if span.sequence == str(job.sequence)]
+            assert len(own) == counts.steps
+            assert sum(span.tokens for span in own) == counts.accepted_drafts
+        fed = sum(span.tokens for span in run.timeline if span.what == "target")
+        assert fed == sum(result.steps + result.drafted_nodes for result in run.results)
+
+    def test_seconds_add_up_to_the_run(self, execution: Execution) -> None:
+        """By phase, with the prefill; no phase is negative, and the time line spans the run."""
+        with execution.open(LanguageModel(target_model()), COMPOSITIONS["chain"]()) as executor:
+            run = executor.run(JOBS)
+        assert run.wall_seconds == pytest.approx(run.timeline.seconds)
+        assert run.decode_seconds == pytest.approx(run.wall_seconds - run.prefill_seconds)
+        assert all(seconds >= -1e-9 for seconds in run.seconds.values())
+        assert 0 < run.prefill_seconds < run.wall_seconds
+        assert 0 < run.timeline.utilisation() <= 1
+
+    def test_nobody_does_two_things_at_once(self, execution: Execution) -> None:
+        """Spans of the target, and of each drafter, do not overlap, and lie within the run; rounds count up."""
+        with execution.open(LanguageModel(target_model()), COMPOSITIONS["recycling, cold"]()) as executor:
+            timeline = executor.run(JOBS).timeline
+        assert timeline.start is not None
+        assert timeline.end is not None
+        for who in {span.who for span in timeline}:
+            own = sorted(span for span in timeline if span.who == who)
+            own.sort(key=lambda span: span.start)
+            ends = [timeline.start, *(span.end for span in own)]
+            assert all(end <= span.start <= span.end for end, span in zip(ends, own, strict=False))
+            assert ends[-1] <= timeline.end
+        rounds = [span.round for span in timeline if span.who == TARGET and span.what == "target"]
+        assert rounds == list(range(len(rounds)))
+
+    def test_results_stand_in_the_order_of_the_jobs(self, execution: Execution) -> None:
+        """Also where later jobs end first."""
+        jobs = [Job((1, 2, 3), number, max_new_tokens=20 - 3 * number) for number in range(6)]
+        with execution.open(LanguageModel(target_model()), COMPOSITIONS["chain"]()) as executor:
+            run = executor.run(jobs)
+            assert [len(result.token_ids) for result in run.results] == [job.max_new_tokens for job in jobs]
+            ended = [executor.finished[job.sequence] for job in jobs]
+        assert ended == [*run.results]
+
+    @pytest.mark.parametrize("composition", ["dynamic tree", "recycling, cold", "recycling, carry"])
+    def test_after_a_reset_a_run_repeats_the_first(self, execution: Execution, composition: str) -> None:
+        """What was learned is forgotten; what is not shared takes the same steps again, reset or not."""
+        with execution.open(LanguageModel(target_model()), COMPOSITIONS[composition]()) as executor:
+            runs = [executor.run(JOBS)]
+            executor.reset()
+            runs.append(executor.run(JOBS))
+        assert said(runs[0]) == said(runs[1])
+        if "carry" not in composition or not self.concurrent:
+            counted = [
+                [(one.steps, one.drafted_nodes, one.draft_passes) for one in run.results] for run in runs
+            ]
+            assert counted[0] == counted[1]
+
+    def test_saved_state_is_continued_from(self, execution: Execution) -> None:
+        """A state that a part does not take is refused."""
+        drafter = TokenRecycling(k=2, state="carry")
+        drafter.check_vocabulary(VOCABULARY)
+        model = LanguageModel(target_model())
+        with execution.open(model, Parts(drafter, StaticTree(TREE))) as executor:
+            executor.reset(drafter.state_dict())
+            assert said(executor.run(JOBS, eos_token_ids=EOS)) == plain("greedy")
+            if self.drafts:
+                with pytest.raises(ValueError, match="'matrix'"):
+                    executor.reset({"nothing": 1})
+
+    def test_observers_see_every_step(self, execution: Execution) -> None:
+        """With the seconds it took; one that raises ends the run."""
+        seconds: list[float] = []
+        seen: dict[int | str, list[int]] = {job.sequence: [] for job in JOBS}
+        model = LanguageModel(target_model())
+        with execution.open(model, DRAWN["chain, drawn"]()) as executor:
+            run = executor.run(
+                JOBS,
+                eos_token_ids=EOS,
+                observers=[
+                    lambda outcome: seen[outcome.context.sequence].extend(outcome.new_token_ids),
+                    lambda outcome: seconds.append(outcome.seconds["target"]),
+                ],
+            )
+            with pytest.raises(PermissionError, match="enough"):
+                executor.run(JOBS, observers=[_refuse])
+            assert executor.closed
+        assert tuple(map(tuple, seen.values())) == said(run)
+        assert len(seconds) == sum(result.steps for result in run.results)
+        assert min(seconds) > 0
+
+    @pytest.mark.parametrize(
+        ("jobs", "message"),
+        [
+            ([], "there is no job to run"),
+            ([Job((1,), 3), Job((2,), 3)], "two jobs are of sequence 3"),
+            ([Job((1,), "a"), Job((), "b")], "sequence 'b': the prompt is empty"),
+            ([Job((1,) * 600, "a")], "sequence 'a': the prompt has 600 tokens"),
+            ([Job((VOCABULARY,), "a")], "sequence 'a': the prompt holds token id 12"),
+            ([Job((1,), "a", max_new_tokens=0)], "sequence 'a': max_new_tokens was 0"),
+        ],
+        ids=["no job", "twice", "empty", "too long", "unknown token", "no token"],
+    )
+    def test_wrong_jobs_are_refused(self, execution: Execution, jobs: Sequence[Job], message: str) -> None:
+        """In one sentence, before anything is done: the executor goes on."""
+        with execution.open(LanguageModel(target_model()), COMPOSITIONS["lookup"]()) as executor:
+            with pytest.raises(ValueError, match=message):
+                executor.run(jobs)
+            assert said(executor.run(JOBS, eos_token_ids=EOS)) == plain("greedy")
+
+    def test_parts_that_do_not_go_together_are_refused(self, execution: Execution) -> None:
+        """When opened, as a decoder refuses them."""
+        for parts, message in (
+            (Parts(PromptLookup(), None), "has no builder"),
+            (Parts(PromptLookup(), StaticTree([[0], [1]])), "asks for 2 candidates a node"),
+        ):
+            with pytest.raises(ValueError, match=message):
+                execution.open(LanguageModel(target_model()), parts)
+
+    def test_a_closed_executor_says_so(self, execution: Execution) -> None:
+        """Closing twice is allowed."""
+        executor = execution.open(LanguageModel(target_model()), COMPOSITIONS["chain"]())
+        executor.close()
+        executor.close()
+        for use in (lambda: executor.run(JOBS), executor.reset, executor.memory):
+            with pytest.raises(RuntimeError, match="was closed"):
+                use()
+
+    def test_a_target_that_fails_ends_the_run_with_its_own_error(self, execution: Execution) -> None:
+        """The executor is closed, and keeps the results of what had ended."""
+        sound = LanguageModel(target_model())
+        with execution.open(sound, COMPOSITIONS["chain"]()) as executor:
+            executor.run(JOBS, eos_token_ids=EOS)
+        passes = sound.passes
+        broken = LanguageModel(PausingCausalLM(target_model(), pause := Pause(0)))
+        with execution.open(broken, COMPOSITIONS["chain"]()) as executor:
+            pause.fails_at = pause.calls + passes * 3 // 4
+            with pytest.raises(RuntimeError, match="was to fail"):
+                executor.run(JOBS, eos_token_ids=EOS)
+            assert executor.closed
+            assert 0 < len(executor.finished) < len(JOBS)
+            for job, tokens in zip(JOBS, plain("greedy"), strict=True):
+                if job.sequence in executor.finished:
+                    assert tuple(executor.finished[job.sequence].token_ids) == tokens
+
+    def test_a_drafter_that_fails_ends_the_run_with_its_own_error(self, execution: Execution) -> None:
+        """With a note that names the sequence; the executor is closed, and keeps the results of what had ended."""
+        if not self.drafts:
+            pytest.skip("it uses no drafter")
+        jobs = [Job((3,), "long", max_new_tokens=60), *JOBS]
+        drafter = FakeDrafter(partial(_no_more_than, 50))
+        with execution.open(LanguageModel(target_model()), Parts(drafter, Chain(2))) as executor:
+            with pytest.raises(LookupError, match="nothing after 50 tokens") as raised:
+                executor.run(jobs)
+            assert executor.closed
+            assert "raised while drafting for sequence 'long'" in raised.value.__notes__
+            assert "long" not in executor.finished
+
+    def test_pauses_change_nothing(self, execution: Execution) -> None:
+        """Whoever takes his time."""
+        for number, (draft_ms, target_ms) in enumerate([(1.0, 0.0), (0.0, 1.0), (0.5, 0.5)]):
+            parts = COMPOSITIONS["lookup"]()
+            drafter = PausingDrafter(PromptLookup(), Pause(draft_ms, seed=number))
+            model = LanguageModel(PausingCausalLM(target_model(), Pause(target_ms, seed=number)))
+            with execution.open(model, parts._replace(drafter=drafter)) as executor:
+                assert said(executor.run(JOBS, eos_token_ids=EOS)) == plain("greedy")
+
+
+def _refuse(outcome: Outcome) -> None:
+    raise PermissionError("enough was seen")
+
+
+def _no_more_than(most: int, tokens: tuple[int, ...]) -> list[int]:
+    if len(tokens) > most:
+        raise LookupError(f"nothing after {most} tokens")
+    return [tokens[-1]]
