@@ -108,6 +108,7 @@ class ExecutionArm(EngineArm):
                     task, item, executor, sample=sample, max_new_tokens=max_new_tokens
                 )
                 runs, wall = list(solution.runs), solution.wall_seconds
+            memory = executor.memory()
         except BaseException:
             self._executor = None  # what failed is closed: the next prompt starts anew
             executor.close()
@@ -117,7 +118,7 @@ class ExecutionArm(EngineArm):
             line.extend(run.timeline)
         for observe in self.timeline_observers:
             observe(prompt.prompt_id, line)
-        return self._record(prompt, sample, runs, line, wall, solution)
+        return self._record(prompt, sample, runs, line, wall, memory, solution)
 
     def replay(self, prompt: Prompt, sample: int, observe: OutcomeObserver) -> None:
         """All sequences one after the other, by the arm's own parts."""
@@ -169,6 +170,7 @@ class ExecutionArm(EngineArm):
         runs: Sequence[tuple[str, Run]],
         line: TimeLine,
         wall: float,
+        memory: dict[str, int],
         solution: Solution | None,
     ) -> PromptRecord:
         results = [result for _, run in runs for result in run.results]
@@ -209,6 +211,7 @@ class ExecutionArm(EngineArm):
                 roles={name: _role([run for of, run in runs if of == name]) for name, _ in runs},
                 correct=None if solution is None else solution.check.correct,
                 unparsable=0 if solution is None else solution.unparsable,
+                draft_bytes=memory,
             ),
         )
 

@@ -215,6 +215,7 @@ def _build_grouped(
     from specexp.execution import Serial, SerialSpeculative
 
     groups = Groups(config, pair, model)
+    seeds: dict[str, int | None] = {}
     arms: list[Arm] = [groups.arm(ENGINE, Serial(), Parts(None, None, build_verifier(config)))]
     for arm in composed if not _is_plain(config) else ():
         parts = build_parts(arm.config, pair.draft)
@@ -225,10 +226,12 @@ def _build_grouped(
         default = Serial() if parts.drafter is None else SerialSpeculative()
         execution = build_execution(arm.config) or default
         arms.append(groups.arm(arm.title, execution, parts, learned))
+        if arm.config.get("data.shuffle_seed") != config.get("data.shuffle_seed"):
+            seeds[arm.title] = arm.config.get("data.shuffle_seed")
     analyses = build_analyses(config)
     for analysis in analyses:
         analysis.begin({arm.name: arm.strategy for arm in arms if isinstance(arm, ExecutionArm)})
-    return Experiment(arms, [ENGINE], {}, analyses)
+    return Experiment(arms, [ENGINE], seeds, analyses)
 
 
 def reordered(prompts: Sequence[Prompt], shuffle_seed: int | None) -> list[Prompt]:
@@ -254,6 +257,12 @@ def check_prompts(config: Config, prompts: Sequence[Prompt], pair: ModelPair) ->
     """
     if build_task_items(config) is not None:
         return  # what is asked of an item depends on the answers before
+    for prompt in prompts if is_grouped(config) else ():
+        if len(prompt.turns) > 1:
+            raise ConfigError(
+                f"{config.source_of(('data',))}: data: prompt {prompt.prompt_id!r} has {len(prompt.turns)} turns, and the "
+                "sequences of a group continue one; take a set of single questions, or leave execution out"
+            )
     limit = int(pair.target.config.get_text_config().max_position_embeddings)
     most = config.get("generation.max_new_tokens")
     for prompt in prompts:

@@ -66,6 +66,7 @@ class Group:
         roles: of a search, ``generator`` and ``evaluator``; otherwise ``continuations`` alone.
         correct: whether the task's checker accepts the answer; None where there is no task.
         unparsable: evaluations that could not be read.
+        draft_bytes: of draft models after the run: ``weights``, and ``caches`` of all sequences.
     """
 
     sequences: int
@@ -75,6 +76,7 @@ class Group:
     roles: dict[str, Role] = field(default_factory=dict)
     correct: bool | None = None
     unparsable: int = 0
+    draft_bytes: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

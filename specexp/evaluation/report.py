@@ -128,7 +128,7 @@ def _notes(records: Sequence[PromptRecord], names: Sequence[str], baselines: Seq
     """What a reader must know beside the numbers."""
     good = [record for record in records if not record.error]
     if not good:
-        return ["Every prompt failed."]
+        return [f"Every prompt failed; the first said: {records[0].error}."] if records else []
     notes = []
     setting = sorted({(record.dtype, record.device, record.verifier) for record in good})
     for dtype, device, verifier in setting:

@@ -6,7 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from specexp.config import ComposedArm, Config, ConfigError, apply_overrides, arms_of, build_verifier
+from specexp.config import (
+    ComposedArm,
+    Config,
+    ConfigError,
+    apply_overrides,
+    arms_of,
+    build_verifier,
+    is_grouped,
+)
 from specexp.config.layers import Layers
 from specexp.evaluation.arm import describe
 from specexp.verifiers import DeterministicVerifier
@@ -66,7 +74,15 @@ def ours(config: Config) -> tuple[Config, list[str]]:
 
     Args:
         config: of the file.
+
+    Raises:
+        ConfigError: it decodes groups of sequences.
     """
+    if is_grouped(config):
+        raise ConfigError(
+            f"{config.file}: it decodes groups of sequences, and verify looks at one at a time: python -m specexp.run "
+            f"{config.file} compares every group with plain decoding, token for token"
+        )
     arms: Mapping[str, Any] = config.get("arms") or {}
     left_out = [name for name, arm in arms.items() if arm.get("reference")]
     layers = config.layers.copy()
