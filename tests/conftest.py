@@ -1,10 +1,12 @@
 """Settings every test shares."""
 
+import json
 import os
 from pathlib import Path
 
 import hypothesis
 import pytest
+import yaml
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("WANDB_MODE", "offline")
@@ -37,3 +39,67 @@ def specexp_data() -> Path:
             "SPECEXP_DATA is not set; it names a folder with the prompt sets in their original formats"
         )
     return Path(folder)
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory) -> str:
+    """A random Llama whose every byte is a token, saved with its tokenizer."""
+    import torch
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    folder = tmp_path_factory.mktemp("model")
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    core = Tokenizer(models.BPE(vocab={letter: number for number, letter in enumerate(alphabet)}, merges=[]))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = decoders.ByteLevel()
+    core.add_special_tokens(["<|end|>"])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<|end|>")
+    tokenizer.save_pretrained(folder)
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=192,
+        initializer_range=0.2,
+        eos_token_id=tokenizer.eos_token_id,
+        bos_token_id=None,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture
+def experiment(tmp_path, model_folder):
+    """Writes an experiment file over four conversations and gives its path."""
+    questions = tmp_path / "question.jsonl"
+    rows = [
+        {"question_id": n, "category": "math" if n % 2 else "writing", "turns": [f"ab{n} ab{n}", "and?"]}
+        for n in range(6)
+    ]
+    questions.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def write(**sections) -> str:
+        content = {
+            "name": "tiny",
+            "question": "Which is fastest?",
+            "pair": {"target": model_folder, "draft": model_folder, "target_dtype": "float32"},
+            "data": {"prompts": {"class_path": "MTBench", "init_args": {"path": str(questions)}}},
+            "drafter": {"class_path": "TokenRecycling", "init_args": {"k": 4}},
+            "builder": {"class_path": "Chain", "init_args": {"length": 3}},
+            "verifier": {"class_path": "KeyedSampling", "init_args": {"temperature": 0.7}},
+            "generation": {"max_new_tokens": 10},
+            "trainer": {"enable_progress_bar": False},
+            "output": str(tmp_path / "runs"),
+            "tracking": {"mode": "disabled"},
+            **sections,
+        }
+        path = tmp_path / "tiny.yaml"
+        path.write_text(yaml.safe_dump(content))
+        return str(path)
+
+    return write

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from test_run import experiment, model_folder  # noqa: F401 - fixtures
 
 from specexp.config import ConfigError, load_config
 from specexp.evaluation import read_records
@@ -32,7 +31,7 @@ def lines(tmp_path):
     return {"prompts": {"class_path": "RawText", "init_args": {"path": str(path)}}}
 
 
-def test_items_are_solved_by_every_arm(experiment, tmp_path, capsys):  # noqa: F811
+def test_items_are_solved_by_every_arm(experiment, tmp_path, capsys):
     own = {
         "class_path": "TaskItems",
         "init_args": {"tasks": [{"class_path": "countdown.Countdown"}], "items": 2},
@@ -55,7 +54,7 @@ def test_items_are_solved_by_every_arm(experiment, tmp_path, capsys):  # noqa: F
     assert {"reasoning_table.md", "time_lines.png"} <= {file.name for file in folder.iterdir()}
 
 
-def test_the_samples_of_a_prompt_are_one_group(experiment, lines, tmp_path):  # noqa: F811
+def test_the_samples_of_a_prompt_are_one_group(experiment, lines, tmp_path):
     path = experiment(
         data=lines,
         generation={"max_new_tokens": 10, "samples": 3},
@@ -115,7 +114,7 @@ def test_the_samples_of_a_prompt_are_one_group(experiment, lines, tmp_path):  # 
         ),
     ],
 )
-def test_a_mistake_is_one_sentence(experiment, tmp_path, capsys, sections, said):  # noqa: F811
+def test_a_mistake_is_one_sentence(experiment, tmp_path, capsys, sections, said):
     assert main([experiment(**sections)]) == 2
     error = capsys.readouterr().err.strip()
     assert said in error
@@ -133,7 +132,7 @@ def test_a_mistake_is_one_sentence(experiment, tmp_path, capsys, sections, said)
 )
 def test_a_task_file_of_another_format_is_one_sentence(
     experiment, questions, tmp_path, capsys, content, said
-):  # noqa: F811
+):
     (tmp_path / "test.jsonl").write_text(content)
     assert main([experiment(data=questions)]) == 2
     error = capsys.readouterr().err.strip()
@@ -141,12 +140,12 @@ def test_a_task_file_of_another_format_is_one_sentence(
     assert len(error.splitlines()) == 1
 
 
-def test_verify_says_which_command_looks_at_groups(experiment, capsys):  # noqa: F811
+def test_verify_says_which_command_looks_at_groups(experiment, capsys):
     assert verify([experiment(execution=SEED)]) == 2
     assert "python -m specexp.run" in capsys.readouterr().err
 
 
-def test_a_bare_name_is_a_strategy_and_a_search(experiment):  # noqa: F811
+def test_a_bare_name_is_a_strategy_and_a_search(experiment):
     config = load_config(experiment(execution="SerialSpeculative", reasoning={"search": "MonteCarlo"}))
     assert config.get("execution.init_args.threads") is None
     assert config.get("reasoning.search.class_path") == "MonteCarlo"

@@ -260,8 +260,8 @@ def check_prompts(config: Config, prompts: Sequence[Prompt], pair: ModelPair) ->
     for prompt in prompts if is_grouped(config) else ():
         if len(prompt.turns) > 1:
             raise ConfigError(
-                f"{config.source_of(('data',))}: data: prompt {prompt.prompt_id!r} has {len(prompt.turns)} turns, and the "
-                "sequences of a group continue one; take a set of single questions, or leave execution out"
+                f"{config.source_of(('data',))}: data: prompt {prompt.prompt_id!r} has {len(prompt.turns)} turns, and "
+                "the sequences of a group continue one; take a set of single questions, or leave execution out"
             )
     limit = int(pair.target.config.get_text_config().max_position_embeddings)
     most = config.get("generation.max_new_tokens")
