@@ -111,10 +111,13 @@ class Scaling(Analysis):
                 Column("tokens/s", 0),
                 Column("tokens/step"),
                 Column("target busy", 1, "%"),
+                Column("draft weights", 1, " MB"),
+                Column("draft caches", 1, " MB"),
             ],
             notes=[
                 "Seconds per token, paired prompt by prompt, geometric mean, 95 % bootstrap interval. Decoding: "
                 "without prefills and search; tokens/s are end to end.",
+                "MB (10^6 bytes) that the draft models' weights and KV caches take, at most.",
             ],
         )
         for arm, setting in self._settings.items():
@@ -122,12 +125,12 @@ class Scaling(Analysis):
             plain = arm == self.baseline
             row: list[Cell] = [setting.group, setting.n, setting.verify_batch]
             if not good:
-                table.rows.append([*row, *[None] * 5])
+                table.rows.append([*row, *[None] * 7])
                 continue
             row += [None if plain else end_to_end(records, arm, self.baseline)]
             row += [None if plain else paired_speedup(records, arm, self.baseline)]
             row += [tokens_per_second(good), summarise(records, arm).tokens_per_step, busy_share(good)]
-            table.rows.append(row)
+            table.rows.append([*row, *_megabytes(good)])
         return table
 
     def _draw(self, records: "Sequence[PromptRecord]", decoded: set[str]) -> "Figure":
@@ -136,12 +139,12 @@ class Scaling(Analysis):
 
         from specexp.evaluation.figures import INK
 
-        figure = Figure(figsize=(8.5, 6.6), dpi=130, layout="constrained")
+        figure = Figure(figsize=(8.5, 8.0), dpi=130, layout="constrained")
         FigureCanvasAgg(figure)
         figure.suptitle(
             f"Sequences at a time: speedup over {plain_name(self.baseline)}", fontsize=11, color=INK
         )
-        top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
+        top, middle, bottom = figure.subplots(3, 1, sharex=True, height_ratios=[3, 2, 1.4])
         settings = {arm: setting for arm, setting in self._settings.items() if arm in decoded}
         curves: dict[str, list[tuple[int, str]]] = {}
         for arm, setting in settings.items():
@@ -150,7 +153,7 @@ class Scaling(Analysis):
         looks = zip(cycle(_COLOURS), cycle(_MARKERS), strict=False)
         for number, ((label, points), look) in enumerate(zip(curves.items(), looks, strict=False)):
             aside = _ASIDE * (number - (len(curves) - 1) / 2)  # intervals at the same n would hide each other
-            self._curve(top, bottom, records, sorted(points), label, look, aside)
+            self._curve(top, middle, records, sorted(points), label, look, aside)
         across = [arm for arm, setting in settings.items() if setting.n is None and arm != self.baseline]
         for arm, dashes in zip(across, cycle(_DASHES), strict=False):
             speedup = end_to_end(records, arm, self.baseline)
@@ -158,15 +161,16 @@ class Scaling(Analysis):
                 top.axhline(speedup.ratio, color=INK, lw=1.1, ls=(0, dashes), label=arm)
                 share = busy_share(answered(records, arm))
                 if share is not None:
-                    bottom.axhline(100 * share, color=INK, lw=1.1, ls=(0, dashes))
+                    middle.axhline(100 * share, color=INK, lw=1.1, ls=(0, dashes))
         ticks = sorted({n for points in curves.values() for n, _ in points})
         top.axhline(1, color=INK, lw=0.8, ls=":")
+        _draw_memory(bottom, records, [point for points in curves.values() for point in points])
         top.set_ylabel("speedup, end to end", fontsize=9)
-        bottom.set_ylabel("target busy (%)", fontsize=9)
-        bottom.set_ylim(0, 103)
+        middle.set_ylabel("target busy (%)", fontsize=9)
+        middle.set_ylim(0, 103)
         bottom.set_xlabel("n: sequences that draft at a time", fontsize=9)
         bottom.set_xticks(ticks, [str(n) for n in ticks])
-        for axes in (top, bottom):
+        for axes in (top, middle, bottom):
             axes.tick_params(labelsize=8, colors=INK)
             axes.grid(axis="y", color="#e3e8ec", lw=0.7)
             axes.set_axisbelow(True)
@@ -176,8 +180,8 @@ class Scaling(Analysis):
 
     def _curve(
         self,
-        top: "Axes",
-        bottom: "Axes",
+        speedup_axes: "Axes",
+        busy_axes: "Axes",
         records: "Sequence[PromptRecord]",
         points: Sequence[tuple[int, str]],
         label: str,
@@ -190,7 +194,7 @@ class Scaling(Analysis):
         style = {"color": colour, "marker": marker, "ms": 5, "lw": 1.4}
         if given:
             ends = [(one.ratio - one.low, one.high - one.ratio) for _, one in given]
-            top.errorbar(
+            speedup_axes.errorbar(
                 [place for place, _ in given],
                 [one.ratio for _, one in given],
                 yerr=list(zip(*ends, strict=True)),
@@ -201,4 +205,28 @@ class Scaling(Analysis):
         busy = [(n + aside, busy_share(answered(records, arm))) for n, arm in points]
         known = [(place, 100 * share) for place, share in busy if share is not None]
         if known:
-            bottom.plot(*zip(*known, strict=True), **style)  # type: ignore[arg-type]
+            busy_axes.plot(*zip(*known, strict=True), **style)  # type: ignore[arg-type]
+
+
+def _draw_memory(axes: "Axes", records: "Sequence[PromptRecord]", points: Sequence[tuple[int, str]]) -> None:
+    """What drafting takes at every n: the most of its arms."""
+    from specexp.evaluation.figures import BLUE, GREY
+
+    known: dict[int, tuple[float, float]] = {}
+    for n, arm in points:
+        weights, caches = _megabytes(answered(records, arm))
+        if weights is not None and caches is not None:
+            known[n] = max(known.get(n, (0.0, 0.0)), (weights, caches), key=sum)
+    weights_of = [weights for weights, _ in known.values()]
+    axes.bar(list(known), weights_of, 0.3, color=GREY, label="draft weights" if known else None)
+    caches_of = [caches for _, caches in known.values()]
+    axes.bar(list(known), caches_of, 0.3, weights_of, color=BLUE, label="draft caches" if known else None)
+    axes.set_ylabel("draft MB", fontsize=9)
+
+
+def _megabytes(good: "Sequence[PromptRecord]") -> tuple[float | None, float | None]:
+    """The most that weights and caches of the draft models took; None where nobody said."""
+    told = [record.group.draft_bytes for record in good if record.group is not None]
+    weights = [found["weights"] / 1e6 for found in told if found.get("weights")]
+    caches = [found["caches"] / 1e6 for found in told if found.get("caches")]
+    return max(weights, default=None), max(caches, default=None)

@@ -4,11 +4,21 @@ from specexp.evaluation.record import Group, PromptRecord, Role
 from specexp.execution.timeline import TimeLine
 
 
-def group_of(arm, item, wall, *, task="GSM8K", decode=None, busy=None, roles=None, **given):
-    """A search of 10 tokens in 5 steps that took so many seconds, of which a tenth were prefills."""
-    changes = {
-        name: given.pop(name) for name in ("correct", "unparsable", "sequences", "overlap") if name in given
-    }
+def group_of(
+    arm,
+    item,
+    wall,
+    *,
+    task="GSM8K",
+    decode=None,
+    roles=None,
+    correct=None,
+    unparsable=0,
+    memory=None,
+    **given,
+):
+    """A search of 10 tokens in 5 steps that took so many seconds: a tenth of them prefills, eight tenths decoding; the
+    target was busy for half of them, and somebody drafted in a fifth."""
     values = {
         "token_ids": tuple(range(10)),
         "turn_tokens": (10,),
@@ -25,15 +35,7 @@ def group_of(arm, item, wall, *, task="GSM8K", decode=None, busy=None, roles=Non
         "verifier": "Greedy",
         **given,
     }
-    group = Group(
-        changes.get("sequences", 3),
-        wall,
-        0.5 * wall if busy is None else busy,
-        changes.get("overlap", 0.2 * wall),
-        roles or {},
-        changes.get("correct"),
-        changes.get("unparsable", 0),
-    )
+    group = Group(3, wall, 0.5 * wall, 0.2 * wall, roles or {}, correct, unparsable, memory or {})
     return PromptRecord(arm, f"{task}/{item}", task, group=group, **values)
 
 

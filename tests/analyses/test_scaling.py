@@ -23,10 +23,16 @@ ARMS = {
 }
 
 
+def memory_of(arm):
+    """Weights once, and a cache for every sequence."""
+    n = Setting.of(arm).n
+    return {"weights": 4_000_000, "caches": 1_000_000 * n} if n else {"weights": 0, "caches": 0}
+
+
 def report():
     analysis = Scaling()
     analysis.begin(dict.fromkeys(ARMS))
-    return analysis.report([group_of(arm, 0, wall) for arm, wall in ARMS.items()])
+    return analysis.report([group_of(arm, 0, wall, memory=memory_of(arm)) for arm, wall in ARMS.items()])
 
 
 def lines_of(axes):
@@ -38,14 +44,14 @@ def lines_of(axes):
 
 
 def test_curves_go_over_n_in_its_order():
-    top, bottom = report().figures["scaling"].axes
+    top, middle, _ = report().figures["scaling"].axes
     assert lines_of(top) == {"SEED": [(1, 1), (2, 2)], "SEED, verify_batch=2": [(2, 4), (4, 8)]}
-    curves = [line for line in bottom.lines if line.get_marker() != "None"]
+    curves = [line for line in middle.lines if line.get_marker() != "None"]
     assert [[round(x) for x in line.get_xdata()] for line in curves] == [[1, 2], [2, 4]]
 
 
 def test_an_arm_without_n_is_a_line_across():
-    top, _ = report().figures["scaling"].axes
+    top, *_ = report().figures["scaling"].axes
     (across,) = [line for line in top.lines if line.get_label() == "Serial speculative"]
     assert list(across.get_ydata()) == pytest.approx([2, 2])
 
@@ -61,6 +67,14 @@ def test_every_arm_has_a_row():
         ("SEED", 2, 2),
     ]
     assert rows[4]["end to end vs engine"] == "8.00x [8.00, 8.00]"
+
+
+def test_memory_of_the_drafts_is_told_and_drawn():
+    *_, bottom = report().figures["scaling"].axes
+    weights, caches = ([round(bar.get_height(), 9) for bar in bars] for bars in bottom.containers)
+    assert (weights, caches) == ([4, 4, 4], [1, 2, 4])
+    rows = report().tables["scaling"].records()
+    assert [row["draft caches"] for row in rows] == [None, None, 1, 2, 4, 2]
 
 
 def test_without_n_there_is_no_curve():

@@ -96,6 +96,7 @@ def test_the_record_of_an_item_holds_all_sequences(arm, items):
     assert group.wall_seconds >= record.prefill_seconds + record.decode_seconds >= group.busy_seconds
     assert 0 <= group.overlap_seconds <= group.busy_seconds
     assert isinstance(group.correct, bool)
+    assert group.draft_bytes == {"weights": 0, "caches": 0}  # recycled tokens need no model
 
 
 def test_all_arms_say_the_same_in_one_run_and_show_their_time_lines(arm, items, tmp_path):
