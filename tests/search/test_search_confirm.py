@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from specexp.evaluation import PromptRecord
+from specexp.evaluation.record import Group
 from specexp.evaluation.statistics import paired_speedup
 from specexp.search.confirm import Confirmed, sentences, table
 
@@ -62,3 +65,26 @@ def test_shares_of_eos_and_loops_and_equality_stand_under_the_table() -> None:
     notes = "\n".join(table("study", None, confirmed, records).notes)
     assert "25 % end by EOS, 0 % in a loop" in notes
     assert "equal plain decoding's: 3/4, 1 DIFFER" in notes
+
+
+def test_settings_of_groups_are_compared_with_every_known_one_and_say_how_busy_the_target_is() -> None:
+    records = [record("engine", prompt, 1.0) for prompt in range(4)]
+    records += [record("trial 7", prompt, 0.5) for prompt in range(4)]
+    records += [record("serial chain", prompt, 0.8) for prompt in range(4)]
+    busy = {"engine": 0.9, "trial 7": 0.75, "serial chain": 0.5}
+    records = [
+        replace(one, group=Group(2, 2.0, busy_seconds=2 * busy[one.arm], overlap_seconds=0.0))
+        for one in records
+    ]
+    chain = {"rank_paths": [[0]], "nodes": 1, "depth": 1}
+    confirmed = [
+        Confirmed(name, number, chosen, chain, 0.1, 2.0, 4.0, paired_speedup(records, name, "engine"), None)
+        for number, (name, chosen) in enumerate([("trial 7", ("scheduled", "n=3")), ("serial chain", ())])
+    ]
+
+    shown = table("study", None, confirmed, records)
+    rows = {str(row["setting"]): row["target busy"] for row in shown.records()}
+    assert rows == {"trial 7 (scheduled, n=3)": 0.75, "serial chain": 0.5, "AR (engine)": 0.9}
+    assert "outputs of the settings" in "\n".join(shown.notes)
+    assert any("against the serial chain" in sentence for sentence in sentences(confirmed, records))
+    assert not any("best chain" in sentence for sentence in sentences(confirmed, records))

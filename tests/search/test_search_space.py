@@ -92,3 +92,54 @@ def test_a_known_configuration_inside_the_space_becomes_its_parameters() -> None
     assert space.params_of(inside) == {"builder": "chain", "builder.init_args.nodes": 7}
     assert space.params_of({"builder": {"class_path": "Elsewhere"}}) is None
     assert space.params_of({"builder": {"class_path": "Chain"}, "builder.init_args.nodes": 65}) is None
+
+
+BOUNDED = {
+    "execution.init_args.n": {"type": "int", "low": 1, "high": 8},
+    "execution.init_args.verify_batch": {
+        "type": "int",
+        "low": 1,
+        "high": 8,
+        "at_most": "execution.init_args.n",
+    },
+}
+
+
+def test_a_number_stays_within_the_one_that_bounds_it_and_is_stored_as_drawn() -> None:
+    study, pairs = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=0, n_startup_trials=5)), set()
+    for _ in range(30):
+        trial = study.ask()
+        drawn = Space(BOUNDED).suggest(trial, lambda key, overrides: True)
+        assert trial.params == drawn
+        n, batch = drawn.values()
+        assert 1 <= batch <= n
+        pairs.add((n, batch))
+        study.tell(trial, n - batch)
+    assert any(batch == n > 1 for n, batch in pairs), "the bound itself is drawn"
+    assert any(batch < n for n, batch in pairs)
+
+
+def test_a_bound_that_is_not_drawn_bounds_nothing() -> None:
+    def applies(key: str, overrides: Mapping[str, Any]) -> bool:
+        return key.endswith("verify_batch")
+
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+    drawn = {
+        Space(BOUNDED).suggest(study.ask(), applies)["execution.init_args.verify_batch"] for _ in range(40)
+    }
+    assert drawn == set(range(1, 9))
+
+
+@pytest.mark.parametrize(
+    ("at_most", "words"),
+    [
+        ("execution.init_args.m", "did you mean 'execution.init_args.n'"),
+        ("execution.init_args.verify_batch", "a whole number of the space that stands before it"),
+        (3, "at_most is 3; a key of the space is expected"),
+    ],
+)
+def test_a_bound_that_cannot_be_followed_is_refused(at_most: Any, words: str) -> None:
+    key = "execution.init_args.verify_batch"
+    sentence = refused({**BOUNDED, key: {**BOUNDED[key], "at_most": at_most}})
+    assert key in sentence
+    assert words in sentence
