@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+import yaml
 
 from specexp.artifacts import load_artifact
 from specexp.evaluation import read_records
