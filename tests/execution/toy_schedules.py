@@ -64,3 +64,29 @@ def jobs_of(generator, count):
 def first_token(verifier, job):
     """A token that ends the job at once when it is EOS."""
     return plain(verifier, job.prompt, job.sequence, LIVE)[0]
+
+
+class OddError(Exception):
+    """Cannot be made from its own arguments, so it cannot be unpickled."""
+
+    def __init__(self, number, tokens):
+        super().__init__(f"{number} after {len(tokens)} tokens")
+
+
+def fail_oddly(tokens):
+    """A guess that comes to nothing."""
+    raise OddError(3, tokens)
+
+
+def leave(tokens):
+    """A guess that ends the worker."""
+    raise SystemExit(7)
+
+
+class Unlearning(PromptLookup):
+    """Fails to learn from the last step of a sequence."""
+
+    def observe(self, outcome):
+        super().observe(outcome)
+        if len(outcome.context) - outcome.context.prompt_length == 3:
+            raise ValueError("cannot learn from three tokens")

@@ -1,0 +1,29 @@
+"""A program whose runs take minutes; :mod:`test_processes` interrupts the first and kills it in the second."""
+
+from toy_schedules import PARTS, PausingTarget, pausing
+
+from specexp.execution import Job, Scheduled
+from specexp.testing.fakes import Pause
+
+JOBS = [Job((1, 2), "short", max_new_tokens=3), *(Job((number,), number, 1500) for number in range(5))]
+
+
+def run():
+    """Decode slowly; what had ended is said."""
+    with Scheduled(3).open(PausingTarget(Pause(60, 50)), pausing(PARTS["lookup"](), Pause(3))) as executor:
+        pid = executor.worker.pid
+
+        def tell(outcome):
+            if "short" in executor.finished and outcome.context.sequence != "short":
+                print("running", pid, flush=True)
+
+        try:
+            executor.run(JOBS, observers=[tell])
+        except KeyboardInterrupt:
+            ended = executor.finished
+    print("interrupted", *(f"{name}:{len(result.token_ids)}" for name, result in ended.items()), flush=True)
+
+
+if __name__ == "__main__":
+    run()
+    run()
