@@ -9,6 +9,7 @@ import json
 import math
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from statistics import fmean
@@ -256,6 +257,105 @@ def test_where_the_winner_is_of_another_kind_the_best_of_the_kind_is_exported(
     assert artifact.builder.rank_paths == [[0], [0, 0]]
     assert artifact.part_specs["builder"]["init_args"]["candidates"] == "top-k"
     assert "chain of 2, is in artifacts/small/v1." in printed
+
+
+@pytest.fixture
+def schedules(experiment: dict[str, Any]) -> dict[str, Any]:
+    """A search for an execution strategy, whose drafts come from a thread: a process takes longer to start."""
+    thread = {"class_path": "Scheduled", "init_args": {"workers": "thread"}}
+    experiment["pair"]["draft"] = experiment["pair"]["target"]
+    experiment["drafter"] = {"class_path": "DraftModel", "init_args": {"coupled": True}}
+    experiment["builder"] = {"class_path": "Chain", "init_args": {"length": 2}}
+    experiment["execution"] = thread
+    experiment["data"]["max_prompts"] = 3
+    experiment["generation"] = {"max_new_tokens": 8, "samples": 3, "threads": 1}
+    experiment["sweep"] = {
+        "n_trials": 4,
+        "sampler": {"class_path": "optuna.samplers.RandomSampler", "init_args": {"seed": 0}},
+        "space": {
+            "execution": {"type": "categorical", "choices": [{"name": "scheduled", **thread}]},
+            "execution.init_args.n": {"type": "int", "low": 1, "high": 4},
+            "execution.init_args.verify_batch": {
+                **{"type": "int", "low": 1, "high": 4},
+                "at_most": "execution.init_args.n",
+            },
+        },
+        "enqueue": [
+            {"name": "serial", "execution": {"class_path": "SerialSpeculative"}},
+            {"name": "broken", "builder": {"class_path": "KConfig", "init_args": {"widths": [2, 1]}}},
+            {"name": "batched", "execution": {"class_path": "Batched", "init_args": {"n": 3}}},
+        ],
+        "confirm": {"best": 1, "data": {"max_prompts": 2}},
+        "export": {"kind": "schedule", "to": "artifacts/small"},
+    }
+    return experiment
+
+
+def test_a_sweep_over_executions_leaves_a_schedule_that_opens(
+    schedules: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import specexp
+    from specexp.artifacts.kinds.schedule import ScheduleArtifact
+    from specexp.builders import KConfig
+    from specexp.execution import Job, Serial
+    from specexp.models.language_model import LanguageModel
+
+    def break_down(self: KConfig, root: int, plan: object) -> Any:
+        raise RuntimeError("the builder broke")
+
+    monkeypatch.setattr(KConfig, "build", break_down)
+    assert main([write(schedules)]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "broken, 4 nodes: failed, RuntimeError: the builder broke" in printed
+    assert "target busy" in printed
+    assert "hf-eager" not in printed, "it decodes no groups"
+    left = [thread for thread in threading.enumerate() if thread.name == "specexp drafts"]
+    assert left == [], "every trial closes what it started, also one that fails"
+
+    with Path("runs/small/trials.csv").open() as file:
+        rows = {row["name"]: row for row in csv.DictReader(file)}
+    assert {"serial", "broken", "batched"} < rows.keys()
+    for row in rows.values():
+        if row["execution.init_args.n"]:
+            assert int(row["execution.init_args.verify_batch"]) <= int(row["execution.init_args.n"])
+    record = json.loads(Path("runs/small/confirm.jsonl").read_text().splitlines()[0])
+    assert record["group"]["sequences"] == len(record["turn_tokens"]) == 3
+
+    artifact = specexp.load_artifact("artifacts/small")
+    assert isinstance(artifact, ScheduleArtifact)
+    resolved = artifact.provenance["config"]
+    assert artifact.schedule == resolved["execution"]
+    assert artifact.metrics["speedup_over_engine"]["value"] > 0
+    folder = resolved["pair"]["target"]
+    pair = specexp.load_pair(folder, folder, target_dtype="float32")
+    jobs = [Job((5, 6, 7), sequence=number, max_new_tokens=8) for number in range(3)]
+    with Serial().open(LanguageModel(pair.target), artifact.new_parts(pair.draft)) as plain:
+        expected = [result.token_ids for result in plain.run(jobs).results]
+    with artifact.open(pair.target, pair.draft) as executor:
+        assert [result.token_ids for result in executor.run(jobs).results] == expected
+
+
+def test_a_strategy_that_cannot_be_is_refused_before_anything_is_loaded(
+    schedules: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    known = {"execution.init_args.n": 2, "execution.init_args.verify_batch": 3}
+    schedules["sweep"]["enqueue"] = [{"name": "too many", **known}]
+    said = refused(capsys, write(schedules), "--dry-run")
+    assert said.startswith("small.yaml: sweep.enqueue.0")
+    assert said.endswith("execution: verify_batch was 3, but only n=2 sequences draft at a time")
+
+    schedules["sweep"]["enqueue"] = []
+    schedules["execution"] = {"class_path": "Scheduled", "init_args": {"n": 0}}
+    said = refused(capsys, write(schedules), "--dry-run")
+    assert said == "small.yaml: execution.init_args.n is 0; allowed is an integer of at least 1"
+
+
+def test_a_latency_profile_models_no_groups(
+    schedules: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    schedules["latency"] = {"name": "slow", "target_ms": {1: 100, 11: 200}, "draft_ms": {1: 1}}
+    assert "cannot model" in refused(capsys, write(schedules))
+    assert not Path("runs").exists()
 
 
 def test_a_trial_that_breaks_while_decoding_is_recorded_and_the_next_one_runs(
