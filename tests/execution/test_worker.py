@@ -1,0 +1,161 @@
+"""What passes between the target's side and a worker: shapes by number, noise and distributions by shared memory."""
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from toy_schedules import DRAFT, TARGET
+
+from specexp.builders import Chain, Choice, DySpecGreedy, Graft, KConfig, SpecInfer, StaticTree
+from specexp.composition import Parts
+from specexp.context import Context
+from specexp.controllers import Controller, Plan
+from specexp.drafters import DraftModel, PhraseCache, TokenRecycling
+from specexp.execution import Batched, Job, Scheduled, SerialSpeculative
+from specexp.execution.worker import Shapes, memory_of
+from specexp.models.language_model import LanguageModel
+from specexp.testing.fakes import hashed_model
+from specexp.tree import TreeShape
+from specexp.verification.toy import PROMPT, ToyTarget
+from specexp.verifiers import RejectionSampling
+
+KNOWN = [TreeShape.from_rank_paths([[0] * depth for depth in range(1, length)]) for length in range(1, 8)]
+
+
+@given(st.lists(st.integers(0, 1000), max_size=80))
+def test_shapes_arrive_as_they_were_sent(numbers):
+    sender, receiver = Shapes(), Shapes()
+    seen = {}
+    for number in numbers:
+        shape = KNOWN[number % 10] if number % 10 < len(KNOWN) else TreeShape([-1, 0], [-1, number])
+        sent = pickle.loads(pickle.dumps(sender.pack(shape)))
+        got = receiver.unpack(*sent)
+        assert (got.parents.tolist(), got.ranks.tolist()) == (shape.parents.tolist(), shape.ranks.tolist())
+        assert seen.setdefault(id(shape), got) is got or sent[1] is not None
+        seen[id(shape)] = got
+
+
+def test_forgotten_shapes_are_sent_again():
+    sender, receiver = Shapes(), Shapes()
+    static = KNOWN[3]
+    for number in range(1500):
+        receiver.unpack(*sender.pack(TreeShape([-1, 0], [-1, number])))
+        packed = sender.pack(static)
+        assert receiver.unpack(*packed).parents.tolist() == static.parents.tolist()
+        assert packed[0] < 1600
+
+
+@pytest.mark.parametrize(
+    ("parts", "q_rows", "noise_rows"),
+    [
+        (Parts(DraftModel(), Chain(3)), 0, 0),
+        (Parts(DraftModel(), Chain(3, candidates="drawn")), 4, 0),
+        (Parts(DraftModel(), Choice([Chain(2), SpecInfer([2, 1])])), 5, 0),
+        (Parts(PhraseCache(DraftModel()), Graft(DySpecGreedy(4), 1, 1, 2)), 7, 0),
+        (Parts(DraftModel(coupled=True), Chain(3)), 0, 4),
+        (Parts(None, None), 0, 0),
+    ],
+    ids=["chain", "drawn", "choice", "graft", "coupled", "plain"],
+)
+def test_only_what_is_needed_is_shared(parts, q_rows, noise_rows):
+    memory = memory_of(parts, 11, torch.bfloat16)
+    rows = 1 + (0 if parts.builder is None else parts.builder.max_nodes)
+    assert (tuple(memory.logits.shape), memory.logits.dtype) == ((rows, 11), torch.bfloat16)
+    assert (memory.q.shape[0], memory.noise.shape[0]) == (q_rows, noise_rows)
+
+
+def test_noise_of_a_coupled_drafter_is_not_kept_for_ever():
+    context = Context([1, 2])
+    for position in range(2, 500):
+        context.take_noise(position, np.zeros(4, dtype=np.float32))
+        context.append([3])
+    assert len(context._noise) <= 65
+
+
+EXECUTIONS = {
+    "one by one": SerialSpeculative(),
+    "together": Batched(2),
+    "scheduled": Scheduled(2, workers="thread"),
+}
+
+
+class Clock(Controller):
+    """Adds up the seconds it is told, by sequence and phase."""
+
+    state = "carry"
+
+    def __init__(self):
+        self.told = {}
+
+    def plan(self, context):
+        return Plan()
+
+    def observe(self, outcome):
+        for phase, seconds in outcome.seconds.items():
+            key = outcome.context.sequence, phase
+            self.told[key] = self.told.get(key, 0.0) + seconds
+
+
+@pytest.mark.parametrize("execution", EXECUTIONS.values(), ids=EXECUTIONS)
+def test_a_controller_is_told_the_seconds_of_every_step(execution):
+    """They add up to the sequence's, but for learning, which is not over when they are told."""
+    clock = Clock()
+    with execution.open(ToyTarget(TARGET.table), Parts(DraftModel(DRAFT), Chain(3), None, clock)) as executor:
+        results = executor.run([Job(PROMPT, number, 30) for number in range(3)]).results
+    for number, result in enumerate(results):
+        for phase in ("draft", "build", "target", "verify", "commit"):
+            assert clock.told[number, phase] == pytest.approx(result.seconds[phase])
+            assert result.seconds[phase] > 0
+        assert clock.told[number, "update"] == 0
+        assert result.seconds["update"] > 0
+
+
+@pytest.mark.parametrize("execution", EXECUTIONS.values(), ids=EXECUTIONS)
+def test_observers_may_keep_what_they_saw(execution):
+    """Also the draft distributions, which a worker writes over."""
+    kept = []
+
+    def keep(outcome):
+        q = {row: distribution.copy() for row, distribution in (outcome.tree.q or {}).items()}
+        kept.append((outcome, q, outcome.logits.clone()))
+
+    parts = Parts(DraftModel(DRAFT), KConfig([2, 2], candidates="drawn"), RejectionSampling(1.0))
+    with execution.open(ToyTarget(TARGET.table), parts) as executor:
+        executor.run([Job(PROMPT, number, 12) for number in range(3)], observers=[keep])
+    assert any(q for _, q, _ in kept)
+    for outcome, q, logits in kept:
+        assert all((outcome.tree.q[row] == distribution).all() for row, distribution in q.items())
+        assert torch.equal(outcome.logits, logits)
+
+
+def test_a_used_drafter_can_be_opened():
+    """Its twins begin anew, whatever it holds of an unfinished step."""
+    drafter = DraftModel(hashed_model(6))
+    with SerialSpeculative().open(ToyTarget(TARGET.table), Parts(drafter, Chain(2))) as executor:
+        first = executor.run([Job(PROMPT, 0, 9)]).results[0]
+    drafter.begin(context := Context(PROMPT), None)
+    build = Chain(2).build(context.root, Plan())
+    drafter.propose(context, next(build))
+    with Batched(3).open(ToyTarget(TARGET.table), Parts(drafter, Chain(2))) as executor:
+        assert [r.token_ids for r in executor.run([Job(PROMPT, n, 9) for n in range(3)]).results] == [
+            first.token_ids
+        ] * 3
+
+
+def test_the_target_may_be_its_own_draft():
+    """Both sides then run the same weights, each with its cache."""
+    model = hashed_model(12)
+    for parts in (
+        Parts(DraftModel(model), Chain(3)),
+        Parts(TokenRecycling(k=2), StaticTree([[0], [1], [0, 0]])),
+    ):
+        outputs = []
+        for execution in EXECUTIONS.values():
+            with execution.open(LanguageModel(model), parts) as executor:
+                outputs.append(
+                    [one.token_ids for one in executor.run([Job((1,), n, 9) for n in range(3)]).results]
+                )
+        assert outputs[0] == outputs[1] == outputs[2]
