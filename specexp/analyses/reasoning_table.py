@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from specexp.evaluation.record import PromptRecord
-    from specexp.evaluation.statistics import Speedup
     from specexp.evaluation.table import Cell, Table
     from specexp.outcome import Outcome
     from specexp.sequence import Strategy
@@ -212,37 +211,79 @@ class ReasoningTable(Analysis):
         return table
 
     def _draw(self, groups: "Mapping[str, Sequence[PromptRecord]]", arms: Sequence[str]) -> "Figure":
+        """One panel a task, beside each other; arms and published methods are rows of all of them."""
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
         from specexp.evaluation.figures import INK
-        from specexp.evaluation.statistics import paired_speedup
 
-        panels: list[tuple[str, list[tuple[str, Speedup, Speedup]], list[PublishedReasoning]]] = []
-        for task, records in groups.items():
-            own = [
-                (arm, end_to_end(records, arm, self.baseline), paired_speedup(records, arm, self.baseline))
-                for arm in arms
-                if arm != self.baseline and answered(records, arm)
-            ]
-            panels.append((task, own, [row for row in self.published if row.task == task]))
-        counts = [len(own) + len(theirs) for _, own, theirs in panels]
-        figure = Figure(figsize=(8.5, 1.4 + sum(0.5 + 0.27 * count for count in counts)), dpi=130)
-        figure.set_layout_engine("constrained")
+        own = [arm for arm in arms if arm != self.baseline]
+        theirs = list(dict.fromkeys(row.method for row in self.published))
+        rows = len(own) + len(theirs)
+        figure = Figure(figsize=(2.8 + 3.1 * len(groups), 1.5 + 0.29 * rows), dpi=130, layout="constrained")
         FigureCanvasAgg(figure)
-        figure.suptitle(f"Trees of thought: speedup over {plain_name(self.baseline)}", fontsize=11, color=INK)
-        ratios = [max(count, 1) for count in counts]
-        drawn = figure.subplots(len(panels), 1, squeeze=False, sharex=True, height_ratios=ratios)[:, 0]
-        for axes, (task, own, theirs) in zip(drawn, panels, strict=True):
-            _draw_task(axes, task, own, theirs)
-        drawn[-1].set_xlabel(
-            f"times as fast as {plain_name(self.baseline)}, per token, with 95 % intervals",
-            fontsize=9,
-            color=INK,
+        plain = plain_name(self.baseline)
+        figure.suptitle(f"Trees of thought: speedup over {plain}", fontsize=11, color=INK)
+        panels = figure.subplots(1, len(groups), squeeze=False, sharex=True, sharey=True)[0]
+        for axes, (task, records) in zip(panels, groups.items(), strict=True):
+            self._draw_task(axes, task, records, own, theirs)
+        panels[0].set_yticks(
+            range(rows), [*own, *(f"{method} (not run here)" for method in theirs)], fontsize=8
         )
-        handles, labels = drawn[0].get_legend_handles_labels()
+        panels[0].set_ylim(rows - 0.5, -0.5)
+        axis = f"times as fast as {plain}, per token, with 95 % intervals"
+        panels[len(panels) // 2].set_xlabel(axis, fontsize=9, color=INK)
+        known = {
+            label: handle
+            for axes in panels
+            for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+        }
+        labels = sorted(known)  # decoding, end to end, published
+        handles = [known[label] for label in labels]
         figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
         return figure
+
+    def _draw_task(
+        self,
+        axes: "Axes",
+        task: str,
+        records: "Sequence[PromptRecord]",
+        arms: Sequence[str],
+        methods: Sequence[str],
+    ) -> None:
+        from specexp.evaluation.figures import BLUE, INK, ORANGE
+        from specexp.evaluation.statistics import paired_speedup
+
+        place = {"va": "center", "fontsize": 8}
+        for row, arm in enumerate(arms):
+            if not answered(records, arm):
+                continue
+            whole = end_to_end(records, arm, self.baseline)
+            decoding = paired_speedup(records, arm, self.baseline)
+            if whole.refused or decoding.refused:
+                axes.text(1.0, row, " refused", color=ORANGE, **place)  # type: ignore[arg-type]
+                continue
+            for aside, speedup, colour, label in (
+                (-0.15, whole, BLUE, "end to end"),
+                (0.15, decoding, ORANGE, "decoding, prefills apart"),
+            ):
+                error = [[speedup.ratio - speedup.low], [speedup.high - speedup.ratio]]
+                style = {"color": colour, "marker": "o", "ms": 4, "capsize": 2, "lw": 1.2, "ls": "none"}
+                axes.errorbar(speedup.ratio, row + aside, xerr=error, label=label, **style)  # type: ignore[arg-type]
+            end = max(whole.high, decoding.high)
+            axes.text(end, row, f"  {whole.ratio:.2f}x", color=INK, **place)  # type: ignore[arg-type]
+        for item in self.published:
+            if item.task == task:
+                row = len(arms) + methods.index(item.method)
+                axes.plot(item.speedup, row, "o", mfc="none", color=DIM, ms=5, label="published")
+                axes.text(item.speedup, row, f"  {item.speedup:.2f}x", color=DIM, **place)  # type: ignore[arg-type]
+        axes.axvline(1, color=INK, lw=0.8, ls=":")
+        axes.set_title(task, fontsize=9.5, loc="left", color=INK)
+        axes.margins(x=0.2)
+        axes.grid(axis="x", color="#e3e8ec", lw=0.7)
+        axes.set_axisbelow(True)
+        axes.tick_params(labelsize=8, colors=INK)
+        axes.spines[["top", "right"]].set_visible(False)
 
 
 def depth_of(task: str) -> int | None:
@@ -255,52 +296,3 @@ def depth_of(task: str) -> int | None:
         if getattr(known, "name", None) == task:
             return known.depth
     return None
-
-
-def _draw_task(
-    axes: "Axes",
-    task: str,
-    own: "Sequence[tuple[str, Speedup, Speedup]]",
-    theirs: Sequence[PublishedReasoning],
-) -> None:
-    from specexp.evaluation.figures import BLUE, INK, ORANGE
-
-    labels = []
-    for place, (arm, whole, decoding) in enumerate(own):
-        labels.append(arm)
-        if whole.refused or decoding.refused:
-            axes.text(1.0, place, f" refused: {whole.refused or decoding.refused}", va="center", fontsize=7.5)
-            continue
-        for shift, speedup, colour, label in (
-            (-0.14, whole, BLUE, "end to end"),
-            (0.14, decoding, ORANGE, "decoding, prefills apart"),
-        ):
-            error = [[speedup.ratio - speedup.low], [speedup.high - speedup.ratio]]
-            axes.errorbar(
-                speedup.ratio,
-                place + shift,
-                xerr=error,
-                color=colour,
-                marker="o",
-                ms=4,
-                capsize=2,
-                lw=1.2,
-                ls="none",
-                label=None if place else label,
-            )
-        text = f"  {whole.ratio:.2f}x"
-        axes.text(max(whole.high, decoding.high), place, text, va="center", fontsize=8, color=INK)
-    for place, row in enumerate(theirs, start=len(own)):
-        labels.append(f"{row.method} (not run here)")
-        axes.plot(row.speedup, place, "o", mfc="none", color=DIM, ms=5)
-        text = f"  {row.speedup:.2f}x published"
-        axes.text(row.speedup, place, text, va="center", fontsize=8, color=DIM)
-    axes.axvline(1, color=INK, lw=0.8, ls=":")
-    axes.set_title(task, fontsize=9.5, loc="left", color=INK)
-    axes.set_yticks(range(len(labels)), labels, fontsize=8)
-    axes.set_ylim(max(len(labels), 1) - 0.5, -0.5)
-    axes.margins(x=0.15)
-    axes.grid(axis="x", color="#e3e8ec", lw=0.7)
-    axes.set_axisbelow(True)
-    axes.tick_params(labelsize=8, colors=INK)
-    axes.spines[["top", "right"]].set_visible(False)

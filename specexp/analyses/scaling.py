@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _SETTING = re.compile(r"[,\s]*\b(n|verify_batch)=(\d+)\b")
 _COLOURS = ("#33658a", "#d1782f", "#6b9080", "#8d6a9f", "#b5404a", "#4f5d75")
 _MARKERS = "os^Dvp"
+_CACHES = "#71808d"
 _DASHES = ((5, 2), (2, 2), (6, 2, 1, 2), (1, 2))
 _ASIDE = 0.05
 """Of n, between two curves."""
@@ -210,7 +211,7 @@ class Scaling(Analysis):
 
 def _draw_memory(axes: "Axes", records: "Sequence[PromptRecord]", points: Sequence[tuple[int, str]]) -> None:
     """What drafting takes at every n: the most of its arms."""
-    from specexp.evaluation.figures import BLUE, GREY
+    from specexp.evaluation.figures import GREY
 
     known: dict[int, tuple[float, float]] = {}
     for n, arm in points:
@@ -220,7 +221,7 @@ def _draw_memory(axes: "Axes", records: "Sequence[PromptRecord]", points: Sequen
     weights_of = [weights for weights, _ in known.values()]
     axes.bar(list(known), weights_of, 0.3, color=GREY, label="draft weights" if known else None)
     caches_of = [caches for _, caches in known.values()]
-    axes.bar(list(known), caches_of, 0.3, weights_of, color=BLUE, label="draft caches" if known else None)
+    axes.bar(list(known), caches_of, 0.3, weights_of, color=_CACHES, label="draft caches" if known else None)
     axes.set_ylabel("draft MB", fontsize=9)
 
 

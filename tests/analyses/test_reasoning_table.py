@@ -92,7 +92,7 @@ def test_published_rows_stand_with_their_task():
     ]
 
 
-def test_every_task_has_a_panel():
+def test_tasks_are_panels_and_arms_are_rows():
     analysis = ReasoningTable(published=PUBLISHED)
     panels = analysis.report(RECORDS).figures["reasoning_table"].axes
     assert [panel.get_title(loc="left") for panel in panels] == ["GSM8K", "Creative Writing", "Blocksworld"]
@@ -100,7 +100,10 @@ def test_every_task_has_a_panel():
         "seed",
         "SEED, (4,2,1,1) (not run here)",
         "SEED, (1,1,1) (not run here)",
+        "SEED, (8,2,1,1,1) (not run here)",
     ]
+    told = [[(text.get_text().strip(), text.get_position()[1]) for text in panel.texts] for panel in panels]
+    assert told == [[("4.00x", 0), ("1.43x", 1), ("1.13x", 2)], [], [("1.39x", 3)]]
 
 
 def test_the_depth_is_known_of_tasks_alone():
