@@ -16,7 +16,7 @@ ours. The output is that of plain ``generate``: the same tokens under greedy dec
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -31,7 +31,7 @@ from specexp.models.language_model import LanguageModel
 from specexp.noise import gumbel
 from specexp.outcome import Outcome
 from specexp.tree import TokenTree
-from specexp.verifiers import Verdict, Verifier
+from specexp.verifiers import DeterministicVerifier, Verdict
 
 
 class CustomGenerate(Protocol):
@@ -58,6 +58,10 @@ def custom_generate(
 ) -> CustomGenerate:
     """The callable for ``model.generate(input_ids, custom_generate=...)``.
 
+    A ``schedule`` takes several rows: a batch, padded on the left, or ``num_return_sequences``, decoded together by its
+    execution strategy; every row then has copies of the processors for itself. Its callable has a ``close()``, and is a
+    context manager, for the drafting processes it keeps; they end with the program at the latest.
+
     It respects the whole generation config (``max_new_tokens``, ``max_length``, ``eos_token_id``,
     ``do_sample``, ``temperature``, ``top_k``, ``top_p``, penalties, ``max_time``, given processors and
     stopping criteria; ``stop_strings`` as a ``StopStringCriteria``, for ``generate`` keeps the tokenizer from
@@ -72,14 +76,16 @@ def custom_generate(
         draft: the draft model, for a drafter that needs one.
 
     Raises:
-        ValueError: when called, what cannot be done here: batches, beams, ``return_dict_in_generate``, padded
-            or embedded prompts, a filled cache, or a model the artifact does not belong to; one sentence
-            each.
+        ValueError: when called, what cannot be done here: batches without a schedule, beams,
+            ``return_dict_in_generate``, padded or embedded prompts, a filled cache, or a model the artifact does not
+            belong to; one sentence each.
 
     Example:
         >>> model.generate(ids, custom_generate=custom_generate(artifact))  # doctest: +SKIP
     """
     artifact = artifact_or_parts if isinstance(artifact_or_parts, Artifact) else None
+    if artifact is not None and artifact.kind == "schedule":
+        return _group_generation(artifact, seed, draft)
     parts = Parts(*artifact_or_parts)
     if parts.drafter is not None:
         parts.drafter.use_draft_model(draft)
@@ -96,15 +102,12 @@ def custom_generate(
         **model_kwargs: Any,
     ) -> torch.Tensor:
         nonlocal served
-        _check_request(input_ids, generation_config, model_kwargs)
-        if served is None or not _serves(served, model):
+        refuse(input_ids, generation_config, model_kwargs)
+        if served is None or not serves(served, model):
             if artifact is not None:
                 artifact.check(model)
             served = LanguageModel(model)
-        if seed is None:
-            seed = default_seed
-        if seed is None:
-            seed = int(torch.randint(2**62, ()).item()) if generation_config.do_sample else 0
+        seed = drawn_seed(seed, default_seed, generation_config)
         verifier = ProcessedSampling(
             logits_processor,
             sample=bool(generation_config.do_sample),
@@ -115,7 +118,7 @@ def custom_generate(
             new_tokens = decoder.generate(
                 input_ids,
                 max_new_tokens=generation_config.max_length - input_ids.shape[1],
-                eos_token_id=_eos_ids(generation_config),
+                eos_token_id=eos_ids(generation_config),
                 seed=seed,
                 observers=_observers(stopping_criteria, input_ids),
             ).token_ids
@@ -128,7 +131,7 @@ def custom_generate(
     return generate
 
 
-class ProcessedSampling(Verifier):
+class ProcessedSampling(DeterministicVerifier):
     """Greedy or keyed sampling of scores that any of Hugging Face's logits processors have changed.
 
     Every token of the output passes the processors once, in order, with the tokens before it, just as in
@@ -139,30 +142,52 @@ class ProcessedSampling(Verifier):
         processors: applied in their order.
         sample: add the keyed noise; otherwise the highest score wins.
         temperature: among the processors, so that a coupled drafter can follow.
+        before: padding before the prompt, which plain ``generate`` shows the processors too.
+        row: which row of a batch it is; some processors hold something for each, so they are shown a whole batch.
+        rows: of the batch.
     """
 
-    def __init__(self, processors: LogitsProcessorList, *, sample: bool, temperature: float = 1.0) -> None:
+    def __init__(
+        self,
+        processors: LogitsProcessorList,
+        *,
+        sample: bool,
+        temperature: float = 1.0,
+        before: Sequence[int] = (),
+        row: int = 0,
+        rows: int = 1,
+    ) -> None:
         self.processors = processors
         self.sample = sample
         self.temperature = temperature
+        self.before = list(before)
+        self.row = row
+        self.rows = rows
 
     @property
     def noise_temperature(self) -> float:
         """The sampling temperature; 0 without sampling."""
         return self.temperature if self.sample else 0.0
 
+    def target_token(self, context: Context, logits: torch.Tensor, position: int) -> int:
+        """Of the position after the context's last token alone: processors may look at every token before.
+
+        Raises:
+            ValueError: of a later position.
+        """
+        if position != len(context):
+            raise ValueError(
+                f"position was {position}; processors know the tokens before {len(context)} alone"
+            )
+        return self._token(context, self._ids(context, logits), logits, position)
+
     def verify(self, context: Context, tree: TokenTree, logits: torch.Tensor) -> Verdict:
         """Walk down the tree along the tokens that plain decoding would choose."""
-        ids = torch.tensor([context.token_ids.tolist()] if self.processors else [[]], device=logits.device)
+        ids = self._ids(context, logits)
         accepted: list[int] = []
         row = 0
         while True:
-            scores = self.processors(ids, logits[row].float()[None])[0]  # [V]
-            if self.sample:
-                noise = gumbel(context.target_noise_key, len(context) + len(accepted), scores.shape[0])
-                token = int((scores.cpu() + torch.from_numpy(noise)).argmax())
-            else:
-                token = int(scores.argmax())
+            token = self._token(context, ids, logits[row], len(context) + len(accepted))
             child = tree.child_with_token(row, token)
             if child is None:
                 return Verdict(tuple(accepted), token)
@@ -170,6 +195,19 @@ class ProcessedSampling(Verifier):
             row = child
             if self.processors:
                 ids = torch.cat((ids, ids.new_tensor([[token]])), dim=1)
+
+    def _ids(self, context: Context, logits: torch.Tensor) -> torch.Tensor:
+        """``[1, t]`` what the processors see; nothing where there are none."""
+        known = [*self.before, *context.token_ids.tolist()] if self.processors else []
+        return torch.tensor([known], device=logits.device)
+
+    def _token(self, context: Context, ids: torch.Tensor, logits: torch.Tensor, position: int) -> int:
+        shown = ids.repeat(self.rows, 1), logits.float().repeat(self.rows, 1)
+        scores = self.processors(*shown)[self.row]  # [V]
+        if self.sample:
+            noise = gumbel(context.target_noise_key, position, scores.shape[0])
+            return int((scores.cpu() + torch.from_numpy(noise)).argmax())
+        return int(scores.argmax())
 
 
 class _Stopped(Exception):  # noqa: N818 - a message to the caller, no error
@@ -199,16 +237,39 @@ def _observers(criteria: StoppingCriteriaList, input_ids: torch.Tensor) -> list[
     return [ask] if others else []
 
 
-def _serves(served: LanguageModel, model: PreTrainedModel) -> bool:
+def _group_generation(artifact: Artifact, seed: int | None, draft: PreTrainedModel | None) -> CustomGenerate:
+    from specexp.artifacts.kinds.schedule import ScheduleArtifact
+    from specexp.group_generation import GroupGeneration
+
+    assert isinstance(artifact, ScheduleArtifact)
+    return GroupGeneration(artifact, seed, draft)
+
+
+def drawn_seed(given: int | None, default: int | None, config: GenerationConfig) -> int:
+    """The seed of a call: the one given, the default, or one that torch's generator draws where anything is sampled."""
+    for seed in (given, default):
+        if seed is not None:
+            return seed
+    return int(torch.randint(2**62, ()).item()) if config.do_sample else 0
+
+
+def serves(served: LanguageModel, model: PreTrainedModel) -> bool:
+    """Whether a wrapped model is this one, where and as it is now."""
     return served.model is model and served.device == model.device and served.dtype == model.dtype
 
 
-def _eos_ids(config: GenerationConfig) -> list[int]:
+def eos_ids(config: GenerationConfig) -> list[int]:
+    """Tokens that end an output."""
     eos = config.eos_token_id
     return [] if eos is None else [int(token) for token in torch.as_tensor(eos).flatten()]
 
 
-def _check_request(input_ids: torch.Tensor, config: GenerationConfig, model_kwargs: dict[str, Any]) -> None:
+def refuse(input_ids: torch.Tensor, config: GenerationConfig, model_kwargs: dict[str, Any]) -> None:
+    """Refuse a request that the loop cannot answer.
+
+    Raises:
+        ValueError: one sentence that says what to do instead.
+    """
     batch = input_ids.shape[0]
     cache = model_kwargs.get("past_key_values")
     problem = None

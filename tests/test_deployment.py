@@ -259,3 +259,93 @@ def _indented(lines: Iterator[str]) -> Iterator[str]:
     for line in lines:
         if line.startswith("    "):
             yield line.removeprefix("    ")
+
+
+@pytest.fixture
+def schedule(tmp_path: Path, llama: PreTrainedModel) -> Artifact:
+    """Three drafting sequences whose trees grow in a thread."""
+    return save_artifact(
+        tmp_path / "artifacts" / "schedule",
+        "schedule",
+        {
+            "schedule.json": {
+                "class_path": "Scheduled",
+                "init_args": {"n": 3, "verify_batch": 2, "workers": "thread"},
+            },
+            "parts.json": {
+                "drafter": {"class_path": "TokenRecycling", "init_args": {"state": "carry"}},
+                "builder": {"class_path": "KConfig", "init_args": {"widths": [2, 1]}},
+            },
+        },
+        fingerprint=fingerprint(llama),
+    )
+
+
+def test_a_schedule_continues_a_padded_batch_as_plain_generate_does(
+    llama: PreTrainedModel, prompt: torch.Tensor, schedule: Artifact
+) -> None:
+    batch = torch.cat((prompt, prompt.flip(1), prompt.roll(3)))
+    batch[1, :4] = 0
+    mask = torch.ones_like(batch)
+    mask[1, :4] = 0
+    first = llama.generate(prompt, max_new_tokens=20, do_sample=False)[0].tolist()
+    settings: dict[str, Any] = {
+        "attention_mask": mask,
+        "max_new_tokens": 20,
+        "do_sample": False,
+        "repetition_penalty": 1.2,
+        "eos_token_id": first[17],
+        "pad_token_id": 0,
+    }
+    with custom_generate(schedule) as fast:
+        for extra in ({}, {"min_new_tokens": 12}):
+            plain = llama.generate(batch, **settings, **extra)
+            assert torch.equal(llama.generate(batch, custom_generate=fast, **settings, **extra), plain)
+
+
+def test_several_continuations_of_a_schedule_differ_and_come_again_with_the_seed(
+    llama: PreTrainedModel, prompt: torch.Tensor, schedule: Artifact
+) -> None:
+    settings: dict[str, Any] = {"do_sample": True, "temperature": 0.7, "max_new_tokens": 12}
+    with custom_generate(schedule, seed=3) as fast:
+        rows = llama.generate(prompt, num_return_sequences=4, custom_generate=fast, **settings)
+        again = llama.generate(prompt, num_return_sequences=4, custom_generate=fast, seed=3, **settings)
+    assert torch.equal(rows, again)
+    assert len({tuple(row.tolist()) for row in rows}) == 4
+    plain = Decoder(llama, verifier=KeyedSampling(0.7))
+    for number, row in enumerate(rows):
+        expected = plain.generate(prompt, max_new_tokens=12, seed=3, sequence=number).token_ids
+        assert row[9:].tolist() == expected
+
+
+def test_stopping_criteria_end_each_row_of_a_schedule(
+    llama: PreTrainedModel, prompt: torch.Tensor, schedule: Artifact
+) -> None:
+    def enough(ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
+        return ids.sum(1) > 700
+
+    settings: dict[str, Any] = {"max_new_tokens": 60, "do_sample": False, "stopping_criteria": [enough]}
+    alone = [llama.generate(row[None], **settings)[0] for row in (prompt[0], prompt[0].roll(2))]
+    assert len(alone[0]) != len(alone[1])
+    batch = torch.stack((prompt[0], prompt[0].roll(2)))
+    with custom_generate(schedule) as fast:
+        with pytest.raises(ValueError, match="there is no pad_token_id: set it"):
+            llama.generate(batch, custom_generate=fast, **settings)
+        rows = llama.generate(batch, custom_generate=fast, pad_token_id=0, **settings)
+    for row, expected in zip(rows, alone, strict=True):
+        assert row[: len(expected)].tolist() == expected.tolist()
+        assert not row[len(expected) :].any()
+
+
+def test_what_a_schedule_cannot_do_is_one_sentence(
+    llama: PreTrainedModel, prompt: torch.Tensor, schedule: Artifact
+) -> None:
+    with custom_generate(schedule) as fast:
+        with pytest.raises(ValueError, match="num_beams=2 is not supported"):
+            llama.generate(prompt, max_new_tokens=5, custom_generate=fast, num_beams=2)
+        mask = torch.ones_like(prompt)
+        mask[0, 4] = 0
+        with pytest.raises(ValueError, match="elsewhere than on their left"):
+            llama.generate(prompt, max_new_tokens=5, custom_generate=fast, attention_mask=mask)
+        with pytest.raises(ArtifactError, match=r"fingerprint\.model\.model_type is 'llama'"):
+            make("gpt2").generate(prompt, max_new_tokens=5, custom_generate=fast)
