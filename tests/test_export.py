@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from specexp.artifacts import Artifact, formats, save_artifact
+from specexp.artifacts import Artifact, ArtifactError, formats, save_artifact
 from specexp.artifacts.export_format import ExportFormat
 from specexp.artifacts.plugins import class_in, names_in
 from specexp.builders import TokenRecyclingTree
@@ -62,6 +62,28 @@ def test_prompt_lookup_stays_prompt_lookup(tmp_path: Path) -> None:
     content, dropped = export(artifact.folder, "hf-generation-config")
     assert content == {"prompt_lookup_num_tokens": 3, "max_matching_ngram_size": 4}
     assert dropped == ""
+
+
+def test_of_a_schedule_the_best_chain_is_kept_and_the_strategy_dropped(tmp_path: Path) -> None:
+    strategy = {"class_path": "Scheduled", "init_args": {"n": 3, "policy": {"class_path": "FirstCome"}}}
+    parts = {
+        "drafter": {"class_path": "DraftModel"},
+        "builder": {"class_path": "KConfig", "init_args": {"widths": [2, 2, 1]}},
+    }
+    payloads = {"schedule.json": strategy, "parts.json": parts}
+    folder = save_artifact(tmp_path / "schedule", "schedule", payloads).folder
+
+    content, dropped = export(folder, "hf-generation-config")
+    assert content["num_assistant_tokens"] == 3
+    assert "kept the tree's best chain of 3; dropped the strategy Scheduled(n=3, policy=FirstCome," in dropped
+    assert "7 of 10 nodes" in dropped
+    with pytest.raises(ArtifactError, match=r"kind 'schedule' cannot be exported to rank-paths, which takes"):
+        export(folder, "rank-paths")
+
+    payloads["parts.json"] = {**parts, "builder": {"class_path": "DySpecThreshold"}}
+    folder = save_artifact(tmp_path / "grown", "schedule", payloads).folder
+    with pytest.raises(ArtifactError, match="the trees of DySpecThreshold differ from step to step"):
+        export(folder, "hf-generation-config")
 
 
 def test_a_models_own_generation_config_keeps_its_other_keys(paper: Artifact, tmp_path: Path) -> None:

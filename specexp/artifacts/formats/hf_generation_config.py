@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from specexp.artifacts.artifact import Artifact
+from specexp.artifacts.error import ArtifactError
 from specexp.artifacts.export_format import Export, ExportFormat
+from specexp.artifacts.kinds.schedule import ScheduleArtifact
 from specexp.artifacts.kinds.static_tree import StaticTreeArtifact
 
 
@@ -13,20 +16,25 @@ class HfGenerationConfig(ExportFormat):
     """The tree's chain of best candidates, as a fixed number of drafted tokens.
 
     A tree tuned with ``PromptLookup`` becomes prompt lookup; any other one assisted generation, which needs
-    an ``assistant_model``.
+    an ``assistant_model``. Of a schedule the drafts alone are left: Hugging Face drafts for one sequence at a time.
     """
 
-    kinds = ("static-tree",)
+    kinds = ("static-tree", "schedule")
     updates = True  # a model's own file also holds its EOS tokens
 
     def export(self, artifact: Artifact) -> Export:
-        """Keys of ``transformers.GenerationConfig``."""
-        assert isinstance(artifact, StaticTreeArtifact)
-        paths = artifact.rank_paths
+        """Keys of ``transformers.GenerationConfig``.
+
+        Raises:
+            ArtifactError: the trees of a schedule differ from step to step.
+        """
+        paths = _rank_paths(artifact)
         length = max((len(path) for path in paths if not any(path)), default=0)
         spec = artifact.part_specs.get("drafter") or {}
         drafter = spec.get("class_path", "").rpartition(".")[2]
         lost = []
+        if isinstance(artifact, ScheduleArtifact):
+            lost.append(f"the strategy {_describe(artifact.schedule)}")
         content: dict[str, Any]
         if drafter == "PromptLookup":
             content = {
@@ -49,3 +57,27 @@ class HfGenerationConfig(ExportFormat):
         return Export(
             content, f"hf-generation-config: kept {what}; dropped {' and '.join(lost)}" if lost else ""
         )
+
+
+def _rank_paths(artifact: Artifact) -> list[list[int]]:
+    from specexp.builders import StaticTree
+
+    if isinstance(artifact, StaticTreeArtifact):
+        return artifact.rank_paths
+    builder = artifact.builder
+    if not isinstance(builder, StaticTree):
+        raise ArtifactError(
+            f"{artifact.folder}: the trees of {type(builder).__name__} differ from step to step, so that there is no "
+            "chain for hf-generation-config"
+        )
+    return builder.rank_paths
+
+
+def _describe(schedule: Mapping[str, Any]) -> str:
+    """A strategy with its arguments, e.g. ``Scheduled(n=3, verify_batch=1)``; what is null is left out."""
+    given = {name: value for name, value in schedule["init_args"].items() if value is not None}
+    shown = (
+        f"{name}={value['class_path'] if isinstance(value, Mapping) else value}"
+        for name, value in given.items()
+    )
+    return f"{schedule['class_path']}({', '.join(shown)})"
