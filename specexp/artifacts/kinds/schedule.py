@@ -29,9 +29,9 @@ class ScheduleArtifact(Artifact):
     """``schedule.json``: an execution strategy as ``class_path`` and ``init_args``, e.g. ``{"class_path": "Scheduled",
     "init_args": {"n": 3}}``.
 
-    ``parts.json`` holds what every sequence is decoded with. The draft model itself is the deployment's. It runs in our own
-    loop, also inside Hugging Face's ``generate``; engines that batch requests themselves take no such strategy, and of it
-    only the drafts can be exported.
+    ``parts.json`` holds what every sequence is decoded with; the draft model itself is the deployment's. A schedule
+    runs in our own loop, also inside Hugging Face's ``generate``. Engines that batch requests themselves take no
+    strategy from outside: of a schedule only the drafts can be exported.
 
     Attributes:
         execution: the strategy.
