@@ -2,7 +2,7 @@
 
 # No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
 
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -72,6 +72,7 @@ class DraftModel(Drafter):
         self.top_p = top_p
         self.coupled = coupled
         self.draws = not coupled
+        self._twins: list[DraftModel] = [self]
         self._context: Context | None = None  # whose tokens the cache holds
         self._model: LanguageModel | None = None
         self._processors: Processors | None = None
@@ -106,9 +107,12 @@ class DraftModel(Drafter):
         return () if self._model is None else (self._model,)
 
     def twin(self) -> "DraftModel":
-        """The same weights, with a cache of its own."""
-        other = deepcopy(self)
-        other.reset()
+        """The same weights, with a cache of its own; twins share the prefill of equal prompts."""
+        other = copy(self)
+        other._model = deepcopy(self._model)
+        other._context = None
+        other._forget_tree()
+        self._twins.append(other)
         return other
 
     @property
@@ -127,11 +131,12 @@ class DraftModel(Drafter):
     def begin(self, context: Context, prefill: Outcome | None) -> None:
         """Feed the prompt, all but the root."""
         model = self.model
-        if context.continued and context is self._context:
-            kept = model.cache.lengths[0]
-        else:
-            kept = self._shared_prompt(context)
+        goes_on = context.continued and context is self._context
+        kept = model.cache.lengths[0] if goes_on else self._prompt_known(context)
         model.cache.truncate(0, kept)  # and what an unfinished step left
+        source = next((twin for twin in self._twins if not kept and twin._prompt_known(context)), None)
+        if source is not None:
+            model.cache.copy_from(source.model.cache, source._prompt_known(context))
         self._forget_tree()
         self._context = context
         known = model.cache.lengths[0]
@@ -200,7 +205,7 @@ class DraftModel(Drafter):
         self._context = None
         self._forget_tree()
 
-    def _shared_prompt(self, context: Context) -> int:
+    def _prompt_known(self, context: Context) -> int:
         """Rows of the last sequence's prompt, if this one's is the same: its prefill would give them bit by bit."""
         last = self._context
         if last is None or last.continued or last.prompt_length != context.prompt_length:

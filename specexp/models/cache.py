@@ -159,6 +159,14 @@ class SlotCache(Cache):  # type: ignore[misc]
         self.lengths[target] = length
         self.uncommitted[target] = 0
 
+    @torch.inference_mode()  # the storage may have been made in a pass
+    def copy_from(self, other: SlotCache, length: int) -> None:
+        """Begin slot 0 with the first ``length`` committed tokens of slot 0 of another cache of the same model."""
+        self.reserve(length)
+        self._storage[:, 0, :, :length] = other._storage[:, 0, :, :length]
+        self.lengths[0] = length
+        self.uncommitted[0] = 0
+
     def nbytes(self) -> int:
         """Bytes of the storage."""
         return self._storage.nbytes

@@ -16,7 +16,7 @@ from specexp.context import Context
 from specexp.controllers import Fixed
 from specexp.decoder import Decoder
 from specexp.drafters import DraftModel, PromptLookup, Request, Union
-from specexp.execution import Job, SerialSpeculative
+from specexp.execution import Batched, Job, SerialSpeculative
 from specexp.models.language_model import LanguageModel
 from specexp.models.logits import LogitsError
 from specexp.outcome import Outcome
@@ -542,3 +542,24 @@ def test_a_plan_of_no_depth_asks_the_draft_nothing():
     drafter = DraftModel(draft)
     decoder = Decoder(target, drafter, KConfig([2, 2]), controller=Fixed(max_depth=0))
     assert decoder.generate([1, 2], max_new_tokens=8).counts.draft_passes == 0
+
+
+def test_twins_prefill_an_equal_prompt_once_and_keep_their_sequences_apart():
+    fed = []
+    draft = hashed_model(24, seed=1)
+    forward = draft.forward
+    draft.forward = lambda *args, **kwargs: (
+        fed.append(kwargs["input_ids"].numel()) or forward(*args, **kwargs)
+    )
+    target = LanguageModel(hashed_model(24, seed=1))
+    jobs = [Job((1, 2, 3, 4, 5, 6, 7, 8), number, 6) for number in range(4)]
+    jobs += [Job((8, 7, 6, 5, 4, 3, 2, 1), number, 6) for number in range(4, 6)]
+
+    def run(n):
+        del fed[:]
+        with Batched(n).open(target, Parts(DraftModel(draft), Chain(2), KeyedSampling(1.0))) as executor:
+            return [result.token_ids for result in executor.run(jobs).results], fed.count(7)
+
+    one_by_one, prefills = run(1)
+    assert prefills == 2
+    assert run(3) == (one_by_one, 2)

@@ -76,7 +76,7 @@ def test_passes_equal_one_pass_and_what_is_kept_is_what_comes_before_the_next(st
         shape = TreeShape(parents, [-1] + [0] * (len(parents) - 1))
         for row in range(len(parents)):
             branch = [int(tokens[index]) for index in (0, *shape.path(row))]
-            assert answers[row].tolist() == fake.next_logits((*text, *branch))
+            assert answers[row].tolist() == list(fake.next_logits((*text, *branch)))
         model.cache.commit(0, kept)
         text += tokens[kept].tolist()
         assert model.cache.lengths[0] == len(text)
@@ -95,7 +95,7 @@ def test_room_is_made_in_the_middle_of_a_tree():
         )
         capacities.add(model.cache.capacity)
     assert len(capacities) > 1
-    assert torch.cat(answers)[-1].tolist() == fake.next_logits((1, 2, 3, *tokens.tolist()))
+    assert torch.cat(answers)[-1].tolist() == list(fake.next_logits((1, 2, 3, *tokens.tolist())))
 
 
 def test_a_pass_of_a_whole_tree_forgets_one_that_was_growing():
@@ -104,7 +104,7 @@ def test_a_pass_of_a_whole_tree_forgets_one_that_was_growing():
     model.prefill(0, [1, 2, 3])
     model.grow(0, np.array([4, 5]), np.array([0, 1]), np.tri(2, dtype=bool))
     (answers,) = model.tree_pass([0], [TokenTree(TreeShape([-1, 0], [-1, 0]), np.array([7, 8]))])
-    assert answers[1].tolist() == fake.next_logits((1, 2, 3, 7, 8))
+    assert answers[1].tolist() == list(fake.next_logits((1, 2, 3, 7, 8)))
 
 
 def test_a_truncated_slot_grows_from_where_it_ends():
@@ -114,4 +114,4 @@ def test_a_truncated_slot_grows_from_where_it_ends():
     model.grow(0, np.array([4, 5]), np.array([0, 1]), np.tri(2, dtype=bool))
     model.cache.truncate(0, 2)
     answer = model.grow(0, np.array([6]), np.array([0]), np.ones((1, 1), dtype=bool))
-    assert answer[0].tolist() == fake.next_logits((1, 2, 6))
+    assert answer[0].tolist() == list(fake.next_logits((1, 2, 6)))
