@@ -15,6 +15,7 @@ under pytest; nothing has to be registered::
 - verifier: :class:`specexp.testing.verifiers.VerifierContract`, ``make_verifier()``
 - controller: :class:`specexp.testing.controllers.ControllerContract`, ``make_controller()``
 - analysis: :class:`specexp.testing.analyses.AnalysisContract`, ``make_analysis()``
+- execution strategy: :class:`specexp.testing.executions.ExecutionContract`, the fixture ``execution``
 - reasoning task: :class:`specexp.testing.tasks.TaskContract`, the fixture ``task``, ``solution(item)`` and
   ``evaluations()``
 - search over thoughts: :class:`specexp.testing.searches.SearchContract`, ``make_search()``

@@ -74,7 +74,7 @@ def _said_by(
 
 def _phrases() -> Parts:
     drafter = PhraseCache(DraftModel(draft_model()), phrase_length=3, state="carry", initialisation="prompt")
-    return Parts(drafter, Graft(Chain(3), 2, 2, 3), None, QLearning(draft_cost=0.2, warm_up=10))
+    return Parts(drafter, Graft(Chain(3), 2, 2, 3), None, QLearning(warm_up=10, calibrate=6))
 
 
 COMPOSITIONS: dict[str, Callable[[], Parts]] = {

@@ -7,20 +7,22 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from small_models import small_model
 from toy_schedules import DRAFT, TARGET
 
-from specexp.builders import Chain, Choice, DySpecGreedy, Graft, KConfig, SpecInfer, StaticTree
+from specexp.builders import Chain, Choice, DySpecGreedy, Graft, KConfig, SpecInfer
 from specexp.composition import Parts
 from specexp.context import Context
 from specexp.controllers import Controller, Plan
-from specexp.drafters import DraftModel, PhraseCache, TokenRecycling
+from specexp.decoder import Decoder
+from specexp.drafters import DraftModel, PhraseCache
 from specexp.execution import Batched, Job, Scheduled, SerialSpeculative
 from specexp.execution.worker import Shapes, memory_of
 from specexp.models.language_model import LanguageModel
 from specexp.testing.fakes import hashed_model
 from specexp.tree import TreeShape
 from specexp.verification.toy import PROMPT, ToyTarget
-from specexp.verifiers import RejectionSampling
+from specexp.verifiers import KeyedSampling, RejectionSampling
 
 KNOWN = [TreeShape.from_rank_paths([[0] * depth for depth in range(1, length)]) for length in range(1, 8)]
 
@@ -145,17 +147,19 @@ def test_a_used_drafter_can_be_opened():
         ] * 3
 
 
-def test_the_target_may_be_its_own_draft():
-    """Both sides then run the same weights, each with its cache."""
-    model = hashed_model(12)
-    for parts in (
-        Parts(DraftModel(model), Chain(3)),
-        Parts(TokenRecycling(k=2), StaticTree([[0], [1], [0, 0]])),
-    ):
-        outputs = []
-        for execution in EXECUTIONS.values():
-            with execution.open(LanguageModel(model), parts) as executor:
-                outputs.append(
-                    [one.token_ids for one in executor.run([Job((1,), n, 9) for n in range(3)]).results]
-                )
-        assert outputs[0] == outputs[1] == outputs[2]
+@pytest.mark.parametrize("model", [hashed_model(12), small_model("Llama")], ids=["fake", "Llama"])
+def test_the_target_may_be_its_own_draft(model):
+    """Both sides then run the same weights at the same time, each with its cache."""
+    jobs = [Job((1, 2), number, 9) for number in range(3)]
+    parts = Parts(DraftModel(model), Chain(3), KeyedSampling(0.8))
+    expected = [
+        Decoder(model, verifier=parts.verifier)
+        .generate(job.prompt, max_new_tokens=job.max_new_tokens, sequence=job.sequence)
+        .token_ids
+        for job in jobs
+    ]
+    for execution in (*EXECUTIONS.values(), Scheduled(2)):
+        with execution.open(LanguageModel(model), parts) as executor:
+            results = executor.run(jobs).results
+        assert [result.token_ids for result in results] == expected
+        assert all(result.accepted_drafts > 0 for result in results)
