@@ -350,6 +350,37 @@ def test_a_strategy_that_cannot_be_is_refused_before_anything_is_loaded(
     assert said == "small.yaml: execution.init_args.n is 0; allowed is an integer of at least 1"
 
 
+def test_candidates_that_decode_groups_start_from_what_other_prompts_taught_them(
+    schedules: dict[str, Any],
+) -> None:
+    from specexp.config import load_config
+    from specexp.evaluation.execution_arm import ExecutionArm
+    from specexp.search.composition import Composition
+    from specexp.search.live_bench import LiveBench
+
+    schedules["controller"] = {"class_path": "QLearning", "init_args": {"max_depth": 2, "draft_cost": 0.2}}
+    schedules["sweep"]["learn"] = {"data": {"max_prompts": 2}}
+    composition = Composition(load_config(write(schedules)))
+    pair = composition.load_pair()
+    bench = LiveBench(composition, pair, composition.data(pair.tokenizer), Path("runs"))
+    bench.lessons = composition.data(pair.tokenizer, "learn").prompts
+
+    arm = bench.arm("taught", bench.prepare({}).parts)
+    bench.taught(arm)
+    assert isinstance(arm, ExecutionArm)
+    learned = arm.controller_state["steps"]
+    assert learned > 0
+    try:
+        arm.decode(bench.prompts[0])
+        assert arm.parts.controller is not None
+        assert arm.parts.controller.state_dict()["steps"] > learned
+        arm.reset()
+        assert arm._opened().memory()["weights"] > 0, "the worker has done what it was told before"
+        assert arm.parts.controller.state_dict()["steps"] == learned
+    finally:
+        arm.close()
+
+
 def test_a_latency_profile_models_no_groups(
     schedules: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
