@@ -318,6 +318,8 @@ def test_a_sweep_over_executions_leaves_a_schedule_that_opens(
     for row in rows.values():
         if row["execution.init_args.n"]:
             assert int(row["execution.init_args.verify_batch"]) <= int(row["execution.init_args.n"])
+    for name in ("time_line.png", "time_line.json"):
+        assert (Path("runs/small") / name).stat().st_size > 0
     record = json.loads(Path("runs/small/confirm.jsonl").read_text().splitlines()[0])
     assert record["group"]["sequences"] == len(record["turn_tokens"]) == 3
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,12 +11,17 @@ from specexp.composition import Parts
 from specexp.evaluation import clock
 from specexp.hits import HitCounter
 from specexp.search.confirm import Confirmed
-from specexp.search.live_bench import LiveBench
+from specexp.search.live_bench import WARM_UP_TOKENS, LiveBench
 from specexp.tree import TreeShape
+from specexp.whole_file import write_whole
 
 if TYPE_CHECKING:
     from specexp.data import Prompt
+    from specexp.execution import TimeLine
     from specexp.search.session import Session
+
+SECONDS_SHOWN = 0.5
+"""Of a time line in a picture, so that single passes can be seen; the file for Perfetto holds all."""
 
 
 def draw_winner(winner: Confirmed, bench: LiveBench, prompts: Sequence[Prompt], path: Path) -> Path | None:
@@ -40,6 +46,42 @@ def draw_winner(winner: Confirmed, bench: LiveBench, prompts: Sequence[Prompt], 
     rates = {rank_path: counter.hits[rank_path] / counter.steps for rank_path in shape.rank_paths[1:]}
     draw_tree(shape, rates, title=f"{winner.label}: {winner.over_ar} over AR").savefig(path)
     return path
+
+
+def draw_winners_time_line(winner: Confirmed, bench: LiveBench, prompt: Prompt, folder: Path) -> Path | None:
+    """Draw who did what when under the winner and under plain decoding; None where no groups are decoded.
+
+    Args:
+        winner: of the study.
+        bench: decodes the prompt once more by both.
+        prompt: of the confirmation.
+        folder: gets ``time_line.png``, and ``time_line.json`` for Perfetto.
+    """
+    from specexp.evaluation.execution_arm import ExecutionArm
+    from specexp.execution.trace import chrome_trace
+    from specexp.figures.timeline import draw_time_line
+
+    arm = bench.arm(winner.label, bench.prepare(winner.attributes["resolved"]).parts)
+    lines: dict[str, TimeLine] = {}
+    for one, name in ((bench.engine, "AR (engine)"), (arm, winner.label)):
+        if not isinstance(one, ExecutionArm):
+            return None
+        try:
+            one.decode(prompt, max_new_tokens=WARM_UP_TOKENS)
+            one.timeline_observers = [partial(_keep, lines, name)]
+            one.decode(prompt)
+        finally:
+            one.timeline_observers = ()
+            one.close()
+    write_whole(folder / "time_line.json", chrome_trace(lines))
+    path = folder / "time_line.png"
+    title = f"prompt {prompt.prompt_id}: {winner.over_ar} over AR"
+    draw_time_line(lines, title, SECONDS_SHOWN).savefig(path)
+    return path
+
+
+def _keep(lines: dict[str, TimeLine], name: str, prompt_id: str, line: TimeLine) -> None:
+    lines[name] = line
 
 
 def export_best(session: Session, confirmed: Sequence[Confirmed], bench: LiveBench) -> Path | None:

@@ -6,7 +6,7 @@ import math
 import shlex
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,7 @@ from specexp.evaluation.table import Table
 from specexp.evaluation.trainer import quiet_libraries
 from specexp.search.composition import Composition
 from specexp.search.confirm import Confirmed, confirm, select, sentences, table
-from specexp.search.export import draw_winner, export_best
+from specexp.search.export import draw_winner, draw_winners_time_line, export_best
 from specexp.search.journal import study_lock
 from specexp.search.live_bench import LiveBench, record_hits
 from specexp.search.objective import distinct_finished
@@ -219,9 +219,12 @@ class Session:
         write_whole(self.folder / "confirm.md", text)
         write_whole(self.folder / "confirm.csv", shown.to_csv())
         winner = confirmed[0]
-        picture = draw_winner(winner, bench, data.prompts, self.folder / "tree.png")
+        pictures = [
+            draw_winner(winner, bench, data.prompts, self.folder / "tree.png"),
+            draw_winners_time_line(winner, bench, data.prompts[0], self.folder),
+        ]
         artifact = export_best(self, confirmed, bench)
-        self._track_study(study, shown, picture, artifact)
+        self._track_study(study, shown, pictures, artifact)
 
     def _confirm(
         self, study: Study, bench: LiveBench, data: PromptDataModule
@@ -269,14 +272,16 @@ class Session:
         candidate = bench.prepare(trial.user_attrs["attributes"]["resolved"])
         return bench.taught(bench.arm(name_of_trial(trial), candidate.parts))
 
-    def _track_study(self, study: Study, shown: Table, picture: Path | None, artifact: Path | None) -> None:
+    def _track_study(
+        self, study: Study, shown: Table, pictures: Sequence[Path | None], artifact: Path | None
+    ) -> None:
         rows = [
             trial_row(trial, list(self.settings.objectives)) for trial in study.get_trials(deepcopy=False)
         ]
         with self.tracker.study(config=self.composition.to_dict()) as run:
             run.table("trials", [{**row, **_speedup(row)} for row in rows])
             run.table("confirm", shown.records())
-            for path in [picture, *sorted((self.folder / "plots").glob("*.png"))]:
+            for path in [*pictures, *sorted((self.folder / "plots").glob("*.png"))]:
                 if path is not None:
                     run.picture(path.stem, path)
             if artifact is not None and self.settings.export is not None:
