@@ -174,10 +174,9 @@ def test_nothing_stays_open(workers):
             nullcontext() if fails_at is None else pytest.raises(RuntimeError, match="was to fail"),
         ):
             executor.run(jobs_of(Random(1), 4))
-        del executor
-        gc.collect()
 
     def open_now():
+        gc.collect()
         return threading.active_count(), len([*Path("/proc/self/fd").iterdir()])
 
     use(None)  # starts the server, once and for all

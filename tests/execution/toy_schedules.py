@@ -16,7 +16,7 @@ POLICIES = (FirstCome, LeastProgress, MostConfident)
 VERIFIERS = {"greedy": Greedy, "keyed": lambda: KeyedSampling(1.0)}
 PARTS = {
     "chain": lambda: Parts(DraftModel(DRAFT), Chain(2)),
-    "k-config": lambda: Parts(DraftModel(DRAFT), KConfig([2, 1])),
+    "k-config": lambda: Parts(TokenRecycling(k=2), KConfig([2, 1])),
     "lookup": lambda: Parts(PromptLookup(), Chain(3)),
     "recycling": lambda: Parts(TokenRecycling(k=2, state="carry"), KConfig([2, 1])),
 }
@@ -56,7 +56,7 @@ def expected(verifier, job, eos):
 def jobs_of(generator, count):
     """Random jobs; one of a token, one that may end in the middle of a draft."""
     return [
-        Job(generator.choice(PROMPTS), number, max_new_tokens=generator.choice((1, 2, 4, 7)))
+        Job(generator.choice(PROMPTS), number, max_new_tokens=generator.choice((1, 2, 4, 6)))
         for number in range(count)
     ]
 
