@@ -26,7 +26,8 @@ class Scheduled(Execution):
         policy: which of the waiting drafts is served; first come, first served if None.
         verify_batch: most waiting drafts that one target pass verifies (1 in the paper). It never waits for more.
         workers: ``process``: drafting runs in a process of its own; ``thread``: in a thread, for drafters that hardly
-            compute, since threads of one interpreter hinder each other.
+            compute, since threads of one interpreter hinder each other. A script that uses processes keeps what it does
+            under ``if __name__ == "__main__"``, for they import it.
         threads: of torch, for the target; None leaves them as they are.
         draft_threads: of torch, for drafting; None leaves them as they are.
 

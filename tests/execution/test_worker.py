@@ -15,13 +15,13 @@ from specexp.composition import Parts
 from specexp.context import Context
 from specexp.controllers import Controller, Plan
 from specexp.decoder import Decoder
-from specexp.drafters import DraftModel, PhraseCache
+from specexp.drafters import DraftModel, PhraseCache, TokenRecycling
 from specexp.execution import Batched, Job, Scheduled, SerialSpeculative
 from specexp.execution.worker import Shapes, memory_of
 from specexp.models.language_model import LanguageModel
 from specexp.testing.fakes import hashed_model
 from specexp.tree import TreeShape
-from specexp.verification.toy import PROMPT, ToyTarget
+from specexp.verification.toy import PROMPT, ToyTarget, toy_models
 from specexp.verifiers import KeyedSampling, RejectionSampling
 
 KNOWN = [TreeShape.from_rank_paths([[0] * depth for depth in range(1, length)]) for length in range(1, 8)]
@@ -163,3 +163,21 @@ def test_the_target_may_be_its_own_draft(model):
             results = executor.run(jobs).results
         assert [result.token_ids for result in results] == expected
         assert all(result.accepted_drafts > 0 for result in results)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("workers", ["thread", "process"])
+def test_messages_that_no_pipe_holds_block_nobody(workers):
+    """The target sends what it said of a prompt, megabytes, while the worker sends what it drafted."""
+    target = toy_models(vocabulary=2000)[0]
+    prompts = [tuple(place * step % 5 for place in range(150)) for step in range(1, 7)]
+    jobs = [Job(prompt, number, 6) for number, prompt in enumerate(prompts)]
+    parts = Parts(TokenRecycling(k=8), KConfig([2, 2]), KeyedSampling(1.0))
+    expected = [
+        Decoder(target, verifier=parts.verifier)
+        .generate(job.prompt, max_new_tokens=job.max_new_tokens, sequence=job.sequence)
+        .token_ids
+        for job in jobs
+    ]
+    with Scheduled(4, verify_batch=2, workers=workers).open(ToyTarget(target.table), parts) as executor:
+        assert [result.token_ids for result in executor.run(jobs).results] == expected
