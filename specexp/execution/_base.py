@@ -11,6 +11,8 @@ from specexp.composition import Parts, check_composition
 from specexp.verifiers import DeterministicVerifier
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from specexp.execution.executor import Executor
     from specexp.models.language_model import LanguageModel
 
@@ -57,11 +59,11 @@ class Execution(ABC):
         check_composition(*parts)
 
     @abstractmethod
-    def open(self, model: LanguageModel, parts: Parts) -> Executor:
+    def open(self, model: PreTrainedModel | LanguageModel, parts: Parts) -> Executor:
         """Start what the strategy needs.
 
         Args:
-            model: the target.
+            model: the target, a Hugging Face causal LM with full attention, or one already wrapped.
             parts: of every sequence, in their stated initial state, the draft model given already.
 
         Raises:

@@ -10,6 +10,8 @@ from specexp.composition import Parts
 from specexp.execution._base import Execution, refuse_carried
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from specexp.execution.executor import Executor
     from specexp.models.language_model import LanguageModel
 
@@ -36,7 +38,7 @@ class Batched(Execution):
         super().check(parts)
         refuse_carried(parts, "Batched")
 
-    def open(self, model: "LanguageModel", parts: Parts) -> "Executor":
+    def open(self, model: "PreTrainedModel | LanguageModel", parts: Parts) -> "Executor":
         """Nothing has to be started."""
         from specexp.execution.local import LocalExecutor
 

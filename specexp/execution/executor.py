@@ -16,13 +16,15 @@ from specexp.composition import Parts
 from specexp.context import Context
 from specexp.execution._base import Job
 from specexp.execution.timeline import TARGET, TimeLine
+from specexp.models.language_model import LanguageModel
 from specexp.outcome import Outcome, prefill_outcome
 from specexp.sequence import PHASES, Verification
 from specexp.verifiers import Greedy
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from specexp.generation_result import GenerationResult
-    from specexp.models.language_model import LanguageModel
 
 OutcomeObserver = Callable[[Outcome], None]
 
@@ -69,8 +71,8 @@ class Executor(AbstractContextManager["Executor"]):
         closed: whether it can be used no more: it was closed, or a run failed.
     """
 
-    def __init__(self, model: LanguageModel, parts: Parts, threads: int | None) -> None:
-        self.model = model
+    def __init__(self, model: PreTrainedModel | LanguageModel, parts: Parts, threads: int | None) -> None:
+        self.model = model if isinstance(model, LanguageModel) else LanguageModel(model)
         self.parts = parts._replace(verifier=parts.verifier or Greedy())
         self.threads = threads
         self.finished: dict[int | str, GenerationResult] = {}
@@ -81,11 +83,11 @@ class Executor(AbstractContextManager["Executor"]):
         self._phases = dict.fromkeys(PHASES, 0.0)
         self._prefill_seconds = 0.0
         if parts.drafter is not None:
-            parts.drafter.check_vocabulary(model.vocab_size)
-        if parts.builder is not None and parts.builder.max_nodes >= model.context_limit:
+            parts.drafter.check_vocabulary(self.model.vocab_size)
+        if parts.builder is not None and parts.builder.max_nodes >= self.model.context_limit:
             raise ValueError(
                 f"{type(parts.builder).__name__} makes trees of up to {parts.builder.max_nodes} nodes and the target's "
-                f"context holds {model.context_limit} tokens: lower its budget"
+                f"context holds {self.model.context_limit} tokens: lower its budget"
             )
 
     def run(

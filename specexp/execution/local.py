@@ -18,6 +18,8 @@ from specexp.generation_result import GenerationResult
 from specexp.sequence import Drafting, Verification
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from specexp.models.language_model import LanguageModel
 
 
@@ -47,7 +49,9 @@ class LocalExecutor(Executor):
         threads: of torch.
     """
 
-    def __init__(self, model: LanguageModel, parts: Parts, n: int, threads: int | None) -> None:
+    def __init__(
+        self, model: PreTrainedModel | LanguageModel, parts: Parts, n: int, threads: int | None
+    ) -> None:
         super().__init__(model, parts, threads)
         self.n = n
         self._parts = twins(parts, n)

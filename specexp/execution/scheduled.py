@@ -11,6 +11,8 @@ from specexp.execution._base import Execution, refuse_carried
 from specexp.execution.policies import FirstCome, QueuePolicy
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from specexp.execution.executor import Executor
     from specexp.models.language_model import LanguageModel
 
@@ -26,8 +28,8 @@ class Scheduled(Execution):
         policy: which of the waiting drafts is served; first come, first served if None.
         verify_batch: most waiting drafts that one target pass verifies (1 in the paper). It never waits for more.
         workers: ``process``: drafting runs in a process of its own; ``thread``: in a thread, for drafters that hardly
-            compute, since threads of one interpreter hinder each other. A script that uses processes keeps what it does
-            under ``if __name__ == "__main__"``, for they import it.
+            compute, since threads of one interpreter hinder each other. A process imports the program's script only
+            if parts come from there; it then keeps what it does under ``if __name__ == "__main__"``.
         threads: of torch, for the target; None leaves them as they are.
         draft_threads: of torch, for drafting; None leaves them as they are.
 
@@ -65,7 +67,7 @@ class Scheduled(Execution):
             )
         refuse_carried(parts, "Scheduled")
 
-    def open(self, model: "LanguageModel", parts: Parts) -> "Executor":
+    def open(self, model: "PreTrainedModel | LanguageModel", parts: Parts) -> "Executor":
         """Start the drafting worker."""
         from specexp.execution.scheduler import ScheduledExecutor
 

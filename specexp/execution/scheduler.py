@@ -29,6 +29,8 @@ from specexp.generation_result import GenerationResult
 from specexp.sequence import Draft, Verification
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from specexp.execution.scheduled import Scheduled
     from specexp.models.language_model import LanguageModel
 
@@ -58,10 +60,10 @@ class ScheduledExecutor(Executor):
         schedule: how.
     """
 
-    def __init__(self, model: LanguageModel, parts: Parts, schedule: Scheduled) -> None:
+    def __init__(self, model: PreTrainedModel | LanguageModel, parts: Parts, schedule: Scheduled) -> None:
         super().__init__(model, parts, schedule.threads)
         self.schedule = schedule
-        memories = [memory_of(parts, model.vocab_size, model.dtype) for _ in range(schedule.n)]
+        memories = [memory_of(parts, self.model.vocab_size, self.model.dtype) for _ in range(schedule.n)]
         self._worker: DraftWorker | None = DraftWorker(
             parts._replace(verifier=None), memories, schedule.workers, schedule.draft_threads
         )

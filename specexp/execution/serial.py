@@ -10,6 +10,8 @@ from specexp.composition import Parts
 from specexp.execution._base import Execution
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from specexp.execution.executor import Executor
     from specexp.models.language_model import LanguageModel
 
@@ -24,7 +26,7 @@ class Serial(Execution):
     def __init__(self, threads: Annotated[int, Field(ge=1)] | None = None) -> None:
         self.threads = threads
 
-    def open(self, model: "LanguageModel", parts: Parts) -> "Executor":
+    def open(self, model: "PreTrainedModel | LanguageModel", parts: Parts) -> "Executor":
         """Nothing has to be started."""
         from specexp.execution.local import LocalExecutor
 
@@ -42,7 +44,7 @@ class SerialSpeculative(Execution):
     def __init__(self, threads: Annotated[int, Field(ge=1)] | None = None) -> None:
         self.threads = threads
 
-    def open(self, model: "LanguageModel", parts: Parts) -> "Executor":
+    def open(self, model: "PreTrainedModel | LanguageModel", parts: Parts) -> "Executor":
         """Nothing has to be started."""
         from specexp.execution.local import LocalExecutor
 

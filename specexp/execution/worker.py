@@ -34,6 +34,7 @@ from specexp.composition import Parts
 from specexp.context import Context
 from specexp.controllers import Fixed
 from specexp.execution.drafters import bytes_of, drafting_for, initial, twins
+from specexp.execution.processes import start_process
 from specexp.outcome import Outcome, prefill_outcome
 from specexp.sequence import Draft, Drafting
 from specexp.tree import NodeKind, TokenTree, TreeShape
@@ -218,7 +219,7 @@ class DraftWorker:
             self._thread.start()
             return
         try:
-            self._process = _start_process(arguments)
+            self._process = start_process(_serve_process, arguments)
         except BaseException:
             self._connection.close()
             raise
@@ -340,36 +341,6 @@ def _noted(failed: Failed) -> BaseException:
     for note in failed.notes:
         failed.error.add_note(note)
     return failed.error
-
-
-def _start_process(arguments: tuple[Any, ...]) -> BaseProcess:
-    """Fork a worker from a server that has imported everything but holds no threads and no models.
-
-    Raises:
-        ValueError: the parts cannot be pickled.
-    """
-    contexts: list[Any] = [torch.multiprocessing.get_context("spawn")]
-    if "forkserver" in torch.multiprocessing.get_all_start_methods():
-        server = torch.multiprocessing.get_context("forkserver")
-        server.set_forkserver_preload(
-            ["specexp.execution.worker", "specexp.models.language_model", "transformers"]
-        )
-        contexts.insert(0, server)
-    while True:
-        context = contexts.pop(0)
-        process: BaseProcess = context.Process(
-            target=_serve_process, args=arguments, daemon=True, name="specexp drafts"
-        )
-        try:
-            process.start()
-        except (pickle.PicklingError, AttributeError, TypeError, ValueError) as error:
-            if contexts and isinstance(error, ValueError):
-                continue  # the server takes some 250 tensors, a new interpreter any number
-            raise ValueError(
-                f"the parts cannot be handed to a drafting process ({error}): set workers to thread, or write them "
-                "so that pickle can"
-            ) from error
-        return process
 
 
 def _serve_process(connection: Connection, parts: Parts, memories: list[Memory], threads: int | None) -> None:

@@ -17,7 +17,9 @@ def files(tmp_path):
 
 
 def test_the_task_is_the_category_and_part_of_the_name(files):
-    items = TaskItems([GSM8K(str(files / "test.jsonl")), CreativeWriting(str(files / "sentences.txt"))], items=2)
+    items = TaskItems(
+        [GSM8K(str(files / "test.jsonl")), CreativeWriting(str(files / "sentences.txt"))], items=2
+    )
     rows = items.load()
     assert rows["prompt_id"] == ["GSM8K/0", "GSM8K/1", "Creative Writing/0", "Creative Writing/1"]
     assert rows["category"] == ["GSM8K"] * 2 + ["Creative Writing"] * 2

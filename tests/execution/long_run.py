@@ -24,6 +24,6 @@ def run():
     print("interrupted", *(f"{name}:{len(result.token_ids)}" for name, result in ended.items()), flush=True)
 
 
-if __name__ == "__main__":
-    run()
-    run()
+# Without a guard: what starts its workers does not run this script again, since it defines no part.
+run()
+run()
