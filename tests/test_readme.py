@@ -18,7 +18,9 @@ SHORT = {
         *("--n-trials", "5", "--data.max_prompts", "3", "--sweep.confirm.data.max_prompts", "3"),
         *("--sweep.record_hits.data.max_prompts", "2", "--generation.max_new_tokens", "24"),
     ],
-    "specexp.run": ["--data.max_prompts", "2", "--generation.max_new_tokens", "16"],
+    "specexp.run": [
+        *("--data.max_prompts", "2", "--generation.max_new_tokens", "16", "--generation.samples", "2"),
+    ],
     "specexp.verify": [
         *("--verify.toy_samples", "100", "--verify.samples", "20", "--verify.first_tokens", "2"),
         *("--data.max_prompts", "2", "--generation.max_new_tokens", "16"),
