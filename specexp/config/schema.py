@@ -247,7 +247,8 @@ class Experiment:
     Args:
         execution: how several sequences are decoded for a prompt: an item of ``TaskItems`` as a tree of thoughts, any
             other prompt with ``generation.samples`` continuations as one group. None decodes one sequence at a time;
-            of a group, or of arms some of which have an execution, it is ``SerialSpeculative``.
+            of a group, or of arms some of which have an execution, it is ``SerialSpeculative``. Plain decoding is then
+            ``Serial``, and the only baseline: Hugging Face's loops decode no groups.
         reasoning: how items of ``TaskItems`` are searched.
         latency: of another device, or of other models, by which the run's seconds are modelled; measured if None.
         published: rows of the paper's table that are not run here: a ``method`` and its figures.
