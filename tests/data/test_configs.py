@@ -41,7 +41,8 @@ def test_every_prompt_set_has_a_building_block():
     assert shipped - named == {
         "PromptSet",
         "RawText",
-    }  # the contract, and the one that needs a file of the user's
+        "TaskItems",
+    }  # the contract, the one that needs a file of the user's, and the one in configs/seed/items.yaml
 
 
 def test_short_names_resolve():
