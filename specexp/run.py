@@ -84,9 +84,10 @@ def run(config: Config, pair: ModelPair | None = None) -> list[PromptRecord]:
         OSError: the results cannot be written, because the disk is full.
     """
     from specexp.config import build_pair
-    from specexp.evaluation.experiment import build_experiment
+    from specexp.evaluation.experiment import build_experiment, check_tasks
     from specexp.evaluation.trainer import build_trainer
 
+    check_tasks(config)
     trainer = build_trainer(config)
     pair = pair or build_pair(config)
     experiment = build_experiment(config, pair)

@@ -116,6 +116,20 @@ def _check_group(config: Config, composed: Sequence[ComposedArm], analyses: Sequ
             )
 
 
+def check_tasks(config: Config) -> None:
+    """Read the files of reasoning tasks, if there are any: it takes a moment, and loading models takes seconds.
+
+    Raises:
+        ConfigError: one cannot be read, with file and line.
+    """
+    tasks = build_task_items(config)
+    try:
+        _ = None if tasks is None else tasks.problems
+    except ValueError as error:
+        source = config.source_of(("data", "prompts", "init_args", "tasks"))
+        raise ConfigError(f"{source}: data.prompts.init_args.tasks: {first_line(error)}") from error
+
+
 def _is_plain(config: Config) -> bool:
     return not config.get("arms") and config.get("drafter") is None
 
