@@ -82,6 +82,27 @@ class Analysis(ABC):
         """
 
 
+class GroupAnalysis(Analysis):
+    """Looks at time lines and records of groups of sequences, which show no single steps."""
+
+    watches_steps: ClassVar[bool] = False
+
+    def observe(self, arm: str, outcome: Outcome) -> None:
+        """Single steps are not looked at."""
+
+
+def check_baseline(analysis: Analysis, baseline: str, arms: Mapping[str, Strategy]) -> None:
+    """Refuse a baseline that is no arm.
+
+    Raises:
+        ValueError: with the arms there are.
+    """
+    if baseline not in arms:
+        raise ValueError(
+            f"{type(analysis).__name__} was given baseline {baseline!r}, but the arms are {list(arms)}"
+        )
+
+
 def drafting(arms: Mapping[str, Strategy]) -> dict[str, Strategy]:
     """The arms that draft: all but plain decoding."""
     return {name: strategy for name, strategy in arms.items() if strategy.drafter is not None}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
-from specexp.analyses._base import Analysis, Report
+from specexp.analyses._base import GroupAnalysis, Report, check_baseline
 from specexp.analyses._groups import (
     answered,
     busy_share,
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from specexp.evaluation.record import PromptRecord
     from specexp.evaluation.table import Cell, Table
-    from specexp.outcome import Outcome
     from specexp.sequence import Strategy
 
 Positive = Annotated[float, Field(gt=0)]
@@ -49,7 +48,7 @@ class PublishedReasoning:
     depth: Annotated[int, Field(ge=1)] | None = None
 
 
-class ReasoningTable(Analysis):
+class ReasoningTable(GroupAnalysis):
     """Every arm on every task: how much faster than plain decoding, end to end and in decoding alone, why, and whether
     it still says the same.
 
@@ -62,7 +61,6 @@ class ReasoningTable(Analysis):
     """
 
     name: ClassVar[str] = "reasoning_table"
-    watches_steps: ClassVar[bool] = False
 
     def __init__(self, baseline: str = "engine", published: list[PublishedReasoning] | None = None) -> None:
         self.baseline = baseline
@@ -74,13 +72,7 @@ class ReasoningTable(Analysis):
         Raises:
             ValueError: ``baseline`` is none of the arms.
         """
-        if self.baseline not in arms:
-            raise ValueError(
-                f"ReasoningTable was given baseline {self.baseline!r}, but the arms are {list(arms)}"
-            )
-
-    def observe(self, arm: str, outcome: "Outcome") -> None:
-        """Nothing to see that the records do not hold."""
+        check_baseline(self, self.baseline, arms)
 
     def report(self, records: "Sequence[PromptRecord]") -> Report:
         """Speed, what it comes from, and answers, with a picture of the speed."""

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
-from specexp.analyses._base import Analysis, Report
+from specexp.analyses._base import GroupAnalysis, Report, check_baseline
 from specexp.analyses._groups import over
 
 if TYPE_CHECKING:
     from specexp.evaluation.record import PromptRecord, Role
     from specexp.evaluation.table import Cell, Table
-    from specexp.outcome import Outcome
     from specexp.sequence import Strategy
 
 Positive = Annotated[float, Field(gt=0)]
@@ -37,7 +36,7 @@ class PublishedRole:
     speedup: Positive | None = None
 
 
-class Roles(Analysis):
+class Roles(GroupAnalysis):
     """What each component of a search asked for, how much of its drafts was accepted, and its speedup over plain
     decoding: in the role's own decode seconds per token, and with its prefills, paired item by item.
 
@@ -47,7 +46,6 @@ class Roles(Analysis):
     """
 
     name: ClassVar[str] = "roles"
-    watches_steps: ClassVar[bool] = False
 
     def __init__(self, baseline: str = "engine", published: list[PublishedRole] | None = None) -> None:
         self.baseline = baseline
@@ -59,11 +57,7 @@ class Roles(Analysis):
         Raises:
             ValueError: ``baseline`` is none of the arms.
         """
-        if self.baseline not in arms:
-            raise ValueError(f"Roles was given baseline {self.baseline!r}, but the arms are {list(arms)}")
-
-    def observe(self, arm: str, outcome: "Outcome") -> None:
-        """Nothing to see that the records do not hold."""
+        check_baseline(self, self.baseline, arms)
 
     def report(self, records: "Sequence[PromptRecord]") -> Report:
         """A table of all items, and one by task if there are several."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import cycle
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from specexp.analyses._base import Analysis, Report
+from specexp.analyses._base import GroupAnalysis, Report, check_baseline
 from specexp.analyses._groups import answered, busy_share, end_to_end, plain_name, tokens_per_second
 
 if TYPE_CHECKING:
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from specexp.evaluation.record import PromptRecord
     from specexp.evaluation.table import Cell, Table
-    from specexp.outcome import Outcome
     from specexp.sequence import Strategy
 
 _SETTING = re.compile(r"[,\s]*\b(n|verify_batch)=(\d+)\b")
@@ -61,7 +60,7 @@ class Setting(NamedTuple):
         return ", ".join(told) or "all arms with n"
 
 
-class Scaling(Analysis):
+class Scaling(GroupAnalysis):
     """Curves over ``n``, one for each ``verify_batch``, of arms that a grid over ``execution.init_args.n`` (and
     ``verify_batch``) unrolled, or whose titles say ``n=3`` themselves; arms that do not are drawn as lines across.
 
@@ -70,7 +69,6 @@ class Scaling(Analysis):
     """
 
     name: ClassVar[str] = "scaling"
-    watches_steps: ClassVar[bool] = False
 
     def __init__(self, baseline: str = "engine") -> None:
         self.baseline = baseline
@@ -82,12 +80,8 @@ class Scaling(Analysis):
         Raises:
             ValueError: ``baseline`` is none of the arms.
         """
-        if self.baseline not in arms:
-            raise ValueError(f"Scaling was given baseline {self.baseline!r}, but the arms are {list(arms)}")
+        check_baseline(self, self.baseline, arms)
         self._settings = {arm: Setting.of(arm) for arm in arms}
-
-    def observe(self, arm: str, outcome: "Outcome") -> None:
-        """Nothing to see that the records do not hold."""
 
     def report(self, records: "Sequence[PromptRecord]") -> Report:
         """A table, and the curves if anything has an ``n``."""

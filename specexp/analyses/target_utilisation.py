@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
-from specexp.analyses._base import Analysis, Report
+from specexp.analyses._base import GroupAnalysis, Report
 from specexp.analyses._groups import over
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from specexp.evaluation.record import PromptRecord
     from specexp.evaluation.table import Cell, Table
     from specexp.execution.timeline import TimeLine
-    from specexp.outcome import Outcome
     from specexp.sequence import Strategy
 
 Positive = Annotated[float, Field(gt=0)]
@@ -75,7 +74,7 @@ class _Seen:
         return (self.prefill + self.passes) / self.seconds
 
 
-class TargetUtilisation(Analysis):
+class TargetUtilisation(GroupAnalysis):
     """Share of the time in which the target runs a pass or a prefill, over time and in all; what else it did, and how
     much of the drafting it hid.
 
@@ -88,7 +87,6 @@ class TargetUtilisation(Analysis):
     """
 
     name: ClassVar[str] = "target_utilisation"
-    watches_steps: ClassVar[bool] = False
 
     def __init__(self, bin_ms: Positive = 100.0, published: list[PublishedBusy] | None = None) -> None:
         self.bin_ms = bin_ms
@@ -98,9 +96,6 @@ class TargetUtilisation(Analysis):
     def begin(self, arms: "Mapping[str, Strategy]") -> None:
         """Count from zero."""
         self._seen = {arm: _Seen() for arm in arms}
-
-    def observe(self, arm: str, outcome: "Outcome") -> None:
-        """Single steps are not looked at."""
 
     def observe_run(self, arm: str, prompt_id: str, timeline: "TimeLine") -> None:
         """Add it behind the arm's earlier ones."""

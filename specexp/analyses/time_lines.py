@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
-from specexp.analyses._base import Analysis, Report
+from specexp.analyses._base import GroupAnalysis, Report
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -16,13 +16,12 @@ if TYPE_CHECKING:
     from specexp.evaluation.record import PromptRecord
     from specexp.evaluation.table import Table
     from specexp.execution.timeline import TimeLine
-    from specexp.outcome import Outcome
     from specexp.sequence import Strategy
 
 Positive = Annotated[float, Field(gt=0)]
 
 
-class TimeLines(Analysis):
+class TimeLines(GroupAnalysis):
     """Time lines of the first prompts: the arms beside each other as a picture, and a trace of each arm for Perfetto
     (ui.perfetto.dev) or chrome://tracing, in which every prompt is a process.
 
@@ -33,7 +32,6 @@ class TimeLines(Analysis):
     """
 
     name: ClassVar[str] = "time_lines"
-    watches_steps: ClassVar[bool] = False
 
     def __init__(self, items: Annotated[int, Field(ge=1)] = 1, window_ms: Positive | None = 250.0) -> None:
         self.items = items
@@ -43,9 +41,6 @@ class TimeLines(Analysis):
     def begin(self, arms: "Mapping[str, Strategy]") -> None:
         """Keep nothing of an earlier run."""
         self._kept = {arm: {} for arm in arms}
-
-    def observe(self, arm: str, outcome: "Outcome") -> None:
-        """Single steps are not looked at."""
 
     def observe_run(self, arm: str, prompt_id: str, timeline: "TimeLine") -> None:
         """Keep it, if it is of one of the first prompts; of several samples of a prompt the first."""
