@@ -2,26 +2,23 @@
 
 # No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
 
-from copy import copy, deepcopy
+from copy import copy
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from specexp.context import Context
 from specexp.drafters._base import Candidates, Drafter, Request
-from specexp.drafters._drawing import draw
+from specexp.drafters._draft_source import DraftSource, Fed, ModelSource, Scoring
 from specexp.outcome import Outcome
 from specexp.tree import NO_CANDIDATE, NodeKind
 
 if TYPE_CHECKING:
-    import torch
     from transformers import PreTrainedModel
 
     from specexp.models.language_model import LanguageModel
-    from specexp.processors import Processors
 
 
 class DraftModel(Drafter):
@@ -74,42 +71,49 @@ class DraftModel(Drafter):
         self.draws = not coupled
         self._twins: list[DraftModel] = [self]
         self._context: Context | None = None  # whose tokens the cache holds
-        self._model: LanguageModel | None = None
-        self._processors: Processors | None = None
+        self._source: DraftSource | None = None
         self._forget_tree()
         if model is not None:
             self.use_draft_model(cast("PreTrainedModel", model))
 
-    def use_draft_model(self, model: "PreTrainedModel | None") -> None:
-        """Take the pair's draft, unless the drafter was given a model of its own."""
-        if self._model is not None:
+    def use_draft_model(self, model: "PreTrainedModel | DraftSource | None") -> None:
+        """Take the pair's draft or a recording of it, unless the drafter was given a model of its own."""
+        if self._source is not None:
             return
         if model is None:
             raise ValueError("DraftModel needs a draft model and the pair has none: set pair.draft")
+        if isinstance(model, DraftSource):
+            self._source = model
+            return
         from specexp.models.language_model import LanguageModel
 
-        self._model = LanguageModel(model)
+        self._source = ModelSource(LanguageModel(model))
 
     @property
-    def model(self) -> "LanguageModel":
-        """The draft model with its cache.
+    def scoring(self) -> Scoring:
+        """How candidates are chosen from the model's answers."""
+        return Scoring(self.temperature, self.top_k, self.top_p, self.coupled)
+
+    @property
+    def source(self) -> DraftSource:
+        """Where its answers come from.
 
         Raises:
-            ValueError: none was given yet.
+            ValueError: nothing was given yet.
         """
-        if self._model is None:
+        if self._source is None:
             raise ValueError("DraftModel has no model yet: pass one, as in DraftModel(pair.draft)")
-        return self._model
+        return self._source
 
     @property
     def models(self) -> "tuple[LanguageModel, ...]":
         """The model, once it is known."""
-        return () if self._model is None else (self._model,)
+        return (self._source.model,) if isinstance(self._source, ModelSource) else ()
 
     def twin(self) -> "DraftModel":
         """The same weights, with a cache of its own; twins share the prefill of equal prompts."""
         other = copy(self)
-        other._model = deepcopy(self._model)
+        other._source = None if self._source is None else self._source.twin()
         other._context = None
         other._forget_tree()
         self._twins.append(other)
@@ -118,32 +122,29 @@ class DraftModel(Drafter):
     @property
     def max_candidates(self) -> int:
         """The vocabulary; no limit before the model is known."""
-        return 2**31 if self._model is None else self._model.vocab_size
+        return 2**31 if self._source is None else self._source.vocab_size
 
     def check_vocabulary(self, vocab_size: int) -> None:
         """The draft must have as many tokens as the target."""
-        if self.model.vocab_size != vocab_size:
+        if self.source.vocab_size != vocab_size:
             raise ValueError(
-                f"the draft model has {self.model.vocab_size} tokens and the target {vocab_size}: "
+                f"the draft model has {self.source.vocab_size} tokens and the target {vocab_size}: "
                 "a draft must have the target's vocabulary"
             )
 
     def begin(self, context: Context, prefill: Outcome | None) -> None:
         """Feed the prompt, all but the root."""
-        model = self.model
+        source = self.source
         goes_on = context.continued and context is self._context
-        kept = model.cache.lengths[0] if goes_on else self._prompt_known(context)
-        model.cache.truncate(0, kept)  # and what an unfinished step left
-        source = next((twin for twin in self._twins if not kept and twin._prompt_known(context)), None)
-        if source is not None:
-            model.cache.copy_from(source.model.cache, source._prompt_known(context))
+        kept = source.length if goes_on else self._prompt_known(context)
+        source.truncate(kept)  # and what an unfinished step left
+        other = next((twin for twin in self._twins if not kept and twin._prompt_known(context)), None)
+        if other is not None:
+            source.copy_from(other.source, other._prompt_known(context))
         self._forget_tree()
         self._context = context
-        known = model.cache.lengths[0]
-        last = min(len(context) - 1, model.context_limit)
-        passes = model.passes
-        model.prefill(0, context.token_ids[known:last].tolist())
-        model.passes = passes  # the prefill is not drafting
+        last = min(len(context) - 1, source.context_limit)
+        source.prefill(context.token_ids[source.length : last].tolist())
 
     def costs_pass(self, request: Request) -> bool:
         """Whether a frontier row was not fed yet."""
@@ -158,30 +159,8 @@ class DraftModel(Drafter):
         fed = [index for index, node in enumerate(nodes) if node is not None]
         if len(fed) < len(nodes):
             return self._only(fed, context, request)
-        logits = self._logits_of([node for node in nodes if node is not None])  # [f, V]
-        if self.coupled:
-            return self._coupled(context, request, logits)
-        scores = self._processors_at(1.0 if self.temperature is None else self.temperature).scores(logits)
-        if request.kind is NodeKind.POINT_MASS:
-            return _best(scores, request.k)
-        position = len(context) - 1
-        paths = [request.rank_path(row) for row in request.rows.tolist()]
-
-        def uniforms(rows: NDArray[np.int64], start: int, count: int) -> NDArray[np.float64]:
-            return np.stack(
-                [
-                    context.uniforms("draft", position, paths[row], size=start + count)[start:]
-                    for row in rows.tolist()
-                ]
-            )
-
-        return draw(
-            scores.float().softmax(dim=-1),
-            uniforms,
-            request.k,
-            enough=request.enough,
-            replacement=request.kind is NodeKind.DRAWN_WITH_REPLACEMENT,
-        )
+        answers = [self._answers[node] for node in nodes if node is not None]
+        return self.source.candidates(self.scoring, context, request, answers)
 
     def observe(self, outcome: Outcome) -> None:
         """Keep the accepted rows, drop the others."""
@@ -193,15 +172,14 @@ class DraftModel(Drafter):
                     break
                 node = child
                 kept.append(self._pending - 1 + node)
-            cache = self.model.cache
-            room = len(outcome.context) - 1 - cache.lengths[0]  # the root is always fed anew
-            cache.commit(0, kept[:room])
+            room = len(outcome.context) - 1 - self.source.length  # the root is always fed anew
+            self.source.commit(kept[:room])
         self._forget_tree()
 
     def reset(self) -> None:
         """Forget the sequence."""
-        if self._model is not None:
-            self._model.cache.truncate(0, 0)
+        if self._source is not None:
+            self._source.truncate(0)
         self._context = None
         self._forget_tree()
 
@@ -216,7 +194,7 @@ class DraftModel(Drafter):
     def _forget_tree(self) -> None:
         self._pending = 0  # committed tokens the step's first pass feeds, the root last
         self._children: dict[tuple[int, int], int] = {}  # (fed node, token) -> fed node; the root is node 0
-        self._answers: list[tuple[torch.Tensor, int]] = []  # of each fed node: a pass's logits, and which row
+        self._answers: list[Any] = []  # of each fed node, as the source gave it
         self._ancestors: list[list[int]] = []  # of each fed node, itself included
 
     def _node_of(self, request: Request, row: int) -> int | None:
@@ -226,36 +204,9 @@ class DraftModel(Drafter):
         node = self._node_of(request, int(request.parents[row]))
         return None if node is None else self._children.get((node, int(request.tokens[row])))
 
-    def _logits_of(self, nodes: list[int]) -> "torch.Tensor":
-        import torch
-
-        answers = [self._answers[node] for node in nodes]
-        logits, start = answers[0]
-        if all(one is logits and row == start + index for index, (one, row) in enumerate(answers)):
-            return logits[start : start + len(nodes)]
-        return torch.stack([one[row] for one, row in answers])
-
-    def _processors_at(self, temperature: float) -> "Processors":
-        from specexp.processors import Processors
-
-        if self._processors is None or self._processors.temperature != temperature:
-            self._processors = Processors(temperature, self.top_k, self.top_p)
-        return self._processors
-
-    def _coupled(self, context: Context, request: Request, logits: "torch.Tensor") -> Candidates:
-        import torch
-
-        temperature = context.noise_temperature
-        scores = self._processors_at(temperature or 1.0).scores(logits)
-        if temperature > 0:
-            vocabulary = scores.shape[-1]
-            noise = [context.target_noise(len(context) + depth, vocabulary) for depth in request.depths()]
-            scores = scores.log_softmax(dim=-1) + torch.from_numpy(np.stack(noise)).to(scores.device)
-        return _best(scores, request.k)
-
     def _only(self, fed: list[int], context: Context, request: Request) -> Candidates:
         """The answer where only these indices of the frontier could be fed."""
-        width = self.model.vocab_size
+        width = self.source.vocab_size
         tokens = np.full((request.rows.size, request.k), NO_CANDIDATE, dtype=np.int64)
         log_probs = np.full(tokens.shape, -np.inf, dtype=np.float32)
         q = np.zeros((request.rows.size, width), dtype=np.float32)
@@ -271,16 +222,13 @@ class DraftModel(Drafter):
 
     def _feed(self, context: Context, request: Request) -> None:
         """One pass over the frontier rows, their ancestors and the pending tokens that were not fed yet."""
-        from specexp.models.logits import check_logits
-
-        model, cache = self.model, self.model.cache
-        past = cache.lengths[0]
+        past = self.source.length
         old = len(self._ancestors)
         tokens: list[int] = []
         depths: list[int] = []
         if old == 0:
             tokens = context.token_ids[past:].tolist()
-            if past + len(tokens) > model.context_limit:
+            if past + len(tokens) > self.source.context_limit:
                 return
             self._pending = len(tokens)
             depths = list(range(len(tokens)))
@@ -289,20 +237,10 @@ class DraftModel(Drafter):
             self._enter(request, row, tokens, depths)
         if not tokens:
             return
-        first = old + self._pending - 1 if old else 0  # of the new rows among the uncommitted ones
-        visible = np.zeros((len(tokens), first + len(tokens)), dtype=np.bool_)
-        visible[:, : self._pending] = True  # the committed tokens, the root among them
-        if old == 0:
-            visible[: self._pending, : self._pending] = np.tri(self._pending, dtype=np.bool_)
-        new_nodes = self._ancestors[old or 1 :]
-        for index, ancestors in enumerate(new_nodes, len(tokens) - len(new_nodes)):
-            visible[index, np.array(ancestors) + self._pending - 1] = True
-        logits = model.grow(0, np.array(tokens), np.array(depths), visible)
+        fed = Fed(tokens, depths, self._pending, old, self._ancestors)
+        self._answers += self.source.feed(context, fed)
         self.draft_passes += 1
         self.fed_tokens += len(tokens)
-        check_logits(logits, "draft", context)
-        start = 0 if old else self._pending - 1
-        self._answers += [(logits, index) for index in range(start, len(tokens))]
 
     def _enter(self, request: Request, row: int, tokens: list[int], depths: list[int]) -> int | None:
         """Number a row and its ancestors as fed nodes and append what has to be fed; None beyond the context."""
@@ -315,23 +253,10 @@ class DraftModel(Drafter):
         node = self._children.get((parent, token))
         if node is None:
             depth = self._pending + len(self._ancestors[parent]) - 1
-            if self.model.cache.lengths[0] + depth >= self.model.context_limit:
+            if self.source.length + depth >= self.source.context_limit:
                 return None
             node = self._children[parent, token] = len(self._ancestors)
             self._ancestors.append([*self._ancestors[parent], node])
             tokens.append(token)
             depths.append(depth)
         return node
-
-
-def _best(scores: "torch.Tensor", k: int) -> Candidates:
-    """The ``k`` best of ``[f, V]`` scores with their log-probabilities; removed tokens are no candidates."""
-    values, tokens = scores.topk(min(k, scores.shape[-1]), dim=-1)
-    log_probs = (values - scores.logsumexp(dim=-1, keepdim=True)).float().numpy(force=True)
-    found = tokens.numpy(force=True)
-    found[np.isneginf(log_probs)] = NO_CANDIDATE
-    if found.shape[1] < k:
-        missing = ((0, 0), (0, k - found.shape[1]))
-        found = np.pad(found, missing, constant_values=NO_CANDIDATE)
-        log_probs = np.pad(log_probs, missing, constant_values=-np.inf)
-    return Candidates(found, log_probs)

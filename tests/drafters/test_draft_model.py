@@ -154,7 +154,7 @@ def test_every_answer_is_the_models_own(life, context_limit):
         context.append(new)
         rows = tuple(range(1, len(accepted) + 1))
         drafter.observe(Outcome(context, TokenTree(shape, tree_tokens), None, rows, new))
-        assert drafter.model.cache.lengths[0] < len(context)  # the root is always fed anew
+        assert drafter.models[0].cache.lengths[0] < len(context)  # the root is always fed anew
         if what == "next turn":
             context.next_turn([1, 2])
             drafter.begin(context, None)
@@ -178,7 +178,7 @@ def test_after_many_steps_the_cache_is_that_of_a_fresh_prefill(name, attention):
         result = decoder.generate([5, 6, 7], max_new_tokens=40, observers=[seen.append])
         assert result.accepted_drafts > 0
         context = seen[-1].context
-        cache = drafter.model.cache
+        cache = drafter.models[0].cache
         length = cache.lengths[0]
         assert 0 < length < len(context)
         fresh = LanguageModel(draft)
@@ -198,7 +198,9 @@ def test_the_cache_grows_in_the_middle_of_a_tree():
     drafter = DraftModel(hashed_model(7, context_limit=2000))
     model = hashed_model(7)
     context = begun(drafter, *[1, 2, 3] * 20)
-    drafter.model.cache._storage = drafter.model.cache._storage[..., :62, :].clone()  # room for two rows more
+    drafter.models[0].cache._storage = (
+        drafter.models[0].cache._storage[..., :62, :].clone()
+    )  # room for two rows more
     answers = [drafter.propose(context, ask(context, [(1,) * depth], k=1)) for depth in range(6)]
     for depth, answer in enumerate(answers):
         best = int(np.argmax(model.next_logits((*context.token_ids.tolist(), *(1,) * depth))))
@@ -428,10 +430,10 @@ def test_a_model_of_its_own_is_not_replaced_by_the_pairs():
     own, pairs = counting_model(9), counting_model(9)
     drafter = DraftModel(own)
     drafter.use_draft_model(pairs)
-    assert drafter.model.model is own
+    assert drafter.models[0].model is own
     drafter = DraftModel()
     drafter.use_draft_model(pairs)
-    assert drafter.model.model is pairs
+    assert drafter.models[0].model is pairs
 
 
 def test_a_pair_without_draft_is_refused():
