@@ -42,7 +42,7 @@ def export(path_or_reference: str | Path, to: str, output: str | Path | None = N
     if artifact.kind not in chosen.kinds:
         raise ArtifactError(
             f"{artifact.folder}: kind {artifact.kind!r} cannot be exported to {to}, "
-            f"which takes {', '.join(chosen.kinds)}"
+            f"which takes {', '.join(chosen.kinds)}" + (f"; {artifact.purpose}" if artifact.purpose else "")
         )
     result = chosen.export(artifact)
     if output is not None:

@@ -44,7 +44,6 @@ def test_a_step_is_its_passes_and_what_drafting_costs_beside_them():
     assert PROFILE.step_seconds(5) == pytest.approx(0.14 + 0.004)
     assert PROFILE.step_seconds(5, [1, 2, 4]) == pytest.approx(0.14 + 0.010 + 0.015 + 0.025 + 0.004)
     assert PROFILE.step_seconds(1, [1]) == pytest.approx(0.1 + 0.010 + 0.004)
-    assert PROFILE.step_cost(5, [1]) == pytest.approx(1.54)
 
 
 def test_a_draft_pass_without_milliseconds_is_refused():

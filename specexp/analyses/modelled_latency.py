@@ -65,6 +65,7 @@ class ModelledLatency(Analysis):
         self.profile = profile
         self.published = published or []
         self._label = f"modelled: {_passes(profile)}"
+        self._of: dict[str, LatencyProfile] = {}
         self._watched: dict[tuple[str, int | str], float] = defaultdict(float)
 
     def begin(self, arms: "Mapping[str, Strategy]") -> None:
@@ -74,6 +75,7 @@ class ModelledLatency(Analysis):
             ValueError: an arm drafts with a model and the profile states no milliseconds for one.
         """
         self._watched.clear()
+        self._of = {arm: self.profile.of(parts.drafter, parts.builder) for arm, parts in arms.items()}
         if not self.profile.draft_ms:
             for arm, strategy in arms.items():
                 if _runs_a_model(strategy.drafter):
@@ -84,8 +86,7 @@ class ModelledLatency(Analysis):
 
     def observe(self, arm: str, outcome: "Outcome") -> None:
         """Add the step's seconds to its sequence's."""
-        seconds = self.profile.step_seconds(outcome.tree.num_nodes + 1, outcome.pass_tokens)
-        self._watched[arm, outcome.context.sequence] += seconds
+        self._watched[arm, outcome.context.sequence] += self._of[arm].outcome_seconds(outcome)
 
     def report(self, records: "Sequence[PromptRecord]") -> Report:
         """A table, and a picture if anything was decoded."""
@@ -136,14 +137,18 @@ class ModelledLatency(Analysis):
         watched = self._watched.get((record.arm, sequence_name(record, record.sample)))
         if watched is not None:
             return watched
-        profile = self.profile
         plain = not record.draft_passes and not record.drafted_nodes
+        if plain:
+            return self.profile.plain_seconds(record.prompt_tokens, record.steps)
+        profile = self._of.get(record.arm, self.profile)
         constant = max(len(profile.target_ms), len(profile.draft_ms)) == 1
-        if not plain and not (constant and (profile.draft_ms or not record.draft_passes)):
+        if not constant or (record.draft_passes and not profile.draft_ms):
             return None
-        drafting = record.draft_passes * profile.draft_seconds(1) if record.draft_passes else 0.0
-        apart = 0.0 if plain else profile.step_ms / 1e3
-        return record.steps * (profile.target_seconds(1) + apart) + drafting
+        prefix = record.prompt_tokens + record.new_tokens // 2
+        drafting = record.draft_passes * profile.draft_seconds(1, prefix) if record.draft_passes else 0.0
+        beside = profile.step_ms * record.steps + profile.node_ms * record.drafted_nodes
+        beside += profile.token_ms * record.new_tokens
+        return record.steps * profile.target_seconds(1, prefix) + drafting + beside / 1e3
 
     def _seconds_per_token(self, records: "Sequence[PromptRecord]", arm: str) -> float | None:
         own = [record for record in records if record.arm == arm and not record.error]
@@ -167,7 +172,7 @@ class ModelledLatency(Analysis):
                 if seconds is None:
                     reason = f"nobody watched how many tokens {arm} fed in its passes"
                     return Speedup(arm, PLAIN, nan, nan, nan, nan, 0, reason)
-                plain = self.profile.target_seconds(1) * record.new_tokens
+                plain = self.profile.plain_seconds(record.prompt_tokens, record.new_tokens)
                 ratios[record.prompt_id].append(float(np.log(plain / seconds)))
         if not ratios:
             return Speedup(arm, PLAIN, nan, nan, nan, nan, 0, f"no prompt was answered by {arm}")

@@ -11,6 +11,7 @@ from specexp.artifacts.fingerprint import Fingerprint, fingerprint
 from specexp.artifacts.store import (
     load_adjacency_matrix,
     load_artifact,
+    load_latency_profile,
     load_phrases,
     load_q_table,
     load_rank_paths,
@@ -27,6 +28,7 @@ __all__ = [
     "fingerprint",
     "load_adjacency_matrix",
     "load_artifact",
+    "load_latency_profile",
     "load_phrases",
     "load_q_table",
     "load_rank_paths",

@@ -42,11 +42,13 @@ class Artifact:
         kind: e.g. ``static-tree``; the module's name with dashes.
         required: payload files that must be there.
         optional: payload files that may be.
+        purpose: what it is for, where no format can express it; empty otherwise.
     """
 
     kind: ClassVar[str]
     required: ClassVar[tuple[str, ...]]
     optional: ClassVar[tuple[str, ...]] = (PARTS,)
+    purpose: ClassVar[str] = ""
 
     def __init__(self, manifest: Manifest, payloads: Mapping[str, Any], folder: Path) -> None:
         self.folder = folder

@@ -15,6 +15,7 @@ from specexp.artifacts.artifact import Artifact
 from specexp.artifacts.error import ArtifactError
 from specexp.artifacts.fingerprint import Fingerprint
 from specexp.artifacts.kinds.adjacency_matrix import AdjacencyMatrixArtifact
+from specexp.artifacts.kinds.latency_profile import LatencyProfileArtifact
 from specexp.artifacts.kinds.phrase_cache import PhraseCacheArtifact
 from specexp.artifacts.kinds.q_table import QTableArtifact
 from specexp.artifacts.kinds.static_tree import StaticTreeArtifact
@@ -23,6 +24,7 @@ from specexp.artifacts.plugins import class_in, names_in
 from specexp.artifacts.provenance import complete_provenance
 from specexp.artifacts.versions import resolve, set_alias, write_version
 from specexp.artifacts.wandb_reference import PREFIX, download
+from specexp.latency import LatencyProfile
 from specexp.wording import did_you_mean
 
 AnyArtifact = TypeVar("AnyArtifact", bound=Artifact)
@@ -42,7 +44,8 @@ def save_artifact(
 
     Args:
         folder: e.g. ``artifacts/tree_shape``; the version becomes ``artifacts/tree_shape/v1``, ``v2``, ...
-        kind: ``static-tree``, ``thresholds``, ``adjacency-matrix``, ``phrase-cache``, ``q-table`` or ``schedule``.
+        kind: ``static-tree``, ``thresholds``, ``adjacency-matrix``, ``phrase-cache``, ``q-table``, ``schedule`` or
+            ``latency-profile``.
         payloads: content by file name. ``static-tree``: ``tree.json`` (rank paths) and optionally
             ``parts.json`` (``{"drafter": {"class_path": ..., "init_args": {...}}, "builder": ..., ...}``);
             ``thresholds``: ``thresholds.json`` and optionally ``parts.json``;
@@ -52,7 +55,8 @@ def save_artifact(
             ``parts.json``;
             ``q-table``: ``q.safetensors`` and ``bins.json`` (``QLearning.state_dict()``) and optionally ``parts.json``;
             ``schedule``: ``schedule.json`` (``{"class_path": "Scheduled", "init_args": {...}}``) and optionally
-            ``parts.json``.
+            ``parts.json``;
+            ``latency-profile``: ``profile.json`` (``LatencyProfile.to_dict()``, and whatever was measured for it).
         provenance: any of study, trial, command, device, config, ``metrics`` (a number, or ``{"value", "low",
             "high"}``, by name) and whatever else explains the result; commit and package versions are added.
         fingerprint: of :func:`specexp.artifacts.fingerprint`; without one nothing is compared on loading.
@@ -161,6 +165,15 @@ def load_q_table(path_or_reference: str | Path) -> QTableArtifact:
         ArtifactError: as :func:`load_artifact`, or it is of another kind.
     """
     return _load(QTableArtifact, path_or_reference)
+
+
+def load_latency_profile(path_or_reference: str | Path) -> LatencyProfile:
+    """The profile of a ``latency-profile`` artifact.
+
+    Raises:
+        ArtifactError: as :func:`load_artifact`, or it is of another kind.
+    """
+    return _load(LatencyProfileArtifact, path_or_reference).profile
 
 
 def _kind(kind: str, where: str) -> type[Artifact]:

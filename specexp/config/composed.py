@@ -64,8 +64,9 @@ def build_parts(config: Config, draft: PreTrainedModel | None = None) -> Parts:
     """
     check_parts(config)
     parts = Parts(**{name: _build(config, name) for name in PARTS})
+    profile = build_latency(config)
     if parts.controller is not None:
-        parts.controller.use_latency(build_latency(config))
+        parts.controller.use_latency(None if profile is None else profile.of(parts.drafter, parts.builder))
     if parts.drafter is not None:
         try:
             parts.drafter.use_draft_model(draft)
@@ -212,7 +213,7 @@ def check_parts(config: Config) -> None:
     profile = build_latency(config)
     if controller is not None:
         try:
-            controller.use_latency(profile)
+            controller.use_latency(None if profile is None else profile.of(drafter, builder))
         except ValueError as error:
             raise ConfigError(
                 f"{config.source_of(('controller',))}: controller: {first_line(error)}"

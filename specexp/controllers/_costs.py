@@ -56,23 +56,35 @@ class Costs:
         self._target, self._draft = {}, {}
         self.profile = self._given
 
-    def step(self, tokens: int, pass_tokens: Sequence[int]) -> float:
-        """Of a step that feeds ``tokens`` to the target (its root among them) after these draft passes."""
+    def step(self, tokens: int, pass_tokens: Sequence[int], new_tokens: float = 1) -> float:
+        """Of a step that feeds ``tokens`` to the target (its root among them) after these draft passes.
+
+        Args:
+            tokens: fed to the target.
+            pass_tokens: fed in each draft pass.
+            new_tokens: committed by the step, in the mean where that is not known.
+        """
         if tokens <= 1 and not pass_tokens:
             return 1.0
-        return self.target(tokens) + self.draft(pass_tokens)
+        return self.target(tokens) + self.draft(pass_tokens) + self._token() * (new_tokens - 1)
 
     def target(self, tokens: int) -> float:
-        """Of the target pass of a step with a draft, and of what such a step costs beside its passes."""
+        """Of a step with a draft and one new token, but its draft passes."""
         if self.ratio is not None:
             return 1.0
         cost = self._target.get(tokens)
         if cost is None:
             profile = self._profile()
-            plain = profile.target_seconds(1)
-            cost = (profile.target_seconds(tokens) + profile.step_ms / 1e3) / plain
-            self._target[tokens] = cost
+            seconds = profile.target_seconds(tokens) + profile.beside_seconds(tokens, draft_passes=1)
+            cost = self._target[tokens] = seconds / profile.step_seconds(1)
         return cost
+
+    def _token(self) -> float:
+        """Of one more new token, beside the passes."""
+        if self.ratio is not None:
+            return 0.0
+        profile = self._profile()
+        return profile.token_ms / 1e3 / profile.step_seconds(1)
 
     def draft(self, pass_tokens: Sequence[int]) -> float:
         """Of draft passes."""
@@ -84,7 +96,7 @@ class Costs:
         cost = self._draft.get(tokens)
         if cost is None:
             profile = self._profile()
-            cost = profile.draft_seconds(tokens) / profile.target_seconds(1) if profile.draft_ms else 0.0
+            cost = profile.draft_seconds(tokens) / profile.step_seconds(1) if profile.draft_ms else 0.0
             self._draft[tokens] = cost
         return cost
 
@@ -120,10 +132,7 @@ class Costs:
         """Weigh costs as before; a ratio or a profile given to this run stands."""
         self._samples = [_sample(values) for values in state["samples"]]
         if state["profile"] is not None and self.ratio is None and self._given is None:
-            saved = dict(state["profile"])
-            for name in ("target_ms", "draft_ms"):
-                saved[name] = {int(tokens): float(ms) for tokens, ms in saved[name].items()}
-            self._fix(LatencyProfile(**saved, modelled=False))
+            self._fix(LatencyProfile.from_dict(state["profile"], modelled=False))
 
     def _fix(self, profile: LatencyProfile) -> None:
         self.profile = profile

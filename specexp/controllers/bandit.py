@@ -106,10 +106,8 @@ class Bandit(Controller):
         if not self.learn or position != len(context) - len(outcome.new_token_ids):
             return  # a step that was not planned: the last token of an output
         tokens = float(len(outcome.new_token_ids))
-        if self._profile is not None:
-            seconds = self._profile.step_seconds(outcome.tree.num_nodes + 1, outcome.pass_tokens)
-        else:
-            seconds = sum(outcome.seconds.values())
+        profile = self._profile
+        seconds = sum(outcome.seconds.values()) if profile is None else profile.outcome_seconds(outcome)
         if seconds <= 0:
             return
         keep = 1 - 1 / self.window

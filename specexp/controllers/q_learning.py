@@ -232,8 +232,9 @@ class QLearning(Controller):
         if self._learning:
             if drafted.nodes:
                 self._remember_grafts(drafted)
-            cost = self.costs.step(outcome.tree.num_nodes + 1, outcome.pass_tokens)
-            self._move("tokens", len(outcome.new_token_ids), _LONG)
+            new_tokens = len(outcome.new_token_ids)
+            cost = self.costs.step(outcome.tree.num_nodes + 1, outcome.pass_tokens, new_tokens)
+            self._move("tokens", new_tokens, _LONG)
             self._move("cost", cost, _LONG)
             self._learn(points, drafted, block)
             self.steps += 1
@@ -279,7 +280,7 @@ class QLearning(Controller):
             pass_tokens: tokens fed in each draft pass.
         """
         means = self._means
-        cost = self.costs.step(1 + round(nodes + means["graft_rows"]), pass_tokens)
+        cost = self.costs.step(1 + round(nodes + means["graft_rows"]), pass_tokens, accepted + 1)
         if nodes == 0 and not pass_tokens and means["graft_rows"] < 0.5:
             return 0.0
         if self.reward == "useful":

@@ -74,6 +74,7 @@ class SwitchOff(Controller):
         self.arms = controller.arms
         self._profile: LatencyProfile | None = None
         self._since_drafted = self._since_plain = 0
+        self._prefix: int | None = None  # committed tokens, for the seconds of a plain step
         self._forget()
 
     @property
@@ -82,7 +83,8 @@ class SwitchOff(Controller):
         drafted, plain = self._drafted, self._plain
         if not drafted[0] or not self._plain_known:
             return True
-        seconds = self._profile.target_seconds(1) if self._profile is not None else plain[2] / plain[1]
+        profile = self._profile
+        seconds = plain[2] / plain[1] if profile is None else profile.step_seconds(1, prefix=self._prefix)
         return drafted[1] / drafted[2] * seconds > 1 + self.margin
 
     def check_parts(
@@ -126,10 +128,9 @@ class SwitchOff(Controller):
         drafted = outcome.tree.num_nodes > 0 or outcome.draft_passes > 0
         self._since_drafted = 0 if drafted else self._since_drafted + 1
         self._since_plain = self._since_plain + 1 if drafted else 0
-        if self._profile is not None:
-            seconds = self._profile.step_seconds(outcome.tree.num_nodes + 1, outcome.pass_tokens)
-        else:
-            seconds = sum(outcome.seconds.values())
+        profile = self._profile
+        seconds = sum(outcome.seconds.values()) if profile is None else profile.outcome_seconds(outcome)
+        self._prefix = len(outcome.context)
         if seconds > 0:
             sums, keep = (self._drafted if drafted else self._plain), 1 - 1 / self.window
             for place, value in enumerate((1.0, float(len(outcome.new_token_ids)), seconds)):
@@ -165,6 +166,7 @@ class SwitchOff(Controller):
         self._drafted = [0.0, 0.0, 0.0]  # discounted steps, tokens, seconds
         self._plain = [0.0, 0.0, 0.0]
         self._since_drafted = self._since_plain = 0
+        self._prefix = None
 
     @property
     def _plain_known(self) -> bool:

@@ -60,7 +60,9 @@ class DecoderArm(EngineArm):
         self.count_useful = count_useful
         self.controller_state = dict(controller_state or {})
         self.drafter_state: dict[str, Any] = {}
-        self.latency = latency if latency is not None and latency.modelled else None
+        self.latency: LatencyProfile | None = None
+        if latency is not None and latency.modelled:
+            self.latency = latency.of(decoder.strategy.drafter, decoder.strategy.builder)
         self.observers: Sequence[OutcomeObserver] = ()
         self.eos = eos_of(tokenizer, decoder.model.model) if generation.stop_at_eos else frozenset()
 
@@ -87,12 +89,11 @@ class DecoderArm(EngineArm):
         def model_seconds(outcome: Outcome) -> None:
             nonlocal beyond
             assert self.latency is not None
-            tokens, passes = outcome.tree.num_nodes + 1, outcome.pass_tokens
-            target, draft = self.latency.target_seconds(tokens), sum(map(self.latency.draft_seconds, passes))
-            beyond += self.latency.exceeded_by(tokens)
-            modelled["target"] += target
-            modelled["draft"] += draft
-            modelled["update"] += self.latency.step_seconds(tokens, passes) - target - draft
+            spent = self.latency.outcome_parts(outcome)
+            beyond += self.latency.exceeded_by(outcome.tree.num_nodes + 1)
+            modelled["target"] += spent.target
+            modelled["draft"] += spent.draft
+            modelled["update"] += spent.beside
 
         observers = self.observers if self.latency is None else (*self.observers, model_seconds)
         turns_taken = self.conversation(prompt, sample, max_new_tokens, results, observers)

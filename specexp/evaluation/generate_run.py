@@ -83,11 +83,12 @@ class GenerateRun:
         drafted: dict[int, list[int]] = defaultdict(list)
         for step, tokens in self.draft_fed:
             drafted[step].append(tokens)
-        return sum(
-            profile.step_seconds(rows.shape[1], drafted[step])
-            for step, rows in enumerate(self.fed)
-            if step > 0
-        )
+        seconds, known = 0.0, self.prompt_tokens - 1  # in the cache before a pass: all but the root
+        for step, (rows, new_tokens) in enumerate(zip(self.fed, self.tokens_of_pass, strict=True)):
+            if step > 0:
+                seconds += profile.step_seconds(rows.shape[1], drafted[step], new_tokens, known)
+            known += new_tokens
+        return seconds
 
     def beyond(self, profile: LatencyProfile) -> int:
         """Target passes of decoding with more tokens than the profile states milliseconds for."""

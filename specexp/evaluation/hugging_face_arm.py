@@ -15,6 +15,7 @@ from specexp.evaluation.arm import Arm, Generation, describe, eos_of, sequence_n
 from specexp.evaluation.generate_run import GenerateRun
 from specexp.evaluation.keyed_noise import KeyedNoise
 from specexp.evaluation.record import MEASURED, PromptRecord
+from specexp.latency import PLAIN
 from specexp.noise import place_key
 from specexp.verifiers import Greedy, KeyedSampling, Verifier
 
@@ -25,6 +26,13 @@ if TYPE_CHECKING:
     from specexp.latency import LatencyProfile
 
 Reference = Literal["hf-eager", "hf-assisted", "hf-prompt-lookup"]
+
+_COMPOSITIONS = {
+    "hf-eager": PLAIN,
+    "hf-assisted": "DraftModel + StaticTree",
+    "hf-prompt-lookup": "PromptLookup + StaticTree",
+}
+"""Whose overheads a loop is charged under a latency profile: of the composition that does the same."""
 
 
 class HuggingFaceArm(Arm):
@@ -86,7 +94,9 @@ class HuggingFaceArm(Arm):
         self.tokenizer = tokenizer
         self.generation = generation
         self.verifier = verifier
-        self.latency = latency if latency is not None and latency.modelled else None
+        self.latency: LatencyProfile | None = None
+        if latency is not None and latency.modelled:
+            self.latency = latency.labelled(_COMPOSITIONS[reference])
         self._limit = int(target.config.get_text_config().max_position_embeddings)
         self._lookup = (prompt_lookup_num_tokens, max_matching_ngram_size)
         self._assistant_config: Any = None

@@ -69,7 +69,7 @@ def foresee(
         matches = draft_matches(drafter, prompt, output, seed, sequence, noise_temperature)
     room = min(max_new_tokens, decoder.model.context_limit - len(prompt))
     deepest = min(oracle.max_depth, builder.max_nodes)
-    depths = best_schedule(matches, latency, deepest, room)
+    depths = best_schedule(matches, latency, deepest, room, prefix=len(prompt) - 1)
     context = Context(prompt, seed=seed, sequence=sequence)
     oracle.foresee(context, {len(prompt) + place: depth for place, depth in enumerate(depths)})
 
@@ -110,7 +110,11 @@ def draft_matches(
 
 
 def best_schedule(
-    matches: NDArray[np.bool_], latency: LatencyProfile, max_depth: int, max_new_tokens: int
+    matches: NDArray[np.bool_],
+    latency: LatencyProfile,
+    max_depth: int,
+    max_new_tokens: int,
+    prefix: int | None = None,
 ) -> list[int]:
     """``[n]`` the draft length at every place of an output, so that decoding it takes the least time.
 
@@ -124,24 +128,36 @@ def best_schedule(
         latency: of a step.
         max_depth: longest draft.
         max_new_tokens: length the output might have had; a draft never reaches beyond the one before.
+        prefix: tokens in the cache before the output; as many at all places as ``latency`` is stated at if None.
 
     Returns:
         The lengths along the best schedule; at places it passes over, the best with one token unseen.
     """
     size = matches.size
     unseen = np.arange(1, size + 3)  # by index: 1 and more tokens the draft model has not seen
-    first = np.array([latency.draft_seconds(int(count)) for count in unseen]) if max_depth else None
-    target = [latency.step_seconds(depth + 1, [1] * (depth - 1)) for depth in range(max_depth + 1)]
+    by_prefix = prefix is not None and (latency.target_prefix_ms > 0 or latency.draft_prefix_ms > 0)
+
+    def priced(cached: int | None) -> tuple[list[float], NDArray[np.float64]]:
+        """Seconds of a step by depth, but its first draft pass; and of that pass by unseen tokens. What new tokens
+        cost is left out: every schedule commits the same.
+        """
+        depths = range(max_depth + 1)
+        steps = [latency.step_seconds(depth + 1, [1] * (depth - 1), 0, cached) for depth in depths]
+        passes = [latency.draft_seconds(int(count), cached) for count in unseen] if max_depth else []
+        return steps, np.array(passes)
+
+    target, first = priced(prefix)
     least = np.zeros((size + 1, unseen.size))
     choice = np.zeros((size + 1, unseen.size), dtype=np.int64)
     run = 0
     runs = [0] * size
     for place in reversed(range(size)):
         runs[place] = run = run + 1 if matches[place] else 0
+        if prefix is not None and by_prefix:
+            target, first = priced(prefix + place)
         after = least[place + 1]
         best = target[0] + np.append(after[1:], after[-1])  # plain: one more token unseen
         for depth in range(1, min(max_depth, max_new_tokens - place - 1) + 1):
-            assert first is not None
             accepted = min(run, depth)
             rest = least[min(place + accepted + 1, size), 1 if accepted == depth else 0]
             total = target[depth] + first + rest

@@ -193,7 +193,10 @@ class Composition:
         if self.grouped:
             shared["reasoning"] = self.config.get("reasoning")
         if self.config.get("latency") is not None:
-            shared["latency"] = self.config.get("latency")
+            profile = build_latency(self.config)
+            assert profile is not None
+            # what it says, not where that lies: an alias may come to name another version
+            shared["latency"] = {**profile.to_dict(), "modelled": profile.modelled}
         return shared
 
     def to_dict(self, resolved: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -177,18 +177,24 @@ class LiveBench:
         return Candidate(digest_of(made_of), attributes, composed)
 
     def load_reference(self) -> bool:
-        """Take AR's seconds that an earlier process of this study measured, or those of the latency profile, where a
-        token is a target pass; whether there are any.
+        """Take AR's seconds that an earlier process of this study measured, or those of the latency profile for answers
+        of full length, where a token is a plain step; whether there are any.
         """
         if self.latency is not None:
-            plain = self.latency.target_seconds(1)
-            self.reference = Reference({prompt.prompt_id: plain for prompt in self.prompts})
+            self.reference = Reference({prompt.prompt_id: self._modelled(prompt) for prompt in self.prompts})
             return True
         kept = Reference.load(self._reference_path, self._workload)
         if kept is None or any(prompt.prompt_id not in kept.seconds_per_token for prompt in self.prompts):
             return False
         self.reference = kept
         return True
+
+    def _modelled(self, prompt: Prompt) -> float:
+        """AR's seconds per token on a prompt by the latency profile."""
+        assert self.latency is not None
+        wanted = min(self.generation.max_new_tokens, self.model.context_limit - len(prompt.token_ids))
+        tokens = max(wanted, 1)
+        return self.latency.plain_seconds(len(prompt.token_ids), tokens) / tokens
 
     def measure_reference(self) -> None:
         """Measure AR on every prompt, and keep it for a resumed study."""

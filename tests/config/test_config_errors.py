@@ -236,7 +236,16 @@ def test_a_draft_model_needs_its_milliseconds_in_a_latency_profile(write):
 @pytest.mark.parametrize(
     ("section", "said"),
     [
-        ("{name: x}", "latency.target_ms is missing"),
+        ("{name: x}", "target_ms of latency profile 'x' must hold milliseconds above 0"),
+        ("{target_ms: {1: 5}}", "latency: a latency profile needs a name"),
+        (
+            "{name: x, target_ms: {1: 5}, overheads: {plain: {steps_ms: 1}}}",
+            "did you mean 'latency.overheads.plain.step_ms'",
+        ),
+        (
+            "{name: x, target_ms: {1: 5}, overheads: {DraftModel: {step_ms: 1}}}",
+            "a drafter and a builder are allowed",
+        ),
         ("{name: x, target_ms: {}}", "must hold milliseconds above 0"),
         ("{name: x, target_ms: {2: 5}}", "states no milliseconds for 1 token"),
         ("{name: x, target_ms: {0: 5, 1: 6}}", "is stated for 0 tokens; 1 or more are allowed"),

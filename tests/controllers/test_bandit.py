@@ -121,7 +121,7 @@ def test_a_frozen_one_plays_the_best_it_learned():
 
 def test_with_a_profile_it_learns_the_profiles_seconds():
     controller = Bandit("depths", [0])
-    controller.use_latency(LatencyProfile("", {1: 500.0}))
+    controller.use_latency(LatencyProfile("made up", {1: 500.0}))
     play(controller, lambda value, number: (1, 123.0), 10)
     assert controller.goodput() == [pytest.approx(2.0)]
 
@@ -138,7 +138,7 @@ def test_a_step_that_was_not_planned_teaches_nothing():
 def test_over_a_choice_of_trees_it_takes_the_one_that_pays():
     """The draft is always right: eight drafts bring nine tokens for 18 ms, a wide tree two for 11."""
     controller = Bandit("arms", [None, 0, 1])
-    controller.use_latency(LatencyProfile("", {1: 10.0}, {1: 1.0}))
+    controller.use_latency(LatencyProfile("made up", {1: 10.0}, {1: 1.0}))
     decoder = Decoder(
         counting_model(7),
         DraftModel(counting_model(7)),

@@ -30,7 +30,7 @@ from specexp.testing.controllers import ControllerContract
 from specexp.testing.fakes import FakeCausalLM, hashed_model
 from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling
 
-PAPER = LatencyProfile("", {1: 152.0, 64: 155.0}, {1: 21.0, 64: 21.4}, step_ms=2.2)
+PAPER = LatencyProfile("made up", {1: 152.0, 64: 155.0}, {1: 21.0, 64: 21.4}, step_ms=2.2)
 VOCABULARY = 7
 
 
@@ -49,7 +49,7 @@ class TestOracle(ControllerContract):
 
     def test_it_can_be_switched_off(self, controller):
         """By itself: where a draft pass costs more than it can bring, all lengths are 0."""
-        dear = LatencyProfile("", {1: 10.0}, {1: 100.0})
+        dear = LatencyProfile("made up", {1: 10.0}, {1: 100.0})
         assert best_schedule(np.ones(20, dtype=bool), dear, 8, 20) == [0] * 20
 
 
@@ -80,7 +80,7 @@ def prompt(*tokens, turns=1):
 
 profiles = st.builds(
     lambda target_ms, target_slope, draft_ms, draft_slope, step_ms: LatencyProfile(
-        "",
+        "made up",
         {1: target_ms, 9: target_ms * (1 + target_slope)},
         {1: draft_ms, 9: draft_ms * (1 + draft_slope)},
         step_ms,

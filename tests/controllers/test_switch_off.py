@@ -95,7 +95,7 @@ def test_a_steps_own_costs_come_from_the_profile():
     """A draft pass costs as much as a step, so one draft that is always right breaks even, and three lose half."""
     for ms, drafting in ((4.0, True), (14.0, False)):
         controller = SwitchOff(Fixed(max_depth=3), window=4, probe_every=500)
-        controller.use_latency(LatencyProfile("", {1: 10.0}, {1: ms}))
+        controller.use_latency(LatencyProfile("made up", {1: 10.0}, {1: ms}))
         decoder = Decoder(counting_model(9), DraftModel(counting_model(9)), Chain(3), controller=controller)
         seen = []
         decoder.generate([1], max_new_tokens=60, observers=[seen.append])
@@ -106,7 +106,7 @@ def test_a_steps_own_costs_come_from_the_profile():
 def test_a_draft_model_catches_up_when_drafting_resumes():
     """The tokens of the plain steps are fed in the first pass of the probe, and its draft is as good as ever."""
     controller = SwitchOff(Fixed(max_depth=2), window=2, probe_every=6, margin=9.0)
-    controller.use_latency(LatencyProfile("", {1: 10.0}, {1: 1.0}))
+    controller.use_latency(LatencyProfile("made up", {1: 10.0}, {1: 1.0}))
     decoder = Decoder(counting_model(9), DraftModel(counting_model(9)), Chain(2), controller=controller)
     seen = []
     decoder.generate([1], max_new_tokens=40, observers=[seen.append])

@@ -1,0 +1,143 @@
+"""What steps cost on a device, as ``specexp.profile`` measured it or somebody wrote it down."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from specexp.artifacts.artifact import Artifact
+from specexp.artifacts.error import ArtifactError
+from specexp.config import ConfigError
+from specexp.config.check import Checker
+from specexp.latency import LatencyProfile, Milliseconds
+
+PROFILE = "profile.json"
+_BY_TOKENS = ("target_ms", "draft_ms")
+_NOT_KEPT = ("modelled", "artifact")  # how a run uses a profile, not what it says
+
+
+@dataclass(frozen=True)
+class MeasuredPass:
+    """A pass as it was measured.
+
+    Attributes:
+        tokens: fed.
+        prefix: tokens in the cache.
+        ms: median.
+        low: 95 % interval of the median.
+        high: as above.
+    """
+
+    tokens: Annotated[int, Field(ge=1)]
+    prefix: Annotated[int, Field(ge=0)]
+    ms: Milliseconds
+    low: Milliseconds
+    high: Milliseconds
+
+
+@dataclass(frozen=True)
+class MeasuredArm:
+    """An arm that was decoded, and what the profile says of the same steps.
+
+    Attributes:
+        arm: name.
+        composition: whose overheads it is charged.
+        tokens: decoded.
+        steps: it took.
+        measured_ms: per token.
+        predicted_ms: per token, of the steps it took.
+    """
+
+    arm: str
+    composition: str
+    tokens: Annotated[int, Field(ge=1)]
+    steps: Annotated[int, Field(ge=1)]
+    measured_ms: Milliseconds
+    predicted_ms: Milliseconds
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a measured profile was made of.
+
+    Attributes:
+        device: it was measured on.
+        threads: of torch, on the CPU.
+        target_dtype: of the target's weights.
+        draft_dtype: of the draft's; None without one.
+        target: its passes.
+        draft: its passes.
+        arms: what was decoded; their steps are those the overheads were fitted to.
+    """
+
+    device: str
+    threads: Annotated[int, Field(ge=1)]
+    target_dtype: str
+    draft_dtype: str | None
+    target: list[MeasuredPass]
+    draft: list[MeasuredPass]
+    arms: list[MeasuredArm]
+
+
+class LatencyProfileArtifact(Artifact):
+    """``profile.json``: the arguments of :class:`~specexp.latency.LatencyProfile`, all of them, tokens as text, and,
+    where it was measured, ``measured``: the points with their intervals, device and dtypes.
+
+    An experiment takes it as ``latency: {artifact: PATH}``. It composes no decoder.
+
+    Attributes:
+        profile: what it says.
+        measured: what it was made of; None where it was written by hand.
+
+    Example:
+        >>> load_artifact("artifacts/profile/best").profile.target_seconds(8)  # doctest: +SKIP
+    """
+
+    kind = "latency-profile"
+    required = (PROFILE,)
+    optional = ()
+    purpose = "a latency profile is for experiments, as latency: {artifact: PATH}"
+
+    def read(self, payloads: Mapping[str, Any]) -> None:
+        """Every value must be there, and be what :class:`~specexp.latency.LatencyProfile` allows."""
+        content, where = payloads[PROFILE], self._where(PROFILE)
+        if not isinstance(content, dict):
+            raise ArtifactError(f"{where} is no object; one with the arguments of LatencyProfile is expected")
+        values = {name: value for name, value in content.items() if name != "measured"}
+        for name in _NOT_KEPT:
+            if name in values:
+                raise ArtifactError(f"{where} has the field {name!r}, which belongs into an experiment")
+        for name in ("name", "source", *_BY_TOKENS):
+            if name not in values:
+                raise ArtifactError(f"{where}: {name} is missing")
+        for name in _BY_TOKENS:
+            values[name] = _by_tokens(values[name], f"{where}: {name}")
+        checker = Checker(lambda key: where)
+        try:
+            values = checker.arguments(LatencyProfile, values, ())
+            self.profile: LatencyProfile = checker.call(LatencyProfile, values, ())
+            self.measured: Measured | None = None
+            if content.get("measured") is not None:
+                self.measured = _measured(checker, content["measured"])
+        except ConfigError as error:
+            raise ArtifactError(str(error)) from error
+
+
+def _by_tokens(given: Any, where: str) -> dict[int, Any]:
+    """Milliseconds by a number of tokens, which is text in JSON."""
+    if not isinstance(given, dict):
+        raise ArtifactError(f"{where} is {given!r}; an object of milliseconds by tokens is expected")
+    for tokens in given:
+        if not tokens.isdecimal():
+            raise ArtifactError(f"{where}: {tokens!r} is no number of tokens")
+    return {int(tokens): ms for tokens, ms in given.items()}
+
+
+def _measured(checker: Checker, given: Any) -> Measured:
+    values = checker.value(given, Measured, ("measured",))
+    passes = {name: [MeasuredPass(**one) for one in values[name]] for name in ("target", "draft")}
+    arms = [MeasuredArm(**one) for one in values["arms"]]
+    return Measured(**{**values, **passes, "arms": arms})
