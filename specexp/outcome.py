@@ -49,12 +49,7 @@ class Outcome:
         """``[n + 1]`` what the target said comes after every row: the token that was committed after the root and the
         accepted nodes, its most probable one after the others.
         """
-        if self._top is None and self.logits.device.type == "cpu":
-            logits = self.logits.float() if self.logits.element_size() < 4 else self.logits
-            # a tenth of the time of torch's topk
-            tokens: NDArray[np.int64] = logits.numpy(force=True).argmax(axis=1)
-        else:
-            tokens = self.top_k(1)[:, 0].copy()
+        tokens = self._first()
         rows = (0, *self.accepted)[: len(self.new_token_ids)]
         tokens[list(rows)] = self.new_token_ids[: len(rows)]
         return tokens
@@ -66,6 +61,13 @@ class Outcome:
     def top_k_logits(self, k: int) -> NDArray[np.float32]:
         """``[n + 1, k]`` logits of :meth:`top_k`."""
         return self._best(k)[1][:, :k]
+
+    def _first(self) -> NDArray[np.int64]:
+        if self._top is None and self.logits.device.type == "cpu":
+            logits = self.logits.float() if self.logits.element_size() < 4 else self.logits
+            tokens: NDArray[np.int64] = logits.numpy(force=True).argmax(axis=1)
+            return tokens  # in a tenth of the time of torch's topk
+        return self.top_k(1)[:, 0].copy()
 
     def _best(self, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         if self._top is None or self._top[0].shape[1] < k:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, field, replace
 from time import perf_counter
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 
@@ -19,7 +19,6 @@ from specexp.composition import Parts
 from specexp.context import Context
 from specexp.controllers import Controller, DraftState
 from specexp.drafters import Drafter, Request
-from specexp.models.language_model import LanguageModel
 from specexp.models.logits import check_logits
 from specexp.outcome import Outcome
 from specexp.tree import TokenTree, root_tree
@@ -171,6 +170,25 @@ class Drafting:
         return controller.keep_drafting(self.context, state)
 
 
+class Rows(Protocol):
+    """Where the accepted rows are kept: a cache."""
+
+    def commit(self, slot: int, rows: Tokens[int]) -> None:
+        """Keep these rows of the last pass."""
+
+
+class Target(Protocol):
+    """What the verifying half needs of a target."""
+
+    @property
+    def context_limit(self) -> int:
+        """Positions it takes at most."""
+
+    @property
+    def cache(self) -> Rows:
+        """Of its sequences."""
+
+
 class Verification:
     """The half of a sequence at the target: its slot, what is accepted, and where the output ends.
 
@@ -191,7 +209,7 @@ class Verification:
 
     def __init__(
         self,
-        model: LanguageModel,
+        model: Target,
         verifier: Verifier,
         context: Context,
         *,
@@ -230,7 +248,7 @@ class Verification:
         """
         counts, seconds, tree = self.counts, self.counts.seconds, draft.tree
         started = perf_counter()
-        check_logits(logits, "target", self.context)
+        self.check(logits)
         verdict = self.verifier.verify(self.context, tree, logits)
         tokens = [*(int(tree.tokens[row]) for row in verdict.accepted), verdict.bonus]
         tokens = self._cut(tokens)
@@ -252,7 +270,17 @@ class Verification:
         counts.bonus_tokens += len(tokens) - len(accepted)
         counts.drafted_nodes += tree.num_nodes
         counts.draft_passes += len(draft.pass_tokens)
-        return Outcome(self.context, tree, logits, accepted, tuple(tokens), draft.pass_tokens)
+        return self.outcome(draft, logits, accepted, tuple(tokens))
+
+    def check(self, logits: torch.Tensor) -> None:
+        """Refuse logits that nothing can be sampled from."""
+        check_logits(logits, "target", self.context)
+
+    def outcome(
+        self, draft: Draft, logits: torch.Tensor, accepted: tuple[int, ...], new_token_ids: tuple[int, ...]
+    ) -> Outcome:
+        """What is learned from."""
+        return Outcome(self.context, draft.tree, logits, accepted, new_token_ids, draft.pass_tokens)
 
     def _cut(self, tokens: list[int]) -> list[int]:
         """End the output at the first EOS, at the first stop and at the limit, and say why."""

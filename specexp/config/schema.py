@@ -91,6 +91,66 @@ class Verify:
 
 
 @dataclass(frozen=True)
+class Profile:
+    """What ``specexp.profile`` measures, and where it goes.
+
+    Args:
+        to: folder of the ``latency-profile`` artifact.
+        max_tokens: most tokens of a pass, the root among them.
+        prefixes: tokens in the cache before a pass; cut to what the context holds.
+        repeats: measurements of every pass.
+        prompts: how many of ``data``'s are decoded by every composition.
+        max_new_tokens: of each of those.
+    """
+
+    to: str = "artifacts/profile"
+    max_tokens: Count = 128
+    prefixes: list[Count] = field(default_factory=lambda: [64, 256, 448])
+    repeats: Annotated[int, Field(ge=2)] = 30
+    prompts: Count = 4
+    max_new_tokens: Annotated[int, Field(ge=8)] = 48
+
+
+@dataclass(frozen=True)
+class Record:
+    """What ``specexp.record`` asks the models, and where the answers go.
+
+    Args:
+        to: folder of the recording; ``recordings/<name>`` if None.
+        coverage: builders run once at every root: what they ask is what replayed builders may ask.
+        candidates: the draft's candidates kept after every token of the output, at least: the widest static tree.
+        target_top_k: the target's best tokens kept after every recorded token, for drafters that learn from them; as
+            many as the drafter learns, or 8, if None.
+        turns_per_file: answered turns of a Parquet file; a recording that was cut off goes on after the last one.
+        live_sample: prompts that the composition also decodes live, to compare with what replay says of them.
+    """
+
+    to: str | None = None
+    coverage: list[Annotated[Any, PartOf("specexp.builders.TreeBuilder")]] = field(
+        default_factory=lambda: [{"class_path": "Chain", "init_args": {"length": 24}}]
+    )
+    candidates: Annotated[int, Field(ge=1, le=4096)] = 32
+    target_top_k: Annotated[int, Field(ge=1, le=256)] | None = None
+    turns_per_file: Count = 8
+    live_sample: Annotated[int, Field(ge=0)] = 4
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """Which static tree ``specexp.what_if`` finds for each of several devices.
+
+    Args:
+        profiles: latency profiles: their arguments, or an ``artifact`` to take them from.
+        max_nodes: most nodes of a tree.
+        max_depth: deepest node.
+    """
+
+    profiles: list[Annotated[Any, CallOf("specexp.latency.LatencyProfile")]]
+    max_nodes: Annotated[int, Field(ge=1, le=512)] = 64
+    max_depth: Annotated[int, Field(ge=1, le=32)] = 10
+
+
+@dataclass(frozen=True)
 class Arm:
     """A named arm: overrides of the composition, or one of Hugging Face's own loops.
 
@@ -251,6 +311,8 @@ class Experiment:
             ``Serial``, and the only baseline: Hugging Face's loops decode no groups.
         reasoning: how items of ``TaskItems`` are searched.
         latency: of another device, or of other models, by which the run's seconds are modelled; measured if None.
+        backend: ``live`` runs the models; ``replay`` answers from a recording, in seconds of the latency profile.
+        recording: folder that ``specexp.record`` wrote, for replay; ``record.to`` if None.
         published: rows of the paper's table that are not run here: a ``method`` and its figures.
         figure: which figure ``specexp.run`` draws; its default if None.
         analyses: what ``specexp.run`` looks for in every step.
@@ -280,6 +342,11 @@ class Experiment:
     output: str = "runs"
     tracking: Tracking = field(default_factory=Tracking)
     verify: Verify = field(default_factory=Verify)
+    profile: Profile = field(default_factory=Profile)
+    record: Record = field(default_factory=Record)
+    backend: Literal["live", "replay"] = "live"
+    recording: str | None = None
+    what_if: WhatIf | None = None
     arms: dict[str, Arm | None] = field(default_factory=dict)
     baselines: list[Literal["engine", "hf-eager"]] = field(default_factory=lambda: ["engine", "hf-eager"])
     published: list[dict[str, str | float | None]] = field(default_factory=list)

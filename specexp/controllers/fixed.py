@@ -25,6 +25,11 @@ class Fixed(Controller):
     ) -> None:
         self._plan = Plan(max_nodes=max_nodes, max_depth=max_depth)
 
+    @property
+    def changes_nothing(self) -> bool:
+        """Whether the builder's own limits stand."""
+        return self._plan == Plan()
+
     def plan(self, context: Context) -> Plan:
         """As configured."""
         return self._plan

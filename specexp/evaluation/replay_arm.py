@@ -1,0 +1,246 @@
+"""An arm that replays a recording instead of running models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any
+
+from specexp.composition import Parts, check_composition
+from specexp.controllers import Fixed
+from specexp.evaluation.arm import EngineArm, Generation, describe, sequence_name
+from specexp.evaluation.decoder_arm import state_of
+from specexp.evaluation.record import PromptRecord
+from specexp.replay.errors import RecordingError
+from specexp.replay.fidelity import (
+    Fidelity,
+    Grade,
+    fidelity,
+    is_plain_static,
+    law_of,
+    scoring_of,
+    settings_of,
+)
+from specexp.replay.player import Player
+from specexp.replay.recording import Recording
+from specexp.replay.source import Missing, RecordedSource
+from specexp.replay.verification import RecordedTarget
+from specexp.sequence import PHASES, Strategy
+from specexp.verifiers import DeterministicVerifier, Greedy
+
+if TYPE_CHECKING:
+    from specexp.data import Prompt
+    from specexp.decoder import OutcomeObserver
+    from specexp.latency import LatencyProfile
+    from specexp.outcome import Outcome
+
+NO_CLOCK = "none: replayed without a latency profile"
+
+
+class ReplayArm(EngineArm):
+    """Parts that answer prompts of a recording; seconds are a latency profile's.
+
+    Args:
+        name: in every table.
+        recording: of the models.
+        parts: what is replayed, its draft model made by :func:`source_for`.
+        generation: how much to generate.
+        latency: what steps cost; None counts alone.
+
+    Raises:
+        RecordingError: the recording cannot say what the parts would do.
+
+    Attributes:
+        fidelity: what the figures are worth.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        recording: Recording,
+        parts: Parts,
+        generation: Generation,
+        latency: LatencyProfile | None = None,
+    ) -> None:
+        check_composition(*parts)
+        verifier = parts.verifier or Greedy()
+        made_of = recording.manifest.made_of
+        for key, value in law_of(verifier).items():
+            if made_of["law"].get(key) != value:
+                raise RecordingError(
+                    f"recording: {recording.folder} was made with verifier {key} {made_of['law'].get(key)!r}, and "
+                    f"{describe(verifier)} is to be replayed: record with it, or verify as recorded"
+                )
+        self.name = name
+        self.recording = recording
+        self.parts = parts
+        self.generation = generation
+        self.latency = None if latency is None else latency.of(parts.drafter, parts.builder)
+        self.fidelity: Fidelity = fidelity(parts)
+        self.controller_state: dict[str, Any] = {}
+        self.drafter_state: dict[str, Any] = {}
+        self._strategy = Strategy(parts.drafter, parts.builder, verifier, parts.controller or Fixed())
+        if parts.drafter is not None:
+            parts.drafter.check_vocabulary(recording.manifest.vocab_size)
+        self._source = source_in(parts)
+        limits = recording.manifest.context_limits
+        self._target = RecordedTarget(limits["target"])
+        lenient = self.fidelity.grade is Grade.APPROXIMATE
+        if self._source is not None:
+            self._source.missing = missing_answers(parts, lenient)
+        self._player = Player(
+            self._strategy,
+            self._source,
+            self._target,
+            recording.manifest.made_of["generation"]["seed"],
+            lenient,
+        )
+
+    @property
+    def strategy(self) -> Strategy:
+        """The parts."""
+        return self._strategy
+
+    def replay(self, prompt: Prompt, sample: int, observe: OutcomeObserver) -> None:
+        """All turns."""
+        self._play(prompt, sample, None, (observe,))
+
+    def decode(self, prompt: Prompt, sample: int = 0, max_new_tokens: int | None = None) -> PromptRecord:
+        """Replay all turns."""
+        turns = self._turns(prompt, sample)
+        seconds = dict.fromkeys(PHASES, 0.0)
+        beyond = 0
+
+        def count_seconds(outcome: Outcome) -> None:
+            nonlocal beyond
+            assert self.latency is not None
+            beyond += self.latency.exceeded_by(outcome.tree.num_nodes + 1)
+            for phase, spent in outcome.seconds.items():
+                seconds[phase] += spent
+
+        observers = self.observers if self.latency is None else (*self.observers, count_seconds)
+        counts = self._play(prompt, sample, max_new_tokens, observers)
+        limit = max_new_tokens or self.generation.max_new_tokens
+        answers = [turn.answer[:limit].tolist() for turn in turns]
+        before = 0
+        asked = []
+        for turn in turns:
+            asked.append(turn.prompt.size - before)
+            before = turn.prompt.size + turn.answer.size
+        verifier = self._strategy.verifier
+        pair = self.recording.manifest.made_of["pair"]
+        return PromptRecord(
+            arm=self.name,
+            prompt_id=prompt.prompt_id,
+            category=prompt.category,
+            sample=sample,
+            prompt_tokens=sum(asked),
+            token_ids=tuple(token for answer in answers for token in answer),
+            turn_tokens=tuple(map(len, answers)),
+            finish_reasons=tuple(
+                "length" if turn.answer.size > limit else turn.finish_reason for turn in turns
+            ),
+            steps=sum(count.steps for count in counts),
+            accepted_drafts=sum(count.accepted_drafts for count in counts),
+            bonus_tokens=sum(count.bonus_tokens for count in counts),
+            draft_passes=sum(count.draft_passes for count in counts),
+            drafted_nodes=sum(count.drafted_nodes for count in counts),
+            decode_seconds=sum(seconds.values()),
+            decode_tokens=sum(map(len, answers)),
+            seconds=seconds,
+            clock=NO_CLOCK if self.latency is None else self.latency.label,
+            beyond_profile=beyond,
+            dtype=pair["target_dtype"],
+            device=pair["device"],
+            state=state_of(self._strategy.drafter),
+            verifier=describe(verifier),
+            lossless=verifier.lossless,
+            keyed=isinstance(verifier, DeterministicVerifier),
+            seed=self.generation.seed,
+        )
+
+    def reset(self) -> None:
+        """Reset drafter and controller; they go on from what was remembered or given, if anything was."""
+        strategy = self._strategy
+        if strategy.drafter is not None:
+            strategy.drafter.reset()
+            if self.drafter_state:
+                strategy.drafter.load_state_dict(deepcopy(self.drafter_state))
+        strategy.controller.reset()
+        if self.controller_state:
+            strategy.controller.load_state_dict(deepcopy(self.controller_state))
+
+    def remember(self) -> None:
+        """Let every later :meth:`reset` return to what drafter and controller know now."""
+        self.controller_state = deepcopy(self._strategy.controller.state_dict())
+        drafter = self._strategy.drafter
+        self.drafter_state = {} if drafter is None else deepcopy(drafter.state_dict())
+
+    def _turns(self, prompt: Prompt, sample: int) -> Sequence[Any]:
+        turns = self.recording.conversation(prompt.prompt_id, sample)
+        if tuple(turns[0].prompt.tolist()) != prompt.token_ids:
+            raise RecordingError(
+                f"recording: {self.recording.folder}: prompt {prompt.prompt_id!r} has other tokens than were recorded: "
+                "the data set, its chat template or its truncation changed, so record again"
+            )
+        return turns
+
+    def _play(
+        self,
+        prompt: Prompt,
+        sample: int,
+        max_new_tokens: int | None,
+        observers: Sequence[OutcomeObserver],
+    ) -> list[Any]:
+        turns = self._turns(prompt, sample)
+        return self._player.play(
+            turns[:1] if max_new_tokens else turns,
+            max_new_tokens or self.generation.max_new_tokens,
+            sequence_name(prompt, sample),
+            None if self.latency is None else self._seconds,
+            observers,
+        )
+
+    def _seconds(self, outcome: Outcome) -> Mapping[str, float]:
+        assert self.latency is not None
+        target, draft, beside = self.latency.outcome_parts(outcome)
+        return {"draft": draft, "target": target, "update": beside}
+
+
+def source_for(recording: Recording) -> RecordedSource | None:
+    """A draft model's answers of a recording; None where it holds none."""
+    manifest = recording.manifest
+    scoring = settings_of(manifest.made_of)
+    if scoring is None:
+        return None
+    return RecordedSource(manifest.vocab_size, manifest.context_limits["draft"], scoring)
+
+
+def source_in(parts: Parts) -> RecordedSource | None:
+    """The recorded answers that a draft model among the parts was given.
+
+    Raises:
+        RecordingError: it scores otherwise than was recorded.
+    """
+    from specexp.drafters import DraftModel
+    from specexp.replay.fidelity import drafters_in
+
+    scoring = scoring_of(parts.drafter)
+    for drafter in drafters_in(parts.drafter):
+        if isinstance(drafter, DraftModel):
+            source = drafter.source
+            assert isinstance(source, RecordedSource)
+            if scoring != source.scoring:
+                raise RecordingError(
+                    f"the recording's draft model has {source.scoring} and the configuration's {scoring}: record with "
+                    "the latter, or draft as recorded"
+                )
+            return source
+    return None
+
+
+def missing_answers(parts: Parts, lenient: bool) -> Missing:
+    """What an answer of the draft is that was not recorded."""
+    if is_plain_static(parts):
+        return "unknown"
+    return "none" if lenient else "refuse"

@@ -1,0 +1,224 @@
+"""Static trees on a recording, thousands a second: which candidate rank is the output's next token, at every position.
+
+A fixed tree of a draft model's ranked candidates decides nothing at run time, so its steps can be read off one table:
+below any root the accepted path goes along the ranks of the output's own tokens as far as the tree has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specexp.latency import LatencyProfile
+from specexp.replay.errors import NotRecordedError
+from specexp.replay.turn import RecordedTurn
+from specexp.tree import TreeShape
+
+MISSED = -1
+"""Rank of a token that is not among the recorded candidates."""
+
+
+@dataclass(frozen=True)
+class StaticCounts:
+    """What a tree takes on every turn: arrays ``[turns]``.
+
+    Attributes:
+        steps: target passes.
+        accepted: drafted tokens that became output.
+        tokens: new tokens.
+        drafted: nodes fed to the target.
+        draft_passes: passes of the draft model.
+        seconds: by the latency profile; None without one.
+    """
+
+    steps: NDArray[np.int64]
+    accepted: NDArray[np.int64]
+    tokens: NDArray[np.int64]
+    drafted: NDArray[np.int64]
+    draft_passes: NDArray[np.int64]
+    seconds: NDArray[np.float64] | None
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Micro mean."""
+        return float(self.tokens.sum() / self.steps.sum())
+
+    @property
+    def tokens_per_second(self) -> float:
+        """All tokens / all seconds."""
+        assert self.seconds is not None
+        return float(self.tokens.sum() / self.seconds.sum())
+
+
+class RankTable:
+    """Ranks of the output's tokens among the draft's candidates.
+
+    Args:
+        turns: of a recording with a draft model.
+        max_new_tokens: per turn, at most as many as were recorded.
+        context_limit: of the target.
+
+    Raises:
+        NotRecordedError: a turn holds no candidates after one of its tokens.
+
+    Attributes:
+        ranks: ``[positions]`` of all turns one after the other, ``MISSED`` where the token is no candidate.
+        width: ranks below it are known everywhere.
+    """
+
+    def __init__(self, turns: Sequence[RecordedTurn], max_new_tokens: int, context_limit: int) -> None:
+        self.turns = turns
+        found: list[int] = []
+        self.width = 2**31
+        room, prefixes = [], []
+        self._sizes: list[int] = []
+        for turn in turns:
+            size = min(turn.answer.size, max_new_tokens)
+            limit = min(max_new_tokens, context_limit - turn.prompt.size)
+            for node, token in enumerate(turn.answer[:size].tolist()):
+                candidates, _ = turn.trie.draft[node]
+                if candidates.size == 0:
+                    raise NotRecordedError(
+                        f"prompt {turn.prompt_id!r}: the draft's candidates after {node} new tokens were not recorded; "
+                        "record with a draft model and a coverage of at least a Chain"
+                    )
+                self.width = min(self.width, candidates.size)
+                place = np.flatnonzero(candidates == token)
+                found.append(int(place[0]) if place.size else MISSED)
+            room.append(limit - 1 - np.arange(size))
+            prefixes.append(turn.prompt.size - 1 + np.arange(size))
+            self._sizes.append(size)
+        self.ranks = np.array(found, dtype=np.int64)
+        self._turn = np.repeat(np.arange(len(turns)), self._sizes)
+        self._first = np.zeros(self.ranks.size, dtype=np.bool_)
+        self._first[np.cumsum([0, *self._sizes[:-1]])] = True
+        self._room = np.concatenate(room)  # deepest node of use at each root
+        self._prefix = np.concatenate(prefixes)
+        self._left = np.concatenate([size - np.arange(size) for size in self._sizes])  # tokens to come
+
+    @property
+    def positions(self) -> int:
+        """Roots, whether a run comes by them or not."""
+        return int(self.ranks.size)
+
+    def matches(self, shape: TreeShape) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """``[positions]`` accepted nodes below every root and the last one's row, the length limit left aside.
+
+        Raises:
+            NotRecordedError: the tree has a higher rank than was recorded.
+        """
+        highest = int(shape.ranks.max(initial=-1))
+        if highest >= self.width:
+            raise NotRecordedError(
+                f"the tree asks for {highest + 1} candidates a node and {self.width} were recorded: record with "
+                f"record.candidates of at least {highest + 1}"
+            )
+        # node after (node, rank); the last column, which MISSED means too, leads nowhere
+        below = np.zeros((shape.num_nodes + 1, highest + 2), dtype=np.int64)
+        below[shape.parents[1:], shape.ranks[1:]] = np.arange(1, shape.num_nodes + 1)
+        accepted = np.zeros(self.positions, dtype=np.int64)
+        last = np.zeros(self.positions, dtype=np.int64)
+        ranks = np.where(self.ranks > highest, MISSED, self.ranks)
+        roots, node = np.arange(self.positions), np.zeros(self.positions, dtype=np.int64)
+        for depth in range(shape.max_depth):
+            if depth:
+                inside = depth < self._left[roots]
+                roots, node = roots[inside], node[inside]
+            node = below[node, ranks[roots + depth]]
+            alive = np.flatnonzero(node)
+            roots, node = roots[alive], node[alive]
+            if roots.size == 0:
+                break
+            accepted[roots] = depth + 1
+            last[roots] = node
+        return accepted, last
+
+    def evaluate(self, shape: TreeShape, latency: LatencyProfile | None = None) -> StaticCounts:
+        """What the tree takes where each run begins at its prompt.
+
+        Args:
+            shape: of the tree.
+            latency: of the composition (:meth:`LatencyProfile.of`), whose seconds are charged.
+        """
+        matched, last = self.matches(shape)
+        accepted = np.minimum(matched, np.minimum(self._room, self._left))
+        new = np.minimum(accepted + 1, self._left)
+        roots = self._visited(new)
+        cuts = np.minimum(self._room[roots], shape.max_depth)  # of a tree near the length limit
+        sizes = np.bincount(
+            shape.depths, minlength=shape.max_depth + 1
+        ).cumsum()  # rows of the tree cut at a depth
+        nodes = sizes[cuts] - 1
+        turn = self._turn[roots]
+        seconds: NDArray[np.float64] | None = None
+        if latency is not None:
+            leaf = np.array([not below for below in shape.children])
+            ends = (accepted[roots] > 0) & ((accepted[roots] == cuts) | leaf[last[roots]])
+            spent = self._seconds(shape, latency, roots, cuts, nodes, new[roots], ends)
+            seconds = np.bincount(turn, spent, minlength=len(self.turns)).astype(np.float64)
+
+        def by_turn(values: NDArray[np.int64]) -> NDArray[np.int64]:
+            return np.bincount(turn, values, minlength=len(self.turns)).astype(np.int64)
+
+        return StaticCounts(
+            steps=np.bincount(turn, minlength=len(self.turns)),
+            accepted=by_turn(accepted[roots]),
+            tokens=by_turn(new[roots]),
+            drafted=by_turn(nodes),
+            draft_passes=by_turn(cuts),
+            seconds=seconds,
+        )
+
+    def _visited(self, new: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The roots that the runs come by."""
+        following = (np.arange(new.size) + new).tolist()
+        roots: list[int] = []
+        at, size = 0, new.size
+        while at < size:  # the end of a turn is the beginning of the next
+            roots.append(at)
+            at = following[at]
+        return np.array(roots)
+
+    def _seconds(
+        self,
+        shape: TreeShape,
+        latency: LatencyProfile,
+        roots: NDArray[np.int64],
+        cuts: NDArray[np.int64],
+        nodes: NDArray[np.int64],
+        new: NDArray[np.int64],
+        ends: NDArray[np.bool_],
+    ) -> NDArray[np.float64]:
+        """``[steps]`` of every step; ``ends`` where the last accepted node was never fed to the draft: a leaf."""
+        prefix = self._prefix[roots]
+        spent = np.where(nodes > 0, latency.step_ms + latency.node_ms * nodes, 0.0) / 1e3
+        spent += latency.token_ms * new / 1e3
+        spent += _passes(latency.target_seconds, nodes + 1, prefix)
+        if shape.num_nodes == 0:
+            return spent
+        # committed tokens that the first pass feeds: the root, and before it an accepted leaf
+        pending = np.ones(roots.size, dtype=np.int64)
+        pending[1:] += ends[:-1]
+        pending[self._first[roots]] = 1
+        parents = np.array([level.parents.size for level in shape.levels])
+        for depth in range(shape.max_depth):
+            asked = np.flatnonzero(cuts > depth)
+            fed = np.full(asked.size, parents[depth]) if depth else pending[asked]
+            spent[asked] += _passes(latency.draft_seconds, fed, prefix[asked])
+        return spent
+
+
+def _passes(
+    seconds: Callable[[int, int], float], tokens: NDArray[np.int64], prefix: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Of passes over so many tokens, which cost linearly more with the prefix."""
+    spent = np.empty(tokens.size)
+    for count in np.unique(tokens).tolist():
+        here = tokens == count
+        near, far = int(prefix[here].min()), int(prefix[here].max())
+        low, high = seconds(count, near), seconds(count, far)
+        spent[here] = low + (high - low) * (prefix[here] - near) / max(far - near, 1)
+    return spent

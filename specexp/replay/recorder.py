@@ -1,0 +1,251 @@
+"""Filling a recording: plain decoding, then covering builders at every root of its output."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from specexp.builders import BeamRerank, DySpecGreedy, TreeBuilder
+from specexp.context import Context
+from specexp.controllers import Fixed
+from specexp.decoder import Decoder
+from specexp.drafters import Drafter
+from specexp.outcome import Outcome, prefill_outcome
+from specexp.replay.source import RecordingSource
+from specexp.replay.trie import TrieWriter
+from specexp.replay.turn import RecordedTurn
+from specexp.sequence import Drafting
+from specexp.tree import TokenTree, root_tree
+from specexp.verifiers import KeyedSampling, Verifier
+
+if TYPE_CHECKING:
+    from specexp.models.language_model import LanguageModel
+
+
+def covering(builders: Sequence[TreeBuilder]) -> list[TreeBuilder]:
+    """Builders whose questions are recorded, the wanted ones last.
+
+    Greedy trees of growing budget hold one another, but the passes of a small one may look ahead at nodes that a large
+    one does not; beams of growing width do not even hold one another. So smaller ones are recorded too; most of what
+    they ask is known by then.
+    """
+    found: list[TreeBuilder] = []
+    for builder in builders:
+        if isinstance(builder, DySpecGreedy):
+            budget = builder.budget // 2
+            while budget >= 4:
+                found.append(DySpecGreedy(budget, builder.prefetch, builder.max_depth, "top-k"))
+                budget //= 2
+        elif isinstance(builder, BeamRerank):
+            found += [BeamRerank(builder.budget, builder.depth, beam) for beam in range(1, builder.beam)]
+    return [*found, *builders]
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How much of every answer is kept.
+
+    Attributes:
+        builders: run once at every root.
+        candidates: the draft's candidates kept after every token of the answer, at least.
+        target_top_k: the target's best tokens kept after every recorded node.
+    """
+
+    builders: Sequence[TreeBuilder]
+    candidates: int
+    target_top_k: int
+
+
+class Recorder:
+    """Records answered turns with models.
+
+    Args:
+        model: the target.
+        verifier: whose output is recorded.
+        drafter: with its models; None records the target alone.
+        source: of the draft model inside the drafter; None where there is none.
+        coverage: what is asked.
+    """
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        verifier: Verifier,
+        drafter: Drafter | None,
+        source: RecordingSource | None,
+        coverage: Coverage,
+    ) -> None:
+        self.model = model
+        self.verifier = verifier
+        self.drafter = drafter
+        self.source = source
+        self.coverage = coverage
+        self.plain = Decoder(model, verifier=verifier)
+        self._builders = covering(coverage.builders)
+
+    @torch.inference_mode()
+    def conversation(
+        self,
+        prompt_id: str,
+        category: str,
+        index: int,
+        sample: int,
+        asked: Callable[[int, list[int]], list[int]],
+        turns: int,
+        *,
+        sequence: str,
+        seed: int,
+        max_new_tokens: int,
+        eos_token_ids: frozenset[int],
+    ) -> Iterator[RecordedTurn]:
+        """Record the turns of a conversation.
+
+        Args:
+            prompt_id: of the prompt.
+            category: of the prompt.
+            index: of the prompt in its set.
+            sample: which continuation.
+            asked: the whole context of a turn, from its number and the tokens before.
+            turns: how many.
+            sequence: that randomness is keyed by.
+            seed: of the run.
+            max_new_tokens: per turn.
+            eos_token_ids: that end an answer.
+        """
+        before: list[int] = []
+        drafting: Drafting | None = None
+        for turn in range(turns):
+            prompt = asked(turn, before)
+            fresh = np.array(
+                prompt[max(len(before) - 1, 0) : -1], dtype=np.int64
+            )  # what the turn's prefill feeds
+            top: list[tuple[NDArray[np.int64], NDArray[np.float32]]] = []
+            log_probs: list[float] = []
+            self.model.check_request(prompt, max_new_tokens)
+            if not turn:
+                self.model.cache.truncate(0, 0)
+                self.model.conversation = None
+            result = self.plain.generate(
+                prompt,
+                max_new_tokens=max_new_tokens,
+                eos_token_id=eos_token_ids,
+                seed=seed,
+                sequence=sequence,
+                continue_conversation=turn > 0,
+                observers=(partial(self._watch, top, log_probs),),
+            )
+            answer = result.token_ids
+            writer = TrieWriter(prompt[-1], answer)
+            for node, kept in enumerate(top):
+                writer.target[node] = kept
+            asked_logits = self._reread(prompt, fresh)
+            if drafting is None:
+                noise = self.verifier.noise_temperature or 0.0
+                context = Context(prompt, seed=seed, sequence=sequence, noise_temperature=noise)
+                drafting = Drafting(
+                    self.drafter, self._builders[-1] if self.drafter else None, Fixed(), context
+                )
+            else:
+                drafting.context.next_turn(prompt[len(before) :])
+            draft_log_probs = np.full(len(answer), np.nan, dtype=np.float32)
+            if self.source is not None:
+                self.source.open(writer, len(prompt))
+                draft_log_probs = self.source.draft_log_probs
+            prefill = prefill_outcome(drafting.context, fresh, asked_logits)
+            drafting.begin(prefill if fresh.size else None)
+            limit = min(max_new_tokens, self.model.context_limit - len(prompt))
+            for root in range(len(answer)):
+                self._cover(drafting, writer, root, limit - root - 1, answer[root])
+            self._answer_end(writer, len(prompt) + len(answer) - 1, answer[-1])
+            before = [*prompt, *answer]
+            values, tokens = (
+                asked_logits.topk(self.coverage.target_top_k, dim=-1)
+                if fresh.size
+                else (torch.empty(0, self.coverage.target_top_k), torch.empty(0, self.coverage.target_top_k))
+            )
+            yield RecordedTurn(
+                prompt_id=prompt_id,
+                category=category,
+                index=index,
+                sample=sample,
+                turn=turn,
+                turns=turns,
+                prompt=np.array(prompt, dtype=np.int32),
+                answer=np.array(answer, dtype=np.int32),
+                finish_reason=str(result.finish_reason),
+                asked=tokens.numpy(force=True).astype(np.int32),
+                asked_logits=values.float().numpy(force=True),
+                trie=writer.finish(),
+                target_log_probs=np.array(log_probs, dtype=np.float32),
+                draft_log_probs=draft_log_probs,
+            )
+
+    def _watch(self, top: list[Any], log_probs: list[float], outcome: Outcome) -> None:
+        """Keep what the target said in a step of plain decoding."""
+        k = self.coverage.target_top_k
+        top.append((outcome.top_k(k)[0].copy(), outcome.top_k_logits(k)[0].copy()))
+        verifier = self.verifier
+        if isinstance(verifier, KeyedSampling) and verifier.temperature > 0:
+            scores = verifier.processors.scores(outcome.logits[:1]).float()
+            log_probs.append(float(scores.log_softmax(dim=-1)[0, outcome.new_token_ids[0]]))
+        else:
+            log_probs.append(0.0)  # greedy decoding gives its token for sure
+
+    def _reread(self, prompt: Sequence[int], fresh: NDArray[np.int64]) -> torch.Tensor:
+        """``[a, V]`` logits of what the turn's prefill fed; leaves the cache at the prompt, less its last token."""
+        self.model.cache.truncate(0, len(prompt) - 1 - fresh.size)
+        logits = self.model.prefill(0, fresh.tolist(), all_logits=True)
+        return torch.empty(0, self.model.vocab_size) if logits is None else logits
+
+    def _cover(self, drafting: Drafting, writer: TrieWriter, root: int, depth: int, following: int) -> None:
+        """Ask all covering builders at a root, then go on by one token."""
+        context = drafting.context
+        tree, logits = root_tree(context.root), None
+        for builder in self._builders if self.drafter is not None else ():
+            if self.source is not None:
+                self.source.width = builder.max_candidates
+            drafting.builder = builder
+            tree = drafting.draft(depth).tree
+            logits = self._ask_target(writer, root, tree)
+        if logits is None:
+            (logits,) = self.model.tree_pass((0,), (tree,))
+        self.model.cache.commit(0, [0])
+        context.append([following])
+        context.steps += 1
+        drafting.learn(Outcome(context, tree, logits, (), (following,)))
+
+    def _ask_target(self, writer: TrieWriter, root: int, tree: TokenTree) -> torch.Tensor | None:
+        """Keep the target's answers after a tree's nodes; all logits, or None where every answer was known and a
+        drafter that learns does not need them.
+        """
+        nodes = [root]
+        tokens = tree.tokens.tolist()
+        for row, parent in enumerate(tree.shape.parents.tolist()[1:], start=1):
+            nodes.append(writer.enter(nodes[parent], tokens[row]))
+        # nodes of the answer have plain decoding's own answer, or will have it
+        missing = [row for row, node in enumerate(nodes) if node > writer.spine and node not in writer.target]
+        if not missing and self.source is not None:
+            return None
+        (logits,) = self.model.tree_pass((0,), (tree,))
+        values, best = logits.topk(self.coverage.target_top_k, dim=-1)
+        found, scores = best.numpy(force=True), values.float().numpy(force=True)
+        for row in missing:
+            writer.target[nodes[row]] = found[row].copy(), scores[row].copy()
+        return logits
+
+    def _answer_end(self, writer: TrieWriter, position: int, token: int) -> None:
+        """What the target says after the answer: a drafter that carries its state learns it."""
+        if position >= self.model.context_limit:
+            return
+        (logits,) = self.model.tree_pass((0,), (root_tree(token),))
+        values, best = logits.topk(self.coverage.target_top_k, dim=-1)
+        writer.target[writer.spine] = (
+            best[0].numpy(force=True).copy(),
+            values[0].float().numpy(force=True).copy(),
+        )
