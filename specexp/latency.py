@@ -64,7 +64,9 @@ class LatencyProfile:
         token_ms: what every new token costs beside the passes (verification, commit), in plain steps too.
         prefix_tokens: tokens in the cache that ``target_ms`` and ``draft_ms`` are stated at.
         target_prefix_ms: of a target pass for every 1,000 tokens that the prefix is longer; a shorter one takes less.
-        draft_prefix_ms: the same of a draft pass.
+        target_prefix_token_ms: the same for every token fed, for each of them attends to the prefix.
+        draft_prefix_ms: as ``target_prefix_ms``, of a draft pass.
+        draft_prefix_token_ms: as ``target_prefix_token_ms``, of a draft pass.
         overheads: ``step_ms``, ``node_ms`` and ``token_ms`` of single compositions by :func:`composition_label`, where
             they are known; :meth:`of` looks them up.
         source: whether it was measured, published, or assumed.
@@ -90,7 +92,9 @@ class LatencyProfile:
     token_ms: Milliseconds = 0.0
     prefix_tokens: Annotated[int, Field(ge=0)] = 0
     target_prefix_ms: Milliseconds = 0.0
+    target_prefix_token_ms: Milliseconds = 0.0
     draft_prefix_ms: Milliseconds = 0.0
+    draft_prefix_token_ms: Milliseconds = 0.0
     overheads: dict[str, Overhead] = field(default_factory=dict)
     source: Literal["measured", "published", "assumed"] = "assumed"
     modelled: bool = True
@@ -162,6 +166,12 @@ class LatencyProfile:
         """Whether a target pass feeds more tokens than it states milliseconds for."""
         return len(self.target_ms) > 1 and tokens > self.max_target_tokens
 
+    @property
+    def by_prefix(self) -> bool:
+        """Whether passes take longer behind a longer prefix."""
+        target = self.target_prefix_ms + self.target_prefix_token_ms
+        return target + self.draft_prefix_ms + self.draft_prefix_token_ms > 0
+
     def of(self, drafter: "Drafter | None", builder: "TreeBuilder | None") -> Self:
         """The same with ``step_ms``, ``node_ms`` and ``token_ms`` of a composition.
 
@@ -193,7 +203,8 @@ class LatencyProfile:
             tokens: fed.
             prefix: tokens in the cache; as many as it is stated at if None.
         """
-        return self._pass(_between(self._target_points, tokens), self.target_prefix_ms, prefix)
+        by_prefix = self.target_prefix_ms + self.target_prefix_token_ms * tokens
+        return self._pass(_between(self._target_points, tokens), by_prefix, prefix)
 
     def draft_seconds(self, tokens: int, prefix: int | None = None) -> float:
         """Of a draft pass.
@@ -207,7 +218,8 @@ class LatencyProfile:
         """
         if not self.draft_ms:
             raise ValueError(f"latency profile {self.name!r} states no draft_ms, but a draft model was run")
-        return self._pass(_between(self._draft_points, tokens), self.draft_prefix_ms, prefix)
+        by_prefix = self.draft_prefix_ms + self.draft_prefix_token_ms * tokens
+        return self._pass(_between(self._draft_points, tokens), by_prefix, prefix)
 
     def beside_seconds(self, tokens: int, draft_passes: int, new_tokens: int = 1) -> float:
         """Of what a step does beside its passes."""
@@ -255,7 +267,7 @@ class LatencyProfile:
             new_tokens: decoded.
         """
         plain = self.labelled(PLAIN)
-        if not plain.target_prefix_ms:
+        if not plain.by_prefix:
             return new_tokens * plain.step_seconds(1)
         known = range(prompt_tokens - 1, prompt_tokens - 1 + new_tokens)
         return sum(plain.step_seconds(1, prefix=prefix) for prefix in known)

@@ -135,7 +135,6 @@ def best_schedule(
     """
     size = matches.size
     unseen = np.arange(1, size + 3)  # by index: 1 and more tokens the draft model has not seen
-    by_prefix = prefix is not None and (latency.target_prefix_ms > 0 or latency.draft_prefix_ms > 0)
 
     def priced(cached: int | None) -> tuple[list[float], NDArray[np.float64]]:
         """Seconds of a step by depth, but its first draft pass; and of that pass by unseen tokens. What new tokens
@@ -153,7 +152,7 @@ def best_schedule(
     runs = [0] * size
     for place in reversed(range(size)):
         runs[place] = run = run + 1 if matches[place] else 0
-        if prefix is not None and by_prefix:
+        if prefix is not None and latency.by_prefix:
             target, first = priced(prefix + place)
         after = least[place + 1]
         best = target[0] + np.append(after[1:], after[-1])  # plain: one more token unseen

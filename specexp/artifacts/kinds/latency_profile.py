@@ -47,6 +47,7 @@ class MeasuredArm:
         composition: whose overheads it is charged.
         tokens: decoded.
         steps: it took.
+        nodes: drafted in them.
         measured_ms: per token.
         predicted_ms: per token, of the steps it took.
     """
@@ -55,6 +56,7 @@ class MeasuredArm:
     composition: str
     tokens: Annotated[int, Field(ge=1)]
     steps: Annotated[int, Field(ge=1)]
+    nodes: Annotated[int, Field(ge=0)]
     measured_ms: Milliseconds
     predicted_ms: Milliseconds
 
