@@ -67,6 +67,9 @@ class RankTable:
     Attributes:
         ranks: ``[positions]`` of all turns one after the other, ``MISSED`` where the token is no candidate.
         width: ranks below it are known everywhere.
+        room: ``[positions]`` deepest node of use at each root.
+        left: ``[positions]`` tokens to come.
+        prefixes: ``[positions]`` tokens in the cache.
     """
 
     def __init__(self, turns: Sequence[RecordedTurn], max_new_tokens: int, context_limit: int) -> None:
@@ -80,6 +83,9 @@ class RankTable:
             limit = min(max_new_tokens, context_limit - turn.prompt.size)
             for node, token in enumerate(turn.answer[:size].tolist()):
                 candidates, _ = turn.trie.draft[node]
+                if node + 1 >= limit:  # the last token wanted is the target's: nothing is drafted for it
+                    found.append(MISSED)
+                    continue
                 if candidates.size == 0:
                     raise NotRecordedError(
                         f"prompt {turn.prompt_id!r}: the draft's candidates after {node} new tokens were not recorded; "
@@ -95,9 +101,9 @@ class RankTable:
         self._turn = np.repeat(np.arange(len(turns)), self._sizes)
         self._first = np.zeros(self.ranks.size, dtype=np.bool_)
         self._first[np.cumsum([0, *self._sizes[:-1]])] = True
-        self._room = np.concatenate(room)  # deepest node of use at each root
-        self._prefix = np.concatenate(prefixes)
-        self._left = np.concatenate([size - np.arange(size) for size in self._sizes])  # tokens to come
+        self.room = np.concatenate(room)
+        self.prefixes = np.concatenate(prefixes)
+        self.left = np.concatenate([size - np.arange(size) for size in self._sizes])
 
     @property
     def positions(self) -> int:
@@ -125,7 +131,7 @@ class RankTable:
         roots, node = np.arange(self.positions), np.zeros(self.positions, dtype=np.int64)
         for depth in range(shape.max_depth):
             if depth:
-                inside = depth < self._left[roots]
+                inside = depth < self.left[roots]
                 roots, node = roots[inside], node[inside]
             node = below[node, ranks[roots + depth]]
             alive = np.flatnonzero(node)
@@ -144,10 +150,10 @@ class RankTable:
             latency: of the composition (:meth:`LatencyProfile.of`), whose seconds are charged.
         """
         matched, last = self.matches(shape)
-        accepted = np.minimum(matched, np.minimum(self._room, self._left))
-        new = np.minimum(accepted + 1, self._left)
+        accepted = np.minimum(matched, np.minimum(self.room, self.left))
+        new = np.minimum(accepted + 1, self.left)
         roots = self._visited(new)
-        cuts = np.minimum(self._room[roots], shape.max_depth)  # of a tree near the length limit
+        cuts = np.minimum(self.room[roots], shape.max_depth)  # of a tree near the length limit
         sizes = np.bincount(
             shape.depths, minlength=shape.max_depth + 1
         ).cumsum()  # rows of the tree cut at a depth
@@ -193,7 +199,7 @@ class RankTable:
         ends: NDArray[np.bool_],
     ) -> NDArray[np.float64]:
         """``[steps]`` of every step; ``ends`` where the last accepted node was never fed to the draft: a leaf."""
-        prefix = self._prefix[roots]
+        prefix = self.prefixes[roots]
         spent = np.where(nodes > 0, latency.step_ms + latency.node_ms * nodes, 0.0) / 1e3
         spent += latency.token_ms * new / 1e3
         spent += _passes(latency.target_seconds, nodes + 1, prefix)

@@ -1,0 +1,384 @@
+"""The best static trees that a recording shows without a search: what a searched tree is held against.
+
+Two families, both from what the draft's candidates were worth at *all* positions of the output:
+
+- *most hit*: the ``n`` rank paths that most often lead along the output. They form a tree, and of all trees of ``n``
+  nodes it has most expected tokens at an average position.
+- *Sequoia*: the dynamic programme of Chen et al. 2024 (section 3) for the share of positions at which the first,
+  second, ... candidate is the output's token, as if these did not depend on what came before.
+
+Nodes and depth of each are those with the highest goodput that its own expectation and the latency profile promise.
+Then both are replayed. A run visits only its own roots, which are not average ones, so a searched tree may beat both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Protocol
+
+import numpy as np
+
+from specexp.builders._acceptance_tree import best_trees
+from specexp.builders.tree_search import most_hit_paths
+from specexp.latency import LatencyProfile
+from specexp.replay.rank_paths import RankPathHits
+from specexp.replay.ranks import RankTable
+from specexp.replay.turn import RecordedTurn
+from specexp.tree import RankPath, TreeShape
+
+STATIC = "DraftModel + StaticTree"
+"""The composition whose overheads are charged."""
+
+KNEE_SHARE = 0.99
+"""Share of the curve's highest goodput that is enough for its knee."""
+
+
+class Replayed(Protocol):
+    """What replaying a tree gave."""
+
+    @property
+    def tokens_per_step(self) -> float:
+        """All tokens / all steps."""
+
+    @property
+    def tokens_per_second(self) -> float:
+        """All tokens / all seconds."""
+
+
+Replay = Callable[[TreeShape], Replayed]
+
+
+@dataclass(frozen=True)
+class YardstickTree:
+    """A tree chosen without a search.
+
+    Attributes:
+        family: ``most hit`` or ``Sequoia``.
+        rank_paths: sorted by length, then rank.
+        promised_tokens_per_step: by what the tree was chosen for: at an average position; Sequoia's by its vector.
+        promised_goodput: tokens per second from that.
+        tokens_per_step: replayed.
+        goodput: replayed, tokens per second.
+    """
+
+    family: str
+    rank_paths: list[list[int]]
+    promised_tokens_per_step: float
+    promised_goodput: float
+    tokens_per_step: float
+    goodput: float
+
+    @property
+    def nodes(self) -> int:
+        """The root not counted."""
+        return len(self.rank_paths)
+
+    @property
+    def depth(self) -> int:
+        """Of the deepest node."""
+        return max(map(len, self.rank_paths))
+
+
+@dataclass(frozen=True)
+class BudgetPoint:
+    """The most-hit tree of one size, its depth limit the one with the highest promised goodput.
+
+    Attributes:
+        nodes: of the tree.
+        depth: of the tree.
+        promised_goodput: at an average position.
+        tokens_per_step: replayed.
+        goodput: replayed, tokens per second.
+    """
+
+    nodes: int
+    depth: int
+    promised_goodput: float
+    tokens_per_step: float
+    goodput: float
+
+
+@dataclass(frozen=True)
+class Yardstick:
+    """Both trees, and what the most-hit ones of every size are worth.
+
+    Trees are chosen and replayed on the same prompts, so all figures are of prompts that were seen.
+
+    Attributes:
+        most_hit: the one of that family.
+        sequoia: the other.
+        curve: most-hit trees of 1, 2, ... nodes, replayed.
+        plain_goodput: tokens per second of plain decoding, by the same profile.
+        positions: that hits were counted at.
+        profile: the latency profile's label.
+    """
+
+    most_hit: YardstickTree
+    sequoia: YardstickTree
+    curve: tuple[BudgetPoint, ...]
+    plain_goodput: float
+    positions: int
+    profile: str
+
+    @property
+    def best(self) -> YardstickTree:
+        """The better of the two, replayed."""
+        return max(self.most_hit, self.sequoia, key=lambda tree: tree.goodput)
+
+    @property
+    def frontier(self) -> tuple[BudgetPoint, ...]:
+        """The curve's best tree of at most 1, 2, ... nodes."""
+        found: list[BudgetPoint] = []
+        for point in self.curve:
+            found.append(point if not found or point.goodput > found[-1].goodput else found[-1])
+        return tuple(found)
+
+    @property
+    def knee(self) -> BudgetPoint:
+        """The smallest tree of the curve within 1 % of its best."""
+        enough = KNEE_SHARE * max(point.goodput for point in self.curve)
+        return next(point for point in self.curve if point.goodput >= enough)
+
+    def share(self, goodput: float) -> float:
+        """A goodput, in tokens per second, as a share of :attr:`best`'s; above 1 where it is better."""
+        return goodput / self.best.goodput
+
+    def sentences(self, name: str, goodput: float) -> list[str]:
+        """How a searched tree compares, for notes of a table.
+
+        Args:
+            name: what the searched tree is called.
+            goodput: its tokens per second, replayed on the same turns with the same profile.
+        """
+        best, share, knee = self.best, self.share(goodput), self.knee
+        beats = (
+            "; it may, for a run visits only its own roots and the yardstick is made for all positions"
+            if share > 1
+            else ""
+        )
+        found = [
+            f"Yardstick: {name} reaches {100 * share:.1f} % of the best static tree known without a search "
+            f"({best.family}, {best.nodes} nodes, depth {best.depth}: {best.goodput:.1f} tokens/s replayed){beats}.",
+            f"Trees and yardstick are chosen and replayed on the same prompts ({self.positions} positions): "
+            "other prompts may give less.",
+            f"The knee of goodput against budget is at {knee.nodes} nodes: {knee.goodput:.1f} tokens/s, within "
+            f"{100 * (1 - KNEE_SHARE):.0f} % of the highest of {len(self.curve)} sizes.",
+        ]
+        if best.goodput < self.plain_goodput:
+            found.append(
+                f"No yardstick tree pays here: plain decoding gives {self.plain_goodput:.1f} tokens/s."
+            )
+        return found
+
+
+def yardstick(
+    turns: Sequence[RecordedTurn],
+    latency: LatencyProfile,
+    *,
+    max_nodes: int,
+    max_depth: int,
+    max_new_tokens: int,
+    context_limit: int,
+    table: RankTable | None = None,
+    composition: str = STATIC,
+) -> Yardstick:
+    """The yardstick of a recording with a draft model.
+
+    Args:
+        turns: of the recording.
+        latency: what steps cost, with the overheads of all compositions if it states them.
+        max_nodes: most nodes of a tree.
+        max_depth: deepest node.
+        max_new_tokens: per turn, at most as many as were recorded.
+        context_limit: of the target.
+        table: of the same turns and limits, where there is one already.
+        composition: whose overheads are charged (:func:`specexp.latency.composition_label`).
+
+    Raises:
+        NotRecordedError: a turn holds no candidates after one of its tokens.
+        ValueError: no candidate of the draft is ever the output's token; the profile states no ``draft_ms``.
+    """
+    ranks = table if table is not None else RankTable(turns, max_new_tokens, context_limit)
+    priced = latency.labelled(composition)
+    plain_seconds = sum(
+        latency.plain_seconds(turn.prompt.size, min(turn.answer.size, max_new_tokens)) for turn in turns
+    )
+    return measure(
+        RankPathHits.of_table(ranks, max_depth),
+        priced,
+        lambda shape: ranks.evaluate(shape, priced),
+        max_nodes=max_nodes,
+        max_depth=max_depth,
+        plain_goodput=ranks.positions / plain_seconds,
+    )
+
+
+def measure(
+    found: RankPathHits,
+    latency: LatencyProfile,
+    replay: Replay,
+    *,
+    max_nodes: int,
+    max_depth: int,
+    plain_goodput: float,
+    drafts: bool = True,
+    sizes: Sequence[int] | None = None,
+) -> Yardstick:
+    """The yardstick from hits counted elsewhere.
+
+    Args:
+        found: at all positions.
+        latency: of the composition.
+        replay: a tree.
+        max_nodes: most nodes of a tree.
+        max_depth: deepest node.
+        plain_goodput: tokens per second of plain decoding.
+        drafts: whether every depth of a tree costs a pass of a draft model.
+        sizes: of the trees that are replayed for the curve; all if None.
+
+    Raises:
+        ValueError: no candidate is ever the output's token; the profile states no ``draft_ms`` and is asked for them.
+    """
+    best_of_size = _most_hit_by_size(found, latency, max_nodes, max_depth, drafts)
+    curve = []
+    for nodes in sizes if sizes is not None else range(1, len(best_of_size) + 1):
+        if nodes <= len(best_of_size):
+            paths, _, goodput = best_of_size[nodes - 1]
+            replayed = replay(TreeShape.from_rank_paths(paths))
+            depth = max(map(len, paths))
+            curve.append(
+                BudgetPoint(nodes, depth, goodput, replayed.tokens_per_step, replayed.tokens_per_second)
+            )
+    most_hit = max(best_of_size, key=lambda one: one[2])
+    return Yardstick(
+        _replayed("most hit", *most_hit, replay),
+        _replayed("Sequoia", *_sequoia(found, latency, max_nodes, max_depth, drafts), replay),
+        tuple(curve),
+        plain_goodput,
+        found.positions,
+        latency.label,
+    )
+
+
+_Promise = tuple[list[RankPath], float, float]
+"""Rank paths, tokens per step and goodput."""
+
+
+def _replayed(
+    family: str, paths: list[RankPath], tokens_per_step: float, goodput: float, replay: Replay
+) -> YardstickTree:
+    shape = TreeShape.from_rank_paths(paths)
+    replayed = replay(shape)
+    return YardstickTree(
+        family,
+        [list(path) for path in shape.rank_paths[1:]],
+        tokens_per_step,
+        goodput,
+        replayed.tokens_per_step,
+        replayed.tokens_per_second,
+    )
+
+
+def _most_hit_by_size(
+    found: RankPathHits, latency: LatencyProfile, max_nodes: int, max_depth: int, drafts: bool
+) -> list[_Promise]:
+    """Of every size the most-hit tree whose depth limit promises most."""
+    ordered = [tuple(path) for path in most_hit_paths(found.hits, len(found.hits), max_depth)]
+    best: list[
+        tuple[float, float, list[RankPath]]
+    ] = []  # goodput, tokens per step, and the paths of the depth limit
+    for depth in range(1, max(map(len, ordered)) + 1):
+        paths = list(islice((path for path in ordered if len(path) <= depth), max_nodes))
+        tree = _GrowingTree(found, latency, drafts)
+        for size, path in enumerate(paths):
+            tree.add(path)
+            tokens = 1.0 + tree.hits / found.positions
+            goodput = tokens / tree.seconds(tokens)
+            if size == len(best):
+                best.append((goodput, tokens, paths))
+            elif goodput > best[size][0]:
+                best[size] = (goodput, tokens, paths)
+    return [(paths[: size + 1], tokens, goodput) for size, (goodput, tokens, paths) in enumerate(best)]
+
+
+def _sequoia(
+    found: RankPathHits, latency: LatencyProfile, max_nodes: int, max_depth: int, drafts: bool
+) -> _Promise:
+    """The programme's tree whose nodes and depth promise most."""
+    trees = best_trees(found.acceptance[:-1], max_nodes)
+    prefix = round(found.prefix)
+    pass_seconds = np.array([latency.target_seconds(rows + 1, prefix) for rows in range(max_nodes + 1)])
+    passes = (latency.draft_seconds(rows + 1, prefix) for rows in range(max_nodes))
+    cheapest = min(passes) if drafts else 0.0
+
+    def promises() -> Iterator[tuple[float, int, int, float]]:
+        """Nodes and depth, with at most how much they promise."""
+        for depth in range(1, trees.useful_depth(max_depth) + 1):
+            values = trees.values(depth)
+            least = pass_seconds + depth * cheapest
+            for nodes in range(1, max_nodes + 1):
+                if values[nodes] > values[nodes - 1]:  # else the best tree has fewer nodes
+                    yield float(values[nodes] / least[nodes]), nodes, depth, float(values[nodes])
+
+    best: _Promise = ([], 0.0, 0.0)
+    for most, nodes, depth, tokens in sorted(promises(), key=lambda one: (-one[0], one[1], one[2])):
+        if most <= best[2]:
+            break
+        tree = _GrowingTree(found, latency, drafts)
+        paths = sorted(trees.paths(nodes, depth), key=len)
+        for path in paths:
+            tree.add(path)
+        goodput = tokens / tree.seconds(tokens)
+        if goodput > best[2]:
+            best = (paths, tokens, goodput)
+    return best
+
+
+class _GrowingTree:
+    """What a step with a tree costs at an average position, while nodes are added, parents first."""
+
+    def __init__(self, found: RankPathHits, latency: LatencyProfile, drafts: bool) -> None:
+        self.hits = 0
+        self._found = found
+        self._latency = latency
+        self._drafts = drafts
+        self._prefix = round(found.prefix)
+        self._nodes = 0
+        self._parents: set[RankPath] = set()
+        self._fed: list[int] = []  # rows with children, by depth
+        self._leaf_hits = 0
+        self._pass_seconds: dict[int, float] = {}
+
+    def add(self, path: RankPath) -> None:
+        """One node more."""
+        hits, parent = self._found.hits[path], path[:-1]
+        self.hits += hits
+        self._nodes += 1
+        self._leaf_hits += hits
+        if parent not in self._parents:
+            self._parents.add(parent)
+            if parent:
+                self._leaf_hits -= self._found.hits[parent]
+            if len(path) > len(self._fed):
+                self._fed.append(0)
+            self._fed[len(path) - 1] += 1
+
+    def seconds(self, tokens: float) -> float:
+        """Of a step that gives so many tokens."""
+        latency = self._latency
+        spent = latency.target_seconds(self._nodes + 1, self._prefix)
+        spent += latency.beside_seconds(self._nodes + 1, len(self._fed) * self._drafts, 0)
+        spent += latency.token_ms * tokens / 1e3
+        if not self._drafts:
+            return spent
+        # an accepted leaf was never fed to the draft: its next pass feeds it with the new root
+        leaf = min(1.0, self._leaf_hits / self._found.positions)
+        spent += (1.0 - leaf) * self._pass(1) + leaf * self._pass(2)
+        return spent + sum(self._pass(rows) for rows in self._fed[1:])
+
+    def _pass(self, rows: int) -> float:
+        if rows not in self._pass_seconds:
+            self._pass_seconds[rows] = self._latency.draft_seconds(rows, self._prefix)
+        return self._pass_seconds[rows]
