@@ -17,6 +17,9 @@ from specexp.config.composed import (
     build_workload,
     check_parts,
     is_grouped,
+    is_replayed,
+    open_recording,
+    recording_folder,
 )
 from specexp.config.config import Config, apply_overrides, check_key, check_value, has_key, load_config
 from specexp.config.errors import ConfigError
@@ -47,6 +50,9 @@ __all__ = [
     "check_value",
     "has_key",
     "is_grouped",
+    "is_replayed",
     "load_config",
+    "open_recording",
+    "recording_folder",
     "save_resolved",
 ]

@@ -101,9 +101,10 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     Example:
         >>> load_config("experiments/tree_shape.yaml", ["--generation.seed", "1"])  # doctest: +SKIP
     """
-    from specexp.config.composed import check_arms, check_parts, check_sweep
+    from specexp.config.composed import check_arms, check_parts, check_replay, check_sweep
 
     config = Config(read_layers(path, overrides), str(path))
+    check_replay(config)
     varied = (config.get("sweep") or {}).get("space", {})
     if "builder" not in varied and "drafter" not in varied:
         check_parts(config)

@@ -18,6 +18,7 @@ from specexp.tree import NodeKind, RankPath
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from specexp.drafters._draft_source import DraftSource
     from specexp.models.language_model import LanguageModel
 
 
@@ -195,8 +196,8 @@ class Drafter(ABC):
         if state:
             raise ValueError(f"{type(self).__name__} keeps no state, but {sorted(state)} was given")
 
-    def use_draft_model(self, model: PreTrainedModel | None) -> None:
-        """Take the pair's draft model, if the drafter needs one and has none of its own.
+    def use_draft_model(self, model: PreTrainedModel | DraftSource | None) -> None:
+        """Take the pair's draft model, or a recording of it, if the drafter needs one and has none of its own.
 
         Raises:
             ValueError: it needs one and there is none.

@@ -19,6 +19,7 @@ from specexp.tree import NO_CANDIDATE
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from specexp.drafters._draft_source import DraftSource
     from specexp.models.language_model import LanguageModel
 
 Initialisation = Literal["empty", "prompt"]
@@ -213,7 +214,7 @@ class PhraseCache(Drafter):
         if self.drafter is not None:
             self.drafter.load_state_dict(state[_INNER])
 
-    def use_draft_model(self, model: "PreTrainedModel | None") -> None:
+    def use_draft_model(self, model: "PreTrainedModel | DraftSource | None") -> None:
         """Offer it to the inner drafter."""
         if self.drafter is not None:
             self.drafter.use_draft_model(model)

@@ -12,6 +12,7 @@ from specexp.tree import NO_CANDIDATE
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from specexp.drafters._draft_source import DraftSource
     from specexp.models.language_model import LanguageModel
 
 
@@ -130,7 +131,7 @@ class Union(Drafter):
         for number, drafter in enumerate(self.drafters):
             drafter.load_state_dict(state[str(number)])
 
-    def use_draft_model(self, model: "PreTrainedModel | None") -> None:
+    def use_draft_model(self, model: "PreTrainedModel | DraftSource | None") -> None:
         """Offer it to each."""
         for drafter in self.drafters:
             drafter.use_draft_model(model)
