@@ -88,13 +88,9 @@ class ReplayArm(EngineArm):
         lenient = self.fidelity.grade is Grade.APPROXIMATE
         if self._source is not None:
             self._source.missing = missing_answers(parts, lenient)
-        self._player = Player(
-            self._strategy,
-            self._source,
-            self._target,
-            recording.manifest.made_of["generation"]["seed"],
-            lenient,
-        )
+        seed = recording.manifest.made_of["generation"]["seed"]
+        estimates = recording.estimates if lenient else None
+        self._player = Player(self._strategy, self._source, self._target, seed, lenient, estimates)
 
     @property
     def strategy(self) -> Strategy:

@@ -61,6 +61,11 @@ def drafters_in(drafter: Drafter | None) -> Iterator[Drafter]:
         yield from drafters_in(inner)
 
 
+def learns(drafter: Drafter | None) -> bool:
+    """Whether what it drafts depends on what the target said before, beyond the committed tokens."""
+    return any(not isinstance(one, DraftModel | PromptLookup | Union) for one in drafters_in(drafter))
+
+
 def scoring_of(drafter: Drafter | None) -> Scoring | None:
     """Of the draft model inside a drafter; None where there is none.
 

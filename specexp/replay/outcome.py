@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from specexp.context import Context
 from specexp.outcome import Outcome
 from specexp.replay.errors import NotRecordedError
+from specexp.replay.estimates import Answer, Estimates
 from specexp.replay.trie import NOWHERE
 from specexp.replay.turn import RecordedTurn
 from specexp.tree import TokenTree, TreeShape
@@ -56,15 +57,40 @@ class RecordedOutcome(Outcome):
                 self._nodes.append(child(self._nodes[parent], token))
         return self._nodes
 
-    def recorded(self) -> RecordedOutcome:
-        """The same of the rows whose answers were recorded: all that can be learned from it."""
-        count = self.turn.trie.target.count
-        known = np.array([node >= 0 and count(node) > 0 for node in self.nodes])
-        if known.all():
-            return self
-        known[0] = True
+    def told(self, estimates: Estimates | None = None) -> RecordedOutcome:
+        """The same of the rows whose answers were recorded, or can be estimated: all that is learned from it."""
+        trie = self.turn.trie
+        answers: list[Answer | None] = [
+            trie.target[node] if node >= 0 and trie.target.count(node) else None for node in self.nodes
+        ]
         tree = self.tree
-        row = np.cumsum(known) - 1
+        if estimates is not None:
+            tokens, parents = tree.tokens.tolist(), tree.shape.parents.tolist()
+            for row, answer in enumerate(answers):
+                if answer is None:
+                    answers[row] = estimates.after(self.turn, self.root, tokens[parents[row]], tokens[row])
+        known = np.array([answer is not None for answer in answers])
+        part = self
+        if not known.all():
+            for row, parent in enumerate(tree.shape.parents.tolist()[1:], start=1):
+                known[row] &= known[parent]
+            part = self._of(known)
+        widths = {answer[0].size for answer in answers if answer is not None}
+        width = min(widths)
+        kept = [
+            answer
+            for answer, there in zip(answers, known.tolist(), strict=True)
+            if there and answer is not None
+        ]
+        part._top = (
+            np.array([tokens[:width] for tokens, _ in kept], dtype=np.int64),
+            np.array([logits[:width] for _, logits in kept], dtype=np.float32),
+        )
+        return part
+
+    def _of(self, known: NDArray[np.bool_]) -> RecordedOutcome:
+        """The outcome of a part of the tree."""
+        tree, row = self.tree, np.cumsum(known) - 1
         part = RecordedOutcome(
             self.context,
             TokenTree(

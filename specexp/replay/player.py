@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from specexp.context import Context
 from specexp.outcome import Outcome
 from specexp.replay.errors import RecordingError
+from specexp.replay.estimates import Estimates
+from specexp.replay.fidelity import learns
 from specexp.replay.outcome import NO_LOGITS, RecordedOutcome, RecordedPrefill
 from specexp.replay.source import RecordedSource
 from specexp.replay.turn import RecordedTurn
@@ -24,13 +26,16 @@ if TYPE_CHECKING:
 
 
 class _Drafting(Drafting):
-    """Drafters learn from what was recorded; what was not, they never hear of."""
+    """Drafters learn from what was recorded, or can be estimated; of the rest they never hear."""
+
+    estimates: Estimates | None = None
+    learns = True
 
     def learn(self, outcome: Outcome) -> None:
         """What the target said of the last draft."""
         assert isinstance(outcome, RecordedOutcome)
         if self.drafter is not None:
-            self.drafter.observe(outcome.recorded() if outcome.lenient else outcome)
+            self.drafter.observe(outcome.told(self.estimates) if self.learns else outcome)
         self.controller.observe(outcome)
 
 
@@ -43,6 +48,7 @@ class Player:
         target: the recorded target's limits.
         seed: of the recording.
         lenient: what was not recorded is left out of what is learned from, an approximation; if not it is an error.
+        estimates: of what was not recorded; None leaves it out.
     """
 
     def __init__(
@@ -52,12 +58,16 @@ class Player:
         target: RecordedTarget,
         seed: int,
         lenient: bool = False,
+        estimates: Estimates | None = None,
     ) -> None:
         self.strategy = strategy
         self.source = source
         self.target = target
         self.seed = seed
         self.lenient = lenient
+        self.estimates = estimates
+        # a draft model alone only keeps what was accepted
+        self._learns = learns(strategy.drafter)
 
     def play(
         self,
@@ -112,6 +122,7 @@ class Player:
         )
         strategy = self.strategy
         drafting = _Drafting(strategy.drafter, strategy.builder, strategy.controller, context)
+        drafting.estimates, drafting.learns = self.estimates, self._learns
         if self.source is not None:
             self.source.turn = turn
         wanted = strategy.drafter is not None and strategy.drafter.wants_prefill_logits

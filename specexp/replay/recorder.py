@@ -1,8 +1,14 @@
-"""Filling a recording: plain decoding, then covering builders at every root of its output."""
+"""Filling a recording: plain decoding, then covering builders at every root of its output, then drafters that learn.
+
+A draft model is asked at every root, so that a replayed run may come by any. What a drafter that learns would be told
+depends on all its steps before, so it decodes once with every covering builder: replayed with one of these it is told
+what it was told then, and with a builder between them nearly that.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,17 +21,22 @@ from specexp.builders import BeamRerank, DySpecGreedy, TreeBuilder
 from specexp.context import Context
 from specexp.controllers import Fixed
 from specexp.decoder import Decoder
-from specexp.drafters import Drafter
+from specexp.drafters import Drafter, DraftModel
 from specexp.outcome import Outcome, prefill_outcome
+from specexp.replay.fidelity import drafters_in, learns, scoring_of
+from specexp.replay.outcome import NO_LOGITS
 from specexp.replay.source import RecordingSource
 from specexp.replay.trie import TrieWriter
 from specexp.replay.turn import RecordedTurn
 from specexp.sequence import Drafting
-from specexp.tree import TokenTree, root_tree
+from specexp.tree import TokenTree, TreeShape, root_tree
 from specexp.verifiers import KeyedSampling, Verifier
 
 if TYPE_CHECKING:
     from specexp.models.language_model import LanguageModel
+
+_ROWS = 256
+"""Drafted nodes that the target is asked about in one pass, beside those that hang off one token."""
 
 
 def covering(builders: Sequence[TreeBuilder]) -> list[TreeBuilder]:
@@ -88,6 +99,20 @@ class Recorder:
         self.coverage = coverage
         self.plain = Decoder(model, verifier=verifier)
         self._builders = covering(coverage.builders)
+        self._asked = drafter  # at every root
+        self._runs: list[Decoder] = []
+        if drafter is not None and learns(drafter):
+            self._asked = None
+            scoring = scoring_of(drafter)
+            if source is not None and scoring is not None:
+                self._asked = DraftModel(
+                    None, scoring.temperature, scoring.top_k, scoring.top_p, scoring.coupled
+                )
+                self._asked.use_draft_model(source)
+            self._runs = [
+                Decoder(model, deepcopy(drafter), builder, verifier) for builder in coverage.builders
+            ]
+        self._drafted: set[int] = set()  # nodes of the turn's trees
 
     @torch.inference_mode()
     def conversation(
@@ -149,7 +174,7 @@ class Recorder:
                 noise = self.verifier.noise_temperature or 0.0
                 context = Context(prompt, seed=seed, sequence=sequence, noise_temperature=noise)
                 drafting = Drafting(
-                    self.drafter, self._builders[-1] if self.drafter else None, Fixed(), context
+                    self._asked, self._builders[-1] if self._asked else None, Fixed(), context
                 )
             else:
                 drafting.context.next_turn(prompt[len(before) :])
@@ -160,9 +185,25 @@ class Recorder:
             prefill = prefill_outcome(drafting.context, fresh, asked_logits)
             drafting.begin(prefill if fresh.size else None)
             limit = min(max_new_tokens, self.model.context_limit - len(prompt))
+            self._drafted = set()
             for root in range(len(answer)):
                 self._cover(drafting, writer, root, limit - root - 1, answer[root])
-            self._answer_end(writer, len(prompt) + len(answer) - 1, answer[-1])
+            for run in self._runs:
+                drafter = run.strategy.drafter
+                for source in (one.source for one in drafters_in(drafter) if isinstance(one, DraftModel)):
+                    assert isinstance(source, RecordingSource)
+                    source.open(writer, len(prompt))
+                run.generate(
+                    prompt,
+                    max_new_tokens=max_new_tokens,
+                    eos_token_id=eos_token_ids,
+                    seed=seed,
+                    sequence=sequence,
+                    continue_conversation=turn > 0,
+                    observers=(partial(self._watch_run, writer, len(prompt)),),
+                )
+            self.model.cache.truncate(0, len(prompt) - 1)
+            self._ask_rest(writer)
             before = [*prompt, *answer]
             values, tokens = (
                 asked_logits.topk(self.coverage.target_top_k, dim=-1)
@@ -206,46 +247,64 @@ class Recorder:
     def _cover(self, drafting: Drafting, writer: TrieWriter, root: int, depth: int, following: int) -> None:
         """Ask all covering builders at a root, then go on by one token."""
         context = drafting.context
-        tree, logits = root_tree(context.root), None
-        for builder in self._builders if self.drafter is not None else ():
+        for builder in self._builders if self._asked is not None else ():
             if self.source is not None:
                 self.source.width = builder.max_candidates
             drafting.builder = builder
-            tree = drafting.draft(depth).tree
-            logits = self._ask_target(writer, root, tree)
-        if logits is None:
-            (logits,) = self.model.tree_pass((0,), (tree,))
-        self.model.cache.commit(0, [0])
+            self._enter(writer, root, drafting.draft(depth).tree)
         context.append([following])
         context.steps += 1
-        drafting.learn(Outcome(context, tree, logits, (), (following,)))
+        drafting.learn(Outcome(context, root_tree(context.root), NO_LOGITS, (), (following,)))
 
-    def _ask_target(self, writer: TrieWriter, root: int, tree: TokenTree) -> torch.Tensor | None:
-        """Keep the target's answers after a tree's nodes; all logits, or None where every answer was known and a
-        drafter that learns does not need them.
-        """
-        nodes = [root]
-        tokens = tree.tokens.tolist()
-        for row, parent in enumerate(tree.shape.parents.tolist()[1:], start=1):
-            nodes.append(writer.enter(nodes[parent], tokens[row]))
-        # nodes of the answer have plain decoding's own answer, or will have it
+    def _watch_run(self, writer: TrieWriter, prompt_length: int, outcome: Outcome) -> None:
+        """Keep what the target said in a step of a drafter that learns."""
+        root = len(outcome.context) - len(outcome.new_token_ids) - prompt_length
+        nodes = self._enter(writer, root, outcome.tree)
+        # nodes of the answer have plain decoding's own answer
         missing = [row for row, node in enumerate(nodes) if node > writer.spine and node not in writer.target]
-        if not missing and self.source is not None:
-            return None
-        (logits,) = self.model.tree_pass((0,), (tree,))
+        self._keep(writer, [nodes[row] for row in missing], outcome.logits[missing])
+
+    def _enter(self, writer: TrieWriter, root: int, tree: TokenTree) -> list[int]:
+        """The nodes of a tree; those beside the answer will be asked about."""
+        nodes = [root]
+        for parent, token in zip(tree.shape.parents.tolist()[1:], tree.tokens.tolist()[1:], strict=True):
+            nodes.append(writer.enter(nodes[parent], token))
+        self._drafted.update(nodes)
+        return nodes
+
+    def _ask_rest(self, writer: TrieWriter) -> None:
+        """Ask the target about every drafted node it was not asked about, each once: those that hang off neighbouring
+        tokens of the answer in one pass. The cache holds the prompt, less its last token.
+        """
+        spine = writer.spine
+        hanging: list[list[int]] = [[] for _ in range(spine + 1)]
+        off = list(range(spine + 1))  # the node of the answer that each node hangs off
+        for node in range(spine + 1, len(writer.parents)):
+            off.append(off[writer.parents[node]])
+            if node in self._drafted and node not in writer.target:
+                hanging[off[node]].append(node)
+        first = 0
+        while first <= spine:
+            last, count = first, len(hanging[first])
+            while last < spine and count + len(hanging[last + 1]) <= _ROWS:
+                last += 1
+                count += len(hanging[last]) + 1
+            nodes = [*range(first, last + 1), *(n for node in range(first, last + 1) for n in hanging[node])]
+            row = {node: index for index, node in enumerate(nodes)}
+            parents = [-1, *(row[writer.parents[node]] for node in nodes[1:])]
+            shape = TreeShape(parents, [-1] + [0] * (len(nodes) - 1))
+            tokens = np.array([writer.tokens[node] for node in nodes], dtype=np.int64)
+            (logits,) = self.model.tree_pass((0,), (TokenTree(shape, tokens),))
+            asked = [index for index, node in enumerate(nodes) if node not in writer.target]
+            self._keep(writer, [nodes[index] for index in asked], logits[asked])
+            kept = min(last + 1, spine) - first  # the last token of an answer is not fed before the next turn
+            if kept:
+                self.model.cache.commit(0, range(kept))
+            first = last + 1
+
+    def _keep(self, writer: TrieWriter, nodes: Sequence[int], logits: torch.Tensor) -> None:
+        """Keep the target's best tokens after nodes from its ``[n, V]`` logits."""
         values, best = logits.topk(self.coverage.target_top_k, dim=-1)
         found, scores = best.numpy(force=True), values.float().numpy(force=True)
-        for row in missing:
-            writer.target[nodes[row]] = found[row].copy(), scores[row].copy()
-        return logits
-
-    def _answer_end(self, writer: TrieWriter, position: int, token: int) -> None:
-        """What the target says after the answer: a drafter that carries its state learns it."""
-        if position >= self.model.context_limit:
-            return
-        (logits,) = self.model.tree_pass((0,), (root_tree(token),))
-        values, best = logits.topk(self.coverage.target_top_k, dim=-1)
-        writer.target[writer.spine] = (
-            best[0].numpy(force=True).copy(),
-            values[0].float().numpy(force=True).copy(),
-        )
+        for index, node in enumerate(nodes):
+            writer.target[node] = found[index].copy(), scores[index].copy()

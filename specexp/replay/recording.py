@@ -15,6 +15,7 @@ from typing import Any
 from specexp.artifacts.fingerprint import Fingerprint, first_difference
 from specexp.artifacts.manifest import sha256
 from specexp.replay.errors import RecordingError
+from specexp.replay.estimates import Estimates
 from specexp.replay.turn import RecordedTurn
 from specexp.whole_file import write_whole
 
@@ -109,6 +110,11 @@ class Recording:
             for turn in read_turns(self.folder / name, entry):
                 found.setdefault((turn.prompt_id, turn.sample), []).append(turn)
         return found
+
+    @cached_property
+    def estimates(self) -> Estimates:
+        """Of what the target would have said where nothing was recorded."""
+        return Estimates(turn for turns in self.turns.values() for turn in turns)
 
     @property
     def bytes(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -150,7 +151,10 @@ class RecordedSource(DraftSource):
 
 
 class RecordingSource(DraftSource):
-    """A model whose answers are kept.
+    """A model whose answers are kept; it is run only where an answer is not known yet.
+
+    What a step feeds waits until an unknown answer is asked for, and then all that waits is one pass. The model may
+    so fall behind the sequence; the drafter then feeds it the committed tokens it lacks, as after any step.
 
     Args:
         source: the model.
@@ -169,7 +173,12 @@ class RecordingSource(DraftSource):
         self.writer = TrieWriter(0, ())
         self.draft_log_probs = np.empty(0, dtype=np.float32)
         self._start = 0
-        self._nodes: list[int] = []
+        self._forget_step()
+
+    def _forget_step(self) -> None:
+        self._nodes: list[int] = []  # of the step's fed nodes, in the trie
+        self._answers: list[Any] = []  # of those that the model was fed
+        self._waiting: list[Fed] = []  # what it was not fed yet
 
     def open(self, writer: TrieWriter, prompt_length: int) -> None:
         """Keep what is said from here on in another trie."""
@@ -194,6 +203,7 @@ class RecordingSource(DraftSource):
 
     def truncate(self, rows: int) -> None:
         """Of the model."""
+        self._forget_step()
         self.source.truncate(rows)
 
     def copy_from(self, other: DraftSource, rows: int) -> None:
@@ -206,10 +216,10 @@ class RecordingSource(DraftSource):
         self.source.prefill(token_ids)
 
     def feed(self, context: Context, fed: Fed) -> list[Any]:
-        """Run the model; an answer is the model's with its node."""
-        answers = self.source.feed(context, fed)
+        """Find the new nodes; an answer is the number of a node in the step."""
         if fed.known == 0:
-            self._nodes = []
+            self._forget_step()
+        self._waiting.append(fed)
         new = len(fed.ancestors) - fed.known
         for ancestors, token in zip(
             fed.ancestors[fed.known :], fed.tokens[len(fed.tokens) - new :], strict=True
@@ -218,36 +228,68 @@ class RecordingSource(DraftSource):
             self._nodes.append(
                 len(context) - self._start if root else self.writer.enter(self._nodes[ancestors[-2]], token)
             )
-        return list(zip(self._nodes[fed.known :], answers, strict=True))
+        return list(range(fed.known, len(self._nodes)))
 
     def commit(self, rows: Sequence[int]) -> None:
-        """Of the model."""
-        self.source.commit(rows)
+        """Of the model, if it was run."""
+        if self._answers:
+            self.source.commit(rows)
+        self._forget_step()
 
     def candidates(
         self, scoring: Scoring, context: Context, request: Request, answers: Sequence[Any]
     ) -> Candidates:
         """The model's, kept at least as wide as asked."""
-        from dataclasses import replace
-
-        nodes = [node for node, _ in answers]
-        spine = self.writer.spine
-        most = max(request.k, self.spine_width if min(nodes) <= spine else self.width)
-        most = min(most, self.vocab_size)
-        wide = self.source.candidates(scoring, context, replace(request, k=most), [one for _, one in answers])
-        assert wide.log_probs is not None
+        nodes = [self._nodes[answer] for answer in answers]
+        known, spine, k = self.writer.draft, self.writer.spine, request.k
+        wanted = [
+            min(max(k, self.spine_width if node <= spine else self.width), self.vocab_size) for node in nodes
+        ]
+        lacking = [
+            row
+            for row, (node, most) in enumerate(zip(nodes, wanted, strict=True))
+            if node not in known or known[node][0].size < most
+        ]
+        if lacking:
+            self._run(context)
+            asked = replace(request, rows=request.rows[lacking], k=max(wanted[row] for row in lacking))
+            found = [self._answers[answers[row]] for row in lacking]
+            wide = self.source.candidates(scoring, context, asked, found)
+            assert wide.log_probs is not None
+            for index, row in enumerate(lacking):
+                node, keep = nodes[row], wanted[row]
+                known[node] = wide.tokens[index, :keep].copy(), wide.log_probs[index, :keep].copy()
+                if node < spine and np.isnan(self.draft_log_probs[node]) and not scoring.coupled:
+                    self.draft_log_probs[node] = self._log_prob(scoring, found[index], node)
+        tokens = np.full((len(nodes), k), NO_CANDIDATE, dtype=np.int64)
+        log_probs = np.full(tokens.shape, -np.inf, dtype=np.float32)
         for row, node in enumerate(nodes):
-            keep = max(request.k, self.spine_width if node <= spine else self.width)
-            known = self.writer.draft.get(node)
-            if known is None or known[0].size < min(keep, most):
-                self.writer.draft[node] = wide.tokens[row, :keep].copy(), wide.log_probs[row, :keep].copy()
-            if node < spine and np.isnan(self.draft_log_probs[node]) and not scoring.coupled:
-                self.draft_log_probs[node] = self._log_prob(scoring, answers[row][1], node)
-        return Candidates(wide.tokens[:, : request.k], wide.log_probs[:, : request.k])
+            ranked, values = known[node]
+            tokens[row, : ranked.size] = ranked[:k]
+            log_probs[row, : values.size] = values[:k]
+        return Candidates(tokens, log_probs)
 
     def twin(self) -> RecordingSource:
-        """One recording is made by one drafter."""
-        raise RuntimeError("a recording is made one sequence at a time")
+        """One that records too, wherever it is opened."""
+        return RecordingSource(self.source.twin(), self.width, self.spine_width)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> RecordingSource:
+        """As :meth:`twin`: drafters that learn apart share the model."""
+        return self.twin()
+
+    def _run(self, context: Context) -> None:
+        """Feed the model what waits, in one pass."""
+        waiting = self._waiting
+        if waiting:
+            whole = Fed(
+                [token for fed in waiting for token in fed.tokens],
+                [depth for fed in waiting for depth in fed.depths],
+                waiting[0].pending,
+                len(self._answers),
+                waiting[-1].ancestors[: len(self._nodes)],
+            )
+            self._answers += self.source.feed(context, whole)
+            self._waiting = []
 
     def _log_prob(self, scoring: Scoring, answer: Any, node: int) -> float:
         from specexp.processors import Processors
