@@ -28,8 +28,8 @@ class RankPathHits:
         hits: positions below which the path holds the output's next tokens.
         positions: of all turns.
         prefix: mean number of tokens in the cache at a position.
-        acceptance: share of the positions where the first, second, ... candidate is the output's token, then the share
-            where none is.
+        acceptance: share of the positions drafted at where the first, second, ... candidate is the output's token, then
+            the share where none is.
     """
 
     hits: Counter[RankPath]
@@ -68,8 +68,8 @@ class RankPathHits:
             roots, path = roots[on], path[on]
             on = ranks[roots + depth + 1] != MISSED
             roots, path = roots[on], path[on]
-        places = np.bincount(ranks[ranks != MISSED], minlength=1)
-        shares = (places / table.positions).tolist()
+        asked = ranks[table.room > 0]  # the last token wanted is the target's
+        shares = (np.bincount(asked[asked != MISSED], minlength=1) / max(asked.size, 1)).tolist()
         return RankPathHits(
             hits,
             table.positions,

@@ -1,0 +1,66 @@
+"""Recorded turns made of ranks: which of the draft's candidates the output's next token was, position by position."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from specexp.drafters import DraftModel
+from specexp.drafters._draft_source import Scoring
+from specexp.replay.ranks import MISSED
+from specexp.replay.source import RecordedSource
+from specexp.replay.trie import TrieWriter
+from specexp.replay.turn import RecordedTurn
+
+VOCABULARY = 100
+EOS = 1
+LIMIT = 64
+"""Context of both models."""
+
+
+def recorded_turn(ranks, width=4, *, ends_by="length", prompt=(5, 6, 7), prompt_id="p", target_log_probs=None,
+                  draft_log_probs=None):  # fmt: skip
+    """A turn whose output's tokens have these ranks among ``width`` candidates, or are none of them."""
+    answer = [10 + (7 * place + len(prompt)) % 50 for place in range(len(ranks))]
+    if ends_by == "eos":
+        answer[-1] = EOS
+    writer = TrieWriter(prompt[-1], answer)
+    for node, (token, rank) in enumerate(zip(answer, ranks, strict=True)):
+        candidates = np.arange(VOCABULARY - width, VOCABULARY)
+        if rank != MISSED:
+            candidates[rank] = token
+        writer.draft[node] = candidates, -np.arange(1.0, width + 1)
+        writer.target[node] = np.array([token]), np.zeros(1)
+    given = np.zeros(len(answer), dtype=np.float32)
+    return RecordedTurn(
+        prompt_id=prompt_id,
+        category="fake",
+        index=0,
+        sample=0,
+        turn=0,
+        turns=1,
+        prompt=np.array(prompt, dtype=np.int32),
+        answer=np.array(answer, dtype=np.int32),
+        finish_reason=ends_by,
+        asked=np.zeros((len(prompt) - 1, 1), dtype=np.int32),
+        asked_logits=np.zeros((len(prompt) - 1, 1), dtype=np.float32),
+        trie=writer.finish(),
+        target_log_probs=given
+        if target_log_probs is None
+        else np.asarray(target_log_probs, dtype=np.float32),
+        draft_log_probs=given if draft_log_probs is None else np.asarray(draft_log_probs, dtype=np.float32),
+    )
+
+
+def conversation(first, second, width=4):
+    """Two turns of one prompt, of these ranks."""
+    one = replace(recorded_turn(first, width), turns=2)
+    prompt = (*one.prompt.tolist(), *one.answer.tolist(), 8, 9)
+    return [one, replace(recorded_turn(second, width, prompt=prompt), turns=2, turn=1)]
+
+
+def recorded_draft(missing="unknown"):
+    """A draft model that answers from a turn, and its answers."""
+    source = RecordedSource(VOCABULARY + 100_000, LIMIT, Scoring(), missing)
+    drafter = DraftModel()
+    drafter.use_draft_model(source)
+    return drafter, source
