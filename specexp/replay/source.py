@@ -179,6 +179,7 @@ class RecordingSource(DraftSource):
         self._nodes: list[int] = []  # of the step's fed nodes, in the trie
         self._answers: list[Any] = []  # of those that the model was fed
         self._waiting: list[Fed] = []  # what it was not fed yet
+        self._pending = 0  # committed tokens in the step's first pass
 
     def open(self, writer: TrieWriter, prompt_length: int) -> None:
         """Keep what is said from here on in another trie."""
@@ -220,6 +221,7 @@ class RecordingSource(DraftSource):
         if fed.known == 0:
             self._forget_step()
         self._waiting.append(fed)
+        self._pending = fed.pending
         new = len(fed.ancestors) - fed.known
         for ancestors, token in zip(
             fed.ancestors[fed.known :], fed.tokens[len(fed.tokens) - new :], strict=True
@@ -231,9 +233,10 @@ class RecordingSource(DraftSource):
         return list(range(fed.known, len(self._nodes)))
 
     def commit(self, rows: Sequence[int]) -> None:
-        """Of the model, if it was run."""
+        """Of the model, as far as it was run."""
         if self._answers:
-            self.source.commit(rows)
+            fed = self._pending + len(self._answers) - 1
+            self.source.commit([row for row in rows if row < fed])
         self._forget_step()
 
     def candidates(
@@ -284,7 +287,7 @@ class RecordingSource(DraftSource):
             whole = Fed(
                 [token for fed in waiting for token in fed.tokens],
                 [depth for fed in waiting for depth in fed.depths],
-                waiting[0].pending,
+                self._pending,
                 len(self._answers),
                 waiting[-1].ancestors[: len(self._nodes)],
             )
