@@ -25,6 +25,10 @@ SHORT = {
         *("--verify.toy_samples", "100", "--verify.samples", "20", "--verify.first_tokens", "2"),
         *("--data.max_prompts", "2", "--generation.max_new_tokens", "16"),
     ],
+    "specexp.profile": [
+        *("--profile.max_tokens", "4", "--profile.repeats", "2", "--profile.prompts", "1"),
+        *("--profile.max_new_tokens", "12"),
+    ],
     "specexp.fit": ["--data.max_prompts", "2", "--generation.max_new_tokens", "16"],
     "specexp.export": [],
     "specexp.dashboard": [],

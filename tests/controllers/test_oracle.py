@@ -79,18 +79,27 @@ def prompt(*tokens, turns=1):
 
 
 profiles = st.builds(
-    lambda target_ms, target_slope, draft_ms, draft_slope, step_ms: LatencyProfile(
+    lambda target_ms, target_slope, draft_ms, draft_slope, step_ms, further: LatencyProfile(
         "made up",
         {1: target_ms, 9: target_ms * (1 + target_slope)},
         {1: draft_ms, 9: draft_ms * (1 + draft_slope)},
         step_ms,
+        **further,
     ),
     st.sampled_from([10.0, 50.0]),
     st.sampled_from([0.0, 0.05, 1.0]),
     st.sampled_from([0.5, 3.0, 12.0]),
     st.sampled_from([0.0, 0.5, 4.0]),
     st.sampled_from([0.0, 2.0]),
+    st.sampled_from(
+        [
+            {},
+            {"node_ms": 0.5, "token_ms": 3.0},
+            {"target_prefix_ms": 4000.0, "draft_prefix_token_ms": 500.0, "prefix_tokens": 4},
+        ]
+    ),
 )
+PREFIX = 3
 
 
 @settings(max_examples=10, deadline=None)
@@ -125,10 +134,15 @@ def least_seconds(matches, profile, deepest, room):
                 accepted += 1
             passes = [unseen, *[1] * (depth - 1)] if depth else []
             left = unseen + 1 if depth == 0 else 2 if accepted == depth else 1
-            found.append(profile.step_seconds(depth + 1, passes) + from_here(place + accepted + 1, left))
+            taken = seconds_at(profile, place, depth, passes, min(accepted + 1, len(matches) - place))
+            found.append(taken + from_here(place + accepted + 1, left))
         return min(found)
 
     return from_here(0, 1)
+
+
+def seconds_at(profile, place, depth, passes, new_tokens):
+    return profile.step_seconds(depth + 1, passes, new_tokens, PREFIX + place)
 
 
 def seconds_of(depths, matches, profile):
@@ -137,7 +151,8 @@ def seconds_of(depths, matches, profile):
         depth, accepted = depths[place], 0
         while accepted < depth and place + accepted < len(matches) and matches[place + accepted]:
             accepted += 1
-        total += profile.step_seconds(depth + 1, [unseen, *[1] * (depth - 1)] if depth else [])
+        passes = [unseen, *[1] * (depth - 1)] if depth else []
+        total += seconds_at(profile, place, depth, passes, min(accepted + 1, len(matches) - place))
         unseen = unseen + 1 if depth == 0 else 2 if accepted == depth else 1
         place += accepted + 1
     return total
@@ -147,7 +162,7 @@ def seconds_of(depths, matches, profile):
 @given(st.lists(st.booleans(), min_size=1, max_size=7), profiles, st.integers(0, 4), st.integers(0, 2))
 def test_the_schedule_is_the_best_of_all(matches, profile, deepest, unused_room):
     room = len(matches) + unused_room
-    depths = best_schedule(np.array(matches), profile, deepest, room)
+    depths = best_schedule(np.array(matches), profile, deepest, room, PREFIX)
     expected = least_seconds(matches, profile, deepest, room)
     assert seconds_of(depths, matches, profile) == pytest.approx(expected)
 

@@ -173,6 +173,15 @@ def test_it_learns_the_best_length(rate, cost, seed):
     assert worth[length] >= 0.9 * max(worth)
 
 
+def test_costs_are_in_plain_steps_with_their_token():
+    controller = QLearning()
+    profile = LatencyProfile("x", {1: 99.0, 5: 119.0}, {1: 10.0}, step_ms=4.0, node_ms=1.0, token_ms=1.0)
+    controller.use_latency(profile)
+    assert controller.costs.step(1, ()) == 1.0
+    milliseconds = 119 + 2 * 10 + 4 + 4 * 1 + 3 * 1
+    assert controller.costs.step(5, (1, 1), 3) == pytest.approx(milliseconds / 100)
+
+
 def test_costs_are_measured_once_and_fixed():
     """Full drafts and plain steps alternate; then neither seconds nor a state change the costs."""
     controller = QLearning(calibrate=6, epsilon=0.0)

@@ -53,6 +53,40 @@ def test_a_composition_takes_its_passes_by_the_tokens_fed(target, draft, tokeniz
     assert arm.decode(prompts[0]).beyond_profile == fours
 
 
+FURTHER = dataclasses.replace(
+    PROFILE,
+    target_prefix_ms=1000,
+    prefix_tokens=7,
+    overheads={"DraftModel + StaticTree": {"node_ms": 2, "token_ms": 3}, "plain": {"token_ms": 1}},
+)
+
+
+def test_nodes_new_tokens_and_the_prefix_are_charged_too(target, draft, tokenizer, prompts):
+    (prompt,) = (dataclasses.replace(prompts[0], turns=("only",)),)
+    known = len(prompt.token_ids) - 1  # in the cache: all but the root
+    engine = DecoderArm("engine", Decoder(target), tokenizer, GENERATION, latency=FURTHER).decode(prompt)
+    by_prefix = [(known + place - 7) / 1e3 for place in range(24)]
+    assert engine.decode_seconds == pytest.approx(sum(0.1 + longer + 0.001 for longer in by_prefix))
+    assert engine.decode_seconds == pytest.approx(FURTHER.plain_seconds(known + 1, 24))
+    eager = HuggingFaceArm("e", "hf-eager", target, tokenizer, GENERATION, latency=FURTHER).decode(prompt)
+    assert eager.decode_seconds == pytest.approx(sum(0.1 + longer + 0.001 for longer in by_prefix[1:]))
+
+    seen = []
+    decoder = Decoder(target, DraftModel(draft), Chain(3))
+    arm = DecoderArm("chain", decoder, tokenizer, GENERATION, latency=FURTHER)
+    arm.observers = [
+        lambda step: seen.append((step.tree.num_nodes, len(step.new_token_ids), step.pass_tokens))
+    ]
+    found = arm.decode(prompt)
+    expected, prefix = 0.0, known
+    for nodes, new_tokens, fed in seen:
+        expected += 0.1 + 0.01 * nodes + (prefix - 7) / 1e3 + 0.002 * nodes + 0.003 * new_tokens
+        expected += sum(0.01 + 0.005 * (tokens - 1) for tokens in fed)
+        prefix += new_tokens
+    assert prefix == known + 24
+    assert found.decode_seconds == pytest.approx(expected)
+
+
 def test_a_profile_that_models_nothing_leaves_the_clock(target, tokenizer, prompts):
     profile = dataclasses.replace(PROFILE, modelled=False)
     for arm in (

@@ -1,0 +1,100 @@
+"""A latency profile is loaded as it was saved, measured or written by hand; a field that is wrong is one sentence."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specexp.artifacts import ArtifactError, load_artifact, load_latency_profile, save_artifact
+from specexp.artifacts.kinds.latency_profile import LatencyProfileArtifact
+from specexp.export import main
+from specexp.latency import LatencyProfile, Overhead
+
+PROFILE = LatencyProfile(
+    "a device", {1: 10.0, 8: 12.0}, {1: 2.0}, 0.5, prefix_tokens=64, target_prefix_ms=1.5,
+    overheads={"plain": Overhead(token_ms=0.25)}, source="published",
+)  # fmt: skip
+POINT = {"tokens": 1, "prefix": 64, "ms": 10.0, "low": 9.5, "high": 10.5}
+ARM = {
+    "arm": "plain decoding", "composition": "plain", "tokens": 40, "steps": 40, "nodes": 0,
+    "measured_ms": 10.0, "predicted_ms": 10.1,
+}  # fmt: skip
+MEASURED: dict[str, Any] = {
+    "device": "a CPU", "threads": 1, "target_dtype": "bfloat16", "draft_dtype": None,
+    "target": [POINT], "draft": [], "arms": [ARM],
+}  # fmt: skip
+
+
+def save(folder: Path, **changed: Any) -> LatencyProfileArtifact:
+    content = {**PROFILE.to_dict(), **changed}
+    content = {name: value for name, value in content.items() if value != "left out"}
+    saved = save_artifact(folder / "a", "latency-profile", {"profile.json": content})
+    assert isinstance(saved, LatencyProfileArtifact)
+    return saved
+
+
+def test_it_is_the_profile_that_was_saved_and_says_whether_it_was_measured(tmp_path: Path) -> None:
+    by_hand = save(tmp_path)
+    assert by_hand.profile == PROFILE
+    assert by_hand.profile.label == "modelled: a device (published)"
+    assert by_hand.measured is None
+    measured = save(tmp_path, measured=MEASURED, source="measured")
+    assert load_latency_profile(tmp_path / "a" / "best") == measured.profile
+    assert measured.measured is not None
+    assert measured.measured.target[0].high == 10.5
+    assert measured.measured.arms[0].predicted_ms == 10.1
+
+
+def test_what_may_be_left_out_has_its_default(tmp_path: Path) -> None:
+    assert save(tmp_path, overheads="left out", step_ms="left out").profile.step_ms == 0
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        ({"target_ms": "left out"}, "target_ms is missing"),
+        ({"name": "left out"}, "name is missing"),
+        ({"target_ms": [10.0]}, r"target_ms is \[10\.0\]; an object of milliseconds by tokens is expected"),
+        ({"target_ms": {"one": 10.0}}, "target_ms: 'one' is no number of tokens"),
+        ({"target_ms": {"1": "long"}}, "target_ms is"),
+        ({"target_ms": {"2": 10.0}}, "states no milliseconds for 1 token"),
+        ({"step_ms": -1}, "step_ms is -1; allowed is a number of at least 0"),
+        ({"stepms": 1}, "unknown key 'stepms'; did you mean 'step_ms'"),
+        ({"source": "heard"}, "source is 'heard'; allowed is one of measured, published, assumed"),
+        ({"overheads": {"plain": {"token": 1}}}, r"unknown key 'overheads\.plain\.token'"),
+        ({"modelled": False}, "has the field 'modelled', which belongs into an experiment"),
+        ({"artifact": "elsewhere"}, "has the field 'artifact'"),
+        ({"measured": {**MEASURED, "threads": 0}}, r"measured\.threads is 0; allowed is an integer"),
+        ({"measured": {"device": "a CPU"}}, r"measured\.threads is missing"),
+        ({"measured": {**MEASURED, "target": [{**POINT, "ms": None}]}}, r"measured\.target\.0\.ms is None"),
+        ({"measured": 3}, "measured is 3; allowed is a mapping"),
+    ],
+)
+def test_a_wrong_field_is_one_sentence(tmp_path: Path, changed: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ArtifactError, match=sentence) as raised:
+        save(tmp_path, **changed)
+    assert str(raised.value).startswith(f"{tmp_path / 'a'}: profile.json")
+    assert "\n" not in str(raised.value)
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_truncated_file_and_another_kind_are_refused(tmp_path: Path) -> None:
+    saved = save(tmp_path)
+    file = saved.folder / "profile.json"
+    file.write_text(json.dumps(PROFILE.to_dict())[:-5])
+    with pytest.raises(ArtifactError, match=r"payload profile\.json is .* changed or truncated"):
+        load_artifact(saved.folder)
+    tree = save_artifact(tmp_path / "tree", "static-tree", {"tree.json": [[0]]})
+    with pytest.raises(ArtifactError, match="'latency-profile' is expected here"):
+        load_latency_profile(tree.folder)
+
+
+def test_it_is_for_experiments_and_not_for_deployments(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved = save(tmp_path)
+    assert main([str(saved.folder), "--to", "rank-paths"]) == 2
+    assert "a latency profile is for experiments, as latency: {artifact: PATH}" in capsys.readouterr().err
+    with pytest.raises(ArtifactError, match="records no drafter"):
+        _ = saved.parts
