@@ -104,7 +104,7 @@ def fidelity(parts: Parts) -> Fidelity:
 def _of_verifier(
     verifier: Verifier | None, builder: TreeBuilder | None, controller: Controller | None
 ) -> Iterator[Fidelity]:
-    draws = builder is not None and any(one.kind is not NodeKind.POINT_MASS for one in _builders_in(builder))
+    draws = builder is not None and any(one.kind is not NodeKind.POINT_MASS for one in builders_in(builder))
     if verifier is None or isinstance(verifier, DeterministicVerifier):
         if draws:
             raise RecordingError(
@@ -157,10 +157,11 @@ def learns_from_seconds(controller: Controller) -> bool:
     return isinstance(controller, Bandit | SwitchOff) or getattr(controller, "aim", None) == "goodput"
 
 
-def _builders_in(builder: TreeBuilder) -> Iterator[TreeBuilder]:
+def builders_in(builder: TreeBuilder) -> Iterator[TreeBuilder]:
+    """A builder and all that build inside it."""
     yield builder
     for one in (*getattr(builder, "builders", ()), *filter(None, [getattr(builder, "builder", None)])):
-        yield from _builders_in(one)
+        yield from builders_in(one)
 
 
 def is_plain_static(parts: Parts) -> bool:
