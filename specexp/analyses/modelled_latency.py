@@ -139,7 +139,7 @@ class ModelledLatency(Analysis):
             return watched
         plain = not record.draft_passes and not record.drafted_nodes
         if plain:
-            return self.profile.plain_seconds(record.prompt_tokens, record.steps)
+            return self.profile.plain_seconds(record.prompt_tokens, round(record.steps))
         profile = self._of.get(record.arm, self.profile)
         constant = max(len(profile.target_ms), len(profile.draft_ms)) == 1
         if not constant or (record.draft_passes and not profile.draft_ms):

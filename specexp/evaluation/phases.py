@@ -23,7 +23,7 @@ class Breakdown:
     """
 
     arm: str
-    steps: int
+    steps: float
     step_seconds: float
     shares: dict[str, float]
     draft_passes: float

@@ -98,7 +98,8 @@ class PromptRecord:
         token_ids: the new tokens of all turns; EOS, where it came, is a turn's last.
         turn_tokens: new tokens of each turn.
         finish_reasons: of each turn: ``eos``, ``stop``, ``length`` or ``context``.
-        steps: target passes that gave tokens.
+        steps: target passes that gave tokens. This and the next four are whole numbers, but expected values where a
+            recording is replayed whose output says so much and no more (``specexp.replay.expected``).
         accepted_drafts: drafted tokens that became output.
         bonus_tokens: tokens the target added itself.
         draft_passes: forward passes of a draft model.
@@ -133,11 +134,11 @@ class PromptRecord:
     token_ids: tuple[int, ...] = ()
     turn_tokens: tuple[int, ...] = ()
     finish_reasons: tuple[str, ...] = ()
-    steps: int = 0
-    accepted_drafts: int = 0
-    bonus_tokens: int = 0
-    draft_passes: int = 0
-    drafted_nodes: int = 0
+    steps: float = 0
+    accepted_drafts: float = 0
+    bonus_tokens: float = 0
+    draft_passes: float = 0
+    drafted_nodes: float = 0
     useful_tokens: int | None = None
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0

@@ -175,7 +175,7 @@ def clock_notes(good: Sequence[PromptRecord]) -> list[str]:
         beyond = sum(record.beyond_profile for record in own)
         if beyond:
             notes.append(
-                f"{beyond} of {sum(record.steps for record in own)} target passes fed more tokens than the profile "
+                f"{beyond} of {sum(record.steps for record in own):.0f} target passes fed more tokens than the profile "
                 "states milliseconds for: its last slope goes on beyond them."
             )
     return notes

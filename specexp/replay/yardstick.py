@@ -166,6 +166,8 @@ class Yardstick:
             f"The knee of goodput against budget is at {knee.nodes} nodes: {knee.goodput:.1f} tokens/s, within "
             f"{100 * (1 - KNEE_SHARE):.0f} % of the highest of {len(self.curve)} sizes.",
         ]
+        if self.frontier[-1] is self.curve[-1] and len(self.curve) > 1:
+            found.append("Goodput still rises at the largest size: allow more nodes to see where it ends.")
         if best.goodput < self.plain_goodput:
             found.append(
                 f"No yardstick tree pays here: plain decoding gives {self.plain_goodput:.1f} tokens/s."

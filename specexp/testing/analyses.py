@@ -150,7 +150,7 @@ def made_time_line(record: PromptRecord) -> TimeLine:
     line, at, length = TimeLine(), 0.002, 0.001
     line.start = 0.0
     line.add(TARGET, "prefill", 0.0, at, "only", record.prompt_tokens)
-    for step in range(record.steps):
+    for step in range(round(record.steps)):
         if record.drafted_nodes:
             line.add("draft 1", "draft", at - length / 2, at, "only", 4)
         line.add(TARGET, "target", at, at + length, "only", 5, step)
@@ -167,10 +167,10 @@ def made_group(record: PromptRecord, timeline: TimeLine) -> Group:
     role = Role(
         1,
         record.new_tokens,
-        record.steps,
-        record.accepted_drafts,
-        record.drafted_nodes,
-        record.draft_passes,
+        round(record.steps),
+        round(record.accepted_drafts),
+        round(record.drafted_nodes),
+        round(record.draft_passes),
         record.prefill_seconds,
         record.decode_seconds,
     )
