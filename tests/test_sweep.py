@@ -364,7 +364,8 @@ def test_candidates_that_decode_groups_start_from_what_other_prompts_taught_them
     schedules["sweep"]["learn"] = {"data": {"max_prompts": 2}}
     composition = Composition(load_config(write(schedules)))
     pair = composition.load_pair()
-    bench = LiveBench(composition, pair, composition.data(pair.tokenizer), Path("runs"))
+    data = composition.data(pair.tokenizer)
+    bench = LiveBench(composition, pair, data, Path("runs"), composition.latency())
     bench.lessons = composition.data(pair.tokenizer, "learn").prompts
 
     arm = bench.arm("taught", bench.prepare({}).parts)

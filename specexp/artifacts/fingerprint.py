@@ -54,6 +54,19 @@ def fingerprint(
     return sections
 
 
+def target_fingerprint(recorded: Fingerprint) -> Fingerprint:
+    """What :func:`fingerprint` says of the target and the tokenizer, out of a fingerprint that says more."""
+    keys = {
+        "tokenizer": ("vocabulary_sha256", "vocabulary_size", *_SPECIAL),
+        "model": ("model_type", *_SIZES),
+    }
+    return {
+        section: {key: recorded[section][key] for key in wanted if key in recorded[section]}
+        for section, wanted in keys.items()
+        if section in recorded
+    }
+
+
 def first_difference(recorded: Fingerprint, given: Fingerprint) -> str | None:
     """The first recorded entry that ``given`` contradicts, as a clause; None if there is none.
 

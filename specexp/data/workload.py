@@ -13,6 +13,7 @@ from specexp.data.prompt import Prompt, first_turn_ids
 from specexp.data.prompt_set import PromptSet, PromptSetError
 
 if TYPE_CHECKING:
+    from datasets import Dataset
     from transformers import PreTrainedTokenizerBase
 
 
@@ -72,6 +73,25 @@ class Workload:
             PromptSetError: The set cannot be read, ``offset`` passes over all of it, or a prompt is too long
                 or has no token.
         """
+        chat_template = self.chat_template and tokenizer.chat_template is not None
+        return [
+            Prompt(
+                prompt_id=row["prompt_id"],
+                category=row["category"],
+                turns=tuple(row["turns"]),
+                token_ids=tuple(self._token_ids(tokenizer, row["prompt_id"], row["turns"][0], chat_template)),
+                index=row["index"],
+                chat_template=chat_template,
+            )
+            for row in self.rows()
+        ]
+
+    def rows(self) -> "Dataset":
+        """The chosen prompts in their order, not tokenized: ``prompt_id``, ``category``, ``turns`` and ``index``.
+
+        Raises:
+            PromptSetError: The set cannot be read, or ``offset`` passes over all of it.
+        """
         rows = self.prompts.load()
         if self.offset >= len(rows):
             raise PromptSetError(
@@ -83,19 +103,7 @@ class Workload:
         if self.shuffle_seed is not None:
             rows = rows.shuffle(seed=self.shuffle_seed, keep_in_memory=True)
         end = len(rows) if self.max_prompts is None else min(self.offset + self.max_prompts, len(rows))
-        chosen = rows.select(range(self.offset, end))
-        chat_template = self.chat_template and tokenizer.chat_template is not None
-        return [
-            Prompt(
-                prompt_id=row["prompt_id"],
-                category=row["category"],
-                turns=tuple(row["turns"]),
-                token_ids=tuple(self._token_ids(tokenizer, row["prompt_id"], row["turns"][0], chat_template)),
-                index=row["index"],
-                chat_template=chat_template,
-            )
-            for row in chosen
-        ]
+        return rows.select(range(self.offset, end))
 
     @property
     def _name(self) -> str:

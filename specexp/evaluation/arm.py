@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
 from inspect import signature
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from specexp.config.schema import Generation
 from specexp.evaluation.record import PromptRecord
@@ -55,9 +56,13 @@ class EngineArm(Arm):
     Attributes:
         strategy: its parts.
         observers: called with every step's outcome when a prompt is decoded, where the arm can do so outside the clock.
+        controller_state: that every reset returns the controller to; its initial one where this is empty.
+        drafter_state: the same of the drafter.
     """
 
     observers: Sequence[OutcomeObserver] = ()
+    controller_state: dict[str, Any]
+    drafter_state: dict[str, Any]
 
     @property
     @abstractmethod
@@ -73,6 +78,12 @@ class EngineArm(Arm):
             sample: which continuation.
             observe: called with every step's outcome in the order of the record's tokens; may raise to stop.
         """
+
+    def remember(self) -> None:
+        """Let every later :meth:`reset` return to what drafter and controller know now."""
+        self.controller_state = deepcopy(self.strategy.controller.state_dict())
+        drafter = self.strategy.drafter
+        self.drafter_state = {} if drafter is None else deepcopy(drafter.state_dict())
 
 
 def sequence_name(prompt: Prompt | PromptRecord, sample: int) -> str:

@@ -192,12 +192,6 @@ class DecoderArm(EngineArm):
         if self.drafter_state and self.decoder.strategy.drafter is not None:
             self.decoder.strategy.drafter.load_state_dict(deepcopy(self.drafter_state))
 
-    def remember(self) -> None:
-        """Let every later :meth:`reset` return to what drafter and controller know now."""
-        strategy = self.decoder.strategy
-        self.controller_state = deepcopy(strategy.controller.state_dict())
-        self.drafter_state = {} if strategy.drafter is None else deepcopy(strategy.drafter.state_dict())
-
 
 def state_of(drafter: object) -> str:
     """A drafter's policy; of several in one, all that keep state, e.g. ``carry+cold``."""

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from specexp.evaluation.figures import Curve
     from specexp.models.language_model import LanguageModel
     from specexp.models.pair import ModelPair
+    from specexp.replay.recording import Recording
 
 ENGINE = "engine"
 _AXES = {
@@ -287,6 +288,22 @@ def check_prompts(config: Config, prompts: Sequence[Prompt], pair: ModelPair) ->
                 f"{config.source_of(('data',))}: data: prompt {prompt.prompt_id!r} may take {needed} tokens "
                 f"and the target holds {limit}; set data.max_prompt_tokens with data.too_long: truncate"
             )
+
+
+def check_models(config: Config, recording: Recording, pair: ModelPair) -> None:
+    """Refuse a recording of other models.
+
+    Raises:
+        ConfigError: one sentence that names what differs.
+    """
+    from specexp.replay.errors import RecordingError
+    from specexp.replay.weights import recording_fingerprint
+
+    try:
+        recording.check_fingerprint(recording_fingerprint(pair))
+    except RecordingError as error:
+        key = "recording" if config.get("recording") is not None else "backend"
+        raise ConfigError(f"{config.source_of((key,))}: {first_line(error)}") from error
 
 
 def curves_of(config: Config) -> list[Curve]:

@@ -12,6 +12,7 @@ from specexp.evaluation.arm import EngineArm, Generation, describe, sequence_nam
 from specexp.evaluation.decoder_arm import state_of
 from specexp.evaluation.record import PromptRecord
 from specexp.replay.errors import RecordingError
+from specexp.replay.expected import ExpectedCounts, chain_length, expected_counts
 from specexp.replay.fidelity import (
     Fidelity,
     Grade,
@@ -24,8 +25,9 @@ from specexp.replay.fidelity import (
 from specexp.replay.player import Player
 from specexp.replay.recording import Recording
 from specexp.replay.source import Missing, RecordedSource
+from specexp.replay.turn import RecordedTurn
 from specexp.replay.verification import RecordedTarget
-from specexp.sequence import PHASES, Strategy
+from specexp.sequence import PHASES, Counts, Strategy
 from specexp.verifiers import DeterministicVerifier, Greedy
 
 if TYPE_CHECKING:
@@ -35,6 +37,10 @@ if TYPE_CHECKING:
     from specexp.outcome import Outcome
 
 NO_CLOCK = "none: replayed without a latency profile"
+_NO_STEPS = (
+    "a chain of drawn candidates is replayed as expected values, which have no steps to watch: leave the analyses out, "
+    "or set candidates to top-k"
+)
 
 
 class ReplayArm(EngineArm):
@@ -98,12 +104,18 @@ class ReplayArm(EngineArm):
         return self._strategy
 
     def replay(self, prompt: Prompt, sample: int, observe: OutcomeObserver) -> None:
-        """All turns."""
+        """All turns.
+
+        Raises:
+            RecordingError: what is known of them are expected values.
+        """
+        if self.fidelity.grade is Grade.EXPECTED:
+            raise RecordingError(_NO_STEPS)
         self._play(prompt, sample, None, (observe,))
 
     def decode(self, prompt: Prompt, sample: int = 0, max_new_tokens: int | None = None) -> PromptRecord:
         """Replay all turns."""
-        turns = self._turns(prompt, sample)
+        turns = recorded_turns(self.recording, prompt, sample)
         seconds = dict.fromkeys(PHASES, 0.0)
         beyond = 0
 
@@ -115,8 +127,16 @@ class ReplayArm(EngineArm):
                 seconds[phase] += spent
 
         observers = self.observers if self.latency is None else (*self.observers, count_seconds)
-        counts = self._play(prompt, sample, max_new_tokens, observers)
         limit = max_new_tokens or self.generation.max_new_tokens
+        counts: Sequence[Counts | ExpectedCounts]
+        if self.fidelity.grade is Grade.EXPECTED:
+            counts = expected = self._expected(turns[:1] if max_new_tokens else turns, limit)
+            beyond = sum(count.beyond_profile for count in expected)
+            for count in expected:
+                for phase, spent in count.seconds.items():
+                    seconds[phase] += spent
+        else:
+            counts = self._play(prompt, sample, max_new_tokens, observers)
         answers = [turn.answer[:limit].tolist() for turn in turns]
         before = 0
         asked = []
@@ -166,21 +186,6 @@ class ReplayArm(EngineArm):
         if self.controller_state:
             strategy.controller.load_state_dict(deepcopy(self.controller_state))
 
-    def remember(self) -> None:
-        """Let every later :meth:`reset` return to what drafter and controller know now."""
-        self.controller_state = deepcopy(self._strategy.controller.state_dict())
-        drafter = self._strategy.drafter
-        self.drafter_state = {} if drafter is None else deepcopy(drafter.state_dict())
-
-    def _turns(self, prompt: Prompt, sample: int) -> Sequence[Any]:
-        turns = self.recording.conversation(prompt.prompt_id, sample)
-        if tuple(turns[0].prompt.tolist()) != prompt.token_ids:
-            raise RecordingError(
-                f"recording: {self.recording.folder}: prompt {prompt.prompt_id!r} has other tokens than were recorded: "
-                "the data set, its chat template or its truncation changed, so record again"
-            )
-        return turns
-
     def _play(
         self,
         prompt: Prompt,
@@ -188,7 +193,7 @@ class ReplayArm(EngineArm):
         max_new_tokens: int | None,
         observers: Sequence[OutcomeObserver],
     ) -> list[Any]:
-        turns = self._turns(prompt, sample)
+        turns = recorded_turns(self.recording, prompt, sample)
         return self._player.play(
             turns[:1] if max_new_tokens else turns,
             max_new_tokens or self.generation.max_new_tokens,
@@ -197,10 +202,35 @@ class ReplayArm(EngineArm):
             observers,
         )
 
+    def _expected(self, turns: Sequence[RecordedTurn], limit: int) -> list[ExpectedCounts]:
+        if self.observers:
+            raise RecordingError(_NO_STEPS)
+        length = chain_length(self.parts)
+        context = self._target.context_limit
+        return [
+            expected_counts(turn, length, max_new_tokens=limit, context_limit=context, latency=self.latency)
+            for turn in turns
+        ]
+
     def _seconds(self, outcome: Outcome) -> Mapping[str, float]:
         assert self.latency is not None
         target, draft, beside = self.latency.outcome_parts(outcome)
         return {"draft": draft, "target": target, "update": beside}
+
+
+def recorded_turns(recording: Recording, prompt: Prompt, sample: int = 0) -> list[RecordedTurn]:
+    """The recorded conversation of a prompt.
+
+    Raises:
+        RecordingError: it was not recorded, or with other tokens.
+    """
+    turns = recording.conversation(prompt.prompt_id, sample)
+    if tuple(turns[0].prompt.tolist()) != prompt.token_ids:
+        raise RecordingError(
+            f"recording: {recording.folder}: prompt {prompt.prompt_id!r} has other tokens than were recorded: the data "
+            "set, its chat template or its truncation changed, so record again"
+        )
+    return turns
 
 
 def source_for(recording: Recording) -> RecordedSource | None:

@@ -95,6 +95,21 @@ def load_pair(
     return ModelPair(target_model, draft_model, tokenizer, target)
 
 
+def load_tokenizer(target: str) -> PreTrainedTokenizerBase:
+    """A target's tokenizer alone.
+
+    Args:
+        target: as :func:`load_pair` takes it.
+
+    Raises:
+        PairError: it cannot be loaded.
+    """
+    embedded = PAIRS / target / "target"
+    return _tokenizer(
+        "target", str(embedded) if re.fullmatch(r"\w+", target) and embedded.is_dir() else target
+    )
+
+
 def _check_source(role: str, source: str) -> None:
     """Refuses what is neither a folder with a model nor looks like a hub id."""
     if Path(source).is_dir():

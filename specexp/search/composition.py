@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,6 +24,8 @@ from specexp.config import (
     build_verifier,
     has_key,
     is_grouped,
+    is_replayed,
+    recording_folder,
 )
 from specexp.config.composed import HITS, with_hits
 
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     from specexp.composition import Parts
     from specexp.data.prompts import PromptDataModule
     from specexp.data.task_items import Problem
+    from specexp.drafters._draft_source import DraftSource
     from specexp.execution import Execution
     from specexp.latency import LatencyProfile
     from specexp.models.pair import ModelPair
@@ -63,6 +67,13 @@ class Composition:
         self.name: str = config.get("name")
         self.question: str | None = config.get("question")
         self.folder = Path(config.get("output")) / self.name
+        self._applies: dict[tuple[str, str], bool] = {}
+        self._latest: tuple[str, Config] | None = None
+
+    @cached_property
+    def replayed(self) -> bool:
+        """Whether a recording answers instead of the models."""
+        return is_replayed(self.config)
 
     @property
     def hits(self) -> Path | None:
@@ -83,7 +94,12 @@ class Composition:
 
     def applies(self, key: str, overrides: Mapping[str, Any]) -> bool:
         """Whether a dotted key exists in the composition with these overrides."""
-        return has_key(self.with_overrides(overrides), key)
+        # A number brings no key with it.
+        telling = {name: value for name, value in overrides.items() if not isinstance(value, int | float)}
+        asked = key, json.dumps(telling, sort_keys=True, default=str)
+        if asked not in self._applies:
+            self._applies[asked] = has_key(self.with_overrides(telling), key)
+        return self._applies[asked]
 
     def with_overrides(self, overrides: Mapping[str, Any]) -> Config:
         """The configuration of a candidate; a fitted tree that names no hits gets the study's.
@@ -95,19 +111,24 @@ class Composition:
             key: with_hits(value, str(self.hits)) if key == "builder" and self.hits else value
             for key, value in overrides.items()
         }
-        return apply_overrides(self.config, filled, "sweep")
+        asked = json.dumps(filled, sort_keys=True, default=str)
+        if self._latest is None or self._latest[0] != asked:  # one candidate is asked for several times
+            self._latest = asked, apply_overrides(self.config, filled, "sweep")
+        return self._latest[1]
 
     def resolved(self, overrides: Mapping[str, Any]) -> dict[str, Any]:
         """Everything a candidate may differ in, defaults filled in."""
         config = self.with_overrides(overrides)
         return {section: config.get(section) for section in self.varied}
 
-    def compose(self, overrides: Mapping[str, Any], draft: PreTrainedModel | None = None) -> Composed:
+    def compose(
+        self, overrides: Mapping[str, Any], draft: PreTrainedModel | DraftSource | None = None
+    ) -> Composed:
         """New objects of a candidate, in their initial state.
 
         Args:
             overrides: of the candidate.
-            draft: the pair's draft model, for a drafter that needs one.
+            draft: the pair's draft model, or a recording of its answers, for a drafter that needs one.
 
         Raises:
             ConfigError: they cannot be made, or do not go together.
@@ -132,7 +153,17 @@ class Composition:
     def latency(self) -> LatencyProfile | None:
         """By which the seconds of a study are modelled; None where they are measured."""
         profile = build_latency(self.config)
-        return profile if profile is not None and profile.modelled else None
+        return profile if profile is not None and (profile.modelled or self.replayed) else None
+
+    def live_latency(self) -> LatencyProfile | None:
+        """By which the seconds of a live confirmation are modelled; None where they are measured.
+
+        A replay by a profile that was measured here is confirmed in seconds measured here; one by a profile of another
+        device in the steps taken here, at that device's seconds.
+        """
+        profile = self.latency()
+        measured_here = profile is not None and self.replayed and profile.source == "measured"
+        return None if measured_here or profile is None or not profile.modelled else profile
 
     def load_pair(self) -> ModelPair:
         """Load the models.
@@ -151,7 +182,7 @@ class Composition:
         Raises:
             ConfigError: the search takes all prompts, so that none are left.
         """
-        return build_data(self._of_stage(stage), tokenizer)
+        return build_data(self.of_stage(stage), tokenizer)
 
     def problems(self) -> dict[str, Problem]:
         """Items of tasks by prompt id, those of all stages; empty where prompts are continued.
@@ -160,11 +191,15 @@ class Composition:
             TaskFileError: a task's file cannot be read.
         """
         used = [stage for stage in STAGES if self.config.get(f"sweep.{stage}", None)]
-        tasks = [build_task_items(self._of_stage(stage)) for stage in (None, *used)]
+        tasks = [build_task_items(self.of_stage(stage)) for stage in (None, *used)]
         return {name: problem for one in tasks if one is not None for name, problem in one.problems.items()}
 
-    def _of_stage(self, stage: str | None) -> Config:
-        """The composition with the prompts of a stage."""
+    def of_stage(self, stage: str | None) -> Config:
+        """The composition with the prompts of the search, or of a stage.
+
+        Raises:
+            ConfigError: the search takes all prompts, so that none are left.
+        """
         if stage is None:
             return self.config
         own = dict(self.config.get(f"sweep.{stage}.data"))
@@ -197,7 +232,20 @@ class Composition:
             assert profile is not None
             # what it says, not where that lies: an alias may come to name another version
             shared["latency"] = {**profile.to_dict(), "modelled": profile.modelled}
+        if self.replayed:
+            shared["recording"] = self.recording_digest()
         return shared
+
+    def recording_digest(self) -> str:
+        """Hash of the recording's manifest, which holds those of its files.
+
+        Raises:
+            OSError: there is none.
+        """
+        from specexp.artifacts.manifest import sha256
+        from specexp.replay.recording import MANIFEST
+
+        return sha256((recording_folder(self.config) / MANIFEST).read_bytes())
 
     def to_dict(self, resolved: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The whole configuration, with the parts of a candidate in the place of its own."""

@@ -21,6 +21,7 @@ from specexp.evaluation.statistics import Speedup, arm_names, paired_speedup, su
 from specexp.evaluation.table import Column, Table
 from specexp.search.live_bench import run_test
 from specexp.search.objective import confirmable
+from specexp.search.prediction import Predicted
 
 if TYPE_CHECKING:
     from lightning import Trainer
@@ -46,6 +47,7 @@ class Confirmed:
         tokens_per_second: all tokens / all decode seconds.
         over_ar: paired speedup over plain decoding in the same loop.
         over_eager: paired speedup over Hugging Face's plain ``generate``; None where it was not run.
+        predicted: what replay says of it; None where nothing was replayed, or nothing else.
     """
 
     name: str
@@ -57,6 +59,7 @@ class Confirmed:
     tokens_per_second: float
     over_ar: Speedup
     over_eager: Speedup | None
+    predicted: Predicted | None = None
 
     @property
     def is_chain(self) -> bool:
@@ -163,20 +166,34 @@ def rank(confirmed: Sequence[Confirmed]) -> list[Confirmed]:
 
 
 def table(
-    name: str, question: str | None, confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]
+    name: str,
+    question: str | None,
+    confirmed: Sequence[Confirmed],
+    records: Sequence[PromptRecord],
+    predicted_ar: Predicted | None = None,
 ) -> Table:
-    """The candidates, fastest first, then the baselines; of trees that differ from step to step the mean nodes."""
+    """The candidates, fastest first, then the baselines; of trees that differ from step to step the mean nodes.
+
+    Args:
+        name: of the study.
+        question: of the experiment.
+        confirmed: fastest first.
+        records: of all arms.
+        predicted_ar: what replay says of plain decoding.
+    """
     baselines = {AR: "AR (engine)", EAGER: "hf-eager"}
     if EAGER not in arm_names(records):
         del baselines[EAGER]
     used = summarise(records, AR).clock
     grouped = _is_grouped(records)
+    predicts = any(one.predicted is not None for one in confirmed)
     columns = [
         Column("setting" if grouped else "tree"),
         Column("nodes", digits=1),
         Column("depth"),
         Column("tokens per step"),
         Column(f"{clock.word(used)}tokens/s", digits=0 if used == MEASURED else 2),
+        *(Column(f"predicted {what}") for what in ("tokens per step", "tokens/s") if predicts),
         *([Column("target busy")] if grouped else []),
         *(Column(f"{clock.word(used)}speedup over {name}") for name in ("AR", EAGER)[: len(baselines)]),
     ]
@@ -191,6 +208,7 @@ def table(
                 one.attributes.get("depth"),
                 one.tokens_per_step,
                 one.tokens_per_second,
+                *(_predictions(one.predicted) if predicts else ()),
                 *_busy(records, one.name),
                 *(speedup.unlabelled for speedup in (one.over_ar, one.over_eager) if speedup is not None),
             ]
@@ -201,7 +219,12 @@ def table(
             "1" if name == baseline else paired_speedup(records, baseline, name).unlabelled
             for name in baselines
         ]
-        figures = [summary.tokens_per_step, summary.tokens_per_second, *_busy(records, baseline)]
+        figures = [
+            summary.tokens_per_step,
+            summary.tokens_per_second,
+            *(_predictions(predicted_ar if baseline == AR else None) if predicts else ()),
+            *_busy(records, baseline),
+        ]
         confirmation.rows.append([meaning, 0, 0, *figures, *over])
     prompts = len({record.prompt_id for record in records})
     own = summarise(records, AR)
@@ -270,6 +293,10 @@ def _equality(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -
     )
     what = "settings" if _is_grouped(records) else "trees"
     return f"outputs of the {what} that equal plain decoding's: {total}"
+
+
+def _predictions(predicted: Predicted | None) -> tuple[float | None, float | None]:
+    return (None, None) if predicted is None else (predicted.tokens_per_step, predicted.tokens_per_second)
 
 
 def _is_grouped(records: Sequence[PromptRecord]) -> bool:

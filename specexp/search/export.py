@@ -7,11 +7,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from specexp.artifacts.fingerprint import Fingerprint, fingerprint, target_fingerprint
 from specexp.composition import Parts
 from specexp.evaluation import clock
 from specexp.hits import HitCounter
+from specexp.search.bench import CompositionBench
 from specexp.search.confirm import Confirmed
 from specexp.search.live_bench import WARM_UP_TOKENS, LiveBench
+from specexp.search.prediction import live_error
+from specexp.search.replay_bench import ReplayBench
 from specexp.tree import TreeShape
 from specexp.whole_file import write_whole
 
@@ -24,7 +28,9 @@ SECONDS_SHOWN = 0.5
 """Of a time line in a picture, so that single passes can be seen; the file for Perfetto holds all."""
 
 
-def draw_winner(winner: Confirmed, bench: LiveBench, prompts: Sequence[Prompt], path: Path) -> Path | None:
+def draw_winner(
+    winner: Confirmed, bench: CompositionBench, prompts: Sequence[Prompt], path: Path
+) -> Path | None:
     """Draw the winner's tree with the share of steps in which each node is accepted; None where it has no
     tree.
 
@@ -48,7 +54,9 @@ def draw_winner(winner: Confirmed, bench: LiveBench, prompts: Sequence[Prompt], 
     return path
 
 
-def draw_winners_time_line(winner: Confirmed, bench: LiveBench, prompt: Prompt, folder: Path) -> Path | None:
+def draw_winners_time_line(
+    winner: Confirmed, bench: CompositionBench, prompt: Prompt, folder: Path
+) -> Path | None:
     """Draw who did what when under the winner and under plain decoding; None where no groups are decoded.
 
     Args:
@@ -84,13 +92,13 @@ def _keep(lines: dict[str, TimeLine], name: str, prompt_id: str, line: TimeLine)
     lines[name] = line
 
 
-def export_best(session: Session, confirmed: Sequence[Confirmed], bench: LiveBench) -> Path | None:
+def export_best(session: Session, confirmed: Sequence[Confirmed], bench: CompositionBench) -> Path | None:
     """Write the winner, or else the best of the kind asked for, as the next version of the study's artifact.
 
     Args:
         session: of the study; its console is told what was written.
         confirmed: fastest first.
-        bench: has the models; what a candidate learns is learned once more.
+        bench: that confirmed it; what a candidate learns is learned once more.
 
     Returns:
         The version's folder; None where the experiment exports nothing or no candidate is of the kind asked for.
@@ -102,11 +110,10 @@ def export_best(session: Session, confirmed: Sequence[Confirmed], bench: LiveBen
     if export is None:
         return None
     from specexp.artifacts import Artifact, kinds, save_artifact
-    from specexp.artifacts.fingerprint import fingerprint
     from specexp.artifacts.plugins import class_in
 
     kind = class_in(kinds, export["kind"], Artifact)
-    winner, pair = confirmed[0], bench.pair
+    winner = confirmed[0]
     for best in confirmed:
         resolved = best.attributes["resolved"]
         parts = {family: session.composition.config.get(family) for family in Parts._fields}
@@ -125,11 +132,12 @@ def export_best(session: Session, confirmed: Sequence[Confirmed], bench: LiveBen
             "study": session.name,
             "trial": best.trial,
             "command": session.command,
-            "device": str(pair.target.device),
+            "device": session.device,
             "config": session.composition.to_dict(resolved),
-            "metrics": _metrics(best),
+            "metrics": _metrics(best) if session.replay is None else _replayed_metrics(best, bench),
+            **({} if session.replay is None else {"recording": _origin(best, session.replay)}),
         },
-        fingerprint=fingerprint(pair.target, pair.tokenizer),
+        fingerprint=_fingerprint(bench),
         name=session.name,
     )
     if best is winner:
@@ -142,12 +150,44 @@ def export_best(session: Session, confirmed: Sequence[Confirmed], bench: LiveBen
     return artifact.folder
 
 
-def _learned(best: Confirmed, bench: LiveBench) -> dict[str, Any]:
+def _learned(best: Confirmed, bench: CompositionBench) -> dict[str, Any]:
     """Under ``learned``, what a candidate's drafter and controller know before they are measured."""
     if not bench.lessons:
         return {}
     arm = bench.taught(bench.arm("export", bench.prepare(best.attributes["resolved"]).parts))
     return {"learned": {"controller": arm.controller_state, "drafter": arm.drafter_state}}
+
+
+def _fingerprint(bench: CompositionBench) -> Fingerprint:
+    """Of target and tokenizer."""
+    if isinstance(bench, LiveBench):
+        return fingerprint(bench.pair.target, bench.pair.tokenizer)
+    assert isinstance(bench, ReplayBench)
+    return target_fingerprint(bench.recording.manifest.fingerprint)
+
+
+def _origin(best: Confirmed, bench: ReplayBench) -> dict[str, Any]:
+    """Where predicted figures come from."""
+    recording = bench.recording
+    return {
+        "folder": str(recording.folder),
+        "sha256": bench.composition.recording_digest(),
+        "profile": bench.profile.label,
+        "fidelity": best.attributes["fidelity"],
+        "live_sample_error": live_error(recording.manifest.live_sample),
+    }
+
+
+def _replayed_metrics(best: Confirmed, bench: CompositionBench) -> dict[str, Any]:
+    """What was predicted, and what was confirmed live."""
+    if not isinstance(bench, LiveBench):
+        return {f"predicted_{name}": value for name, value in _metrics(best).items()}
+    assert best.predicted is not None
+    return {
+        "predicted_tokens_per_step": best.predicted.tokens_per_step,
+        "predicted_modelled_tokens_per_second": best.predicted.tokens_per_second,
+        **{f"confirmed_{name}": value for name, value in _metrics(best).items()},
+    }
 
 
 def _say(session: Session, sentence: str) -> None:

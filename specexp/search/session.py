@@ -1,4 +1,6 @@
-"""One sweep from the loaded models to the exported winner: record, reference, search, confirm, export."""
+"""One sweep from the loaded models, or a recording of them, to the exported winner: record hits, reference, search,
+confirm, export.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,31 +20,36 @@ from optuna import Study
 from optuna.trial import FrozenTrial
 from rich.console import Console
 
-from specexp.config import save_resolved
+from specexp.config import ConfigError, open_recording, save_resolved
 from specexp.environment import device_name
 from specexp.evaluation.arm import EngineArm
-from specexp.evaluation.experiment import check_prompts
-from specexp.evaluation.hugging_face_arm import HuggingFaceArm
+from specexp.evaluation.experiment import check_models, check_prompts
 from specexp.evaluation.record import PromptRecord
+from specexp.evaluation.recorded_prompts import recorded_data, tokenizer_of
 from specexp.evaluation.table import Table
 from specexp.evaluation.trainer import quiet_libraries
+from specexp.replay.recording import Recording
+from specexp.search.bench import CompositionBench, record_hits
 from specexp.search.composition import Composition
 from specexp.search.confirm import Confirmed, confirm, select, sentences, table
 from specexp.search.export import draw_winner, draw_winners_time_line, export_best
 from specexp.search.journal import study_lock
-from specexp.search.live_bench import LiveBench, record_hits
+from specexp.search.live_bench import LiveBench
 from specexp.search.objective import distinct_finished
 from specexp.search.plots import save_plots
+from specexp.search.prediction import Predicted, compared, graded
 from specexp.search.progress import StageBar
+from specexp.search.replay_bench import ReplayBench
 from specexp.search.settings import Settings
 from specexp.search.study import StudyError, digest_of, open_study, others_running, resume, run_study
 from specexp.search.trial_table import is_modelled, name_of_trial, state_of, trial_row, write_trials
+from specexp.search.yardstick import write_yardstick, yardstick_of
 from specexp.tracking import Tracker
-from specexp.verifiers import DeterministicVerifier
 from specexp.whole_file import write_whole
 
 if TYPE_CHECKING:
     from specexp.data.prompts import PromptDataModule
+    from specexp.models.pair import ModelPair
 
 
 class Session:
@@ -53,6 +61,12 @@ class Session:
         folder: of the study; exists and can be written.
         console: where progress and tables go.
         command: as typed, for provenance.
+
+    Attributes:
+        pair: the models; None where a replayed study does without.
+        recording: that a replayed study searches; None of a live one.
+        replay: its bench.
+        no_models: why they could not be loaded.
     """
 
     def __init__(
@@ -65,12 +79,16 @@ class Session:
         self.command = command
         self.name = composition.name
         self.tracker = Tracker(self.name, folder, **composition.config.get("tracking"))
+        self.pair: ModelPair | None = None
+        self.recording: Recording | None = None
+        self.replay: ReplayBench | None = None
+        self.no_models = ""
 
     def run(self) -> None:
         """Run what is left of the sweep.
 
         Raises:
-            ValueError: models, prompts and parts do not go together.
+            ValueError: models, recording, prompts and parts do not go together.
             StudyError: the study cannot go on.
             StudyBusyError: another process runs it.
             OSError: something cannot be written.
@@ -81,14 +99,14 @@ class Session:
             threads = self.composition.generation().threads
             if threads is not None:
                 torch.set_num_threads(threads)
-            pair = self.composition.load_pair()
-            bench = LiveBench(self.composition, pair, self.composition.data(pair.tokenizer), self.folder)
+            bench = self._replay_bench() if self.composition.replayed else self._live_bench()
             others = self._other_prompts(bench)
             if "learn" in others:
                 bench.lessons = others["learn"].prompts
             # Up to here nothing was written: a mistake in models or prompts leaves nothing behind.
-            device = device_name(self.composition.config.get("pair.device"))
-            study = open_study(self.name, self.settings, self.folder, self._study_digest(), device)
+            study = open_study(
+                self.name, self.settings, self.folder, self._study_digest(), self._clock_of(bench)
+            )
             save_resolved(self.composition.config, self.folder, shlex.split(self.command))
             self._greet(study, resume(study, self.settings, alone=alone))
             with StageBar(self.console) as bar:
@@ -107,6 +125,55 @@ class Session:
         if hint := self.tracker.sync_hint():
             self.console.print(f"W&B: {hint}", soft_wrap=True, highlight=False)
 
+    def _live_bench(self) -> CompositionBench:
+        """Models that decode."""
+        self.pair = self.composition.load_pair()
+        data = self.composition.data(self.pair.tokenizer)
+        return LiveBench(self.composition, self.pair, data, self.folder, self.composition.latency())
+
+    def _replay_bench(self) -> CompositionBench:
+        """A recording that answers; the models are loaded to confirm its winner, if they are at hand.
+
+        Raises:
+            ConfigError: there is no recording, or it is of something else.
+        """
+        config = self.composition.config
+        latency = self.composition.latency()
+        assert latency is not None, "a replay without latency is refused with the file"
+        self.recording = open_recording(config)
+        if self.settings.confirm is not None:
+            try:
+                self.pair = self.composition.load_pair()
+            except ConfigError as error:
+                self.no_models = str(error)
+        if self.pair is not None:
+            check_models(config, self.recording, self.pair)
+        self.replay = ReplayBench(self.composition, self.recording, self._data(None), self.folder, latency)
+        return self.replay
+
+    def _data(self, stage: str | None) -> PromptDataModule:
+        """Prompts of a stage; to confirm live they need not be recorded."""
+        tokenizer = self.pair.tokenizer if self.pair is not None else None
+        if tokenizer is not None and (self.recording is None or stage == "confirm"):
+            return self.composition.data(tokenizer, stage)
+        assert self.recording is not None
+        tokenizer = tokenizer or tokenizer_of(self.composition.config)
+        return recorded_data(self.composition.of_stage(stage), self.recording, tokenizer)
+
+    @property
+    def device(self) -> str:
+        """Where trials, or the recording, ran."""
+        if self.pair is not None:
+            return str(self.pair.target.device)
+        assert self.recording is not None
+        return str(self.recording.manifest.made_of["pair"]["device"])
+
+    def _clock_of(self, bench: CompositionBench) -> str:
+        """Device whose seconds a study compares."""
+        if isinstance(bench, ReplayBench):
+            return "a recording"
+        return device_name(self.composition.config.get("pair.device"))
+
     def _study_digest(self) -> str:
         learned = [] if self.settings.learn is None else [dict(self.settings.learn)]
         return digest_of([self.composition.workload(), dict(self.settings.objectives), *learned])
@@ -123,7 +190,7 @@ class Session:
                 )
             )
 
-    def _other_prompts(self, bench: LiveBench) -> dict[str, PromptDataModule]:
+    def _other_prompts(self, bench: CompositionBench) -> dict[str, PromptDataModule]:
         """Prompts of the other stages, all checked before the first is decoded.
 
         Raises:
@@ -134,13 +201,10 @@ class Session:
             "record_hits": self.settings.record_hits,
             "learn": self.settings.learn,
         }
-        found = {
-            name: self.composition.data(bench.pair.tokenizer, name)
-            for name, stage in stages.items()
-            if stage is not None
-        }
-        for data in (bench.data, *found.values()):
-            check_prompts(self.composition.config, data.prompts, bench.pair)
+        found = {name: self._data(name) for name, stage in stages.items() if stage is not None}
+        if self.pair is not None:
+            for data in (bench.data, *found.values()):
+                check_prompts(self.composition.config, data.prompts, self.pair)
         searched = {prompt.token_ids for prompt in bench.prompts}
         for prompt in found["confirm"].prompts if "confirm" in found else ():
             if prompt.token_ids in searched:
@@ -152,7 +216,7 @@ class Session:
                 )
         return found
 
-    def _record_hits(self, bench: LiveBench, bar: StageBar, data: PromptDataModule | None) -> None:
+    def _record_hits(self, bench: CompositionBench, bar: StageBar, data: PromptDataModule | None) -> None:
         stage, path = self.settings.record_hits, self.composition.hits
         if stage is None or path is None or data is None:
             return
@@ -164,12 +228,12 @@ class Session:
         record_hits(bench, {"builder": stage["builder"]}, data.prompts, path)
         mark.write_text(made_of, encoding="utf-8")
 
-    def _measure_reference(self, bench: LiveBench, bar: StageBar) -> None:
+    def _measure_reference(self, bench: CompositionBench, bar: StageBar) -> None:
         if not bench.load_reference():
             bar.stage("AR on every prompt", len(bench.prompts))
             bench.measure_reference()
 
-    def _search(self, study: Study, bench: LiveBench, bar: StageBar) -> None:
+    def _search(self, study: Study, bench: CompositionBench, bar: StageBar) -> None:
         bar.stage(
             "search", self.settings.n_trials, done=len(distinct_finished(study)), prompts=len(bench.prompts)
         )
@@ -200,6 +264,8 @@ class Session:
         )
 
     def _track(self, trial: FrozenTrial) -> None:
+        if self.replay is not None:
+            return  # a run of W&B takes a thousand times as long: replayed trials are rows of the study's own
         row = trial_row(trial, list(self.settings.objectives))
         resolved = trial.user_attrs.get("attributes", {}).get("resolved", {})
         with self.tracker.trial(trial.number, trial.params, config=resolved) as run:
@@ -208,26 +274,76 @@ class Session:
                 run.log({name: math.exp(log_speedup)}, step=prompt)
             run.summary({**_filled(row), **_speedup(row)})
 
-    def _conclude(self, study: Study, bench: LiveBench, data: PromptDataModule) -> None:
-        confirmed, records = self._confirm(study, bench, data)
-        shown = table(self.name, self.composition.question, confirmed, records)
+    def _conclude(self, study: Study, bench: CompositionBench, data: PromptDataModule) -> None:
+        confirming = self._confirming(bench, data)
+        confirmed, records = self._confirm(study, confirming, data)
+        predicted_ar = None
+        if self.replay is not None and confirming is not self.replay:
+            confirmed = [self._predict(study, one, data) for one in confirmed]
+            predicted_ar = self.replay.predict({}, data.prompts)
+        shown = table(self.name, self.composition.question, confirmed, records, predicted_ar)
         said = sentences(confirmed, records)
+        if self.replay is not None:
+            said += self._what_replay_was_worth(confirmed)
         self.console.print(shown.to_rich())
         for sentence in said:
-            self.console.print(sentence, highlight=False)
+            self.console.print(sentence, highlight=False, soft_wrap=True)
         text = shown.to_markdown() + "\n" + "\n".join(f"{sentence}  " for sentence in said) + "\n"
         write_whole(self.folder / "confirm.md", text)
         write_whole(self.folder / "confirm.csv", shown.to_csv())
         winner = confirmed[0]
         pictures = [
-            draw_winner(winner, bench, data.prompts, self.folder / "tree.png"),
-            draw_winners_time_line(winner, bench, data.prompts[0], self.folder),
+            draw_winner(winner, confirming, data.prompts, self.folder / "tree.png"),
+            draw_winners_time_line(winner, confirming, data.prompts[0], self.folder),
         ]
-        artifact = export_best(self, confirmed, bench)
+        if self.replay is not None:
+            pictures += self._hold_against_yardstick(study, winner, self.replay)
+        artifact = export_best(self, confirmed, confirming)
         self._track_study(study, shown, pictures, artifact)
 
+    def _confirming(self, bench: CompositionBench, data: PromptDataModule) -> CompositionBench:
+        """The models, where they are at hand; otherwise the bench that searched."""
+        if self.replay is None or self.pair is None:
+            return bench
+        latency = self.composition.live_latency()
+        live = LiveBench(self.composition, self.pair, data, self.folder, latency)
+        live.lessons = bench.lessons
+        return live
+
+    def _predict(self, study: Study, one: Confirmed, data: PromptDataModule) -> Confirmed:
+        """With what replay says of it: on the same prompts, or else on the search's."""
+        assert self.replay is not None
+        found = self.replay.predict(one.attributes["resolved"], data.prompts)
+        metrics = study.trials[one.trial].user_attrs["metrics"]
+        return replace(one, predicted=found or Predicted.of_search(metrics))
+
+    def _what_replay_was_worth(self, confirmed: Sequence[Confirmed]) -> list[str]:
+        assert self.recording is not None
+        winner = confirmed[0]
+        said = [compared(one) for one in confirmed[:1] if one.predicted is not None]
+        said.append(graded(winner, self.recording.manifest.live_sample))
+        if self.pair is None:
+            said.append(
+                f"Nothing was confirmed live, for the models are not here ({self.no_models}): these figures are "
+                "replayed too."
+            )
+        return said
+
+    def _hold_against_yardstick(
+        self, study: Study, winner: Confirmed, bench: ReplayBench
+    ) -> list[Path | None]:
+        """How near a fixed tree of the draft model comes to the best known without a search; the picture's path."""
+        found = yardstick_of(winner.attributes["resolved"], bench)
+        if found is None:
+            return []
+        goodput = study.trials[winner.trial].user_attrs["metrics"]["modelled_tokens_per_second"]
+        said = found.sentences(winner.label, goodput)
+        for sentence in said:
+            self.console.print(sentence, highlight=False, soft_wrap=True)
+        return [write_yardstick(found, said, winner, goodput, self.folder)]
+
     def _confirm(
-        self, study: Study, bench: LiveBench, data: PromptDataModule
+        self, study: Study, bench: CompositionBench, data: PromptDataModule
     ) -> tuple[list[Confirmed], list[PromptRecord]]:
         assert self.settings.confirm is not None
         trials = select(study, self.settings.confirm["best"])
@@ -235,21 +351,8 @@ class Session:
             raise StudyError(
                 "no trial was measured on every prompt within the constraints, so none can be confirmed"
             )
-        pair = bench.pair
         arms = [self._arm(trial, bench) for trial in trials]
-        verifier = self.composition.verifier()
-        eager = None
-        # Others draw what Hugging Face's generate cannot draw again; of groups it decodes one sequence only.
-        if isinstance(verifier, DeterministicVerifier) and bench.groups is None:
-            eager = HuggingFaceArm(
-                "hf-eager",
-                "hf-eager",
-                pair.target,
-                pair.tokenizer,
-                bench.generation,
-                verifier,
-                latency=bench.latency,
-            )
+        eager = bench.eager() if isinstance(bench, LiveBench) else None
         with StageBar(self.console) as bar:
             bar.stage(
                 f"confirming {len(arms)} candidates on other prompts",
@@ -268,7 +371,7 @@ class Session:
             )
         return confirmed, records
 
-    def _arm(self, trial: FrozenTrial, bench: LiveBench) -> EngineArm:
+    def _arm(self, trial: FrozenTrial, bench: CompositionBench) -> EngineArm:
         candidate = bench.prepare(trial.user_attrs["attributes"]["resolved"])
         return bench.taught(bench.arm(name_of_trial(trial), candidate.parts))
 

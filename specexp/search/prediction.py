@@ -1,0 +1,66 @@
+"""What replay predicted of a candidate, beside what it took live."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from specexp.evaluation.record import MEASURED
+
+if TYPE_CHECKING:
+    from specexp.search.confirm import Confirmed
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """What replay says of a candidate, or of plain decoding.
+
+    Attributes:
+        tokens_per_step: micro mean.
+        tokens_per_second: all tokens / all seconds of the latency profile.
+        searched: whether of the search's prompts, because the confirmation's were not recorded.
+    """
+
+    tokens_per_step: float
+    tokens_per_second: float
+    searched: bool
+
+    @staticmethod
+    def of_search(metrics: Mapping[str, float]) -> Predicted:
+        """From the metrics of a replayed trial."""
+        return Predicted(metrics["tokens_per_step"], metrics["modelled_tokens_per_second"], searched=True)
+
+
+def compared(one: Confirmed) -> str:
+    """A sentence: what was predicted of a candidate, what it took, and how far the two lie apart."""
+    predicted = one.predicted
+    assert predicted is not None
+    off = 100 * (predicted.tokens_per_second / one.tokens_per_second - 1)
+    where = " on the search's prompts, for these were not recorded" if predicted.searched else ""
+    took = "live it reached" if one.over_ar.clock == MEASURED else "its live steps take, by the same profile,"
+    return (
+        f"Replay predicted {predicted.tokens_per_second:.1f} tokens/s of {one.label}{where}; {took} "
+        f"{one.tokens_per_second:.1f} (off by {off:+.1f} %). Tokens per step: {predicted.tokens_per_step:.3f} "
+        f"predicted, {one.tokens_per_step:.3f} live."
+    )
+
+
+def graded(one: Confirmed, live_sample: Sequence[Mapping[str, Any]]) -> str:
+    """A sentence: what the replayed figures of a candidate are worth.
+
+    Args:
+        one: the candidate.
+        live_sample: of the recording.
+    """
+    said = f"Replayed counts of {one.label} are {one.attributes['fidelity']}."
+    off = live_error(live_sample)
+    if off is None or one.attributes["fidelity"] == "exact":
+        return said
+    return f"{said} On the recording's live sample replay was off by at most {100 * off:+.2f} % tokens per step."
+
+
+def live_error(live_sample: Sequence[Mapping[str, Any]]) -> float | None:
+    """The largest error of replayed tokens per step on a recording's live sample, with its sign; None without one."""
+    errors = [float(row["relative_error"]) for row in live_sample if "relative_error" in row]
+    return max(errors, key=abs, default=None)

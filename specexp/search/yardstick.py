@@ -1,0 +1,60 @@
+"""A replayed study's winner beside the best static trees known without a search."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from specexp.builders import StaticTree
+from specexp.latency import composition_label
+from specexp.replay.fidelity import is_plain_static
+from specexp.whole_file import write_whole
+
+if TYPE_CHECKING:
+    from specexp.replay.yardstick import Yardstick
+    from specexp.search.confirm import Confirmed
+    from specexp.search.replay_bench import ReplayBench
+
+MAX_NODES = 64
+MAX_DEPTH = 12
+"""Of the yardstick's trees, where the winner is no larger and no deeper."""
+
+
+def yardstick_of(resolved: Mapping[str, Any], bench: ReplayBench) -> Yardstick | None:
+    """The yardstick of a study's prompts; None where its winner is no fixed tree of the draft model's candidates.
+
+    Args:
+        resolved: parts of the winner.
+        bench: that searched.
+    """
+    from specexp.replay.yardstick import yardstick
+
+    parts = bench.compose(resolved).parts
+    if not is_plain_static(parts):
+        return None
+    assert isinstance(parts.builder, StaticTree)
+    shape = parts.builder.shape
+    return yardstick(
+        bench.turns,
+        bench.profile,
+        max_nodes=max(MAX_NODES, shape.num_nodes),
+        max_depth=max(MAX_DEPTH, shape.max_depth),
+        max_new_tokens=bench.generation.max_new_tokens,
+        context_limit=bench.recording.manifest.context_limits["target"],
+        table=bench.table,
+        composition=composition_label(parts.drafter, parts.builder),
+    )
+
+
+def write_yardstick(
+    found: Yardstick, said: Sequence[str], winner: Confirmed, goodput: float, folder: Path
+) -> Path:
+    """Write ``yardstick.md`` and ``goodput_budget.png``; the picture's path."""
+    from specexp.figures.goodput import SearchedTree, draw_goodput
+
+    write_whole(folder / "yardstick.md", "".join(f"{sentence}  \n" for sentence in said))
+    path = folder / "goodput_budget.png"
+    searched = SearchedTree(winner.label, winner.attributes["nodes"], goodput)
+    draw_goodput(found, searched).savefig(path)
+    return path
