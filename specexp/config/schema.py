@@ -117,7 +117,8 @@ class Record:
 
     Args:
         to: folder of the recording; ``recordings/<name>`` if None.
-        coverage: builders run once at every root: what they ask is what replayed builders may ask.
+        coverage: builders run once at every root: what they ask is what replayed builders may ask. If None a chain of
+            24, or for a drafter that learns from what it drafts the experiment's builder.
         candidates: the draft's candidates kept after every token of the output, at least: the widest static tree.
         target_top_k: the target's best tokens kept after every recorded token, for drafters that learn from them; as
             many as the drafter learns, or 8, if None.
@@ -126,9 +127,7 @@ class Record:
     """
 
     to: str | None = None
-    coverage: list[Annotated[Any, PartOf("specexp.builders.TreeBuilder")]] = field(
-        default_factory=lambda: [{"class_path": "Chain", "init_args": {"length": 24}}]
-    )
+    coverage: list[Annotated[Any, PartOf("specexp.builders.TreeBuilder")]] | None = None
     candidates: Annotated[int, Field(ge=1, le=4096)] = 32
     target_top_k: Annotated[int, Field(ge=1, le=256)] | None = None
     turns_per_file: Count = 8

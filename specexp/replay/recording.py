@@ -6,13 +6,15 @@ Every file is written whole and then listed with its hash: a recording cut off a
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from specexp.artifacts.fingerprint import Fingerprint, first_difference
+from specexp.artifacts.fingerprint import Fingerprint
 from specexp.artifacts.manifest import sha256
 from specexp.replay.errors import RecordingError
 from specexp.replay.estimates import Estimates
@@ -22,6 +24,10 @@ from specexp.whole_file import write_whole
 MANIFEST = "recording.json"
 SCHEMA_VERSION = 1
 _NEEDED = "record it with python -m specexp.record"
+_ORDER = ("tokenizer", "model", "target", "draft")
+"""Sections of a fingerprint, what everything else depends on first."""
+_SECTIONS = {"law": "verifier"}
+"""What the sections of :attr:`Manifest.made_of` are called in a configuration."""
 
 
 @dataclass
@@ -30,10 +36,12 @@ class Manifest:
 
     Attributes:
         fingerprint: of target, draft and tokenizer, weights included.
-        made_of: ``pair``, ``verifier``, ``drafter``, ``generation`` and ``coverage``, as configured.
+        made_of: what the answers depend on, as configured: ``pair``, ``law`` (of the verifier's output),
+            ``generation``, ``drafter``, ``scoring`` (of the draft model inside it, or None), ``coverage``,
+            ``candidates`` and ``target_top_k``; and ``prompts``, by id the hash of each one's tokens.
         vocab_size: of both models.
         context_limits: of ``target`` and ``draft``.
-        files: name to ``{"sha256": ..., "bytes": ..., "turns": ...}``, in the order recorded.
+        files: name to ``{"sha256": ..., "bytes": ..., "turns": ..., "conversations": [[prompt id, sample], ...]}``.
         complete: whether every prompt is in it.
         live_sample: what the recorded composition took live, and what replay said of the same prompts.
         provenance: command, git commit, package versions, device, creation time.
@@ -95,7 +103,7 @@ class Recording:
         if not self.manifest.complete:
             raise RecordingError(
                 f"recording: {self.folder} was cut off after {sum(f['turns'] for f in self.manifest.files.values())} "
-                "turns; the command that made it goes on where it stopped"
+                "turns; record on with the command that made it, which goes on where it stopped"
             )
 
     @cached_property
@@ -138,14 +146,17 @@ class Recording:
     def check_fingerprint(self, given: Fingerprint) -> None:
         """Refuse other models or another tokenizer.
 
+        Args:
+            given: of what is configured, as :func:`specexp.replay.weights.recording_fingerprint` makes it; sections
+                that are not given are not compared.
+
         Raises:
-            RecordingError: one sentence that names what differs.
+            RecordingError: one sentence that names what differs, and what to record.
         """
-        difference = first_difference(self.manifest.fingerprint, given)
-        if difference is not None:
+        found = difference(self.manifest.fingerprint, given)
+        if found is not None:
             raise RecordingError(
-                f"recording: {self.folder}: {difference.replace('the artifact', 'the recording')}; record with the "
-                "configured pair"
+                f"recording: {self.folder} was made with {found}: record with the configured pair"
             )
 
     def check_made_of(
@@ -154,7 +165,7 @@ class Recording:
         """Refuse a configuration whose output differs from the recorded one.
 
         Args:
-            section: ``pair``, ``verifier`` or ``generation``.
+            section: of :attr:`Manifest.made_of`, such as ``pair``, ``law`` or ``generation``.
             given: as configured.
             keys: what must be equal; everything if None.
 
@@ -164,10 +175,54 @@ class Recording:
         recorded = self.manifest.made_of[section]
         for key in keys if keys is not None else sorted({*recorded, *given}):
             if recorded.get(key) != given.get(key):
+                name = f"{_SECTIONS.get(section, section)}.{key}"
                 raise RecordingError(
-                    f"recording: {self.folder} was made with {section}.{key} {recorded.get(key)!r} and the "
-                    f"configuration says {given.get(key)!r}: record again with it, or configure the recorded one"
+                    f"recording: {self.folder} was made with {name} {recorded.get(key)!r} and the configuration says "
+                    f"{given.get(key)!r}: record with the latter, or configure what was recorded"
                 )
+
+
+def difference(recorded: Fingerprint, given: Fingerprint) -> str | None:
+    """What the recorded models were and the given ones are not, as a clause; None where they are the same."""
+    for section in sorted(given, key=_ORDER.index):
+        known = recorded.get(section, {})
+        for key, value in given[section].items():
+            if key not in known or known[key] == value:
+                continue
+            if key == "dtype":
+                return f"the {section} in {known[key]}, and the configured one is in {value}"
+            of = "model" if section in ("target", "draft") else section
+            what = "target" if section == "model" else section
+            fine_tuned = ", whose answers are its own" if key == "weights_sha256" else ""
+            return (
+                f"another {what}{fine_tuned} ({of} {key} {_short(known[key])}, and the configured one has "
+                f"{_short(value)})"
+            )
+    return None
+
+
+def _short(value: Any) -> str:
+    return f"{value[:12]}..." if isinstance(value, str) and len(value) > 24 else str(value)
+
+
+def check_file(path: Path, entry: Mapping[str, Any]) -> bytes:
+    """The bytes of a Parquet file.
+
+    Raises:
+        RecordingError: it is missing, or is not what was written.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise RecordingError(
+            f"recording: {path} cannot be read ({error.strerror or error}): {_NEEDED}, which makes it again"
+        ) from error
+    if len(data) != entry["bytes"] or sha256(data) != entry["sha256"]:
+        raise RecordingError(
+            f"recording: {path} is {len(data)} bytes long and not the file of {entry['bytes']} bytes that was written, "
+            f"for it was truncated or changed: {_NEEDED}, which makes it again"
+        )
+    return data
 
 
 def read_turns(path: Path, entry: Mapping[str, Any]) -> Iterator[RecordedTurn]:
@@ -176,21 +231,9 @@ def read_turns(path: Path, entry: Mapping[str, Any]) -> Iterator[RecordedTurn]:
     Raises:
         RecordingError: it is missing, or is not what was written.
     """
-    import tempfile
-
     from datasets import Dataset, disable_progress_bars
 
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise RecordingError(
-            f"recording: {path} cannot be read ({error.strerror or error}); {_NEEDED} again"
-        ) from error
-    if len(data) != entry["bytes"] or sha256(data) != entry["sha256"]:
-        raise RecordingError(
-            f"recording: {path} is {len(data)} bytes long and not the file of {entry['bytes']} bytes that was written: "
-            "it was truncated or changed; remove it, and the command that made it records it again"
-        )
+    check_file(path, entry)
     disable_progress_bars()
     with tempfile.TemporaryDirectory() as cache:
         table = Dataset.from_parquet(str(path), cache_dir=cache, keep_in_memory=True)
@@ -198,13 +241,24 @@ def read_turns(path: Path, entry: Mapping[str, Any]) -> Iterator[RecordedTurn]:
             yield RecordedTurn.from_row(row)
 
 
-def write_turns(path: Path, turns: Sequence[RecordedTurn]) -> dict[str, Any]:
-    """Write a Parquet file; its entry in the manifest."""
+def parquet(turns: Sequence[RecordedTurn]) -> bytes:
+    """Turns as a Parquet file."""
     from datasets import Dataset, disable_progress_bars
 
     disable_progress_bars()
-    part = path.with_suffix(".part")
-    Dataset.from_list([turn.to_row() for turn in turns]).to_parquet(str(part))
-    data = part.read_bytes()
-    part.replace(path)
-    return {"sha256": sha256(data), "bytes": len(data), "turns": len(turns)}
+    buffer = BytesIO()
+    Dataset.from_list([turn.to_row() for turn in turns]).to_parquet(buffer)
+    return buffer.getvalue()
+
+
+def write_turns(path: Path, turns: Sequence[RecordedTurn]) -> dict[str, Any]:
+    """Write a Parquet file, whole or not at all; its entry in the manifest."""
+    data = parquet(turns)
+    write_whole(path, data)
+    conversations = dict.fromkeys((turn.prompt_id, turn.sample) for turn in turns)
+    return {
+        "sha256": sha256(data),
+        "bytes": len(data),
+        "turns": len(turns),
+        "conversations": [list(one) for one in conversations],
+    }

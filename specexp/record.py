@@ -1,0 +1,87 @@
+"""``python -m specexp.record CONFIG.yaml [--key value]``: what a target and its draft say, once and for all.
+
+Writes ``recording.json`` and ``turns-*.parquet`` into ``recordings/<name>``, or where ``record.to`` says; killed, the
+same command goes on after the last complete file.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from specexp.config import Config, ConfigError, load_config
+
+if TYPE_CHECKING:
+    from specexp.models.pair import ModelPair
+    from specexp.replay.recording import Recording
+
+USAGE = """usage: python -m specexp.record CONFIG.yaml [--dry-run] [--key value ...]
+
+Records the prompts of an experiment or of all stages of a sweep: the target's output, and what draft and target say at
+every token of it to the builders of record.coverage. Whatever these ask, backend: replay answers without the models.
+A recording that was cut off goes on where it stopped. --dry-run checks the file and says what would be recorded; any
+other --dotted.key overrides the file, e.g. --data.max_prompts 8 --record.to recordings/small --record.live_sample 0."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if not given or given[0] in ("-h", "--help"):
+        print(USAGE)
+        return 0 if given else 2
+    dry_run = "--dry-run" in given
+    try:
+        config = load_config(given[0], [argument for argument in given[1:] if argument != "--dry-run"])
+        if dry_run:
+            from specexp.replay.plan import plan_recording
+
+            planned = plan_recording(config)
+            print("\n".join([*planned.lines(), f"to {planned.folder}"]))
+            return 0
+        run(config)
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(
+            f"error: {error.filename or 'output'} cannot be written ({error.strerror or error})",
+            file=sys.stderr,
+        )
+        return 1
+    return 0
+
+
+def run(config: Config, pair: ModelPair | None = None) -> Recording:
+    """Record what a file describes and print how it compares with a live sample.
+
+    Args:
+        config: of the file.
+        pair: models loaded already; the file's own if None.
+
+    Raises:
+        ConfigError: the file, its data or models cannot be used, or its folder holds another recording.
+        OSError: the recording cannot be written.
+    """
+    from rich.console import Console
+
+    from specexp.evaluation.trainer import quiet_libraries
+    from specexp.replay.making import make
+    from specexp.search.progress import StageBar
+
+    quiet_libraries()
+    console = Console(width=None if sys.stdout.isatty() else 180)
+    with StageBar(console) as bar:
+        recording = make(config, pair, lambda line: console.print(line, highlight=False, markup=False), bar)
+    rows = recording.manifest.live_sample
+    if rows:
+        from specexp.replay.live_sample import to_table
+
+        console.print(to_table(rows).to_rich())
+    turns = sum(entry["turns"] for entry in recording.manifest.files.values())
+    console.print(f"{turns} answers, {recording.bytes / 1e6:.1f} MB, in {recording.folder}", markup=False)
+    return recording
+
+
+if __name__ == "__main__":
+    sys.exit(main())

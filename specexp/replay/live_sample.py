@@ -1,0 +1,167 @@
+"""How close replay comes to the models: a few recorded prompts decoded once more, live and from the recording."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from specexp.config import Config, ConfigError, apply_overrides, build_generation, build_latency, build_parts
+from specexp.decoder import Decoder
+from specexp.evaluation.decoder_arm import DecoderArm
+from specexp.evaluation.replay_arm import ReplayArm, source_for
+from specexp.evaluation.table import Column, Table
+from specexp.models.language_model import LanguageModel
+from specexp.replay.errors import RecordingError
+from specexp.replay.fidelity import Grade, law_of
+from specexp.replay.plan import Plan, describe_part
+from specexp.wording import first_line
+
+if TYPE_CHECKING:
+    from specexp.data import Prompt
+    from specexp.evaluation.record import PromptRecord
+    from specexp.latency import LatencyProfile
+    from specexp.models.pair import ModelPair
+    from specexp.replay.recording import Recording
+
+_FIXED = {"class_path": "Fixed"}
+_COUNTS = ("steps", "accepted_drafts", "bonus_tokens", "draft_passes", "drafted_nodes")
+
+
+def sample_live(
+    planned: Plan,
+    pair: ModelPair,
+    recording: Recording,
+    prompts: Sequence[Prompt],
+    decoded: Callable[[], None] = lambda: None,
+) -> list[dict[str, Any]]:
+    """Decode prompts with the file's composition and with every builder of the coverage, and replay the same.
+
+    Args:
+        planned: what was recorded.
+        pair: its models.
+        recording: of the prompts, among others.
+        prompts: of the sample.
+        decoded: called after each prompt of each composition.
+
+    Returns:
+        A row for every composition: ``composition``, ``fidelity``, ``prompts``, ``equal_prompts`` (all of whose counts
+        are the live ones), of each count ``<count>_live`` and ``<count>_replayed``, ``tokens_per_step_live``,
+        ``tokens_per_step_replayed`` and their ``relative_error``; or ``refused``, why it cannot be replayed.
+    """
+    model = LanguageModel(pair.target)
+    rows = []
+    for name, config in compositions(planned):
+        try:
+            rows.append(_row(name, config, model, pair, recording, prompts, decoded))
+        except RecordingError as error:
+            rows.append({"composition": name, "refused": first_line(error)})
+    return rows
+
+
+def compositions(planned: Plan) -> Iterator[tuple[str, Config]]:
+    """The file's composition, then the same drafter with every builder of the coverage and nothing that controls it."""
+    config = planned.config
+    if config.get("drafter") is None:
+        return
+    controlled = config.get("controller") != apply_overrides(config, {"controller": _FIXED}).get("controller")
+    controller = f", {describe_part(config.get('controller'))}" if controlled else ""
+    yield describe_part(config.get("builder")) + controller, config
+    law = law_of(planned.verifier)
+    verifier = {"class_path": "KeyedSampling", "init_args": law} if law["temperature"] else "Greedy"
+    for given in planned.covered_by:
+        if given != config.get("builder") or controlled:
+            parts = {"builder": given, "controller": _FIXED, "verifier": verifier}
+            yield describe_part(given), apply_overrides(config, parts)
+
+
+def to_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """The rows of a live sample for a person."""
+    compared = [row for row in rows if "refused" not in row]
+    columns = [
+        Column("replayed against live"),
+        Column("prompts"),
+        Column("equal"),
+        Column("steps live"),
+        Column("replayed"),
+        Column("tokens a step live"),
+        Column("replayed"),
+        Column("difference", digits=2, unit="%"),
+        Column("worth"),
+    ]
+    cells = [
+        [
+            row["composition"],
+            row["prompts"],
+            row["equal_prompts"],
+            row["steps_live"],
+            row["steps_replayed"],
+            row["tokens_per_step_live"],
+            row["tokens_per_step_replayed"],
+            row["relative_error"],
+            row["fidelity"],
+        ]
+        for row in compared
+    ]
+    notes = [f"{row['composition']}: {row['refused']}" for row in rows if "refused" in row]
+    notes += [
+        f"{row['composition']}: {row['prompts'] - row['equal_prompts']} of {row['prompts']} prompts differ though the "
+        "replay is exact; passes of another size round otherwise, which decides near ties of a 16-bit model"
+        for row in compared
+        if row["fidelity"] == Grade.EXACT.value and row["equal_prompts"] < row["prompts"]
+    ]
+    return Table("A live sample", columns, cells, notes)
+
+
+def _row(
+    name: str,
+    config: Config,
+    model: LanguageModel,
+    pair: ModelPair,
+    recording: Recording,
+    prompts: Sequence[Prompt],
+    decoded: Callable[[], None],
+) -> dict[str, Any]:
+    generation, latency = build_generation(config), _latency(config)
+    config = _without_awaited(config)
+    replayed = ReplayArm(name, recording, build_parts(config, source_for(recording)), generation, latency)
+    if replayed.fidelity.grade is Grade.MODELLED and latency is None:
+        raise RecordingError(f"{replayed.fidelity.why}: give the experiment a latency profile to replay it")
+    live = DecoderArm(
+        name, Decoder(model, *build_parts(config, pair.draft)), pair.tokenizer, generation, latency=latency
+    )
+    live.reset()
+    replayed.reset()
+    pairs: list[tuple[PromptRecord, PromptRecord]] = []
+    for prompt in prompts:
+        pairs.append((live.decode(prompt), replayed.decode(prompt)))
+        decoded()
+    row: dict[str, Any] = {
+        "composition": name,
+        "fidelity": str(replayed.fidelity),
+        "prompts": len(pairs),
+        "equal_prompts": sum(_counts(one) == _counts(other) for one, other in pairs),
+    }
+    for side, records in zip(("live", "replayed"), zip(*pairs, strict=True), strict=True):
+        for count in _COUNTS:
+            row[f"{count}_{side}"] = sum(getattr(record, count) for record in records)
+        tokens = sum(len(record.token_ids) for record in records)
+        row[f"tokens_{side}"] = tokens
+        row[f"tokens_per_step_{side}"] = tokens / row[f"steps_{side}"]
+    row["relative_error"] = row["tokens_per_step_replayed"] / row["tokens_per_step_live"] - 1
+    return row
+
+
+def _counts(record: PromptRecord) -> tuple[Any, ...]:
+    return (record.token_ids, *(getattr(record, count) for count in _COUNTS))
+
+
+def _latency(config: Config) -> LatencyProfile | None:
+    """None as well where it is an artifact that is yet to be measured."""
+    try:
+        return build_latency(config)
+    except ConfigError:
+        return None
+
+
+def _without_awaited(config: Config) -> Config:
+    return config if _latency(config) is not None else apply_overrides(config, {"latency": None})
