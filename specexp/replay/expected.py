@@ -20,6 +20,8 @@ from math import ceil
 import numpy as np
 from numpy.typing import NDArray
 
+from specexp.composition import Parts
+from specexp.context import Context
 from specexp.latency import LatencyProfile
 from specexp.replay.errors import NotRecordedError
 from specexp.replay.turn import RecordedTurn
@@ -67,6 +69,16 @@ def acceptance(turn: RecordedTurn, positions: int) -> NDArray[np.float64]:
             "with a DraftModel that is not coupled, and a coverage of at least a Chain"
         )
     return np.exp(np.minimum(0.0, draft - target))
+
+
+def chain_length(parts: Parts) -> int:
+    """Tokens that a chain drafts in every step where there is room, within the limits of a ``Fixed``."""
+    assert parts.builder is not None
+    limits = [parts.builder.max_nodes]
+    if parts.controller is not None:
+        plan = parts.controller.plan(Context([0]))
+        limits += [limit for limit in (plan.max_depth, plan.max_nodes) if limit is not None]
+    return min(limits)
 
 
 def expected_counts(
