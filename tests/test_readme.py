@@ -27,7 +27,7 @@ SHORT = {
     ],
     "specexp.profile": [
         *("--profile.max_tokens", "4", "--profile.repeats", "2", "--profile.prompts", "1"),
-        *("--profile.max_new_tokens", "12"),
+        *("--profile.max_new_tokens", "8"),
     ],
     "specexp.fit": ["--data.max_prompts", "2", "--generation.max_new_tokens", "16"],
     "specexp.export": [],
