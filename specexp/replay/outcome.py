@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from specexp.context import Context
 from specexp.outcome import Outcome
 from specexp.replay.errors import NotRecordedError
-from specexp.replay.estimates import Answer, Estimates
+from specexp.replay.estimates import LONGEST, Answer, Estimates
 from specexp.replay.trie import NOWHERE
 from specexp.replay.turn import RecordedTurn
 from specexp.tree import TokenTree, TreeShape
@@ -68,7 +68,12 @@ class RecordedOutcome(Outcome):
             tokens, parents = tree.tokens.tolist(), tree.shape.parents.tolist()
             for row, answer in enumerate(answers):
                 if answer is None:
-                    answers[row] = estimates.after(self.turn, self.root, tokens[parents[row]], tokens[row])
+                    above = row
+                    path: list[int] = []
+                    while above >= 0 and len(path) < LONGEST:
+                        path.append(tokens[above])
+                        above = parents[above]
+                    answers[row] = estimates.after(self.turn, self.root, tuple(path[::-1]))
         known = np.array([answer is not None for answer in answers])
         part = self
         if not known.all():

@@ -100,6 +100,7 @@ class Recorder:
         self.plain = Decoder(model, verifier=verifier)
         self._builders = covering(coverage.builders)
         self._asked = drafter  # at every root
+        self._taught: Drafter | None = None  # by what the target said at every root
         self._runs: list[Decoder] = []
         if drafter is not None and learns(drafter):
             self._asked = None
@@ -109,6 +110,7 @@ class Recorder:
                     None, scoring.temperature, scoring.top_k, scoring.top_p, scoring.coupled
                 )
                 self._asked.use_draft_model(source)
+            self._taught = deepcopy(drafter)
             self._runs = [
                 Decoder(model, deepcopy(drafter), builder, verifier) for builder in coverage.builders
             ]
@@ -188,6 +190,8 @@ class Recorder:
             self._drafted = set()
             for root in range(len(answer)):
                 self._cover(drafting, writer, root, limit - root - 1, answer[root])
+            if self._taught is not None:
+                self._teach(writer, prompt, fresh, asked_logits, answer, limit, seed, sequence)
             for run in self._runs:
                 drafter = run.strategy.drafter
                 for source in (one.source for one in drafters_in(drafter) if isinstance(one, DraftModel)):
@@ -256,13 +260,48 @@ class Recorder:
         context.steps += 1
         drafting.learn(Outcome(context, root_tree(context.root), NO_LOGITS, (), (following,)))
 
+    def _teach(
+        self,
+        writer: TrieWriter,
+        prompt: list[int],
+        fresh: NDArray[np.int64],
+        asked: torch.Tensor,
+        answer: Sequence[int],
+        limit: int,
+        seed: int,
+        sequence: str,
+    ) -> None:
+        """Let the drafter that learns draft its largest tree at every root, and keep what the target says of it."""
+        assert self._taught is not None
+        for one in drafters_in(self._taught):
+            if isinstance(one, DraftModel):
+                assert isinstance(one.source, RecordingSource)
+                one.source.open(writer, len(prompt))
+        noise = self.verifier.noise_temperature or 0.0
+        context = Context(prompt, seed=seed, sequence=sequence, noise_temperature=noise)
+        largest = max(self.coverage.builders, key=lambda builder: builder.max_nodes)
+        drafting = Drafting(self._taught, largest, Fixed(), context)
+        self.model.cache.truncate(0, len(prompt) - 1)
+        drafting.begin(prefill_outcome(context, fresh, asked) if fresh.size else None)
+        for root, following in enumerate(answer):
+            tree = drafting.draft(limit - root - 1).tree
+            (logits,) = self.model.tree_pass((0,), (tree,))
+            self._keep_tree(writer, root, tree, logits)
+            self.model.cache.commit(0, [0])
+            context.append([following])
+            context.steps += 1
+            drafting.learn(Outcome(context, tree, logits, (), (following,)))
+
     def _watch_run(self, writer: TrieWriter, prompt_length: int, outcome: Outcome) -> None:
         """Keep what the target said in a step of a drafter that learns."""
         root = len(outcome.context) - len(outcome.new_token_ids) - prompt_length
-        nodes = self._enter(writer, root, outcome.tree)
+        self._keep_tree(writer, root, outcome.tree, outcome.logits)
+
+    def _keep_tree(self, writer: TrieWriter, root: int, tree: TokenTree, logits: torch.Tensor) -> None:
+        nodes = self._enter(writer, root, tree)
         # nodes of the answer have plain decoding's own answer
         missing = [row for row, node in enumerate(nodes) if node > writer.spine and node not in writer.target]
-        self._keep(writer, [nodes[row] for row in missing], outcome.logits[missing])
+        self._keep(writer, [nodes[row] for row in missing], logits[missing])
 
     def _enter(self, writer: TrieWriter, root: int, tree: TokenTree) -> list[int]:
         """The nodes of a tree; those beside the answer will be asked about."""
