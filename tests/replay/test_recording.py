@@ -1,0 +1,291 @@
+"""A recording on disk: it holds what the models say, and refuses what it does not hold, saying what to record."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from specexp.builders import BeamRerank, Chain, DySpecGreedy, KConfig
+from specexp.composition import Parts
+from specexp.config.schema import Generation
+from specexp.context import Context
+from specexp.data import Prompt
+from specexp.drafters import DraftModel, TokenRecycling
+from specexp.drafters._draft_source import ModelSource, Scoring
+from specexp.evaluation.replay_arm import ReplayArm, source_for
+from specexp.models.language_model import LanguageModel
+from specexp.replay.errors import NotRecordedError, RecordingError
+from specexp.replay.fidelity import law_of
+from specexp.replay.recorder import Coverage, Recorder
+from specexp.replay.recording import Manifest, Recording, write_turns
+from specexp.replay.source import RecordingSource
+from specexp.replay.weights import weights_fingerprint
+from specexp.testing.fakes import hashed_model
+from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling
+
+VOCABULARY, LIMIT, TOKENS = 12, 64, 10
+PROMPT = Prompt("p", "math", ("?",), (1, 2, 3), 0)
+FINGERPRINT = {
+    "tokenizer": {"vocabulary_sha256": "a" * 64, "vocabulary_size": VOCABULARY},
+    "model": {"model_type": "llama", "hidden_size": 8},
+    "target": {"dtype": "float32", "parameters": 5, "weights_sha256": "b" * 64},
+    "draft": {"dtype": "float32", "parameters": 3, "weights_sha256": "c" * 64},
+}
+
+
+def record(builders, verifier, scoring=None, width=4):
+    """One conversation of two turns with models whose logits hang on the last three tokens."""
+    target, draft = hashed_model(VOCABULARY, 0, LIMIT), hashed_model(VOCABULARY, 1, LIMIT)
+    source = RecordingSource(ModelSource(LanguageModel(draft)), 1, spine_width=width)
+    drafter = DraftModel(**vars(scoring or Scoring()))
+    drafter.use_draft_model(source)
+    recorder = Recorder(LanguageModel(target), verifier, drafter, source, Coverage(builders, width, 3))
+    return list(
+        recorder.conversation(
+            "p",
+            "math",
+            0,
+            0,
+            lambda turn, before: [*before, 4, 5] if turn else list(PROMPT.token_ids),
+            2,
+            sequence="p#0",
+            seed=0,
+            max_new_tokens=TOKENS,
+            eos_token_ids=frozenset(),
+        )
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A recording with a chain of 3 as its coverage, at temperature 0.7."""
+    folder = tmp_path_factory.mktemp("recorded")
+    verifier = KeyedSampling(0.7)
+    turns = [replace(turn, turns=1) for turn in record([Chain(3)], verifier)[:1]]
+    made_of = {
+        "pair": {"target": "here", "target_dtype": "float32", "device": "cpu"},
+        "law": law_of(verifier),
+        "scoring": vars(Scoring()),
+        "generation": {"seed": 0, "max_new_tokens": TOKENS},
+    }
+    files = {"turns-00000.parquet": write_turns(folder / "turns-00000.parquet", turns)}
+    limits = {"target": LIMIT, "draft": LIMIT}
+    Manifest(FINGERPRINT, made_of, VOCABULARY, limits, files, complete=True).save(folder)
+    return folder
+
+
+@pytest.fixture
+def recording(folder):
+    return Recording(folder)
+
+
+def replayed(recording, builder, verifier=None, drafter=None, max_new_tokens=TOKENS):
+    if drafter is None:
+        drafter = DraftModel()
+        drafter.use_draft_model(source_for(recording))
+    parts = Parts(drafter, builder, verifier or KeyedSampling(0.7))
+    return ReplayArm("replayed", recording, parts, Generation(max_new_tokens=max_new_tokens))
+
+
+def path_to(turn, node):
+    """All tokens up to a node of a turn's trie."""
+    tokens = []
+    while node > 0:
+        tokens.append(int(turn.trie.tokens[node]))
+        node = int(turn.trie.parents[node])
+    return [*turn.prompt.tolist(), *tokens[::-1]]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("coupled", [False, True])
+def test_every_recorded_answer_is_what_the_model_says_after_these_tokens(temperature, coupled):
+    """Although a pass answers many questions, and most steps run no model at all."""
+    verifier = KeyedSampling(temperature) if temperature else Greedy()
+    builders = [Chain(5), KConfig([2, 2]), BeamRerank(8, 3, 2), DySpecGreedy(8, candidates="top-k")]
+    target, draft = hashed_model(VOCABULARY, 0, LIMIT), hashed_model(VOCABULARY, 1, LIMIT)
+
+    for turn in record(builders, verifier, Scoring(coupled=coupled)):
+        trie = turn.trie
+        assert len(trie) > 2 * turn.answer.size
+        for node in range(len(trie)):
+            context = path_to(turn, node)
+            tokens, logits = trie.target[node]
+            wanted = np.array(target.next_logits(tuple(context)))
+            if tokens.size:
+                np.testing.assert_array_equal(tokens, np.argsort(-wanted, kind="stable")[:3])
+                np.testing.assert_allclose(logits, np.sort(wanted)[::-1][:3], rtol=1e-5)
+            tokens, log_probs = trie.draft[node]
+            if not tokens.size:
+                continue
+            scores = torch.tensor(draft.next_logits(tuple(context)), dtype=torch.float64)
+            if coupled and temperature:
+                noise = Context(context, seed=0, sequence="p#0", noise_temperature=temperature)
+                scores = (scores / temperature).log_softmax(-1)
+                scores = scores + torch.from_numpy(noise.target_noise(len(context), VOCABULARY))
+            ranked = scores.log_softmax(-1).sort(descending=True)
+            np.testing.assert_array_equal(tokens, ranked.indices[: tokens.size].numpy())
+            np.testing.assert_allclose(log_probs, ranked.values[: tokens.size].numpy(), rtol=1e-4, atol=1e-5)
+        nodes = np.arange(turn.answer.size)
+        assert all(trie.draft.count(int(node)) >= 4 for node in nodes[:-1])
+        assert all(trie.target.count(int(node)) == 3 for node in (*nodes, turn.answer.size))
+
+
+def test_a_draft_model_is_asked_about_a_token_of_the_output_once():
+    """What follows an accepted token was asked at the root before, so most of a chain costs no pass."""
+    passes = {}
+    for length in (1, 6):
+        draft = LanguageModel(hashed_model(VOCABULARY, 0, LIMIT))  # the target itself: everything is accepted
+        source = RecordingSource(ModelSource(draft), 1, spine_width=2)
+        drafter = DraftModel()
+        drafter.use_draft_model(source)
+        target = LanguageModel(hashed_model(VOCABULARY, 0, LIMIT))
+        recorder = Recorder(target, Greedy(), drafter, source, Coverage([Chain(length)], 2, 2))
+        before = draft.passes
+        turns = recorder.conversation(
+            "p", "", 0, 0, lambda turn, before: [1, 2, 3], 1,
+            sequence="p#0", seed=0, max_new_tokens=TOKENS, eos_token_ids=frozenset(),
+        )  # fmt: skip
+        assert len(list(turns)) == 1
+        passes[length] = draft.passes - before
+    assert passes[6] <= passes[1] + 1
+
+
+def test_what_was_saved_is_what_is_loaded(folder, recording):
+    (saved,) = record([Chain(3)], KeyedSampling(0.7))[:1]
+    ((loaded,),) = recording.turns.values()
+
+    assert recording.bytes == (folder / "turns-00000.parquet").stat().st_size
+    for name, value in replace(saved, turns=1).to_row().items():
+        np.testing.assert_array_equal(loaded.to_row()[name], value, err_msg=name)
+
+
+def test_a_folder_without_a_recording(tmp_path):
+    with pytest.raises(
+        RecordingError, match=r"holds no recording.json; record it with python -m specexp.record"
+    ):
+        Recording(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("{", "cannot be read .*record it"),
+        ('{"schema_version": 99}', "schema_version 99; 1 is expected.*record it"),
+        ('{"schema_version": 1}', "is not whole .*record it"),
+    ],
+)
+def test_a_manifest_that_is_none(tmp_path, content, sentence):
+    (tmp_path / "recording.json").write_text(content)
+    with pytest.raises(RecordingError, match=sentence):
+        Recording(tmp_path)
+
+
+def test_the_same_models_and_tokenizer_are_accepted_and_what_is_not_known_is_not_compared(recording):
+    recording.check_fingerprint(FINGERPRINT)
+    recording.check_fingerprint({"tokenizer": FINGERPRINT["tokenizer"]})
+    recording.check_fingerprint({})
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value", "sentence"),
+    [
+        (
+            "tokenizer",
+            "vocabulary_size",
+            7,
+            "another tokenizer (tokenizer vocabulary_size 12, and the configured one has 7)",
+        ),
+        ("model", "hidden_size", 9, "another target (model hidden_size 8, and the configured one has 9)"),
+        (
+            "target",
+            "weights_sha256",
+            "d" * 64,
+            "another target, whose answers are its own (model weights_sha256 bbbbbbbbbbbb..., and the configured one "
+            "has dddddddddddd...)",
+        ),
+        ("target", "dtype", "bfloat16", "the target in float32, and the configured one is in bfloat16"),
+        ("draft", "weights_sha256", "d" * 64, "another draft, whose answers are its own"),
+    ],
+)
+def test_other_models_are_refused(recording, section, key, value, sentence):
+    given = {**FINGERPRINT, section: {**FINGERPRINT[section], key: value}}
+    with pytest.raises(RecordingError) as refused:
+        recording.check_fingerprint(given)
+    assert sentence in str(refused.value)
+    assert str(refused.value).endswith(": record with the configured pair")
+
+
+def test_another_configuration_is_refused_by_its_keys(recording):
+    recording.check_made_of("generation", {"seed": 0}, ["seed"])
+    with pytest.raises(RecordingError, match=r"generation\.seed 0 and the configuration says 5: record with"):
+        recording.check_made_of("generation", {"seed": 5}, ["seed"])
+    with pytest.raises(RecordingError, match=r"verifier\.temperature 0\.7 and the configuration says 0\.2"):
+        recording.check_made_of("law", law_of(KeyedSampling(0.2)))
+
+
+def test_another_law_is_refused_and_the_same_law_is_not(recording):
+    with pytest.raises(
+        RecordingError, match=r"verifier temperature 0\.7, and Greedy is to be replayed: record with"
+    ):
+        replayed(recording, Chain(2), Greedy())
+    assert replayed(recording, Chain(2), RejectionSampling(0.7)).decode(PROMPT).steps > 0
+
+
+def test_a_prompt_that_was_not_recorded(recording):
+    arm = replayed(recording, Chain(2))
+    with pytest.raises(
+        RecordingError, match="no sample 0 of prompt 'q'; record the prompts of the experiment"
+    ):
+        arm.decode(replace(PROMPT, prompt_id="q"))
+    with pytest.raises(RecordingError, match="no sample 3 of prompt 'p'"):
+        arm.decode(PROMPT, sample=3)
+    with pytest.raises(RecordingError, match=r"prompt 'p' has other tokens than were recorded.*record again"):
+        arm.decode(replace(PROMPT, token_ids=(3, 2, 1)))
+
+
+def test_longer_answers_than_were_recorded(recording):
+    with pytest.raises(
+        RecordingError, match="max_new_tokens is 11 and 10 were recorded: record longer answers"
+    ):
+        replayed(recording, Chain(2), max_new_tokens=TOKENS + 1).decode(PROMPT)
+    assert len(replayed(recording, Chain(2), max_new_tokens=4).decode(PROMPT).token_ids) == 4
+
+
+def test_a_question_that_was_not_recorded(recording):
+    with pytest.raises(
+        NotRecordedError,
+        match=r"prompt 'p', after \d+ new tokens: the draft's \d+ best candidates .*record with a",
+    ):
+        replayed(recording, DySpecGreedy(8, candidates="top-k")).decode(PROMPT)
+
+
+def test_a_target_that_was_asked_for_less(recording):
+    drafter = TokenRecycling(k=5, update="accepted", prefill_update=False)
+    with pytest.raises(
+        NotRecordedError, match=r"the target's 5 best tokens after .* target_top_k of at least 5"
+    ):
+        replayed(recording, Chain(2), drafter=drafter).decode(PROMPT)
+
+
+def tiny_llama(seed=0, **changes):
+    torch.manual_seed(seed)
+    sizes = {"vocab_size": 40, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2}
+    return LlamaForCausalLM(LlamaConfig(**{**sizes, **heads, **changes}))
+
+
+def test_weights_tell_a_fine_tuned_model_from_itself():
+    model = tiny_llama()
+    first = weights_fingerprint(model)
+    assert first == weights_fingerprint(tiny_llama())
+    assert first["dtype"] == "float32"
+    assert first["parameters"] == sum(values.numel() for values in model.parameters())
+
+    assert weights_fingerprint(tiny_llama(seed=1))["weights_sha256"] != first["weights_sha256"]
+    assert weights_fingerprint(tiny_llama().to(torch.bfloat16))["dtype"] == "bfloat16"
+    with torch.no_grad():
+        for values in model.parameters():
+            values += 1e-4
+    assert weights_fingerprint(model)["weights_sha256"] != first["weights_sha256"]
