@@ -140,11 +140,13 @@ class WhatIf:
 
     Args:
         profiles: latency profiles: their arguments, or an ``artifact`` to take them from.
+        files: more of them: YAML files with a ``latency:`` section, such as ``configs/latency/a100_7b.yaml``.
         max_nodes: most nodes of a tree.
         max_depth: deepest node.
     """
 
-    profiles: list[Annotated[Any, CallOf("specexp.latency.LatencyProfile")]]
+    profiles: list[Annotated[Any, CallOf("specexp.latency.LatencyProfile")]] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
     max_nodes: Annotated[int, Field(ge=1, le=512)] = 64
     max_depth: Annotated[int, Field(ge=1, le=32)] = 10
 

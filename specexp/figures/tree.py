@@ -68,8 +68,8 @@ def draw_tree(
 
     y = (-row_height * shape.depths).astype(np.float64)
     rates = hit_rates or {}
-    _draw_edges(axes, shape, x, y, rates)
-    _draw_nodes(axes, shape, x, y, rates, unit)
+    draw_edges(axes, shape, x, y, rates)
+    draw_nodes(axes, shape, x, y, rates, unit)
     _draw_heading(figure, shape, rates, title, height)
     return figure
 
@@ -96,13 +96,14 @@ def percent(rate: float) -> str:
     return f"{100 * rate:.0f}%"
 
 
-def _draw_edges(
+def draw_edges(
     axes: Axes,
     shape: TreeShape,
     x: NDArray[np.float64],
     y: NDArray[np.float64],
     hit_rates: Mapping[RankPath, float],
 ) -> None:
+    """Curves from parents to children at these places, as wide as the child is often accepted."""
     curves, widths = [], []
     for row in range(1, shape.parents.size):
         parent = shape.parents[row]
@@ -115,7 +116,7 @@ def _draw_edges(
     )
 
 
-def _draw_nodes(
+def draw_nodes(
     axes: Axes,
     shape: TreeShape,
     x: NDArray[np.float64],
@@ -123,6 +124,7 @@ def _draw_nodes(
     hit_rates: Mapping[RankPath, float],
     unit: float,
 ) -> None:
+    """Circles with the ranks at these places; ``unit`` is what 1 measures in inches."""
     scale = PowerNorm(0.5, vmin=0.0, vmax=max([0.05, *hit_rates.values()]))
     radius = min(0.4, 0.17 / unit)
     points = float(np.clip(radius * unit * 68, 4.5, 10.0))

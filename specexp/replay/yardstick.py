@@ -86,18 +86,26 @@ class BudgetPoint:
     """The most-hit tree of one size, its depth limit the one with the highest promised goodput.
 
     Attributes:
-        nodes: of the tree.
-        depth: of the tree.
+        rank_paths: sorted by length, then rank.
         promised_goodput: at an average position.
         tokens_per_step: replayed.
         goodput: replayed, tokens per second.
     """
 
-    nodes: int
-    depth: int
+    rank_paths: list[list[int]]
     promised_goodput: float
     tokens_per_step: float
     goodput: float
+
+    @property
+    def nodes(self) -> int:
+        """The root not counted."""
+        return len(self.rank_paths)
+
+    @property
+    def depth(self) -> int:
+        """Of the deepest node."""
+        return max(map(len, self.rank_paths))
 
 
 @dataclass(frozen=True)
@@ -248,11 +256,10 @@ def measure(
     for nodes in sizes if sizes is not None else range(1, len(best_of_size) + 1):
         if nodes <= len(best_of_size):
             paths, _, goodput = best_of_size[nodes - 1]
-            replayed = replay(TreeShape.from_rank_paths(paths))
-            depth = max(map(len, paths))
-            curve.append(
-                BudgetPoint(nodes, depth, goodput, replayed.tokens_per_step, replayed.tokens_per_second)
-            )
+            shape = TreeShape.from_rank_paths(paths)
+            replayed = replay(shape)
+            listed = [list(path) for path in shape.rank_paths[1:]]
+            curve.append(BudgetPoint(listed, goodput, replayed.tokens_per_step, replayed.tokens_per_second))
     most_hit = max(best_of_size, key=lambda one: one[2])
     return Yardstick(
         _replayed("most hit", *most_hit, replay),
