@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from specexp.config import Config, ConfigError, apply_overrides, build_generation, build_latency, build_parts
+from specexp.controllers import Controller
 from specexp.decoder import Decoder
 from specexp.evaluation.decoder_arm import DecoderArm
 from specexp.evaluation.replay_arm import ReplayArm, source_for
@@ -64,7 +65,7 @@ def compositions(planned: Plan) -> Iterator[tuple[str, Config]]:
     if config.get("drafter") is None:
         return
     controlled = config.get("controller") != apply_overrides(config, {"controller": _FIXED}).get("controller")
-    controller = f", {describe_part(config.get('controller'))}" if controlled else ""
+    controller = f", {describe_part(config.get('controller'), Controller)}" if controlled else ""
     yield describe_part(config.get("builder")) + controller, config
     law = law_of(planned.verifier)
     verifier = {"class_path": "KeyedSampling", "init_args": law} if law["temperature"] else "Greedy"

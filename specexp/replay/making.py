@@ -149,7 +149,8 @@ def _manifest(planned: Plan, pair: ModelPair, prompts: Sequence[Prompt]) -> Mani
 
     made_of, marks = planned.made_of(), recording_fingerprint(pair)
     hashes = {prompt.prompt_id: hash_of(prompt) for prompt in prompts}
-    if not (planned.folder / MANIFEST).exists():
+    manifest = _known(planned.folder)
+    if manifest is None or not manifest.files:
         limits = {
             role: int(model.config.get_text_config().max_position_embeddings)
             for role, model in (("target", pair.target), ("draft", pair.draft))
@@ -164,10 +165,6 @@ def _manifest(planned: Plan, pair: ModelPair, prompts: Sequence[Prompt]) -> Mani
             }
         )
         return Manifest(marks, {**made_of, "prompts": hashes}, vocab_size, limits, provenance=provenance)
-    try:
-        manifest = Manifest.load(planned.folder)
-    except RecordingError as error:
-        raise ConfigError(f"{first_line(error)}: remove it, or name another folder in record.to") from error
     other = difference(manifest.fingerprint, marks) or _first_other(manifest.made_of, made_of)
     if other is None:
         changed = [name for name, one in hashes.items() if manifest.made_of["prompts"].get(name, one) != one]
@@ -182,6 +179,16 @@ def _manifest(planned: Plan, pair: ModelPair, prompts: Sequence[Prompt]) -> Mani
     recorded = manifest.made_of["generation"]
     recorded["samples"] = max(recorded["samples"], made_of["generation"]["samples"])
     return manifest
+
+
+def _known(folder: Path) -> Manifest | None:
+    """Of the recording that lies there already."""
+    if not (folder / MANIFEST).exists():
+        return None
+    try:
+        return Manifest.load(folder)
+    except RecordingError as error:
+        raise ConfigError(f"{first_line(error)}: remove it, or name another folder in record.to") from error
 
 
 def _first_other(recorded: Mapping[str, Any], given: Mapping[str, Any]) -> str | None:

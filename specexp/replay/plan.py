@@ -18,7 +18,8 @@ from specexp.config import (
     is_grouped,
     recording_folder,
 )
-from specexp.config.annotations import arguments_of
+from specexp.config.annotations import arguments_of, is_part, members
+from specexp.config.check import Checker, base_of
 from specexp.config.schema import Experiment, Record
 from specexp.drafters import Drafter, TokenRecycling
 from specexp.evaluation.arm import describe
@@ -156,16 +157,28 @@ def plan_recording(config: Config) -> Plan:
     )
 
 
-def describe_part(part: Mapping[str, Any]) -> str:
-    """A configured part with its arguments, e.g. ``Chain(length=24)``; what is null is left out."""
+def describe_part(part: Mapping[str, Any], base: type = TreeBuilder) -> str:
+    """A configured part with the arguments that are not its defaults, e.g. ``Chain(length=24)``.
 
-    def shown(value: Any) -> str:
-        return describe_part(value) if isinstance(value, Mapping) and "class_path" in value else str(value)
+    Args:
+        part: ``class_path`` and ``init_args``.
+        base: its family.
+    """
+    found = Checker(lambda key: "").find_class(part["class_path"], base, ())
+    known = arguments_of(found) or {}
 
-    given = (part.get("init_args") or {}).items()
-    inner = ", ".join(f"{name}={shown(value)}" for name, value in given if value is not None)
-    name = str(part["class_path"]).rpartition(".")[2]
-    return f"{name}({inner})" if inner else name
+    def shown(name: str, value: Any) -> str:
+        if not isinstance(value, Mapping) or "class_path" not in value:
+            return str(value)
+        (family,) = (base_of(one) for one in members(known[name].annotation) if is_part(one))
+        return describe_part(value, family)
+
+    inner = ", ".join(
+        f"{name}={shown(name, value)}"
+        for name, value in (part.get("init_args") or {}).items()
+        if name not in known or known[name].default != value
+    )
+    return f"{found.__name__}({inner})" if inner else found.__name__
 
 
 def describe_prompts(data: Mapping[str, Any]) -> str:

@@ -58,6 +58,14 @@ def covering(builders: Sequence[TreeBuilder]) -> list[TreeBuilder]:
     return [*found, *builders]
 
 
+def without_phrases(builder: TreeBuilder) -> list[TreeBuilder]:
+    """What a builder has inside that asks for single tokens; itself, if that is all it does."""
+    if builder.phrase_length == 1:
+        return [builder]
+    inside = (*getattr(builder, "builders", ()), *filter(None, [getattr(builder, "builder", None)]))
+    return [one for inner in inside for one in without_phrases(inner)]
+
+
 @dataclass(frozen=True)
 class Coverage:
     """How much of every answer is kept.
@@ -110,6 +118,9 @@ class Recorder:
                     None, scoring.temperature, scoring.top_k, scoring.top_p, scoring.coupled
                 )
                 self._asked.use_draft_model(source)
+                self._builders = covering(
+                    [one for builder in coverage.builders for one in without_phrases(builder)]
+                )
             self._taught = deepcopy(drafter)
             self._runs = [
                 Decoder(model, deepcopy(drafter), builder, verifier) for builder in coverage.builders
@@ -175,9 +186,7 @@ class Recorder:
             if drafting is None:
                 noise = self.verifier.noise_temperature or 0.0
                 context = Context(prompt, seed=seed, sequence=sequence, noise_temperature=noise)
-                drafting = Drafting(
-                    self._asked, self._builders[-1] if self._asked else None, Fixed(), context
-                )
+                drafting = Drafting(self._asked, None, Fixed(), context)  # the builder follows
             else:
                 drafting.context.next_turn(prompt[len(before) :])
             draft_log_probs = np.full(len(answer), np.nan, dtype=np.float32)

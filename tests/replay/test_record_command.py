@@ -29,7 +29,7 @@ def file(experiment, tmp_path):
 
     def write(**sections):
         record = {"to": str(tmp_path / "recorded"), "turns_per_file": 2, **sections.pop("record", {})}
-        record.setdefault("coverage", [{"class_path": "Chain", "init_args": {"length": 4}}])
+        record.setdefault("coverage", [{"class_path": "Chain", "init_args": {"length": 5}}])
         return experiment(**{"drafter": DRAFT, "record": record, **sections})
 
     return write
@@ -194,7 +194,7 @@ def test_a_dry_run_says_what_would_be_recorded(file, capsys):
 
     out = capsys.readouterr().out
     assert "prompts of data: up to 2 of MTBench" in out
-    assert "coverage: Chain(length=4, candidates=top-k)" in out
+    assert "coverage: Chain(length=5)" in out
     assert "up to 6 tokens by KeyedSampling(temperature=0.7)" in out
 
 
