@@ -53,6 +53,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     dry_run = "--dry-run" in given
     try:
         config = load_config(given[0], [argument for argument in given[1:] if argument != "--dry-run"])
+        if config.get("what_if") is not None:
+            raise ConfigError(
+                f"{config.file} has a what_if: section, which compares devices on a recording: use python -m "
+                f"specexp.what_if {config.file}"
+            )
         arms = check_experiment(config)
         _check_figure(config)
         if dry_run:

@@ -62,8 +62,9 @@ def read_sweep(config: Config) -> tuple[Composition, Settings]:
     """
     section = config.get("sweep")
     if section is None:
+        command = "specexp.what_if" if config.get("what_if") is not None else "specexp.run"
         raise ConfigError(
-            f"{config.file} has no sweep: section, so nothing is searched; run it with python -m specexp.run "
+            f"{config.file} has no sweep: section, so nothing is searched; run it with python -m {command} "
             f"{config.file}"
         )
     try:

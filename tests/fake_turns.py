@@ -1,12 +1,13 @@
 """Recorded turns made of ranks: which of the draft's candidates the output's next token was, position by position."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 
 from specexp.drafters import DraftModel
 from specexp.drafters._draft_source import Scoring
 from specexp.replay.ranks import MISSED
+from specexp.replay.recording import Manifest, Recording, write_turns
 from specexp.replay.source import RecordedSource
 from specexp.replay.trie import TrieWriter
 from specexp.replay.turn import RecordedTurn
@@ -64,3 +65,19 @@ def recorded_draft(missing="unknown"):
     drafter = DraftModel()
     drafter.use_draft_model(source)
     return drafter, source
+
+
+def save_recording(turns, folder, max_new_tokens, *, temperature=0.7, drafts=True, vocabulary=VOCABULARY):
+    """A finished recording of these turns, as the command writes it of models."""
+    folder.mkdir(exist_ok=True)
+    name = "turns-00000.parquet"
+    made_of = {
+        "pair": {"target": "a fake", "target_dtype": "float32", "device": "cpu"},
+        "law": {"temperature": temperature, "top_k": None, "top_p": None},
+        "scoring": asdict(Scoring()) if drafts else None,
+        "generation": {"seed": 0, "max_new_tokens": max_new_tokens, "samples": 1, "stop_at_eos": True},
+    }
+    limits = {"target": LIMIT, "draft": LIMIT}
+    files = {name: write_turns(folder / name, turns)}
+    Manifest(None, made_of, vocabulary, limits, files, True).save(folder)
+    return Recording(folder)

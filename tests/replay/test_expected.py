@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from branching import logits_of, outcomes
-from fake_turns import LIMIT, recorded_draft, recorded_turn
+from fake_turns import LIMIT, recorded_draft, recorded_turn, save_recording
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -28,7 +28,6 @@ from specexp.replay.errors import NotRecordedError, RecordingError
 from specexp.replay.expected import expected_counts
 from specexp.replay.fidelity import Grade
 from specexp.replay.player import Player
-from specexp.replay.recording import Manifest, Recording, write_turns
 from specexp.replay.trie import Ranked
 from specexp.replay.verification import RecordedTarget
 from specexp.sequence import Strategy
@@ -247,20 +246,6 @@ def test_of_ranked_candidates_the_output_alone_decides_the_counts(builder):
     assert len(several) > 1
 
 
-def recording_of(turns, folder, temperature=1.0):
-    """As the command writes it, but of fakes."""
-    entry = write_turns(folder / "turns-00000.parquet", turns)
-    made_of = {
-        "pair": {"target_dtype": "float64", "device": "cpu"},
-        "law": {"temperature": temperature, "top_k": None, "top_p": None},
-        "scoring": {"temperature": None, "top_k": None, "top_p": None, "coupled": False},
-        "generation": {"seed": 0, "max_new_tokens": TOKENS, "samples": 1, "stop_at_eos": True},
-    }
-    limits = {"target": 512, "draft": 512}
-    Manifest(None, made_of, VOCABULARY, limits, {"turns-00000.parquet": entry}, True).save(folder)
-    return Recording(folder)
-
-
 def arm_of(recording, builder, controller=None):
     drafter = DraftModel()
     drafter.use_draft_model(source_for(recording))
@@ -270,12 +255,12 @@ def arm_of(recording, builder, controller=None):
 
 def test_an_arm_of_drawn_chains_records_expected_values(tmp_path):
     _, turn = live_turn(Chain(4, candidates="drawn"), DraftModel(models()[1], temperature=1.0), 0)
-    recording = recording_of([turn], tmp_path)
+    recording = save_recording([turn], tmp_path, TOKENS, temperature=1.0, vocabulary=VOCABULARY)
     arm = arm_of(recording, Chain(4, candidates="drawn"))
     assert arm.fidelity.grade is Grade.EXPECTED
     prompt = Prompt("p", "fake", ("a question",), PROMPT, 0)
     record = arm.decode(prompt)
-    expected = expected_counts(turn, 4, max_new_tokens=TOKENS, context_limit=512, latency=PROFILE)
+    expected = expected_counts(turn, 4, max_new_tokens=TOKENS, context_limit=LIMIT, latency=PROFILE)
     assert (record.steps, record.drafted_nodes) == (expected.steps, expected.drafted_nodes)
     assert record.steps != round(record.steps)
     assert record.decode_seconds == pytest.approx(sum(expected.seconds.values()))
@@ -284,12 +269,13 @@ def test_an_arm_of_drawn_chains_records_expected_values(tmp_path):
     assert read_records(tmp_path / "records.jsonl") == [record]
 
     shorter = arm_of(recording, Chain(4, candidates="drawn"), Fixed(max_depth=2)).decode(prompt)
-    assert shorter.steps == expected_counts(turn, 2, max_new_tokens=TOKENS, context_limit=512).steps
+    assert shorter.steps == expected_counts(turn, 2, max_new_tokens=TOKENS, context_limit=LIMIT).steps
 
 
 def test_expected_values_have_no_steps_to_watch(tmp_path):
     _, turn = live_turn(Chain(2), DraftModel(models()[1]), 0)
-    arm = arm_of(recording_of([turn], tmp_path), Chain(2, candidates="drawn"))
+    recording = save_recording([turn], tmp_path, TOKENS, temperature=1.0, vocabulary=VOCABULARY)
+    arm = arm_of(recording, Chain(2, candidates="drawn"))
     prompt = Prompt("p", "fake", ("a question",), PROMPT, 0)
     with pytest.raises(
         RecordingError, match="no steps to watch: leave the analyses out, or set candidates to top-k"
