@@ -29,6 +29,9 @@ SHORT = {
         *("--profile.max_tokens", "4", "--profile.repeats", "2", "--profile.prompts", "1"),
         *("--profile.max_new_tokens", "8"),
     ],
+    "specexp.record": [
+        *("--data.max_prompts", "3", "--generation.max_new_tokens", "24", "--record.live_sample", "1"),
+    ],
     "specexp.fit": ["--data.max_prompts", "2", "--generation.max_new_tokens", "16"],
     "specexp.export": [],
     "specexp.dashboard": [],
