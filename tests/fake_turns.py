@@ -18,10 +18,24 @@ LIMIT = 64
 """Context of both models."""
 
 
-def recorded_turn(ranks, width=4, *, ends_by="length", prompt=(5, 6, 7), prompt_id="p", target_log_probs=None,
-                  draft_log_probs=None):  # fmt: skip
-    """A turn whose output's tokens have these ranks among ``width`` candidates, or are none of them."""
-    answer = [10 + (7 * place + len(prompt)) % 50 for place in range(len(ranks))]
+def recorded_turn(
+    ranks,
+    width=4,
+    *,
+    ends_by="length",
+    prompt=(5, 6, 7),
+    prompt_id="p",
+    target_log_probs=None,
+    draft_log_probs=None,
+    answer=None,
+    target=None,
+):
+    """A turn whose output's tokens have these ranks among ``width`` candidates, or are none of them.
+
+    ``target`` is the target's best tokens after the prompt and after every token of the ``answer``.
+    """
+    if answer is None:
+        answer = [10 + (7 * place + len(prompt)) % 50 for place in range(len(ranks))]
     if ends_by == "eos":
         answer[-1] = EOS
     writer = TrieWriter(prompt[-1], answer)
@@ -31,6 +45,8 @@ def recorded_turn(ranks, width=4, *, ends_by="length", prompt=(5, 6, 7), prompt_
             candidates[rank] = token
         writer.draft[node] = candidates, -np.arange(1.0, width + 1)
         writer.target[node] = np.array([token]), np.zeros(1)
+    for node, best in enumerate(target if target is not None else ()):
+        writer.target[node] = np.array(best), -np.arange(1.0, len(best) + 1)
     given = np.zeros(len(answer), dtype=np.float32)
     return RecordedTurn(
         prompt_id=prompt_id,

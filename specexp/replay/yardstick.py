@@ -121,6 +121,7 @@ class Yardstick:
         plain_goodput: tokens per second of plain decoding, by the same profile.
         positions: that hits were counted at.
         profile: the latency profile's label.
+        approximate: why hits and replayed figures are approximate; empty where they are exact.
     """
 
     most_hit: YardstickTree
@@ -129,6 +130,7 @@ class Yardstick:
     plain_goodput: float
     positions: int
     profile: str
+    approximate: str = ""
 
     @property
     def best(self) -> YardstickTree:
@@ -176,6 +178,8 @@ class Yardstick:
         ]
         if self.frontier[-1] is self.curve[-1] and len(self.curve) > 1:
             found.append("Goodput still rises at the largest size: allow more nodes to see where it ends.")
+        if self.approximate:
+            found.append(f"The yardstick is approximate: {self.approximate}.")
         if best.goodput < self.plain_goodput:
             found.append(
                 f"No yardstick tree pays here: plain decoding gives {self.plain_goodput:.1f} tokens/s."
@@ -235,6 +239,7 @@ def measure(
     plain_goodput: float,
     drafts: bool = True,
     sizes: Sequence[int] | None = None,
+    approximate: str = "",
 ) -> Yardstick:
     """The yardstick from hits counted elsewhere.
 
@@ -247,6 +252,7 @@ def measure(
         plain_goodput: tokens per second of plain decoding.
         drafts: whether every depth of a tree costs a pass of a draft model.
         sizes: of the trees that are replayed for the curve; all if None.
+        approximate: why hits and replayed figures are approximate, if they are.
 
     Raises:
         ValueError: no candidate is ever the output's token; the profile states no ``draft_ms`` and is asked for them.
@@ -268,6 +274,7 @@ def measure(
         plain_goodput,
         found.positions,
         latency.label,
+        approximate,
     )
 
 
