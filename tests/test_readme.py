@@ -32,6 +32,7 @@ SHORT = {
     "specexp.record": [
         *("--data.max_prompts", "3", "--generation.max_new_tokens", "24", "--record.live_sample", "1"),
     ],
+    "specexp.what_if": ["--generation.max_new_tokens", "24", "--what_if.max_nodes", "16"],
     "specexp.fit": ["--data.max_prompts", "2", "--generation.max_new_tokens", "16"],
     "specexp.export": [],
     "specexp.dashboard": [],
