@@ -112,13 +112,7 @@ def profiles_of(config: Config) -> list[LatencyProfile]:
             f"{config.file} has no what_if: section, so there are no devices to compare; run it with "
             f"python -m {command} {config.file}"
         )
-    for number, given in enumerate(config.get("what_if")["profiles"]):
-        if given.get("artifact") and not Path(given["artifact"]).exists():
-            raise config.checker.error(
-                ("what_if", "profiles", str(number), "artifact"),
-                f": {given['artifact']} does not exist; python -m specexp.profile experiments/profile.yaml measures "
-                "this device into artifacts/profile",
-            )
+    _check_artifacts(config)
     section: WhatIf = config.checker.build(config.get("what_if"), WhatIf, ("what_if",))
     found = {("profiles", str(number)): profile for number, profile in enumerate(section.profiles)}
     found |= {
@@ -177,6 +171,22 @@ def answer(config: Config) -> Answer:
     except ValueError as error:
         raise ConfigError(f"{config.file}: what_if: {first_line(error)}") from error
     return Answer(comparison, tuple(_speedup(table, device) for device in comparison.devices), recording)
+
+
+def _check_artifacts(config: Config) -> None:
+    """Say how a missing profile is measured."""
+    from specexp.artifacts import ArtifactError, load_latency_profile
+
+    for number, given in enumerate(config.get("what_if")["profiles"]):
+        try:
+            if given.get("artifact"):
+                load_latency_profile(given["artifact"])
+        except ArtifactError as error:
+            raise config.checker.error(
+                ("what_if", "profiles", str(number), "artifact"),
+                f": {first_line(error)}; python -m specexp.profile experiments/profile.yaml measures this device into "
+                "artifacts/profile",
+            ) from error
 
 
 def _profile_in(config: Config, path: str, number: int) -> LatencyProfile:

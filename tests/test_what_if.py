@@ -167,7 +167,7 @@ def test_a_dry_run_lists_the_devices(file, capsys):
         ({"what_if": {"profiles": [WIDE, WIDE]}}, "what_if.profiles.1 is called 'wide' as another one is"),
         (
             {"what_if": {"profiles": [{"artifact": "nowhere"}]}},
-            "what_if.profiles.0.artifact: nowhere does not exist; python -m specexp.profile",
+            "what_if.profiles.0.artifact: nowhere: there is no such artifact folder; python -m specexp.profile",
         ),
         ({"recording": "nowhere"}, "recording: nowhere holds no recording.json; record it with"),
         (
