@@ -17,6 +17,7 @@ from specexp.config import (
     ConfigError,
     build_task_items,
     is_grouped,
+    is_replayed,
     load_config,
     save_resolved,
 )
@@ -94,14 +95,34 @@ def run(config: Config, pair: ModelPair | None = None) -> list[PromptRecord]:
 
     check_tasks(config)
     trainer = build_trainer(config)
-    pair = pair or build_pair(config)
-    experiment = build_experiment(config, pair)
-    data = load_prompts(config, pair)
+    if is_replayed(config):
+        experiment, data = replayed(config)
+    else:
+        pair = pair or build_pair(config)
+        experiment = build_experiment(config, pair)
+        data = load_prompts(config, pair)
     folder = Path(config.get("output")) / config.get("name")
     save_resolved(config, folder)
     records = decode(config, experiment, data, folder / "records.jsonl", trainer)
     report(config, experiment, records, folder)
     return records
+
+
+def replayed(config: Config) -> tuple[Experiment, PromptDataModule]:
+    """The experiment on a recording of its models, and the prompts.
+
+    Raises:
+        ConfigError: the recording is missing or of something else, or an arm or analysis asks what it does not hold.
+    """
+    from specexp.config import open_recording
+    from specexp.evaluation.experiment import build_replayed
+    from specexp.evaluation.recorded_prompts import recorded_data, tokenizer_of
+
+    recording = open_recording(config)
+    experiment, left_out = build_replayed(config, recording)
+    if left_out:
+        print(f"Replayed from {recording.folder}; no recording answers for {', '.join(left_out)}: left out.")
+    return experiment, recorded_data(config, recording, tokenizer_of(config))
 
 
 def load_prompts(config: Config, pair: ModelPair) -> PromptDataModule:
@@ -175,6 +196,8 @@ def report(config: Config, experiment: Experiment, records: Sequence[PromptRecor
     title = config.get("question") or config.get("name")
     if config.get("paper"):
         title += f" ({config.get('paper')})"
+    if is_replayed(config):
+        title += ", replayed"
     baselines = experiment.baselines
     tables: list[Table | None] = [
         results_table(records, title, baselines=baselines, published=config.get("published")),
@@ -248,7 +271,7 @@ def draw(config: Config, records: Sequence[PromptRecord], baseline: str) -> Figu
     from specexp.evaluation.experiment import curves_of
     from specexp.evaluation.figures import parameter_curves, phase_bars, speedup_bars
 
-    title = config.get("question") or config.get("name")
+    title = (config.get("question") or config.get("name")) + (", replayed" if is_replayed(config) else "")
     curves = curves_of(config)
     kind = config.get("figure") or ("curves" if curves else "speedup")
     if kind == "phases":

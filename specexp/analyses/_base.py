@@ -41,10 +41,12 @@ class Analysis(ABC):
         name: what all of its files begin with, e.g. ``tree_sizes``.
         watches_steps: whether it looks at single steps, which arms of one sequence at a time show; others look at time
             lines and records of groups.
+        needs_models: whether it reads logits, or seconds of its own, which no recording holds.
     """
 
     name: ClassVar[str]
     watches_steps: ClassVar[bool] = True
+    needs_models: ClassVar[bool] = False
 
     @abstractmethod
     def begin(self, arms: Mapping[str, Strategy]) -> None:

@@ -73,6 +73,7 @@ class ComponentTimes(Analysis):
     """
 
     name: ClassVar[str] = "component_times"
+    needs_models: ClassVar[bool] = True
 
     def __init__(self, published: list[PublishedTimes] | None = None) -> None:
         self.published = published or []

@@ -39,6 +39,7 @@ class AcceptanceHeatMap(Analysis):
     """
 
     name: ClassVar[str] = "draft_vs_acceptance"
+    needs_models: ClassVar[bool] = True
 
     def __init__(
         self,

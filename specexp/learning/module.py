@@ -12,7 +12,7 @@ from specexp.controllers import QLearning
 
 if TYPE_CHECKING:
     from specexp.data import Prompt
-    from specexp.evaluation.decoder_arm import DecoderArm
+    from specexp.evaluation.arm import EngineArm
 
 _STATE = "specexp"
 
@@ -32,7 +32,7 @@ class ControllerLearning(LightningModule):
         done: prompts learned from.
     """
 
-    def __init__(self, arm: DecoderArm, prompts: Sequence[Prompt]) -> None:
+    def __init__(self, arm: EngineArm, prompts: Sequence[Prompt]) -> None:
         super().__init__()
         self.automatic_optimization = False
         self.arm = arm
@@ -60,7 +60,7 @@ class ControllerLearning(LightningModule):
                 record.decode_tokens / max(record.decode_seconds, 1e-9)
             ),
         }
-        controller = self.arm.decoder.strategy.controller
+        controller = self.arm.strategy.controller
         if isinstance(controller, QLearning):
             curves["epsilon"] = controller.exploring
             curves["q_change"] = controller.mean_change
@@ -70,7 +70,7 @@ class ControllerLearning(LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Take along what was learned."""
-        strategy = self.arm.decoder.strategy
+        strategy = self.arm.strategy
         checkpoint[_STATE] = {
             "done": self.done,
             "controller": strategy.controller.state_dict(),
@@ -79,7 +79,7 @@ class ControllerLearning(LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Continue from what was learned."""
-        state, strategy = checkpoint[_STATE], self.arm.decoder.strategy
+        state, strategy = checkpoint[_STATE], self.arm.strategy
         self.done = int(state["done"])
         strategy.controller.load_state_dict(state["controller"])
         if strategy.drafter is not None:

@@ -7,8 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specexp.config import Config, ConfigError
+from specexp.wording import first_line
 
 if TYPE_CHECKING:
+    from specexp.artifacts.fingerprint import Fingerprint
+    from specexp.data.prompts import PromptDataModule
+    from specexp.evaluation.arm import EngineArm
     from specexp.learning.module import ControllerLearning
     from specexp.models.pair import ModelPair
 
@@ -39,40 +43,29 @@ def learn(config: Config, pair: ModelPair | None = None) -> ControllerLearning:
 
     Args:
         config: an experiment with a ``fit:`` section.
-        pair: its models; loaded if None.
+        pair: its models; loaded if None, and not needed to learn on a recording.
 
     Returns:
         The module after the run.
 
     Raises:
-        ConfigError: the models or prompts cannot be loaded, or the parts do not go together.
+        ConfigError: the models, the recording or the prompts cannot be loaded, or the parts do not go together.
     """
     os.environ.setdefault("WANDB_MODE", "offline")
     import torch
     from lightning.pytorch.callbacks import ModelCheckpoint
     from lightning.pytorch.loggers import WandbLogger
 
-    from specexp.config import build_data, build_generation, build_latency, build_pair, build_parts
-    from specexp.data import PromptSetError
-    from specexp.decoder import Decoder
-    from specexp.evaluation.decoder_arm import DecoderArm
+    from specexp.config import build_generation, is_replayed
     from specexp.evaluation.trainer import build_trainer
     from specexp.learning.module import ControllerLearning
-    from specexp.models.language_model import LanguageModel
 
     section = config.get("fit")
     generation = build_generation(config)
     if generation.threads is not None:
         torch.set_num_threads(generation.threads)
-    pair = pair or build_pair(config)
-    data = build_data(config, pair.tokenizer)
-    try:
-        data.setup("fit")
-    except PromptSetError as error:
-        raise ConfigError(f"{config.source_of(('data',))}: data: {error}") from error
-    decoder = Decoder(LanguageModel(pair.target), *build_parts(config, pair.draft))
     name = config.get("name")
-    arm = DecoderArm(name, decoder, pair.tokenizer, generation, latency=build_latency(config))
+    arm, data = _replayed(config) if is_replayed(config) else _live(config, pair)
     module = ControllerLearning(arm, data.prompts)
     folder = Path(config.get("output")) / name
     folder.mkdir(parents=True, exist_ok=True)
@@ -107,6 +100,65 @@ def learn(config: Config, pair: ModelPair | None = None) -> ControllerLearning:
     return module
 
 
+def _live(config: Config, pair: ModelPair | None) -> tuple[EngineArm, PromptDataModule]:
+    """What learns by decoding, and the prompts."""
+    from specexp.config import build_data, build_generation, build_latency, build_pair, build_parts
+    from specexp.data import PromptSetError
+    from specexp.decoder import Decoder
+    from specexp.evaluation.decoder_arm import DecoderArm
+    from specexp.models.language_model import LanguageModel
+
+    pair = pair or build_pair(config)
+    data = build_data(config, pair.tokenizer)
+    try:
+        data.setup("fit")
+    except PromptSetError as error:
+        raise ConfigError(f"{config.source_of(('data',))}: data: {error}") from error
+    decoder = Decoder(LanguageModel(pair.target), *build_parts(config, pair.draft))
+    generation, latency = build_generation(config), build_latency(config)
+    return DecoderArm(config.get("name"), decoder, pair.tokenizer, generation, latency=latency), data
+
+
+def _replayed(config: Config) -> tuple[EngineArm, PromptDataModule]:
+    """What learns from a recording, and the prompts."""
+    from specexp.config import build_generation, build_latency, build_parts, open_recording
+    from specexp.evaluation.recorded_prompts import recorded_data, tokenizer_of
+    from specexp.evaluation.replay_arm import ReplayArm, source_for
+
+    recording = open_recording(config)
+    data = recorded_data(config, recording, tokenizer_of(config))
+    parts = build_parts(config, source_for(recording))
+    try:
+        arm = ReplayArm(config.get("name"), recording, parts, build_generation(config), build_latency(config))
+    except ValueError as error:
+        raise ConfigError(f"{config.source_of(('backend',))}: backend: {first_line(error)}") from error
+    return arm, data
+
+
+def _origin(arm: EngineArm) -> dict[str, Any]:
+    """Provenance of what was learned without models."""
+    from specexp.evaluation.replay_arm import ReplayArm
+
+    if not isinstance(arm, ReplayArm):
+        return {}
+    profile = None if arm.latency is None else arm.latency.label
+    return {
+        "recording": {"folder": str(arm.recording.folder), "profile": profile, "fidelity": str(arm.fidelity)}
+    }
+
+
+def _fingerprint(arm: EngineArm) -> Fingerprint:
+    """Of the target and its tokenizer."""
+    from specexp.artifacts.fingerprint import fingerprint, target_fingerprint
+    from specexp.evaluation.decoder_arm import DecoderArm
+    from specexp.evaluation.replay_arm import ReplayArm
+
+    if isinstance(arm, ReplayArm):
+        return target_fingerprint(arm.recording.manifest.fingerprint)
+    assert isinstance(arm, DecoderArm)
+    return fingerprint(arm.decoder.model.model, arm.tokenizer)
+
+
 def report(config: Config, module: ControllerLearning) -> list[str]:
     """Draw the table, export the artifact, and say what was learned.
 
@@ -116,13 +168,13 @@ def report(config: Config, module: ControllerLearning) -> list[str]:
     Raises:
         ArtifactError: the artifact cannot be written.
     """
-    from specexp.artifacts import fingerprint, save_artifact
+    from specexp.artifacts import save_artifact
     from specexp.artifacts.kinds.q_table import payloads_of_state
     from specexp.composition import Parts
     from specexp.controllers import QLearning
     from specexp.learning.picture import draw_table
 
-    controller = module.arm.decoder.strategy.controller
+    controller = module.arm.strategy.controller
     assert isinstance(controller, QLearning)
     name = config.get("name")
     picture = Path(config.get("output")) / name / "q_table.png"
@@ -136,6 +188,9 @@ def report(config: Config, module: ControllerLearning) -> list[str]:
         f"were seen, epsilon is {controller.exploring:.3g}, drafting is worth {begins[0]:+.3f} over plain decoding.",
         f"The table is drawn in {picture}.",
     ]
+    if origin := _origin(module.arm):
+        worth = origin["recording"]["fidelity"]
+        said.append(f"It was learned on {origin['recording']['folder']}, a recording: {worth}.")
     export = config.get("fit")["export"]
     if export is not None:
         artifact = save_artifact(
@@ -145,8 +200,13 @@ def report(config: Config, module: ControllerLearning) -> list[str]:
                 **payloads_of_state(controller.state_dict()),
                 "parts.json": {family: config.get(family) for family in Parts._fields},
             },
-            {"study": name, "config": config.to_dict(), "metrics": {"steps": controller.steps}},
-            fingerprint(module.arm.decoder.model.model, module.arm.tokenizer),
+            {
+                "study": name,
+                "config": config.to_dict(),
+                "metrics": {"steps": controller.steps},
+                **_origin(module.arm),
+            },
+            _fingerprint(module.arm),
             name=name,
         )
         said.append(f"The Q-table is in {artifact.folder}.")

@@ -57,7 +57,9 @@ def graded(one: Confirmed, live_sample: Sequence[Mapping[str, Any]]) -> str:
     off = live_error(live_sample)
     if off is None or one.attributes["fidelity"] == "exact":
         return said
-    return f"{said} On the recording's live sample replay was off by at most {100 * off:+.2f} % tokens per step."
+    return (
+        f"{said} On the recording's live sample replay was off by at most {100 * off:+.2f} % tokens per step."
+    )
 
 
 def live_error(live_sample: Sequence[Mapping[str, Any]]) -> float | None:

@@ -249,7 +249,8 @@ class Session:
         what = f"{name_of_trial(trial)}{'' if nodes is None else f', {nodes} nodes'}"
         state = state_of(trial)
         if state == "duplicate":
-            return f"{what}: the same as {name_of_trial(study.trials[trial.user_attrs['duplicate_of']])}"
+            original = study.get_trials(deepcopy=False)[trial.user_attrs["duplicate_of"]]
+            return f"{what}: the same as {name_of_trial(original)}"
         if state in ("failed", "infeasible"):
             return f"{what}: {state}, {trial.user_attrs.get('reason') or trial.user_attrs.get('infeasible')}"
         modelled = " modelled" if is_modelled(trial) else ""
