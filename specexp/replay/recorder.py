@@ -23,6 +23,7 @@ from specexp.controllers import Fixed
 from specexp.decoder import Decoder
 from specexp.drafters import Drafter, DraftModel
 from specexp.outcome import Outcome, prefill_outcome
+from specexp.replay.all_roots import AllRoots
 from specexp.replay.fidelity import drafters_in, learns, scoring_of
 from specexp.replay.outcome import NO_LOGITS
 from specexp.replay.source import RecordingSource
@@ -125,6 +126,9 @@ class Recorder:
             self._runs = [
                 Decoder(model, deepcopy(drafter), builder, verifier) for builder in coverage.builders
             ]
+        self._all_roots: AllRoots | None = None
+        if source is not None and type(self._asked) is DraftModel:
+            self._all_roots = AllRoots(source, self._asked.scoring, self._builders)
         self._drafted: set[int] = set()  # nodes of the turn's trees
 
     @torch.inference_mode()
@@ -193,12 +197,16 @@ class Recorder:
             if self.source is not None:
                 self.source.open(writer, len(prompt))
                 draft_log_probs = self.source.draft_log_probs
-            prefill = prefill_outcome(drafting.context, fresh, asked_logits)
-            drafting.begin(prefill if fresh.size else None)
             limit = min(max_new_tokens, self.model.context_limit - len(prompt))
-            self._drafted = set()
-            for root in range(len(answer)):
-                self._cover(drafting, writer, root, limit - root - 1, answer[root])
+            if self._all_roots is not None:
+                self._drafted = self._all_roots.cover(drafting.context, limit)
+                drafting.context.append(answer)
+            else:
+                self._drafted = set()
+                prefill = prefill_outcome(drafting.context, fresh, asked_logits)
+                drafting.begin(prefill if fresh.size else None)
+                for root in range(len(answer)):
+                    self._cover(drafting, writer, root, limit - root - 1, answer[root])
             if self._taught is not None:
                 self._teach(writer, prompt, fresh, asked_logits, answer, limit, seed, sequence)
             for run in self._runs:

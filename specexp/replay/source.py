@@ -244,10 +244,8 @@ class RecordingSource(DraftSource):
     ) -> Candidates:
         """The model's, kept at least as wide as asked."""
         nodes = [self._nodes[answer] for answer in answers]
-        known, spine, k = self.writer.draft, self.writer.spine, request.k
-        wanted = [
-            min(max(k, self.spine_width if node <= spine else self.width), self.vocab_size) for node in nodes
-        ]
+        known, k = self.writer.draft, request.k
+        wanted = [self.width_of(node, k) for node in nodes]
         lacking = [
             row
             for row, (node, most) in enumerate(zip(nodes, wanted, strict=True))
@@ -257,13 +255,7 @@ class RecordingSource(DraftSource):
             self._run(context)
             asked = replace(request, rows=request.rows[lacking], k=max(wanted[row] for row in lacking))
             found = [self._answers[answers[row]] for row in lacking]
-            wide = self.source.candidates(scoring, context, asked, found)
-            assert wide.log_probs is not None
-            for index, row in enumerate(lacking):
-                node, keep = nodes[row], wanted[row]
-                known[node] = wide.tokens[index, :keep].copy(), wide.log_probs[index, :keep].copy()
-                if node < spine and np.isnan(self.draft_log_probs[node]) and not scoring.coupled:
-                    self.draft_log_probs[node] = self._log_prob(scoring, found[index], node)
+            self.keep(scoring, context, asked, [(nodes[row], wanted[row]) for row in lacking], found)
         tokens = np.full((len(nodes), k), NO_CANDIDATE, dtype=np.int64)
         log_probs = np.full(tokens.shape, -np.inf, dtype=np.float32)
         for row, node in enumerate(nodes):
@@ -271,6 +263,35 @@ class RecordingSource(DraftSource):
             tokens[row, : ranked.size] = ranked[:k]
             log_probs[row, : values.size] = values[:k]
         return Candidates(tokens, log_probs)
+
+    def width_of(self, node: int, k: int) -> int:
+        """Candidates to keep after a node of which ``k`` are asked for."""
+        most = self.spine_width if node <= self.writer.spine else self.width
+        return min(max(k, most), self.vocab_size)
+
+    def keep(
+        self,
+        scoring: Scoring,
+        context: Context,
+        request: Request,
+        asked: Sequence[tuple[int, int]],
+        answers: Sequence[Any],
+    ) -> None:
+        """Keep what the model said.
+
+        Args:
+            scoring: of the candidates.
+            context: that the request was made in.
+            request: with a row for each node.
+            asked: ``[f]`` nodes, and how many candidates to keep of each.
+            answers: ``[f]`` the model's.
+        """
+        wide = self.source.candidates(scoring, context, request, answers)
+        assert wide.log_probs is not None
+        for row, (node, count) in enumerate(asked):
+            self.writer.draft[node] = wide.tokens[row, :count].copy(), wide.log_probs[row, :count].copy()
+            if node < self.writer.spine and np.isnan(self.draft_log_probs[node]) and not scoring.coupled:
+                self.draft_log_probs[node] = self._log_prob(scoring, answers[row], node)
 
     def twin(self) -> RecordingSource:
         """One that records too, wherever it is opened."""

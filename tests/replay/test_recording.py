@@ -16,6 +16,7 @@ from specexp.drafters import DraftModel, TokenRecycling
 from specexp.drafters._draft_source import ModelSource, Scoring
 from specexp.evaluation.replay_arm import ReplayArm, source_for
 from specexp.models.language_model import LanguageModel
+from specexp.replay import all_roots
 from specexp.replay.errors import NotRecordedError, RecordingError
 from specexp.replay.fidelity import law_of
 from specexp.replay.recorder import Coverage, Recorder
@@ -35,13 +36,15 @@ FINGERPRINT = {
 }
 
 
-def record(builders, verifier, scoring=None, width=4):
+def record(builders, verifier, scoring=None, width=4, limit=LIMIT, one_by_one=False):
     """One conversation of two turns with models whose logits hang on the last three tokens."""
-    target, draft = hashed_model(VOCABULARY, 0, LIMIT), hashed_model(VOCABULARY, 1, LIMIT)
+    target, draft = hashed_model(VOCABULARY, 0, LIMIT), hashed_model(VOCABULARY, 1, limit)
     source = RecordingSource(ModelSource(LanguageModel(draft)), 1, spine_width=width)
     drafter = DraftModel(**vars(scoring or Scoring()))
     drafter.use_draft_model(source)
     recorder = Recorder(LanguageModel(target), verifier, drafter, source, Coverage(builders, width, 3))
+    if one_by_one:
+        recorder._all_roots = None
     return list(
         recorder.conversation(
             "p",
@@ -130,6 +133,30 @@ def test_every_recorded_answer_is_what_the_model_says_after_these_tokens(tempera
         nodes = np.arange(turn.answer.size)
         assert all(trie.draft.count(int(node)) >= 4 for node in nodes[:-1])
         assert all(trie.target.count(int(node)) == 3 for node in (*nodes, turn.answer.size))
+
+
+@pytest.mark.parametrize("coupled", [False, True])
+@pytest.mark.parametrize("limit", [LIMIT, 24, 9])
+def test_roots_asked_together_are_told_what_each_is_told_alone(coupled, limit, monkeypatch):
+    """Also at the end of the draft's context, and where a turn takes several blocks and passes."""
+    monkeypatch.setattr(all_roots, "_ROOTS", 4)
+    monkeypatch.setattr(all_roots, "_ROWS", 7)
+    builders = [Chain(5), KConfig([3, 2]), BeamRerank(8, 3, 2), DySpecGreedy(8, candidates="top-k")]
+    together, alone = (
+        record(builders, KeyedSampling(0.8), Scoring(coupled=coupled), limit=limit, one_by_one=one_by_one)
+        for one_by_one in (False, True)
+    )
+
+    for one, other in zip(together, alone, strict=True):
+        contexts = {tuple(path_to(other, node)): node for node in range(len(other.trie))}
+        assert {tuple(path_to(one, node)) for node in range(len(one.trie))} == contexts.keys()
+        np.testing.assert_allclose(one.draft_log_probs, other.draft_log_probs, rtol=1e-5)
+        for node in range(len(one.trie)):
+            same = contexts[tuple(path_to(one, node))]
+            for of in ("draft", "target"):
+                (tokens, values), wanted = getattr(one.trie, of)[node], getattr(other.trie, of)[same]
+                np.testing.assert_array_equal(tokens, wanted[0])
+                np.testing.assert_allclose(values, wanted[1], rtol=1e-5)
 
 
 def test_a_draft_model_is_asked_about_a_token_of_the_output_once():
