@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specexp.builders import StaticTree
+from specexp.composition import Parts
+from specexp.controllers import Fixed
 from specexp.latency import composition_label
-from specexp.replay.fidelity import is_plain_static
+from specexp.replay.fidelity import is_plain_static, scoring_of
 from specexp.whole_file import write_whole
 
 if TYPE_CHECKING:
+    from specexp.replay.turn import RecordedTurn
     from specexp.replay.yardstick import Yardstick
     from specexp.search.confirm import Confirmed
     from specexp.search.replay_bench import ReplayBench
@@ -22,7 +25,8 @@ MAX_DEPTH = 12
 
 
 def yardstick_of(resolved: Mapping[str, Any], bench: ReplayBench) -> Yardstick | None:
-    """The yardstick of a study's prompts; None where its winner is no fixed tree of the draft model's candidates.
+    """The yardstick of a study's prompts; None where its winner is no fixed tree, and of drafters that have none: those
+    that learned before they were measured, and several with a draft model among them.
 
     Args:
         resolved: parts of the winner.
@@ -31,20 +35,44 @@ def yardstick_of(resolved: Mapping[str, Any], bench: ReplayBench) -> Yardstick |
     from specexp.replay.yardstick import yardstick
 
     parts = bench.compose(resolved).parts
-    if not is_plain_static(parts):
+    if not isinstance(parts.builder, StaticTree):
         return None
-    assert isinstance(parts.builder, StaticTree)
     shape = parts.builder.shape
-    return yardstick(
-        bench.turns,
+    max_nodes, max_depth = max(MAX_NODES, shape.num_nodes), max(MAX_DEPTH, shape.max_depth)
+    tokens = bench.generation.max_new_tokens
+    if is_plain_static(parts):
+        return yardstick(
+            bench.turns,
+            bench.profile,
+            max_nodes=max_nodes,
+            max_depth=max_depth,
+            max_new_tokens=tokens,
+            context_limit=bench.recording.manifest.context_limits["target"],
+            table=bench.table,
+            composition=composition_label(parts.drafter, parts.builder),
+        )
+    if bench.lessons or not _is_fixed(parts) or scoring_of(parts.drafter) is not None:
+        return None
+    from specexp.replay.forced import forced_yardstick
+
+    conversations: dict[tuple[str, int], list[RecordedTurn]] = {}
+    for turn in bench.turns:
+        conversations.setdefault((turn.prompt_id, turn.sample), []).append(turn)
+    return forced_yardstick(
+        bench.recording,
+        parts,
         bench.profile,
-        max_nodes=max(MAX_NODES, shape.num_nodes),
-        max_depth=max(MAX_DEPTH, shape.max_depth),
-        max_new_tokens=bench.generation.max_new_tokens,
-        context_limit=bench.recording.manifest.context_limits["target"],
-        table=bench.table,
-        composition=composition_label(parts.drafter, parts.builder),
+        max_nodes=max_nodes,
+        max_depth=max_depth,
+        max_new_tokens=tokens,
+        conversations=conversations,
     )
+
+
+def _is_fixed(parts: Parts) -> bool:
+    """Whether no controller changes the tree."""
+    controller = parts.controller
+    return controller is None or (isinstance(controller, Fixed) and controller.changes_nothing)
 
 
 def write_yardstick(

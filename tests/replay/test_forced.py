@@ -1,10 +1,12 @@
 """Drafters without a model, led along the output: where they learn from accepted tokens alone, runs go as foreseen."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from fake_turns import recorded_turn, save_recording
 
-from specexp.builders import Chain, KConfig, StaticTree
+from specexp.builders import Chain, DySpecGreedy, KConfig, StaticTree
 from specexp.composition import Parts
 from specexp.config.schema import Generation
 from specexp.controllers import Fixed
@@ -14,6 +16,7 @@ from specexp.evaluation.replay_arm import ReplayArm
 from specexp.latency import LatencyProfile
 from specexp.replay.errors import RecordingError
 from specexp.replay.forced import forced_yardstick, rank_paths
+from specexp.search.yardstick import yardstick_of
 from specexp.verifiers import KeyedSampling
 
 TOKENS, K = 30, 3
@@ -116,6 +119,28 @@ def test_what_learns_from_drafted_tokens_too_is_called_approximate(recording):
     )
     assert "TokenRecycling learns from nodes" in found.approximate
     assert any(sentence.startswith("The yardstick is approximate") for sentence in found.sentences("it", 1.0))
+
+
+def test_a_study_of_trees_for_such_a_drafter_is_held_against_it(recording):
+    """As a study hands it over: only what the yardstick asks of a bench."""
+
+    def bench(parts, lessons=()):
+        return SimpleNamespace(
+            recording=recording,
+            turns=[turn for turns in recording.turns.values() for turn in turns],
+            profile=PROFILE,
+            generation=Generation(max_new_tokens=TOKENS),
+            lessons=lessons,
+            compose=lambda resolved: SimpleNamespace(parts=parts),
+        )
+
+    parts = parts_of(Chain(2))
+    direct = forced_yardstick(recording, parts, PROFILE, max_nodes=64, max_depth=12, max_new_tokens=TOKENS)
+    assert yardstick_of({}, bench(parts)).best == direct.best
+    assert yardstick_of({}, bench(parts, lessons=("one",))) is None, "it starts from what it was taught"
+    assert yardstick_of({}, bench(parts._replace(controller=Fixed(max_depth=1)))) is None
+    dynamic = DySpecGreedy(4, candidates="top-k")
+    assert yardstick_of({}, bench(parts._replace(builder=dynamic))) is None
 
 
 def test_a_draft_model_has_ranks_of_its_own(recording):
