@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import platform
 from collections.abc import Mapping
 from typing import Any
@@ -24,7 +25,9 @@ def complete_provenance(given: Mapping[str, Any]) -> dict[str, Any]:
         name: dict(metric) if isinstance(metric, Mapping) else {"value": metric}
         for name, metric in fields["metrics"].items()
     }
-    return fields
+    # Keys as JSON has them: numbers, such as those of a latency profile, would be sorted otherwise once read back.
+    read_back: dict[str, Any] = json.loads(json.dumps(fields))
+    return read_back
 
 
 def _commit() -> str | None:
