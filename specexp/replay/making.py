@@ -7,7 +7,9 @@ its last file.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from hashlib import sha256
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +38,7 @@ from specexp.replay.recording import (
     parquet,
     write_turns,
 )
+from specexp.whole_file import write_whole
 from specexp.wording import first_line
 
 if TYPE_CHECKING:
@@ -45,6 +48,7 @@ if TYPE_CHECKING:
     from specexp.replay.turn import RecordedTurn
 
 _MEGABYTE = 1e6
+_LOCK = ".lock"
 
 
 def make(
@@ -85,12 +89,13 @@ def make(
             tell(f"{planned.folder} holds {whole - len(missing)} of {whole} answered prompts: going on.")
         if bar is not None:
             bar.stage("recording", whole, whole - len(missing))
-        manifest.complete = False
         planned.folder.mkdir(parents=True, exist_ok=True)
-        manifest.save(planned.folder)
-        _record(planned, pair, manifest, missing, tell, bar)
-        manifest.complete = True
-        manifest.save(planned.folder)
+        with _alone(planned.folder):
+            manifest.complete = False
+            manifest.save(planned.folder)
+            _record(planned, pair, manifest, missing, tell, bar)
+            manifest.complete = True
+            manifest.save(planned.folder)
     if sampled and not manifest.live_sample:
         _sample_live(planned, pair, manifest, sampled, bar)
     return Recording(planned.folder)
@@ -238,6 +243,7 @@ def _record(
 ) -> None:
     """Record conversations, file by file."""
     recorder = _recorder(planned, pair)
+    _go_on(recorder, planned.folder, manifest)
     generation = build_generation(planned.config)
     most = planned.config.get("record.turns_per_file")
     eos = eos_of(pair.tokenizer, pair.target) if generation.stop_at_eos else frozenset()
@@ -267,8 +273,53 @@ def _record(
         if len(kept) >= most or number == len(missing) - 1:
             name = next(name for name in _names() if name not in manifest.files)
             manifest.files[name] = write_turns(planned.folder / name, kept)
+            _keep_learned(recorder, planned.folder, manifest)
             manifest.save(planned.folder)
             kept = []
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keep other processes away; the lock of one that was killed is gone with it."""
+    try:
+        import fcntl
+    except ImportError:  # no such locks on this system
+        yield
+        return
+    with (folder / _LOCK).open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise ConfigError(
+                f"recording: {folder} is being recorded by another process: wait for it, or name another folder in "
+                "record.to"
+            ) from error
+        yield
+
+
+def _learned(folder: Path, manifest: Manifest) -> Path:
+    """Where drafters that carry what they learned stood after the files so far."""
+    return folder / f"drafters-{len(manifest.files):05d}.pt"
+
+
+def _keep_learned(recorder: Recorder, folder: Path, manifest: Manifest) -> None:
+    import torch
+
+    if not recorder.carries:
+        return
+    content = BytesIO()
+    torch.save(recorder.state_dict(), content)
+    write_whole(_learned(folder, manifest), content.getvalue())
+    for older in sorted(folder.glob("drafters-*.pt"))[:-2]:  # the manifest may still be of one file less
+        older.unlink()
+
+
+def _go_on(recorder: Recorder, folder: Path, manifest: Manifest) -> None:
+    import torch
+
+    path = _learned(folder, manifest)
+    if recorder.carries and path.exists():
+        recorder.load_state_dict(torch.load(path, weights_only=True))
 
 
 def _sample_live(

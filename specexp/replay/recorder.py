@@ -131,6 +131,24 @@ class Recorder:
             self._all_roots = AllRoots(source, self._asked.scoring, self._builders)
         self._drafted: set[int] = set()  # nodes of the turn's trees
 
+    @property
+    def carries(self) -> bool:
+        """Whether what is recorded of a prompt depends on the prompts before."""
+        return self.drafter is not None and self.drafter.carries
+
+    def state_dict(self) -> list[dict[str, Any]]:
+        """What its drafters learned so far."""
+        return [drafter.state_dict() for drafter in self._learning()]
+
+    def load_state_dict(self, state: Sequence[dict[str, Any]]) -> None:
+        """Go on from :meth:`state_dict`."""
+        for drafter, learned in zip(self._learning(), state, strict=True):
+            drafter.load_state_dict(learned)
+
+    def _learning(self) -> list[Drafter]:
+        drafters = (self._taught, *(run.strategy.drafter for run in self._runs))
+        return [drafter for drafter in drafters if drafter is not None]
+
     @torch.inference_mode()
     def conversation(
         self,

@@ -120,8 +120,14 @@ def test_the_size_is_told_before_the_rest_is_recorded(file, folder, capsys):
     assert Recording(folder).bytes <= each * 8 * 6 * 1.2
 
 
-def test_a_recording_that_is_cut_off_goes_on_where_it_stopped(file, folder, monkeypatch, capsys):
-    path = file()
+CARRYING = {"class_path": "TokenRecycling", "init_args": {"k": 4, "state": "carry"}}
+
+
+@pytest.mark.parametrize(
+    "drafter", [DRAFT, CARRYING], ids=["draft model", "a drafter that carries its state"]
+)
+def test_a_recording_that_is_cut_off_goes_on_where_it_stopped(file, folder, monkeypatch, capsys, drafter):
+    path = file(drafter=drafter)
     few = arguments(**{**SMALL, "data.max_prompts": 3})
     assert main([path, *few, "--record.to", str(folder) + "_whole"]) == 0
     write, written = making.write_turns, []
@@ -148,6 +154,14 @@ def test_a_recording_that_is_cut_off_goes_on_where_it_stopped(file, folder, monk
     assert "holds 1 of 3 answered prompts: going on" in capsys.readouterr().out
     assert len(Recording(folder).turns) == 3
     same(Recording(folder), Recording(f"{folder}_whole"))
+
+
+def test_two_processes_do_not_record_together(file, folder, capsys):
+    folder.mkdir()
+    with making._alone(folder):
+        assert main([file(), *arguments(**SMALL)]) == 2
+    assert "is being recorded by another process: wait for it" in capsys.readouterr().err
+    assert not (folder / "recording.json").exists()
 
 
 def test_a_finished_recording_is_left_alone_and_takes_more_prompts_and_samples(file, folder, capsys):
