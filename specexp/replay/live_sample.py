@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import sqrt
 from typing import TYPE_CHECKING, Any
 
+from specexp.builders import StaticTree, TreeBuilder
 from specexp.config import Config, ConfigError, apply_overrides, build_generation, build_latency, build_parts
 from specexp.controllers import Controller
 from specexp.decoder import Decoder
@@ -13,7 +15,7 @@ from specexp.evaluation.replay_arm import ReplayArm, source_for
 from specexp.evaluation.table import Column, Table
 from specexp.models.language_model import LanguageModel
 from specexp.replay.errors import RecordingError
-from specexp.replay.fidelity import Grade, law_of
+from specexp.replay.fidelity import Grade, law_of, learns
 from specexp.replay.plan import Plan, describe_part
 from specexp.wording import first_line
 
@@ -60,7 +62,11 @@ def sample_live(
 
 
 def compositions(planned: Plan) -> Iterator[tuple[str, Config]]:
-    """The file's composition, then the same drafter with every builder of the coverage and nothing that controls it."""
+    """The file's composition, then the same drafter with every builder of the coverage and nothing that controls it.
+
+    Of a drafter that learns, which is told what it was told when it was recorded with these, also with trees between
+    each two of them, of which nothing was recorded.
+    """
     config = planned.config
     if config.get("drafter") is None:
         return
@@ -73,6 +79,27 @@ def compositions(planned: Plan) -> Iterator[tuple[str, Config]]:
         if given != config.get("builder") or controlled:
             parts = {"builder": given, "controller": _FIXED, "verifier": verifier}
             yield describe_part(given), apply_overrides(config, parts)
+    if learns(planned.drafter()):
+        for paths, name in trees_between(planned.coverage):
+            tree = {"class_path": "StaticTree", "init_args": {"rank_paths": paths}}
+            parts = {"builder": tree, "controller": _FIXED, "verifier": verifier}
+            yield name, apply_overrides(config, parts)
+
+
+def trees_between(builders: Sequence[TreeBuilder]) -> Iterator[tuple[list[list[int]], str]]:
+    """Between every two fixed trees of growing size, and below the smallest, one of nodes of the larger: those of the
+    lowest ranks nearest the root.
+
+    Yields:
+        Rank paths, and what the tree is called.
+    """
+    trees = sorted((one for one in builders if isinstance(one, StaticTree)), key=lambda one: one.max_nodes)
+    for smaller, larger in zip([None, *trees], trees, strict=False):
+        below = 1 if smaller is None else smaller.max_nodes
+        nodes = round(sqrt(below * larger.max_nodes))
+        if below < nodes < larger.max_nodes:
+            paths = sorted(larger.rank_paths, key=lambda path: (sum(path) + len(path), len(path), path))
+            yield paths[:nodes], f"{nodes} of the {larger.max_nodes} nodes, not recorded"
 
 
 def to_table(rows: Sequence[Mapping[str, Any]]) -> Table:

@@ -1,0 +1,24 @@
+"""What replay is held against live: also trees of which nothing was recorded."""
+
+from specexp.builders import Chain, DySpecGreedy, ParametricTree, StaticTree
+from specexp.replay.live_sample import trees_between
+
+
+def test_between_two_recorded_trees_stands_one_of_nodes_of_the_larger():
+    builders = [
+        ParametricTree(nodes=36, depth=5),
+        DySpecGreedy(8, candidates="top-k"),
+        ParametricTree(nodes=4),
+    ]
+
+    (small, _), (large, name) = trees_between(builders)
+
+    assert len(small) == 2
+    assert len(large) == 12
+    assert name == "12 of the 36 nodes, not recorded"
+    wide = ParametricTree(nodes=36, depth=5).rank_paths
+    assert all(path in wide for path in StaticTree(large).rank_paths)
+
+
+def test_nothing_stands_between_trees_of_neighbouring_sizes():
+    assert list(trees_between([Chain(1), Chain(2)])) == []
