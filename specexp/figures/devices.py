@@ -151,4 +151,4 @@ def draw_budgets(found: Comparison) -> Figure:
 
 def _inches(width: float, unit: float) -> float:
     """Of a panel, which is never too narrow for its title."""
-    return max(width * unit + 0.3, 2.6)
+    return max(width * unit + 0.3, 3.5)
