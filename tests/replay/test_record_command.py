@@ -12,6 +12,7 @@ from specexp.config import ConfigError, load_config
 from specexp.record import main
 from specexp.replay import making
 from specexp.replay.errors import RecordingError
+from specexp.replay.live_sample import to_table
 from specexp.replay.plan import plan_recording
 from specexp.replay.recording import Manifest, Recording
 
@@ -88,9 +89,42 @@ def test_a_drafter_that_learns_is_recorded_with_the_experiments_builder(file, fo
     assert made_of["coverage"] == [{"class_path": "Chain", "init_args": {"length": 3, "candidates": "top-k"}}]
     assert made_of["target_top_k"] == 4
     assert made_of["scoring"] is None
-    (row,) = Recording(folder).manifest.live_sample
-    assert row["fidelity"] == "exact"
-    assert row["equal_prompts"] == 2
+    own, between = Recording(folder).manifest.live_sample
+    assert between["composition"] == "2 of the 3 nodes, not recorded"
+    assert own["fidelity"] == between["fidelity"] == "exact"
+    assert own["equal_prompts"] == between["equal_prompts"] == 2
+
+
+@pytest.mark.parametrize(
+    ("parts", "reason"),
+    [
+        (
+            {"builder": {"class_path": "DySpecGreedy", "init_args": {"budget": 6, "candidates": "top-k"}}},
+            "were not recorded; record with a coverage that asks for them",
+        ),
+        (
+            {"controller": {"class_path": "Bandit", "init_args": {"over": "depths", "values": [1, 3]}}},
+            "Bandit learns from seconds: give the experiment a latency profile to replay it",
+        ),
+    ],
+)
+def test_a_composition_that_cannot_be_replayed_is_said_to_be_none(file, folder, parts, reason):
+    assert main([file(**parts), *arguments(**{**SMALL, "record.live_sample": 1})]) == 0
+
+    own, chain = Recording(folder).manifest.live_sample
+    assert reason in own["refused"]
+    assert chain["equal_prompts"] == 1
+    table = to_table([own, chain])
+    assert len(table.rows) == 1
+    assert table.notes == [f"{own['composition']}: {own['refused']}"]
+
+
+def test_counts_that_differ_though_they_should_not_are_shown_as_such():
+    row = dict.fromkeys(("steps_live", "steps_replayed", "tokens_per_step_live"), 1)
+    row |= {"composition": "Chain", "fidelity": "exact", "prompts": 4, "equal_prompts": 3}
+    table = to_table([{**row, "tokens_per_step_replayed": 1, "relative_error": 0.0}])
+    (note,) = table.notes
+    assert "1 of 4 prompts differ though the replay is exact" in note
 
 
 def test_without_a_drafter_the_pairs_draft_is_recorded_and_without_a_draft_the_target_alone(
