@@ -37,6 +37,8 @@ SHORT = {
     "specexp.export": [],
     "specexp.dashboard": [],
 }
+STAGES = ["--sweep.record_hits.data.max_prompts", "2", "--sweep.confirm.data.max_prompts", "3"]
+SHORT_TOO = {("specexp.record", "experiments/tree_shape_replay.yaml"): STAGES}
 
 
 def blocks(language: str) -> list[str]:
@@ -66,7 +68,7 @@ def test_commands_and_blocks_work_in_the_order_they_are_written(
         if not command.startswith("python -m"):
             continue
         words = shlex.split(command)
-        extra = [] if "--dry-run" in words else SHORT[words[2]]
+        extra = [] if "--dry-run" in words else SHORT[words[2]] + SHORT_TOO.get((words[2], words[3]), [])
         done = subprocess.run(
             [sys.executable, *words[1:], *extra], cwd=tmp_path, capture_output=True, text=True
         )

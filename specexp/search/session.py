@@ -35,7 +35,7 @@ from specexp.search.confirm import Confirmed, confirm, select, sentences, table
 from specexp.search.export import draw_winner, draw_winners_time_line, export_best
 from specexp.search.journal import study_lock
 from specexp.search.live_bench import LiveBench
-from specexp.search.objective import distinct_finished
+from specexp.search.objective import confirmable, distinct_finished
 from specexp.search.plots import save_plots
 from specexp.search.prediction import Predicted, compared, graded
 from specexp.search.progress import StageBar
@@ -315,7 +315,7 @@ class Session:
         """With what replay says of it: on the same prompts, or else on the search's."""
         assert self.replay is not None
         found = self.replay.predict(one.attributes["resolved"], data.prompts)
-        metrics = study.trials[one.trial].user_attrs["metrics"]
+        metrics = study.get_trials(deepcopy=False)[one.trial].user_attrs["metrics"]
         return replace(one, predicted=found or Predicted.of_search(metrics))
 
     def _what_replay_was_worth(self, confirmed: Sequence[Confirmed]) -> list[str]:
@@ -337,8 +337,17 @@ class Session:
         found = yardstick_of(winner.attributes["resolved"], bench)
         if found is None:
             return []
-        goodput = study.trials[winner.trial].user_attrs["metrics"]["modelled_tokens_per_second"]
+        goodputs = {
+            trial.number: float(trial.user_attrs["metrics"]["modelled_tokens_per_second"])
+            for trial in confirmable(study)
+        }
+        goodput, highest = goodputs[winner.trial], max(goodputs.values())
         said = found.sentences(winner.label, goodput)
+        if highest > goodput:
+            said.append(
+                f"The highest goodput of the search's {len(goodputs)} trees is {highest:.1f} tokens/s, "
+                f"{100 * found.share(highest):.1f} % of the yardstick; what was promoted was faster where it was confirmed."
+            )
         for sentence in said:
             self.console.print(sentence, highlight=False, soft_wrap=True)
         return [write_yardstick(found, said, winner, goodput, self.folder)]
