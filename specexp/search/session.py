@@ -346,7 +346,7 @@ class Session:
         if highest > goodput:
             said.append(
                 f"The highest goodput of the search's {len(goodputs)} trees is {highest:.1f} tokens/s, "
-                f"{100 * found.share(highest):.1f} % of the yardstick; what was promoted was faster where it was confirmed."
+                f"{100 * found.share(highest):.1f} % of the yardstick; what was promoted was faster on other prompts."
             )
         for sentence in said:
             self.console.print(sentence, highlight=False, soft_wrap=True)
