@@ -303,3 +303,12 @@ def test_a_recording_of_something_else_is_refused(
     assert main([write(), *words]) == 2
     assert sentence in " ".join(capsys.readouterr().err.split())
     assert not Path("runs").exists()  # nothing is left behind
+
+
+def test_a_recording_without_a_draft_model_says_what_to_record(here: Path) -> None:
+    from specexp.config import build_parts
+
+    with pytest.raises(
+        ConfigError, match=r"tree\.yaml: drafter: a draft model is asked and recorded holds none"
+    ):
+        build_parts(load_config(write()), None)

@@ -80,7 +80,10 @@ def build_parts(config: Config, draft: PreTrainedModel | DraftSource | None = No
         try:
             parts.drafter.use_draft_model(draft)
         except ValueError as error:
-            raise ConfigError(f"{config.source_of(('drafter',))}: drafter: {first_line(error)}") from error
+            why = first_line(error)
+            if draft is None and is_replayed(config):
+                why = f"a draft model is asked and {recording_folder(config)} holds none: record with the drafter"
+            raise ConfigError(f"{config.source_of(('drafter',))}: drafter: {why}") from error
     return parts
 
 
