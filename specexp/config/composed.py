@@ -39,7 +39,7 @@ HITS = "hits.json"
 RECORDINGS = "recordings"
 """Folder of recordings that are given none."""
 
-_SAME_PAIR = ("target_dtype",)
+_SAME_PAIR = ("target", "target_dtype")
 _SAME_GENERATION = ("seed", "stop_at_eos")
 """What the recorded output depends on, beside models and verifier."""
 

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from specexp.evaluation.record import MEASURED
+from specexp.replay.fidelity import Grade
 
 if TYPE_CHECKING:
+    from specexp.replay.recording import Manifest
     from specexp.search.confirm import Confirmed
 
 
@@ -46,20 +48,23 @@ def compared(one: Confirmed) -> str:
     )
 
 
-def graded(one: Confirmed, live_sample: Sequence[Mapping[str, Any]]) -> str:
+def graded(one: Confirmed, manifest: Manifest) -> str:
     """A sentence: what the replayed figures of a candidate are worth.
 
     Args:
         one: the candidate.
-        live_sample: of the recording.
+        manifest: of the recording.
     """
-    said = f"Replayed counts of {one.label} are {one.attributes['fidelity']}."
-    off = live_error(live_sample)
-    if off is None or one.attributes["fidelity"] == "exact":
-        return said
-    return (
-        f"{said} On the recording's live sample replay was off by at most {100 * off:+.2f} % tokens per step."
-    )
+    fidelity, dtype = one.attributes["fidelity"], manifest.made_of["pair"]["target_dtype"]
+    said = f"Replayed counts of {one.label} are {fidelity}"
+    if fidelity == Grade.EXACT.value:
+        if dtype == "float32":
+            return f"{said}."
+        said += f" but for near ties, which a target in {dtype} decides otherwise in passes of another size"
+    off = live_error(manifest.live_sample)
+    if off is None:
+        return f"{said}."
+    return f"{said}; on the recording's live sample replay was off by at most {100 * off:+.2f} % tokens per step."
 
 
 def live_error(live_sample: Sequence[Mapping[str, Any]]) -> float | None:

@@ -322,7 +322,7 @@ class Session:
         assert self.recording is not None
         winner = confirmed[0]
         said = [compared(one) for one in confirmed[:1] if one.predicted is not None]
-        said.append(graded(winner, self.recording.manifest.live_sample))
+        said.append(graded(winner, self.recording.manifest))
         if self.pair is None:
             said.append(
                 f"Nothing was confirmed live, for the models are not here ({self.no_models}): these figures are "
