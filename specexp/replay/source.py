@@ -18,8 +18,8 @@ from specexp.replay.turn import RecordedTurn
 from specexp.tree import NO_CANDIDATE, NodeKind
 
 Missing = Literal["refuse", "unknown", "none"]
-"""What an answer that was not recorded is: an error; some tokens that are nobody's, which decide nothing in a static
-tree; or no candidate, an approximation.
+"""What an answer that was not recorded is: an error; some tokens that are nobody's, which decide nothing beside the
+output of a static tree, and are an error along it; or no candidate, an approximation.
 """
 
 
@@ -122,7 +122,7 @@ class RecordedSource(DraftSource):
         for row, node in enumerate(answers):
             count = 0 if node == NOWHERE else draft.count(node)
             if count < min(k, self._vocab_size):
-                self._unanswered(context, request, row, tokens[row])
+                self._unanswered(context, request, row, node, tokens[row])
                 continue
             found, values = draft[node]
             tokens[row, :count] = found[:k]
@@ -135,13 +135,21 @@ class RecordedSource(DraftSource):
         other.turn = self.turn
         return other
 
-    def _unanswered(self, context: Context, request: Request, row: int, tokens: NDArray[np.int64]) -> None:
+    def _unanswered(
+        self, context: Context, request: Request, row: int, node: int, tokens: NDArray[np.int64]
+    ) -> None:
+        assert self.turn is not None
         self.unanswered += 1
         if self.missing == "unknown":
+            if NOWHERE < node < self.turn.trie.spine:  # a candidate there may become output
+                raise NotRecordedError(
+                    f"prompt {self.turn.prompt_id!r}, after {node} new tokens: the draft's {request.k} best candidates "
+                    f"are asked for and {self.turn.trie.draft.count(node)} were recorded; record with "
+                    f"record.candidates of at least {request.k}"
+                )
             tokens[:] = np.arange(self._strangers, self._strangers + tokens.size)
             self._strangers += tokens.size
         elif self.missing == "refuse":
-            assert self.turn is not None
             path = list(request.path_tokens(int(request.rows[row])))
             raise NotRecordedError(
                 f"prompt {self.turn.prompt_id!r}, after {len(context) - self.turn.prompt.size} new tokens: the draft's "

@@ -19,6 +19,7 @@ from specexp.controllers import ConfidenceThreshold, Fixed, Heuristic, QLearning
 from specexp.drafters import DraftModel, PromptLookup, TokenRecycling, Union
 from specexp.drafters._draft_source import ModelSource
 from specexp.evaluation.replay_arm import ReplayArm, source_for
+from specexp.replay.errors import NotRecordedError
 from specexp.replay.fidelity import Grade
 from specexp.replay.source import RecordingSource
 from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling
@@ -137,3 +138,17 @@ def test_fewer_tokens_than_were_recorded_may_be_asked_for(setting):
     live = decoded(draft(ModelSource(Models().draft), coupled), Chain(4), verifier, Fixed(), short)
 
     assert counts([arm.decode(prompt) for prompt in PROMPTS]) == counts(live)
+
+
+def test_a_tree_wider_than_what_was_recorded_is_refused(tmp_path):
+    """Candidates beyond the recorded ones may be the output's next token, so none is made up along the output."""
+    source = RecordingSource(ModelSource(Models().draft), 1, spine_width=3)
+    drafter = draft(source, False)
+    recording = record(tmp_path, KeyedSampling(0.7), drafter, source, [Chain(4)], False)
+    parts = Parts(draft(source_for(recording), False), KConfig([4]), KeyedSampling(0.7))
+    arm = ReplayArm("replayed", recording, parts, GENERATION)
+
+    with pytest.raises(
+        NotRecordedError, match=r"4 best candidates are asked for and 3 were recorded; .* of at least 4"
+    ):
+        arm.decode(PROMPTS[0])
