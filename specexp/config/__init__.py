@@ -17,12 +17,19 @@ from specexp.config.composed import (
     build_workload,
     check_parts,
     is_grouped,
+)
+from specexp.config.config import (
+    Config,
+    apply_overrides,
+    check_key,
+    check_value,
+    has_key,
     is_replayed,
-    open_recording,
+    load_config,
     recording_folder,
 )
-from specexp.config.config import Config, apply_overrides, check_key, check_value, has_key, load_config
 from specexp.config.errors import ConfigError
+from specexp.config.replayed import open_recording
 from specexp.config.resolved import save_resolved
 from specexp.config.schema import Generation
 

@@ -101,7 +101,8 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     Example:
         >>> load_config("experiments/tree_shape.yaml", ["--generation.seed", "1"])  # doctest: +SKIP
     """
-    from specexp.config.composed import check_arms, check_parts, check_replay, check_sweep
+    from specexp.config.composed import check_arms, check_parts, check_sweep
+    from specexp.config.replayed import check_replay
 
     config = Config(read_layers(path, overrides), str(path))
     check_replay(config)
@@ -216,3 +217,13 @@ def _trainer_arguments() -> list[str] | None:
                 if isinstance(method, ast.FunctionDef) and method.name == "__init__":
                     return [argument.arg for argument in (*method.args.args[1:], *method.args.kwonlyargs)]
     return None
+
+
+def is_replayed(config: Config) -> bool:
+    """Whether a recording answers instead of the models."""
+    return bool(config.get("backend") == "replay")
+
+
+def recording_folder(config: Config) -> Path:
+    """Where the experiment's recording lies, or would: ``recording``, ``record.to``, or ``recordings/<name>``."""
+    return Path(config.get("recording") or config.get("record.to") or f"recordings/{config.get('name')}")
