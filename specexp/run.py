@@ -190,6 +190,7 @@ def report(config: Config, experiment: Experiment, records: Sequence[PromptRecor
     """
     from rich.console import Console
 
+    from specexp.evaluation.replay_arm import worth_of
     from specexp.evaluation.report import category_table, long_table, phase_table, results_table
     from specexp.tracking import Tracker
 
@@ -199,8 +200,10 @@ def report(config: Config, experiment: Experiment, records: Sequence[PromptRecor
     if is_replayed(config):
         title += ", replayed"
     baselines = experiment.baselines
+    results = results_table(records, title, baselines=baselines, published=config.get("published"))
+    results.notes += worth_of(experiment.arms)
     tables: list[Table | None] = [
-        results_table(records, title, baselines=baselines, published=config.get("published")),
+        results,
         category_table(records, baseline=baselines[0], published=config.get("published")),
         phase_table(records),
     ]

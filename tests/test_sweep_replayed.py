@@ -264,6 +264,16 @@ def test_arms_of_the_engine_are_replayed_and_others_left_out(
     said = " ".join(capsys.readouterr().out.split())
     assert "no recording answers for hf-eager, assisted: left out" in said
     assert "Which tree?, replayed" in said
+    assert "Replayed counts of chain are exact." in said
+
+
+def test_an_approximate_arm_is_called_so(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(load_config(write(drafter={"class_path": "TokenRecycling", "init_args": {"k": 4}}, sweep=None)))
+    said = " ".join(capsys.readouterr().out.split())
+    assert (
+        "Replayed counts of tree are approximate (TokenRecycling learns from nodes that were recorded" in said
+    )
+    assert "approximate (TokenRecycling" in " ".join(Path("runs/tree/table.md").read_text().split())
 
 
 def test_an_analysis_that_reads_logits_is_refused(here: Path) -> None:

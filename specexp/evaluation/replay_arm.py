@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 from specexp.composition import Parts, check_composition
 from specexp.controllers import Fixed
-from specexp.evaluation.arm import EngineArm, Generation, describe, sequence_name
+from specexp.evaluation.arm import Arm, EngineArm, Generation, describe, sequence_name
 from specexp.evaluation.decoder_arm import state_of
 from specexp.evaluation.record import PromptRecord
 from specexp.replay.errors import RecordingError
@@ -21,6 +21,7 @@ from specexp.replay.fidelity import (
     law_of,
     scoring_of,
     settings_of,
+    worth,
 )
 from specexp.replay.player import Player
 from specexp.replay.recording import Recording
@@ -216,6 +217,15 @@ class ReplayArm(EngineArm):
         assert self.latency is not None
         target, draft, beside = self.latency.outcome_parts(outcome)
         return {"draft": draft, "target": target, "update": beside}
+
+
+def worth_of(arms: Iterable[Arm]) -> list[str]:
+    """Sentences: what the replayed counts among these arms are worth; plain decoding's are what was recorded."""
+    found: dict[str, list[str]] = {}
+    for arm in arms:
+        if isinstance(arm, ReplayArm) and arm.parts.drafter is not None:
+            found.setdefault(worth(str(arm.fidelity), arm.recording.manifest), []).append(arm.name)
+    return [f"Replayed counts of {', '.join(names)} are {clause}." for clause, names in found.items()]
 
 
 def recorded_turns(recording: Recording, prompt: Prompt, sample: int = 0) -> list[RecordedTurn]:

@@ -170,7 +170,7 @@ def clock_notes(good: Sequence[PromptRecord]) -> list[str]:
         own = [record for record in good if record.clock == one]
         notes.append(
             f"Seconds are {one}: the milliseconds it states for the tokens fed in every target and draft pass. The "
-            "passes were counted in this run, with its own models."
+            "passes are those of this run's own pair."
         )
         beyond = sum(record.beyond_profile for record in own)
         if beyond:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from specexp.builders import Chain, StaticTree, TreeBuilder
 from specexp.composition import Parts
@@ -15,6 +15,9 @@ from specexp.drafters._draft_source import Scoring
 from specexp.replay.errors import RecordingError
 from specexp.tree import NodeKind
 from specexp.verifiers import DeterministicVerifier, RejectionSampling, SampleMatch, Verifier
+
+if TYPE_CHECKING:
+    from specexp.replay.recording import Manifest
 
 
 class Grade(StrEnum):
@@ -162,6 +165,26 @@ def builders_in(builder: TreeBuilder) -> Iterator[TreeBuilder]:
     yield builder
     for one in (*getattr(builder, "builders", ()), *filter(None, [getattr(builder, "builder", None)])):
         yield from builders_in(one)
+
+
+def worth(fidelity: str, manifest: Manifest) -> str:
+    """What replayed counts are worth, as a clause for tables: the fidelity, what it leaves open, and the live sample.
+
+    Args:
+        fidelity: a :class:`Fidelity` as text.
+        manifest: of the recording.
+    """
+    dtype = manifest.made_of["pair"]["target_dtype"]
+    if fidelity == Grade.EXACT.value:
+        if dtype == "float32":
+            return fidelity
+        fidelity += (
+            f" but for near ties, which a target in {dtype} decides otherwise in passes of another size"
+        )
+    off = manifest.live_error
+    if off is None:
+        return fidelity
+    return f"{fidelity}; on the recording's live sample replay was off by at most {100 * off:+.2f} % tokens per step"
 
 
 def is_plain_static(parts: Parts) -> bool:

@@ -56,6 +56,12 @@ class Manifest:
     live_sample: list[dict[str, Any]] = field(default_factory=list)
     provenance: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def live_error(self) -> float | None:
+        """The largest error of replayed tokens per step on the live sample, with its sign; None without one."""
+        errors = [float(row["relative_error"]) for row in self.live_sample if "relative_error" in row]
+        return max(errors, key=abs, default=None)
+
     def save(self, folder: Path) -> None:
         """Write ``recording.json``, whole or not at all."""
         fields = {"schema_version": SCHEMA_VERSION, **asdict(self)}

@@ -14,7 +14,6 @@ from specexp.hits import HitCounter
 from specexp.search.bench import CompositionBench
 from specexp.search.confirm import Confirmed
 from specexp.search.live_bench import WARM_UP_TOKENS, LiveBench
-from specexp.search.prediction import live_error
 from specexp.search.replay_bench import ReplayBench
 from specexp.tree import TreeShape
 from specexp.whole_file import write_whole
@@ -174,7 +173,7 @@ def _origin(best: Confirmed, bench: ReplayBench) -> dict[str, Any]:
         "sha256": bench.composition.recording_digest(),
         "profile": bench.profile.label,
         "fidelity": best.attributes["fidelity"],
-        "live_sample_error": live_error(recording.manifest.live_sample),
+        "live_sample_error": recording.manifest.live_error,
     }
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from specexp.evaluation.record import MEASURED
-from specexp.replay.fidelity import Grade
+from specexp.replay.fidelity import worth
 
 if TYPE_CHECKING:
     from specexp.replay.recording import Manifest
@@ -55,19 +55,4 @@ def graded(one: Confirmed, manifest: Manifest) -> str:
         one: the candidate.
         manifest: of the recording.
     """
-    fidelity, dtype = one.attributes["fidelity"], manifest.made_of["pair"]["target_dtype"]
-    said = f"Replayed counts of {one.label} are {fidelity}"
-    if fidelity == Grade.EXACT.value:
-        if dtype == "float32":
-            return f"{said}."
-        said += f" but for near ties, which a target in {dtype} decides otherwise in passes of another size"
-    off = live_error(manifest.live_sample)
-    if off is None:
-        return f"{said}."
-    return f"{said}; on the recording's live sample replay was off by at most {100 * off:+.2f} % tokens per step."
-
-
-def live_error(live_sample: Sequence[Mapping[str, Any]]) -> float | None:
-    """The largest error of replayed tokens per step on a recording's live sample, with its sign; None without one."""
-    errors = [float(row["relative_error"]) for row in live_sample if "relative_error" in row]
-    return max(errors, key=abs, default=None)
+    return f"Replayed counts of {one.label} are {worth(one.attributes['fidelity'], manifest)}."
