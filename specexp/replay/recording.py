@@ -88,9 +88,30 @@ class Manifest:
             )
         fields.pop("schema_version")
         try:
-            return Manifest(**fields)
+            manifest = Manifest(**fields)
+            wrong = manifest._damage()
         except TypeError as error:
-            raise RecordingError(f"recording: {path} is not whole ({error}); {_NEEDED} again") from error
+            wrong = str(error)
+        if wrong:
+            raise RecordingError(f"recording: {path} is not whole ({wrong}); {_NEEDED} again")
+        return manifest
+
+    def _damage(self) -> str:
+        """What is not as it was written, in a few words; empty where all is there."""
+        tables = {"made_of": self.made_of, "context_limits": self.context_limits, "files": self.files}
+        for name, table in tables.items():
+            if not isinstance(table, dict):
+                return f"{name} is no table"
+        for name in ("pair", "law", "generation"):
+            if not isinstance(self.made_of.get(name), dict):
+                return f"made_of.{name} is no table"
+        if not isinstance(self.context_limits.get("target"), int) or not isinstance(self.vocab_size, int):
+            return "context_limits.target or vocab_size is no integer"
+        for name, entry in self.files.items():
+            lacking = {"sha256", "bytes", "turns"} - {*(entry if isinstance(entry, dict) else ())}
+            if lacking:
+                return f"files.{name} lacks {', '.join(sorted(lacking))}"
+        return ""
 
 
 class Recording:

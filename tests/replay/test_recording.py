@@ -1,5 +1,6 @@
 """A recording on disk: it holds what the models say, and refuses what it does not hold, saying what to record."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -206,6 +207,23 @@ def test_a_folder_without_a_recording(tmp_path):
 def test_a_manifest_that_is_none(tmp_path, content, sentence):
     (tmp_path / "recording.json").write_text(content)
     with pytest.raises(RecordingError, match=sentence):
+        Recording(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "sentence"),
+    [
+        ("made_of", 5, "made_of is no table"),
+        ("made_of", {"pair": {}, "generation": {}}, "made_of.law is no table"),
+        ("context_limits", {}, "context_limits.target or vocab_size is no integer"),
+        ("files", ["turns-00000.parquet"], "files is no table"),
+        ("files", {"turns-00000.parquet": {"bytes": 1}}, "files.turns-00000.parquet lacks sha256, turns"),
+    ],
+)
+def test_a_manifest_whose_parts_are_damaged(recording, tmp_path, key, value, sentence):
+    fields = json.loads((recording.folder / "recording.json").read_text())
+    (tmp_path / "recording.json").write_text(json.dumps({**fields, key: value}))
+    with pytest.raises(RecordingError, match=rf"recording.json is not whole \({sentence}\); record it"):
         Recording(tmp_path)
 
 
