@@ -303,6 +303,7 @@ def test_refused_with_the_file(here: Path, sections: dict[str, Any], sentence: s
         (["--generation.max_new_tokens", "21"], "max_new_tokens 20 and the configuration says 21"),
         (["--generation.samples", "2"], "samples 1 and the configuration says 2"),
         (["--pair.target_dtype", "bfloat16"], "pair.target_dtype 'float32' and the configuration says 'bfloat16'"),
+        (["--pair.draft", "models/another"], "pair.draft None and the configuration says 'models/another'"),
         (["--pair.target", "models/another"], "pair.target 'stdlib' and the configuration says 'models/another'"),
         (["--verifier.init_args.temperature", "0.5"], "temperature 0.7 and the configuration says 0.5"),
         (["--data.offset", "30"], "tree.yaml: data: "),

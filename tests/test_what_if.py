@@ -2,6 +2,7 @@
 
 import csv
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from fake_turns import recorded_turn, save_recording
 from specexp.config import load_config
 from specexp.replay.player import Player
 from specexp.replay.ranks import MISSED
+from specexp.replay.recording import Recording
 from specexp.run import main as run_main
 from specexp.sweep import main as sweep_main
 from specexp.what_if import answer, letters, main
@@ -48,7 +50,7 @@ def file(experiment, recording):
     """Writes a what_if file over the recording."""
 
     def write(**sections):
-        return experiment(
+        path = experiment(
             **{
                 "drafter": {"class_path": "DraftModel"},
                 "recording": str(recording.folder),
@@ -57,6 +59,14 @@ def file(experiment, recording):
                 **sections,
             }
         )
+        pair = yaml.safe_load(Path(path).read_text())["pair"]
+        same = {"target": pair["target"], "draft": pair.get("draft"), "draft_dtype": "float32"}
+        folder = Path(sections.get("recording") or recording.folder)
+        if folder.is_dir():
+            manifest = Recording(folder).manifest
+            manifest.made_of["pair"] |= same
+            manifest.save(folder)
+        return path
 
     return write
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from specexp.replay.recording import Recording
 
 _SAME_PAIR = ("target", "target_dtype")
+_SAME_DRAFT = ("draft", "draft_dtype")
 _SAME_GENERATION = ("seed", "stop_at_eos")
 """What the recorded output depends on, beside models and verifier."""
 
@@ -31,7 +32,9 @@ def open_recording(config: Config) -> Recording:
     key = "recording" if config.get("recording") is not None else "backend"
     try:
         recording = Recording(recording_folder(config))
-        for section, keys in (("pair", _SAME_PAIR), ("generation", _SAME_GENERATION)):
+        drafted = recording.manifest.made_of.get("scoring") is not None
+        same_pair = _SAME_PAIR + (_SAME_DRAFT if drafted else ())
+        for section, keys in (("pair", same_pair), ("generation", _SAME_GENERATION)):
             recording.check_made_of(section, config.get(section), keys)
         _check_length(recording, build_generation(config))
         recording.check_made_of("law", law_of(build_verifier(config)))

@@ -24,7 +24,7 @@ from specexp.replay.fidelity import (
     worth,
 )
 from specexp.replay.player import Player
-from specexp.replay.recording import Recording
+from specexp.replay.recording import Recording, hash_of
 from specexp.replay.source import Missing, RecordedSource
 from specexp.replay.turn import RecordedTurn
 from specexp.replay.verification import RecordedTarget
@@ -235,9 +235,17 @@ def recorded_turns(recording: Recording, prompt: Prompt, sample: int = 0) -> lis
         RecordingError: it was not recorded, or with other tokens.
     """
     turns = recording.conversation(prompt.prompt_id, sample)
+    what = None
     if tuple(turns[0].prompt.tolist()) != prompt.token_ids:
+        what = "tokens"
+    else:
+        mark = hash_of(prompt)
+        known = recording.manifest.made_of.get("prompts", {}).get(prompt.prompt_id, mark)
+        if len(turns) != len(prompt.turns) or known != mark:
+            what = "turns"
+    if what is not None:
         raise RecordingError(
-            f"recording: {recording.folder}: prompt {prompt.prompt_id!r} has other tokens than were recorded: the data "
+            f"recording: {recording.folder}: prompt {prompt.prompt_id!r} has other {what} than were recorded: the data "
             "set, its chat template or its truncation changed, so record again"
         )
     return turns

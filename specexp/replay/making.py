@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +34,7 @@ from specexp.replay.recording import (
     Recording,
     check_file,
     difference,
+    hash_of,
     parquet,
     write_turns,
 )
@@ -122,11 +122,6 @@ def load_prompts(planned: Plan, pair: ModelPair) -> list[Prompt]:
                     "recording finds them by that name: record their sets one by one"
                 )
     return list(found.values())
-
-
-def hash_of(prompt: Prompt) -> str:
-    """Tells a prompt from another one of the same id."""
-    return sha256(repr((prompt.turns, prompt.token_ids)).encode()).hexdigest()[:16]
 
 
 def _check_context(planned: Plan, pair: ModelPair) -> None:

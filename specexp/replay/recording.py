@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from specexp.artifacts.fingerprint import Fingerprint
 from specexp.artifacts.manifest import sha256
@@ -20,6 +20,9 @@ from specexp.replay.errors import RecordingError
 from specexp.replay.estimates import Estimates
 from specexp.replay.turn import RecordedTurn
 from specexp.whole_file import write_whole
+
+if TYPE_CHECKING:
+    from specexp.data import Prompt
 
 MANIFEST = "recording.json"
 SCHEMA_VERSION = 1
@@ -207,6 +210,11 @@ class Recording:
                     f"recording: {self.folder} was made with {name} {recorded.get(key)!r} and the configuration says "
                     f"{given.get(key)!r}: record with the latter, or configure what was recorded"
                 )
+
+
+def hash_of(prompt: Prompt) -> str:
+    """Tells a prompt from another one of the same id, by the text of all its turns and the tokens of the first."""
+    return sha256(repr((prompt.turns, prompt.token_ids)).encode())[:16]
 
 
 def difference(recorded: Fingerprint, given: Fingerprint) -> str | None:

@@ -1,6 +1,7 @@
 """A recording on disk: it holds what the models say, and refuses what it does not hold, saying what to record."""
 
 import json
+from copy import copy
 from dataclasses import replace
 
 import numpy as np
@@ -15,13 +16,13 @@ from specexp.context import Context
 from specexp.data import Prompt
 from specexp.drafters import DraftModel, TokenRecycling
 from specexp.drafters._draft_source import ModelSource, Scoring
-from specexp.evaluation.replay_arm import ReplayArm, source_for
+from specexp.evaluation.replay_arm import ReplayArm, recorded_turns, source_for
 from specexp.models.language_model import LanguageModel
 from specexp.replay import all_roots
 from specexp.replay.errors import NotRecordedError, RecordingError
 from specexp.replay.fidelity import law_of
 from specexp.replay.recorder import Coverage, Recorder
-from specexp.replay.recording import Manifest, Recording, write_turns
+from specexp.replay.recording import Manifest, Recording, hash_of, write_turns
 from specexp.replay.source import RecordingSource
 from specexp.replay.weights import weights_fingerprint
 from specexp.testing.fakes import hashed_model
@@ -288,6 +289,18 @@ def test_a_prompt_that_was_not_recorded(recording):
         arm.decode(PROMPT, sample=3)
     with pytest.raises(RecordingError, match=r"prompt 'p' has other tokens than were recorded.*record again"):
         arm.decode(replace(PROMPT, token_ids=(3, 2, 1)))
+    with pytest.raises(RecordingError, match=r"prompt 'p' has other turns than were recorded.*record again"):
+        arm.decode(replace(PROMPT, turns=("?", "and then?")))
+
+
+def test_another_text_of_a_later_turn(recording):
+    """Its tokens depend on the answers before, so the recorded prompts are told apart by their text."""
+    known = {**recording.manifest.made_of, "prompts": {"p": hash_of(PROMPT)}}
+    other = copy(recording)
+    other.manifest = replace(recording.manifest, made_of=known)
+    assert recorded_turns(other, PROMPT)
+    with pytest.raises(RecordingError, match="prompt 'p' has other turns than were recorded"):
+        recorded_turns(other, replace(PROMPT, turns=("!",)))
 
 
 def test_longer_answers_than_were_recorded(recording):
