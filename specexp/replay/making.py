@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +39,7 @@ from specexp.replay.recording import (
     parquet,
     write_turns,
 )
+from specexp.replay.trie import TrieWriter
 from specexp.whole_file import write_whole
 from specexp.wording import first_line
 
@@ -262,7 +264,7 @@ def _record(
         )
         if number == 0:
             turns = sum(len(prompt.turns) for prompt, _ in missing)
-            tell(estimate(kept, turns, generation.max_new_tokens))
+            tell(estimate(kept, turns, generation.max_new_tokens, files=-(-turns // most)))
         if bar is not None:
             bar.prompt()
         if len(kept) >= most or number == len(missing) - 1:
@@ -330,20 +332,38 @@ def _sample_live(
     manifest.save(planned.folder)
 
 
-def estimate(first: Sequence[RecordedTurn], turns: int, max_new_tokens: int) -> str:
+def estimate(first: Sequence[RecordedTurn], turns: int, max_new_tokens: int, files: int) -> str:
     """How large a recording will be, told from its first turns.
 
     Args:
         first: turns recorded.
         turns: of the whole recording.
         max_new_tokens: of each.
+        files: of the whole recording.
     """
     tokens = sum(turn.answer.size for turn in first)
     nodes = sum(len(turn.trie) for turn in first)
-    each = len(parquet(first)) / tokens
+    file = len(parquet([_blank(first[0])]))
+    each = (len(parquet(first)) - file) / tokens
+    size = (each * turns * max_new_tokens + file * files) / _MEGABYTE
     return (
         f"The first prompt took {each:.0f} bytes a token of output ({nodes / tokens:.0f} nodes): {turns} answers of up "
-        f"to {max_new_tokens} tokens will take up to {each * turns * max_new_tokens / _MEGABYTE:.1f} MB."
+        f"to {max_new_tokens} tokens will take up to {size:.1f} MB."
+    )
+
+
+def _blank(turn: RecordedTurn) -> RecordedTurn:
+    """A turn in which nothing was said."""
+    nothing = TrieWriter(0, ())
+    return replace(
+        turn,
+        prompt=turn.prompt[:1],
+        answer=turn.answer[:0],
+        asked=turn.asked[:0],
+        asked_logits=turn.asked_logits[:0],
+        trie=nothing.finish(),
+        target_log_probs=turn.target_log_probs[:0],
+        draft_log_probs=turn.draft_log_probs[:0],
     )
 
 

@@ -150,8 +150,9 @@ def test_the_size_is_told_before_the_rest_is_recorded(file, folder, capsys):
     promised = float(re.search(r"up to ([\d.]+) MB", line).group(1))
     each = float(re.search(r"took (\d+) bytes", line).group(1))
     assert f"{4 * 2} answers of up to 6 tokens" in line  # four conversations of two turns
-    assert promised == pytest.approx(each * 8 * 6 / 1e6, abs=0.06)
-    assert Recording(folder).bytes <= each * 8 * 6 * 1.2
+    of_tokens = each * 8 * 6 / 1e6
+    assert of_tokens < promised < of_tokens + 0.2  # and what the files take for themselves
+    assert Recording(folder).bytes / 1e6 == pytest.approx(promised, abs=0.06)
 
 
 CARRYING = {"class_path": "TokenRecycling", "init_args": {"k": 4, "state": "carry"}}
