@@ -48,6 +48,7 @@ def draw_goodput(found: Yardstick, searched: SearchedTree | None = None, title: 
     figure = Figure(figsize=(8.4, 4.8), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
+    axes.set_facecolor("white")  # whatever style another picture left
     sizes = [point.nodes for point in found.curve]
     axes.plot(
         sizes,

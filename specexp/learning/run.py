@@ -85,8 +85,10 @@ def learn(config: Config, pair: ModelPair | None = None) -> ControllerLearning:
         "default_root_dir": folder,
     }
     if "logger" not in config.get("trainer"):
-        arguments["logger"] = WandbLogger(
-            name=name, project=config.get("tracking.project"), save_dir=str(folder)
+        tracked = config.get("tracking.mode") != "disabled"
+        project = config.get("tracking.project")
+        arguments["logger"] = (
+            WandbLogger(name=name, project=project, save_dir=str(folder)) if tracked else False
         )
     trainer = build_trainer(config, **arguments)
     last = folder / "checkpoints" / CHECKPOINT

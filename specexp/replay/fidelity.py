@@ -202,6 +202,13 @@ def is_plain_static(parts: Parts) -> bool:
 
 
 def settings_of(made_of: Mapping[str, Any]) -> Scoring | None:
-    """The scoring that a recording was made with."""
+    """The scoring that a recording was made with.
+
+    Raises:
+        RecordingError: it is none.
+    """
     scoring = made_of.get("scoring")
-    return None if scoring is None else Scoring(**scoring)
+    try:
+        return None if scoring is None else Scoring(**scoring)
+    except TypeError as error:
+        raise RecordingError(f"recording: made_of.scoring is {scoring!r}, which is damaged: record again") from error

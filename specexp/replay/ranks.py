@@ -161,9 +161,11 @@ class RankTable:
         turn = self._turn[roots]
         seconds: NDArray[np.float64] | None = None
         if latency is not None:
-            leaf = np.array([not below for below in shape.children])
+            leaf = np.ones(shape.parents.size, dtype=np.bool_)
+            leaf[shape.parents[1:]] = False
             ends = (accepted[roots] > 0) & ((accepted[roots] == cuts) | leaf[last[roots]])
-            spent = self._seconds(shape, latency, roots, cuts, nodes, new[roots], ends)
+            asked = np.bincount(shape.depths[~leaf], minlength=shape.max_depth)  # rows of each depth
+            spent = self._seconds(latency, roots, sizes, asked, cuts, new[roots], ends)
             seconds = np.bincount(turn, spent, minlength=len(self.turns)).astype(np.float64)
 
         def by_turn(values: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -190,41 +192,46 @@ class RankTable:
 
     def _seconds(
         self,
-        shape: TreeShape,
         latency: LatencyProfile,
         roots: NDArray[np.int64],
+        sizes: NDArray[np.int64],
+        asked: NDArray[np.int64],
         cuts: NDArray[np.int64],
-        nodes: NDArray[np.int64],
         new: NDArray[np.int64],
         ends: NDArray[np.bool_],
     ) -> NDArray[np.float64]:
-        """``[steps]`` of every step; ``ends`` where the last accepted node was never fed to the draft: a leaf."""
+        """``[steps]`` of every step.
+
+        Args:
+            latency: of the composition.
+            roots: where the steps begin.
+            sizes: ``[depth + 1]`` rows of the tree cut at each depth.
+            asked: ``[depth]`` rows of each depth that have children: the draft is fed them in one pass.
+            cuts: at which depth each step's tree is cut.
+            new: tokens of each step.
+            ends: whether the last accepted node of each was never fed to the draft: a leaf.
+        """
         prefix = self.prefixes[roots]
-        spent = np.where(nodes > 0, latency.step_ms + latency.node_ms * nodes, 0.0) / 1e3
-        spent += latency.token_ms * new / 1e3
-        spent += _passes(latency.target_seconds, nodes + 1, prefix)
-        if shape.num_nodes == 0:
-            return spent
-        # committed tokens that the first pass feeds: the root, and before it an accepted leaf
-        pending = np.ones(roots.size, dtype=np.int64)
-        pending[1:] += ends[:-1]
-        pending[self._first[roots]] = 1
-        parents = np.array([level.parents.size for level in shape.levels])
-        for depth in range(shape.max_depth):
-            asked = np.flatnonzero(cuts > depth)
-            fed = np.full(asked.size, parents[depth]) if depth else pending[asked]
-            spent[asked] += _passes(latency.draft_seconds, fed, prefix[asked])
+        near, far = int(prefix.min()), int(prefix.max())
+        beyond = (prefix - near) / max(far - near, 1)
+
+        def line(seconds: Callable[[int, int], float], tokens: int) -> NDArray[np.float64]:
+            """Of a pass at the nearest prefix, and how much more at the farthest; it grows linearly between them."""
+            low = seconds(tokens, near)
+            return np.array((low, seconds(tokens, far) - low))
+
+        nodes = sizes - 1
+        by_cut = np.array([line(latency.target_seconds, size) for size in sizes.tolist()])  # [depth + 1, 2]
+        by_cut[:, 0] += np.where(nodes > 0, latency.step_ms + latency.node_ms * nodes, 0.0) / 1e3
+        if asked.size:
+            later = [line(latency.draft_seconds, rows) for rows in asked[1:].tolist()]
+            by_cut[2:] += np.cumsum(np.array(later).reshape(-1, 2), axis=0)
+        spent = by_cut[cuts, 0] + by_cut[cuts, 1] * beyond + latency.token_ms * new / 1e3
+        if asked.size:
+            # committed tokens that the first pass feeds: the root, and before it an accepted leaf
+            pending = np.zeros(roots.size, dtype=np.int64)
+            pending[1:] = ends[:-1]
+            pending[self._first[roots]] = 0
+            first = np.array([line(latency.draft_seconds, tokens) for tokens in (1, 2)])
+            spent += np.where(cuts > 0, first[pending, 0] + first[pending, 1] * beyond, 0.0)
         return spent
-
-
-def _passes(
-    seconds: Callable[[int, int], float], tokens: NDArray[np.int64], prefix: NDArray[np.int64]
-) -> NDArray[np.float64]:
-    """Of passes over so many tokens, which cost linearly more with the prefix."""
-    spent = np.empty(tokens.size)
-    for count in np.unique(tokens).tolist():
-        here = tokens == count
-        near, far = int(prefix[here].min()), int(prefix[here].max())
-        low, high = seconds(count, near), seconds(count, far)
-        spent[here] = low + (high - low) * (prefix[here] - near) / max(far - near, 1)
-    return spent
