@@ -234,4 +234,4 @@ class RankTable:
             pending[self._first[roots]] = 0
             first = np.array([line(latency.draft_seconds, tokens) for tokens in (1, 2)])
             spent += np.where(cuts > 0, first[pending, 0] + first[pending, 1] * beyond, 0.0)
-        return spent
+        return np.asarray(spent)
