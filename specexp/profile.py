@@ -14,7 +14,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specexp.config import Config, ConfigError, load_config, save_resolved
+from specexp.command import run_command
+from specexp.config import Config, save_resolved
 from specexp.profiling.run import check_profiling
 from specexp.whole_file import write_whole
 
@@ -36,34 +37,25 @@ e.g. --profile.max_tokens 64 --profile.repeats 10 --pair.device cuda --tracking.
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    if not given or given[0] in ("-h", "--help"):
-        print(USAGE)
-        return 0 if given else 2
-    dry_run = "--dry-run" in given
+    return run_command(USAGE, arguments, _act)
+
+
+def _act(config: Config, dry_run: bool) -> int:
     from specexp.artifacts import ArtifactError
 
-    try:
-        config = load_config(given[0], [argument for argument in given[1:] if argument != "--dry-run"])
-        arms = check_profiling(config)
-        if dry_run:
-            from specexp.profiling.passes import sizes_up_to
+    arms = check_profiling(config)
+    if dry_run:
+        from specexp.profiling.passes import sizes_up_to
 
-            section = config.get("profile")
-            print(f"new tokens: {', '.join(map(str, sizes_up_to(section['max_tokens'])))}")
-            print(f"prefixes: {', '.join(map(str, section['prefixes']))}")
-            print("plain decoding", *(arm.title for arm in arms), sep="\n")
-            return 0
+        section = config.get("profile")
+        print(f"new tokens: {', '.join(map(str, sizes_up_to(section['max_tokens'])))}")
+        print(f"prefixes: {', '.join(map(str, section['prefixes']))}")
+        print("plain decoding", *(arm.title for arm in arms), sep="\n")
+        return 0
+    try:
         run(config)
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
     except ArtifactError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        what = error.filename or "output"
-        print(f"error: {what} cannot be written ({error.strerror or error})", file=sys.stderr)
         return 1
     return 0
 

@@ -10,7 +10,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from specexp.config import Config, ConfigError, load_config
+from specexp.command import run_command
+from specexp.config import Config
 
 if TYPE_CHECKING:
     from specexp.models.pair import ModelPair
@@ -26,29 +27,17 @@ other --dotted.key overrides the file, e.g. --data.max_prompts 8 --record.to rec
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    if not given or given[0] in ("-h", "--help"):
-        print(USAGE)
-        return 0 if given else 2
-    dry_run = "--dry-run" in given
-    try:
-        config = load_config(given[0], [argument for argument in given[1:] if argument != "--dry-run"])
-        if dry_run:
-            from specexp.replay.plan import plan_recording
+    return run_command(USAGE, arguments, _act)
 
-            planned = plan_recording(config)
-            print("\n".join([*planned.lines(), f"to {planned.folder}"]))
-            return 0
-        run(config)
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        print(
-            f"error: {error.filename or 'output'} cannot be written ({error.strerror or error})",
-            file=sys.stderr,
-        )
-        return 1
+
+def _act(config: Config, dry_run: bool) -> int:
+    if dry_run:
+        from specexp.replay.plan import plan_recording
+
+        planned = plan_recording(config)
+        print("\n".join([*planned.lines(), f"to {planned.folder}"]))
+        return 0
+    run(config)
     return 0
 
 

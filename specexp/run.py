@@ -12,13 +12,13 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from specexp.command import run_command
 from specexp.config import (
     Config,
     ConfigError,
     build_task_items,
     is_grouped,
     is_replayed,
-    load_config,
     save_resolved,
 )
 from specexp.evaluation.experiment import check_experiment
@@ -47,33 +47,21 @@ FIGURES = ("speedup", "curves", "phases")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    if not given or given[0] in ("-h", "--help"):
-        print(USAGE)
-        return 0 if given else 2
-    dry_run = "--dry-run" in given
-    try:
-        config = load_config(given[0], [argument for argument in given[1:] if argument != "--dry-run"])
-        if config.get("what_if") is not None:
-            raise ConfigError(
-                f"{config.file} has a what_if: section, which compares devices on a recording: use python -m "
-                f"specexp.what_if {config.file}"
-            )
-        arms = check_experiment(config)
-        _check_figure(config)
-        if dry_run:
-            print("\n".join(arm.title for arm in arms))
-            return 0
-        records = run(config)
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        print(
-            f"error: {error.filename or 'output'} cannot be written ({error.strerror or error})",
-            file=sys.stderr,
+    return run_command(USAGE, arguments, _act)
+
+
+def _act(config: Config, dry_run: bool) -> int:
+    if config.get("what_if") is not None:
+        raise ConfigError(
+            f"{config.file} has a what_if: section, which compares devices on a recording: use python -m "
+            f"specexp.what_if {config.file}"
         )
-        return 1
+    arms = check_experiment(config)
+    _check_figure(config)
+    if dry_run:
+        print("\n".join(arm.title for arm in arms))
+        return 0
+    records = run(config)
     return 0 if any(not record.error for record in records) else 1
 
 

@@ -13,7 +13,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specexp.config import Config, ConfigError, load_config, save_resolved
+from specexp.command import run_command
+from specexp.config import Config, save_resolved
 from specexp.evaluation.experiment import check_experiment
 from specexp.whole_file import write_whole
 
@@ -35,28 +36,15 @@ e.g. --verify.toy_samples 20000 --data.max_prompts 8 --verifier.init_args.temper
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    if not given or given[0] in ("-h", "--help"):
-        print(USAGE)
-        return 0 if given else 2
-    dry_run = "--dry-run" in given
-    try:
-        config = load_config(given[0], [argument for argument in given[1:] if argument != "--dry-run"])
-        check_experiment(config)
-        if dry_run:
-            list_tests(config)
-            return 0
-        found = run(config)
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        print(
-            f"error: {error.filename or 'output'} cannot be written ({error.strerror or error})",
-            file=sys.stderr,
-        )
-        return 1
-    return 0 if found.passed else 1
+    return run_command(USAGE, arguments, _act)
+
+
+def _act(config: Config, dry_run: bool) -> int:
+    check_experiment(config)
+    if dry_run:
+        list_tests(config)
+        return 0
+    return 0 if run(config).passed else 1
 
 
 def list_tests(config: Config) -> None:

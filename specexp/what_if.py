@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from specexp.config import Config, ConfigError, load_config, save_resolved
+from specexp.command import run_command
+from specexp.config import Config, ConfigError, save_resolved
 from specexp.config.check import Checker
 from specexp.config.files import read_layers
 from specexp.config.schema import WhatIf
@@ -63,24 +64,14 @@ class Answer:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    if not given or given[0] in ("-h", "--help"):
-        print(USAGE)
-        return 0 if given else 2
-    dry_run = "--dry-run" in given
-    try:
-        config = load_config(given[0], [argument for argument in given[1:] if argument != "--dry-run"])
-        if dry_run:
-            print(*(f"{profile.name} ({profile.source})" for profile in profiles_of(config)), sep="\n")
-            return 0
-        run(config)
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        what = error.filename or "output"
-        print(f"error: {what} cannot be written ({error.strerror or error})", file=sys.stderr)
-        return 1
+    return run_command(USAGE, arguments, _act)
+
+
+def _act(config: Config, dry_run: bool) -> int:
+    if dry_run:
+        print(*(f"{profile.name} ({profile.source})" for profile in profiles_of(config)), sep="\n")
+        return 0
+    run(config)
     return 0
 
 

@@ -211,4 +211,6 @@ def settings_of(made_of: Mapping[str, Any]) -> Scoring | None:
     try:
         return None if scoring is None else Scoring(**scoring)
     except TypeError as error:
-        raise RecordingError(f"recording: made_of.scoring is {scoring!r}, which is damaged: record again") from error
+        raise RecordingError(
+            f"recording: made_of.scoring is {scoring!r}, which is damaged: record again"
+        ) from error
