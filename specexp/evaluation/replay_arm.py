@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from specexp.composition import Parts, check_composition
@@ -274,11 +275,13 @@ def source_in(parts: Parts) -> RecordedSource | None:
         if isinstance(drafter, DraftModel):
             source = drafter.source
             assert isinstance(source, RecordedSource)
-            if scoring != source.scoring:
-                raise RecordingError(
-                    f"the recording's draft model has {source.scoring} and the configuration's {scoring}: record with "
-                    "the latter, or draft as recorded"
-                )
+            for name, recorded in asdict(source.scoring).items():
+                given = getattr(scoring, name)
+                if given != recorded:
+                    raise RecordingError(
+                        f"DraftModel has {name} {given!r} and the recording's had {recorded!r}: record with it, or draft "
+                        "as recorded"
+                    )
             return source
     return None
 

@@ -253,9 +253,10 @@ def check_file(path: Path, entry: Mapping[str, Any]) -> bytes:
             f"recording: {path} cannot be read ({error.strerror or error}): {_NEEDED}, which makes it again"
         ) from error
     if len(data) != entry["bytes"] or sha256(data) != entry["sha256"]:
+        changed = len(data) == entry["bytes"]
+        what = "other bytes than were written" if changed else f"{len(data)} of {entry['bytes']} bytes"
         raise RecordingError(
-            f"recording: {path} is {len(data)} bytes long and not the file of {entry['bytes']} bytes that was written, "
-            f"for it was truncated or changed: {_NEEDED}, which makes it again"
+            f"recording: {path} holds {what}, for it was truncated or changed: {_NEEDED}, which makes it again"
         )
     return data
 

@@ -347,3 +347,13 @@ def test_weights_tell_a_fine_tuned_model_from_itself():
         for values in model.parameters():
             values += 1e-4
     assert weights_fingerprint(model)["weights_sha256"] != first["weights_sha256"]
+
+
+def test_a_draft_that_scores_otherwise_is_refused(recording):
+    drafter = DraftModel(temperature=0.5)
+    drafter.use_draft_model(source_for(recording))
+
+    with pytest.raises(
+        RecordingError, match="DraftModel has temperature 0.5 and the recording's had None: record with it"
+    ):
+        replayed(recording, Chain(2), drafter=drafter)
