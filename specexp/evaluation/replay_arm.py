@@ -279,8 +279,8 @@ def source_in(parts: Parts) -> RecordedSource | None:
                 given = getattr(scoring, name)
                 if given != recorded:
                     raise RecordingError(
-                        f"DraftModel has {name} {given!r} and the recording's had {recorded!r}: record with it, or draft "
-                        "as recorded"
+                        f"DraftModel has {name} {given!r} and the recording's had {recorded!r}: record with it, or "
+                        "draft as recorded"
                     )
             return source
     return None

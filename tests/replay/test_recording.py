@@ -354,6 +354,6 @@ def test_a_draft_that_scores_otherwise_is_refused(recording):
     drafter.use_draft_model(source_for(recording))
 
     with pytest.raises(
-        RecordingError, match="DraftModel has temperature 0.5 and the recording's had None: record with it"
+        RecordingError, match=r"DraftModel has temperature 0\.5 and the recording's had None: record with it"
     ):
         replayed(recording, Chain(2), drafter=drafter)
