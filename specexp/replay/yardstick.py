@@ -51,37 +51,6 @@ Replay = Callable[[TreeShape], Replayed]
 
 
 @dataclass(frozen=True)
-class YardstickTree:
-    """A tree chosen without a search.
-
-    Attributes:
-        family: ``most hit`` or ``Sequoia``.
-        rank_paths: sorted by length, then rank.
-        promised_tokens_per_step: by what the tree was chosen for: at an average position; Sequoia's by its vector.
-        promised_goodput: tokens per second from that.
-        tokens_per_step: replayed.
-        goodput: replayed, tokens per second.
-    """
-
-    family: str
-    rank_paths: list[list[int]]
-    promised_tokens_per_step: float
-    promised_goodput: float
-    tokens_per_step: float
-    goodput: float
-
-    @property
-    def nodes(self) -> int:
-        """The root not counted."""
-        return len(self.rank_paths)
-
-    @property
-    def depth(self) -> int:
-        """Of the deepest node."""
-        return max(map(len, self.rank_paths))
-
-
-@dataclass(frozen=True)
 class BudgetPoint:
     """The most-hit tree of one size, its depth limit the one with the highest promised goodput.
 
@@ -106,6 +75,20 @@ class BudgetPoint:
     def depth(self) -> int:
         """Of the deepest node."""
         return max(map(len, self.rank_paths))
+
+
+@dataclass(frozen=True)
+class YardstickTree(BudgetPoint):
+    """A tree chosen without a search.
+
+    Attributes:
+        family: ``most hit`` or ``Sequoia``.
+        promised_tokens_per_step: by what the tree was chosen for: at an average position; Sequoia's by its vector.
+            The promised goodput follows from it.
+    """
+
+    family: str
+    promised_tokens_per_step: float
 
 
 @dataclass(frozen=True)
@@ -288,12 +271,12 @@ def _replayed(
     shape = TreeShape.from_rank_paths(paths)
     replayed = replay(shape)
     return YardstickTree(
-        family,
-        [list(path) for path in shape.rank_paths[1:]],
-        tokens_per_step,
-        goodput,
-        replayed.tokens_per_step,
-        replayed.tokens_per_second,
+        rank_paths=[list(path) for path in shape.rank_paths[1:]],
+        promised_goodput=goodput,
+        tokens_per_step=replayed.tokens_per_step,
+        goodput=replayed.tokens_per_second,
+        family=family,
+        promised_tokens_per_step=tokens_per_step,
     )
 
 
