@@ -166,8 +166,10 @@ def load_q_table(path_or_reference: str | Path) -> QTableArtifact:
 
 
 def load_latency_profile(path_or_reference: str | Path) -> LatencyProfile:
-    """The profile of a ``latency-profile`` artifact; a sweep composes thousands of candidates with the same one, so it is
-    read once for every content of the manifest, which holds the payload's hash.
+    """The profile of a ``latency-profile`` artifact.
+
+    Read once for every content of its manifest, which holds the payload's hash: a sweep composes thousands of
+    candidates with the same one.
 
     Raises:
         ArtifactError: as :func:`load_artifact`, or it is of another kind.
