@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 
 from specexp.figures.tree import INK, draw_edges, draw_nodes, lay_out
 from specexp.tree import RankPath, TreeShape
+from specexp.wording import counted
 
 if TYPE_CHECKING:
     from specexp.replay.devices import Comparison
@@ -123,7 +124,7 @@ def draw_budgets(found: Comparison) -> Figure:
         nodes = device.best.shape.num_nodes
         axes.plot(nodes, share, marker="*", ms=13, lw=0, color=colour, mec="white", mew=0.8, zorder=4)
         axes.annotate(
-            f"{nodes} nodes",
+            counted(nodes, "node"),
             (nodes, share),
             xytext=(0, 7),
             textcoords="offset points",

@@ -9,6 +9,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from specexp.figures.tree import INK, PLATE
+from specexp.wording import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -79,7 +80,8 @@ def draw_goodput(found: Yardstick, searched: SearchedTree | None = None, title: 
             mec="white",
             mew=0.8,
             zorder=4,
-            label=f"yardstick, {tree.family}: {tree.nodes} nodes, depth {tree.depth}, {tree.goodput:.4g} tokens/s",
+            label=f"yardstick, {tree.family}: {counted(tree.nodes, 'node')}, depth {tree.depth}, {tree.goodput:.4g} "
+            "tokens/s",
         )
     if searched is not None:
         share = 100 * found.share(searched.goodput)
@@ -93,8 +95,8 @@ def draw_goodput(found: Yardstick, searched: SearchedTree | None = None, title: 
             mec="white",
             mew=0.8,
             zorder=5,
-            label=f"{searched.name}: {searched.nodes} nodes, {searched.goodput:.4g} tokens/s, {share:.1f} % of the "
-            "yardstick",
+            label=f"{searched.name}: {counted(searched.nodes, 'node')}, {searched.goodput:.4g} tokens/s, "
+            f"{share:.1f} % of the yardstick",
         )
     _mark_knee(axes, found)
     _mark_plain(axes, found)
@@ -118,7 +120,7 @@ def _mark_knee(axes: Axes, found: Yardstick) -> None:
     axes.axvline(knee.nodes, color=KNEE, lw=1.0, ls=":", zorder=1)
     right = knee.nodes < 0.7 * found.curve[-1].nodes
     axes.annotate(
-        f"knee: {knee.nodes} nodes,\nwithin 1 % of the highest",
+        f"knee: {counted(knee.nodes, 'node')},\nwithin 1 % of the highest",
         (knee.nodes, 0.24),
         xycoords=("data", "axes fraction"),
         xytext=(5 if right else -5, 0),
