@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from math import inf
+from threading import Lock, get_ident
 from typing import Any
 
 import numpy as np
@@ -52,6 +54,8 @@ class LanguageModel:
         self.context_limit = context_limit(model.config)
         self.passes = 0
         self.conversation: Context | None = None
+        self._lock = Lock()
+        self._user: int | None = None  # the thread that decodes
         self.cache = SlotCache(model.config, slots=1, capacity=0, dtype=self.dtype, device=self.device)
         self._masks: dict[int, tuple[TreeShape, torch.Tensor]] = {}
         if self_check:
@@ -166,6 +170,25 @@ class LanguageModel:
         self.cache.uncommitted[slot] += tokens.size
         return logits[0]
 
+    @contextmanager
+    def exclusively(self) -> Iterator[None]:
+        """Keep other threads off the cache while one decodes with it; they wait.
+
+        Raises:
+            ValueError: the thread is decoding with this model already.
+        """
+        if self._user == get_ident():
+            raise ValueError(
+                "the model is decoding already, and what it generates would be overwritten: give an observer that "
+                "decodes a Decoder around another LanguageModel"
+            )
+        with self._lock:
+            self._user = get_ident()
+            try:
+                yield
+            finally:
+                self._user = None
+
     def check_request(self, prompt: Sequence[int], max_new_tokens: int) -> None:
         """Refuse what cannot be decoded.
 
@@ -174,8 +197,8 @@ class LanguageModel:
         """
         if not prompt:
             raise ValueError("the prompt is empty: at least one token (such as BOS) is needed")
-        if max_new_tokens < 1:
-            raise ValueError(f"max_new_tokens was {max_new_tokens}; at least 1 is needed")
+        if not isinstance(max_new_tokens, (int, np.integer)) or max_new_tokens < 1:
+            raise ValueError(f"max_new_tokens was {max_new_tokens!r}; a whole number from 1 is needed")
         limit = self.context_limit
         if len(prompt) >= limit:
             raise ValueError(
