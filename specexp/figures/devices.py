@@ -62,7 +62,9 @@ def draw_trees(panels: list[Panel], hit_rates: Mapping[RankPath, float], title: 
         rows[-1].append(number)
     top, heading = 0.98, 0.4
     room = 0.5 + 0.6 * unit  # above the roots, and below the deepest nodes with their percentages
-    heights = [top + room + row_height * max(panels[number].shape.max_depth for number in row) for row in rows]
+    heights = [
+        top + room + row_height * max(panels[number].shape.max_depth for number in row) for row in rows
+    ]
     across = max(sum(_inches(widths[number], unit) for number in row) for row in rows)
     figure = Figure(figsize=(across, heading + sum(heights) + 0.15), dpi=150)
     FigureCanvasAgg(figure)
