@@ -21,7 +21,13 @@ from typing import Any, Protocol
 
 import torch
 from transformers import LogitsProcessorList, PreTrainedModel, StoppingCriteriaList
-from transformers.generation import EosTokenCriteria, GenerationConfig, MaxLengthCriteria
+from transformers.generation import (
+    BaseStreamer,
+    EosTokenCriteria,
+    GenerationConfig,
+    GenerationMode,
+    MaxLengthCriteria,
+)
 
 from specexp.artifacts import Artifact
 from specexp.composition import Parts
@@ -66,7 +72,11 @@ def custom_generate(
     ``do_sample``, ``temperature``, ``top_k``, ``top_p``, penalties, ``max_time``, given processors and
     stopping criteria; ``stop_strings`` as a ``StopStringCriteria``, for ``generate`` keeps the tokenizer from
     callables). The verifier of the artifact is replaced by what the generation config asks for. One KV cache
-    serves all calls with one model.
+    serves all calls with one model, which take turns if they come from several threads. The output ends at the
+    model's context, which plain ``generate`` oversteps with a warning.
+
+    ``generate`` keeps ``streamer`` from callables too, so that it gets the prompt alone: give
+    ``model.generate(..., token_streamer=TextStreamer(tokenizer))`` instead.
 
     Args:
         artifact_or_parts: an artifact, or drafter, builder and, optionally, verifier and controller.
@@ -76,9 +86,9 @@ def custom_generate(
         draft: the draft model, for a drafter that needs one.
 
     Raises:
-        ValueError: when called, what cannot be done here: batches without a schedule, beams,
-            ``return_dict_in_generate``, padded or embedded prompts, a filled cache, or a model the artifact does not
-            belong to; one sentence each.
+        ValueError: when called, what cannot be done here: batches without a schedule, beams, contrastive search and
+            other ways to generate, ``return_dict_in_generate``, padded or embedded prompts, positions or inputs of
+            another kind, a filled cache, or a model the artifact does not belong to; one sentence each.
 
     Example:
         >>> model.generate(ids, custom_generate=custom_generate(artifact))  # doctest: +SKIP
@@ -99,6 +109,7 @@ def custom_generate(
         stopping_criteria: StoppingCriteriaList,
         generation_config: GenerationConfig,
         seed: int | None = None,
+        token_streamer: BaseStreamer | None = None,
         **model_kwargs: Any,
     ) -> torch.Tensor:
         nonlocal served
@@ -114,16 +125,20 @@ def custom_generate(
             temperature=generation_config.temperature or 1.0,
         )
         decoder = Decoder(served, *parts._replace(verifier=verifier))
+        if token_streamer is not None:
+            token_streamer.put(input_ids.cpu())
         try:
             new_tokens = decoder.generate(
                 input_ids,
                 max_new_tokens=generation_config.max_length - input_ids.shape[1],
                 eos_token_id=eos_ids(generation_config),
                 seed=seed,
-                observers=_observers(stopping_criteria, input_ids),
+                observers=_observers(stopping_criteria, input_ids, token_streamer),
             ).token_ids
         except _Stopped as stopped:
             new_tokens = stopped.new_tokens
+        if token_streamer is not None:
+            token_streamer.end()
         return torch.cat(
             (input_ids, torch.tensor([new_tokens], dtype=torch.long, device=input_ids.device)), dim=1
         )
@@ -218,8 +233,10 @@ class _Stopped(Exception):  # noqa: N818 - a message to the caller, no error
         self.new_tokens = new_tokens
 
 
-def _observers(criteria: StoppingCriteriaList, input_ids: torch.Tensor) -> list[OutcomeObserver]:
-    """What asks the criteria after each token; length and EOS are the decoder's own business."""
+def _observers(
+    criteria: StoppingCriteriaList, input_ids: torch.Tensor, streamer: BaseStreamer | None
+) -> list[OutcomeObserver]:
+    """What shows the streamer each token and then asks the criteria; length and EOS are the decoder's own business."""
     others = StoppingCriteriaList(
         criterion
         for criterion in criteria
@@ -231,10 +248,12 @@ def _observers(criteria: StoppingCriteriaList, input_ids: torch.Tensor) -> list[
         before = len(new_tokens) - len(outcome.new_token_ids)
         ids = torch.cat((input_ids, input_ids.new_tensor([new_tokens])), dim=1)
         for count in range(before + 1, len(new_tokens) + 1):
-            if bool(others(ids[:, : input_ids.shape[1] + count], None).all()):
+            if streamer is not None:
+                streamer.put(torch.tensor(new_tokens[count - 1 : count]))
+            if others and bool(others(ids[:, : input_ids.shape[1] + count], None).all()):
                 raise _Stopped(new_tokens[:count])
 
-    return [ask] if others else []
+    return [ask] if others or streamer is not None else []
 
 
 def _group_generation(artifact: Artifact, seed: int | None, draft: PreTrainedModel | None) -> CustomGenerate:
@@ -264,17 +283,40 @@ def eos_ids(config: GenerationConfig) -> list[int]:
     return [] if eos is None else [int(token) for token in torch.as_tensor(eos).flatten()]
 
 
-def refuse(input_ids: torch.Tensor, config: GenerationConfig, model_kwargs: dict[str, Any]) -> None:
+_MODES = (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE, GenerationMode.ASSISTED_GENERATION)
+_ANSWERED = ("attention_mask", "inputs_embeds", "past_key_values", "position_ids")
+_WITHOUT_EFFECT = ("use_cache", "logits_to_keep", "output_attentions", "output_hidden_states", "return_dict")
+
+
+def refuse(
+    input_ids: torch.Tensor,
+    config: GenerationConfig,
+    model_kwargs: dict[str, Any],
+    padding: Sequence[int] = (0,),
+) -> None:
     """Refuse a request that the loop cannot answer.
+
+    Args:
+        input_ids: ``[1, p]``; of a batch that can be answered, the first row.
+        config: of the call.
+        model_kwargs: what else the model would be given.
+        padding: masked tokens before the prompt of every row.
 
     Raises:
         ValueError: one sentence that says what to do instead.
     """
     batch = input_ids.shape[0]
-    cache = model_kwargs.get("past_key_values")
-    problem = None
+    cache, positions = model_kwargs.get("past_key_values"), model_kwargs.get("position_ids")
+    others = [
+        name
+        for name, value in model_kwargs.items()
+        if value is not None and name not in (*_ANSWERED, *_WITHOUT_EFFECT)
+    ]
+    mode, problem = config.get_generation_mode(), None
     if config.num_beams is not None and config.num_beams > 1:
         problem = f"num_beams={config.num_beams} is not supported: use num_beams=1"
+    elif mode not in _MODES:
+        problem = f"{mode.value.replace('_', ' ')} is not supported: use greedy search or sampling"
     elif batch != 1:
         problem = f"a batch of {batch} is not supported: give one prompt and num_return_sequences=1"
     elif config.return_dict_in_generate:
@@ -285,5 +327,19 @@ def refuse(input_ids: torch.Tensor, config: GenerationConfig, model_kwargs: dict
         problem = "a prompt with masked (padding) tokens is not supported: give it unpadded"
     elif cache is not None and cache.get_seq_length() > 0:
         problem = "past_key_values that already hold tokens are not supported: leave them out"
+    elif positions is not None and not _counted(positions, padding):
+        problem = "position_ids that do not count from 0 are not supported: leave them out"
+    elif others:
+        problem = f"{others[0]} is not supported: the model is given input_ids alone"
     if problem is not None:
         raise ValueError(f"custom_generate of specexp: {problem}")
+
+
+def _counted(positions: torch.Tensor, padding: Sequence[int]) -> bool:
+    """Whether positions ``[..., b or 1, p]`` count every row's tokens from 0."""
+    counted = torch.arange(positions.shape[-1], device=positions.device)
+    rows = positions.expand(*positions.shape[:-2], len(padding), -1)
+    return all(
+        bool((rows[..., number, pad:] == counted[: counted.numel() - pad]).all())
+        for number, pad in enumerate(padding)
+    )

@@ -57,7 +57,7 @@ class GroupGeneration:
     ) -> torch.Tensor:
         """Continue every row of ``input_ids`` ``[b, p]``; returns ``[b, p + new]``, padded on the right."""
         padding = _padding(input_ids, model_kwargs.get("attention_mask"))
-        refuse(input_ids[:1], generation_config, {**model_kwargs, "attention_mask": None})
+        refuse(input_ids[:1], generation_config, {**model_kwargs, "attention_mask": None}, padding)
         rows = input_ids.tolist()
         self._verifier.ask(
             logits_processor, generation_config, [row[:pad] for row, pad in zip(rows, padding, strict=True)]

@@ -16,6 +16,7 @@ from transformers import (
     Qwen2Config,
     Qwen2ForCausalLM,
 )
+from transformers.generation import BaseStreamer
 
 from specexp import Decoder, deployment
 from specexp.artifacts import Artifact, ArtifactError, fingerprint, save_artifact
@@ -209,6 +210,9 @@ def test_one_cache_serves_all_calls_with_a_model(
         ({"num_beams": 2}, "num_beams=2 is not supported"),
         ({"num_return_sequences": 2, "do_sample": True}, "a batch of 2 is not supported"),
         ({"attention_mask": torch.tensor([[0] * 2 + [1] * 7])}, "give it unpadded"),
+        ({"penalty_alpha": 0.6, "top_k": 4}, "contrastive search is not supported: use greedy search"),
+        ({"dola_layers": "low"}, "dola generation is not supported"),
+        ({"position_ids": torch.arange(9)[None] + 3}, "position_ids that do not count from 0"),
     ],
 )
 def test_what_it_cannot_do_is_one_sentence(
@@ -217,6 +221,48 @@ def test_what_it_cannot_do_is_one_sentence(
     fast = custom_generate((TokenRecycling(), TokenRecyclingTree()))
     with pytest.raises(ValueError, match=message):
         llama.generate(prompt, max_new_tokens=5, custom_generate=fast, **settings)
+
+
+def test_inputs_beside_the_tokens_are_refused_instead_of_left_out(prompt: torch.Tensor) -> None:
+    model, fast = make("gpt2"), custom_generate((TokenRecycling(), TokenRecyclingTree()))
+    with pytest.raises(
+        ValueError, match="token_type_ids is not supported: the model is given input_ids alone"
+    ):
+        model.generate(
+            prompt, max_new_tokens=5, custom_generate=fast, token_type_ids=torch.zeros_like(prompt)
+        )
+    alone = {"position_ids": torch.arange(9)[None], "use_cache": False, "output_attentions": True}
+    plain = model.generate(prompt, max_new_tokens=5, do_sample=False)
+    assert torch.equal(model.generate(prompt, max_new_tokens=5, custom_generate=fast, **alone), plain)
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_token_streamer_is_shown_what_plain_generate_shows_a_streamer(
+    llama: PreTrainedModel, prompt: torch.Tensor, stopped: bool
+) -> None:
+    class Shown(BaseStreamer):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.tokens: list[int] = []
+            self.ended = 0
+
+        def put(self, value: torch.Tensor) -> None:
+            assert not self.ended
+            self.tokens += value.flatten().tolist()
+
+        def end(self) -> None:
+            self.ended += 1
+
+    def enough(ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
+        return torch.tensor([ids.shape[1] > 15])
+
+    fast = custom_generate((TokenRecycling(), TokenRecyclingTree()))
+    settings: dict[str, Any] = {"max_new_tokens": 30, "do_sample": False}
+    settings |= {"stopping_criteria": [enough]} if stopped else {}
+    plain, ours = Shown(), Shown()
+    llama.generate(prompt, streamer=plain, **settings)
+    said = llama.generate(prompt, custom_generate=fast, token_streamer=ours, **settings)
+    assert ours.tokens == plain.tokens == said[0].tolist()
+    assert ours.ended == 1
 
 
 def test_a_batch_of_prompts_is_refused(llama: PreTrainedModel, prompt: torch.Tensor) -> None:
