@@ -10,12 +10,17 @@ under pytest; nothing has to be registered::
         def make_drafter(self):
             return RepeatLast()
 
-- drafter: :class:`specexp.testing.drafters.DrafterContract`, ``make_drafter()``
-- tree builder: :class:`specexp.testing.builders.TreeBuilderContract`, ``make_builder()``
-- verifier: :class:`specexp.testing.verifiers.VerifierContract`, ``make_verifier()``
-- controller: :class:`specexp.testing.controllers.ControllerContract`, ``make_controller()``
+- drafter: :class:`specexp.testing.drafters.DrafterContract`, ``make_drafter()``; ``DrawingDrafterContract`` for one
+  that draws, ``PhraseDrafterContract`` for one with phrases
+- tree builder: :class:`specexp.testing.builders.TreeBuilderContract`, ``make_builder()``;
+  ``DrawingTreeBuilderContract`` for one that draws
+- verifier: :class:`specexp.testing.verifiers.VerifierContract`, ``make_verifier()``; ``LosslessVerifierContract`` and
+  ``DeterministicVerifierContract`` for one that says it is so
+- controller: :class:`specexp.testing.controllers.ControllerContract`, ``make_controller()``;
+  ``FrozenControllerContract`` for one that does not learn
 - analysis: :class:`specexp.testing.analyses.AnalysisContract`, ``make_analysis()``
-- execution strategy: :class:`specexp.testing.executions.ExecutionContract`, the fixture ``execution``
+- execution strategy: :class:`specexp.testing.executions.ExecutionContract`, the fixture ``execution``;
+  ``DraftingExecutionContract`` for one that uses the drafter
 - reasoning task: :class:`specexp.testing.tasks.TaskContract`, the fixture ``task``, ``solution(item)`` and
   ``evaluations()``
 - search over thoughts: :class:`specexp.testing.searches.SearchContract`, ``make_search()``
@@ -30,8 +35,8 @@ What to know of them:
   token. It is shown on :mod:`specexp.testing.fakes`, a causal LM whose logits are a function of the tokens a
   row may attend to, so no weights are needed and the tests take seconds.
 - A drafter that draws is asked for draws, a builder that draws is given them, and every verifier is shown drawn trees.
-- A promise that does not concern a part skips itself and says why: a verifier that is no
-  :class:`~specexp.verifiers.DeterministicVerifier` may depend on what was drafted.
+- A promise that not every part of a family makes stands in a class of its own; a part that makes it and does not
+  inherit that class fails a test that names it.
 - What a part does beyond its family (which candidates, which tree) is for its own tests; ``fakes`` and
   :func:`specexp.testing.builders.grow`, which drives a builder by hand, are there for them.
 

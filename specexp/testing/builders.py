@@ -265,26 +265,9 @@ class TreeBuilderContract:
                 assert np.exp(tree.log_probs[below]) == pytest.approx(tree.q[row][tree.tokens[below]])
                 assert set(tree.draw_order(row)) == set(children)
 
-    def test_no_draw_is_left_out(self, builder: TreeBuilder) -> None:
-        """Below a node the tree holds the first draws, in their order; a verifier tries them in that order."""
-        if builder.kind is not NodeKind.DRAWN:
-            pytest.skip(f"{type(builder).__name__} does not draw without replacement")
-        for guess in (plenty, some):
-            tree = grow(builder, guess)
-            for row, below in enumerate(tree.shape.children):
-                assert tree.shape.ranks[list(below)].tolist() == list(range(len(below)))
-                assert tree.draw_order(row) == below
-
-    def test_whether_a_token_is_drawn_does_not_depend_on_the_token(self, builder: TreeBuilder) -> None:
-        """Another token at its place, of another probability, would have become a node too; nothing is pruned."""
-        if builder.kind is NodeKind.POINT_MASS:
-            pytest.skip(f"{type(builder).__name__} does not draw")
-        for guess in (plenty, some):
-            tree = grow(builder, guess)
-            for row in _of_the_builder(tree, range(1, tree.tokens.size)):
-                path = tree.shape.rank_paths[row]
-                changed = grow(builder, guess, swap=(path[:-1], path[-1]))
-                assert path in changed.shape.rank_paths
+    def test_what_it_can_do_is_tested(self, builder: TreeBuilder) -> None:
+        """One that draws inherits :class:`DrawingTreeBuilderContract`."""
+        assert (builder.kind is not NodeKind.POINT_MASS) == isinstance(self, DrawingTreeBuilderContract)
 
     def test_the_output_is_that_of_plain_decoding(self, builder: TreeBuilder) -> None:
         """A tree changes the speed and nothing else."""
@@ -293,3 +276,29 @@ class TreeBuilderContract:
         for drafter in _drafters(builder, model):
             drafted = Decoder(model, drafter, builder).generate([1, 2, 3], max_new_tokens=15)
             assert drafted.token_ids == expected
+
+
+class DrawingTreeBuilderContract(TreeBuilderContract):
+    """What a builder of drawn nodes promises besides."""
+
+    def test_no_draw_is_left_out(self, builder: TreeBuilder) -> None:
+        """Below a node the tree holds the first draws, in their order; a verifier tries them in that order, and one
+        again where it was drawn again.
+        """
+        for guess in (plenty, some):
+            tree = grow(builder, guess)
+            for row, below in enumerate(tree.shape.children):
+                order = tree.draw_order(row)
+                assert tuple(dict.fromkeys(order)) == below
+                if builder.kind is NodeKind.DRAWN:
+                    assert tree.shape.ranks[list(below)].tolist() == list(range(len(below)))
+                    assert order == below
+
+    def test_whether_a_token_is_drawn_does_not_depend_on_the_token(self, builder: TreeBuilder) -> None:
+        """Another token at its place, of another probability, would have become a node too; nothing is pruned."""
+        for guess in (plenty, some):
+            tree = grow(builder, guess)
+            for row in _of_the_builder(tree, range(1, tree.tokens.size)):
+                path = tree.shape.rank_paths[row]
+                changed = grow(builder, guess, swap=(path[:-1], path[-1]))
+                assert path in changed.shape.rank_paths

@@ -150,88 +150,10 @@ class DrafterContract:
         if not announced:
             assert drafter.draft_passes == before
 
-    def test_phrases_are_tokens_then_padding_and_cost_no_pass(self, drafter: Drafter) -> None:
-        """``[f, k, length]``, none of them longer than ``phrase_length``; asking for them changes no answer."""
-        if drafter.phrase_length == 1:
-            pytest.skip(f"{type(drafter).__name__} has no phrases")
-        context = self._teach(drafter)
-        before, passes = self._answers(drafter, context), drafter.draft_passes
-        for length in range(2, drafter.phrase_length + 3):
-            request = replace(self._request(context, [0, 1, 2, 4], 3), length=length)
-            assert not drafter.costs_pass(request)
-            answer = drafter.propose(context, request).tokens
-            assert answer.shape == (4, 3, length)
-            there = answer != NO_CANDIDATE
-            assert (there[..., :-1] >= there[..., 1:]).all()
-            assert (there.sum(axis=2) <= drafter.phrase_length).all()
-            assert (answer[there] >= 0).all()
-            assert (answer[there] < self.vocab_size).all()
-        assert drafter.draft_passes == passes
-        assert self._answers(drafter, context) == before
-
-    @pytest.mark.parametrize("kind", _DRAWN)
-    def test_draws_come_from_the_distribution_it_states(self, drafter: Drafter, kind: NodeKind) -> None:
-        """``q`` ``[f, V]`` sums to one; a draw has a probability under it, and its logarithm."""
-        self._skip_unless_it_draws(drafter)
-        context = self._teach(drafter)
-        answer = drafter.propose(context, self._request(context, [0, 1, 4], 5, kind))
-        assert answer.q is not None
-        assert answer.log_probs is not None
-        assert answer.q.shape == (3, self.vocab_size)
-        assert answer.q.sum(axis=1) == pytest.approx([1.0, 1.0, 1.0], abs=1e-4)
-        assert answer.tokens.shape == answer.log_probs.shape
-        for tokens, log_probs, q in zip(answer.tokens, answer.log_probs, answer.q, strict=True):
-            drawn = tokens[tokens != NO_CANDIDATE]
-            assert drawn.size >= 1
-            assert (tokens[: drawn.size] != NO_CANDIDATE).all()
-            assert np.exp(log_probs[: drawn.size]) == pytest.approx(q[drawn], rel=1e-4)
-            assert (q[drawn] > 0).all()
-            assert kind is NodeKind.DRAWN_WITH_REPLACEMENT or len(set(drawn.tolist())) == drawn.size
-
-    @pytest.mark.parametrize("kind", _DRAWN)
-    def test_more_draws_begin_with_the_fewer(self, drafter: Drafter, kind: NodeKind) -> None:
-        """Neither ``k`` nor ``enough`` decides what is drawn, only how much; at least one is."""
-        self._skip_unless_it_draws(drafter)
-        context = self._teach(drafter)
-        rows = [0, 1, 4]
-        most = drafter.propose(context, self._request(context, rows, self.vocab_size, kind))
-        assert most.log_probs is not None
-        for k in range(1, self.vocab_size):
-            fewer = drafter.propose(context, self._request(context, rows, k, kind)).tokens
-            assert fewer.shape[1] <= k
-            assert (fewer == most.tokens[:, : fewer.shape[1]]).all()
-        for mass in (0.1, 0.5, 0.9):
-            request = self._request(context, rows, self.vocab_size, kind)
-            stopped = drafter.propose(context, replace(request, enough=np.full(3, mass))).tokens
-            for index, tokens in enumerate(stopped):
-                drawn = tokens[tokens != NO_CANDIDATE]
-                assert (drawn == most.tokens[index, : drawn.size]).all()
-                held = np.exp(most.log_probs[index, : drawn.size], dtype=np.float64).sum()
-                everything = (most.tokens[index] != NO_CANDIDATE).sum()
-                assert drawn.size >= 1
-                assert held >= mass - 1e-4 or drawn.size == everything
-
-    @pytest.mark.parametrize("kind", _DRAWN)
-    def test_draws_are_keyed_by_place(self, kind: NodeKind) -> None:
-        """By seed, sequence, root position and rank path, never by the order of calls or the rows beside."""
-        self._skip_unless_it_draws(self._new())
-        first, second = self._new(), self._new()
-        context, again = self._teach(first), self._teach(second)
-        answer = first.propose(context, self._request(context, [0, 1, 2, 4], 6, kind))
-        together = answer.tokens
-        for index, row in reversed(list(enumerate((0, 1, 2, 4)))):
-            alone = second.propose(again, self._request(again, [row], 6, kind)).tokens[0]
-            assert together[index, : alone.size].tolist() == alone.tolist()
-        drawn = {tuple(together[0].tolist())}
-        for seed, sequence in ((1, 1), (0, 2), (0, "1")):
-            other = self._new()
-            elsewhere = Context(context.token_ids.tolist(), seed=seed, sequence=sequence)
-            other.begin(elsewhere, None)
-            drawn.add(
-                tuple(other.propose(elsewhere, self._request(elsewhere, [0], 6, kind)).tokens[0].tolist())
-            )
-        assert answer.q is not None
-        assert len(drawn) > 1 or answer.q[0].max() > 0.99
+    def test_what_it_can_do_is_tested(self, drafter: Drafter) -> None:
+        """One that draws inherits :class:`DrawingDrafterContract`, one with phrases :class:`PhraseDrafterContract`."""
+        assert drafter.draws == isinstance(self, DrawingDrafterContract)
+        assert (drafter.phrase_length > 1) == isinstance(self, PhraseDrafterContract)
 
     def test_the_output_is_that_of_plain_decoding(self) -> None:
         """A drafter changes the speed and nothing else."""
@@ -270,10 +192,6 @@ class DrafterContract:
         context.append(new)
         drafter.observe(Outcome(context, TokenTree(_SHAPE, tokens), logits, accepted, new))
 
-    def _skip_unless_it_draws(self, drafter: Drafter) -> None:
-        if not drafter.draws:
-            pytest.skip(f"{type(drafter).__name__} does not draw")
-
     def _request(
         self, context: Context, rows: list[int], k: int, kind: NodeKind = NodeKind.POINT_MASS
     ) -> Request:
@@ -289,6 +207,92 @@ class DrafterContract:
         )
         tokens: NDArray[np.int64] = answer.tokens
         return [[int(token) for token in row] for row in tokens]
+
+
+class DrawingDrafterContract(DrafterContract):
+    """What a drafter that draws promises besides."""
+
+    @pytest.mark.parametrize("kind", _DRAWN)
+    def test_draws_come_from_the_distribution_it_states(self, drafter: Drafter, kind: NodeKind) -> None:
+        """``q`` ``[f, V]`` sums to one; a draw has a probability under it, and its logarithm."""
+        context = self._teach(drafter)
+        answer = drafter.propose(context, self._request(context, [0, 1, 4], 5, kind))
+        assert answer.q is not None
+        assert answer.log_probs is not None
+        assert answer.q.shape == (3, self.vocab_size)
+        assert answer.q.sum(axis=1) == pytest.approx([1.0, 1.0, 1.0], abs=1e-4)
+        assert answer.tokens.shape == answer.log_probs.shape
+        for tokens, log_probs, q in zip(answer.tokens, answer.log_probs, answer.q, strict=True):
+            drawn = tokens[tokens != NO_CANDIDATE]
+            assert drawn.size >= 1
+            assert (tokens[: drawn.size] != NO_CANDIDATE).all()
+            assert np.exp(log_probs[: drawn.size]) == pytest.approx(q[drawn], rel=1e-4)
+            assert (q[drawn] > 0).all()
+            assert kind is NodeKind.DRAWN_WITH_REPLACEMENT or len(set(drawn.tolist())) == drawn.size
+
+    @pytest.mark.parametrize("kind", _DRAWN)
+    def test_more_draws_begin_with_the_fewer(self, drafter: Drafter, kind: NodeKind) -> None:
+        """Neither ``k`` nor ``enough`` decides what is drawn, only how much; at least one is."""
+        context = self._teach(drafter)
+        rows = [0, 1, 4]
+        most = drafter.propose(context, self._request(context, rows, self.vocab_size, kind))
+        assert most.log_probs is not None
+        for k in range(1, self.vocab_size):
+            fewer = drafter.propose(context, self._request(context, rows, k, kind)).tokens
+            assert fewer.shape[1] <= k
+            assert (fewer == most.tokens[:, : fewer.shape[1]]).all()
+        for mass in (0.1, 0.5, 0.9):
+            request = self._request(context, rows, self.vocab_size, kind)
+            stopped = drafter.propose(context, replace(request, enough=np.full(3, mass))).tokens
+            for index, tokens in enumerate(stopped):
+                drawn = tokens[tokens != NO_CANDIDATE]
+                assert (drawn == most.tokens[index, : drawn.size]).all()
+                held = np.exp(most.log_probs[index, : drawn.size], dtype=np.float64).sum()
+                everything = (most.tokens[index] != NO_CANDIDATE).sum()
+                assert drawn.size >= 1
+                assert held >= mass - 1e-4 or drawn.size == everything
+
+    @pytest.mark.parametrize("kind", _DRAWN)
+    def test_draws_are_keyed_by_place(self, kind: NodeKind) -> None:
+        """By seed, sequence, root position and rank path, never by the order of calls or the rows beside."""
+        first, second = self._new(), self._new()
+        context, again = self._teach(first), self._teach(second)
+        answer = first.propose(context, self._request(context, [0, 1, 2, 4], 6, kind))
+        together = answer.tokens
+        for index, row in reversed(list(enumerate((0, 1, 2, 4)))):
+            alone = second.propose(again, self._request(again, [row], 6, kind)).tokens[0]
+            assert together[index, : alone.size].tolist() == alone.tolist()
+        drawn = {tuple(together[0].tolist())}
+        for seed, sequence in ((1, 1), (0, 2), (0, "1")):
+            other = self._new()
+            elsewhere = Context(context.token_ids.tolist(), seed=seed, sequence=sequence)
+            other.begin(elsewhere, None)
+            drawn.add(
+                tuple(other.propose(elsewhere, self._request(elsewhere, [0], 6, kind)).tokens[0].tolist())
+            )
+        assert answer.q is not None
+        assert len(drawn) > 1 or answer.q[0].max() > 0.99
+
+
+class PhraseDrafterContract(DrafterContract):
+    """What a drafter with phrases promises besides."""
+
+    def test_phrases_are_tokens_then_padding_and_cost_no_pass(self, drafter: Drafter) -> None:
+        """``[f, k, length]``, none of them longer than ``phrase_length``; asking for them changes no answer."""
+        context = self._teach(drafter)
+        before, passes = self._answers(drafter, context), drafter.draft_passes
+        for length in range(2, drafter.phrase_length + 3):
+            request = replace(self._request(context, [0, 1, 2, 4], 3), length=length)
+            assert not drafter.costs_pass(request)
+            answer = drafter.propose(context, request).tokens
+            assert answer.shape == (4, 3, length)
+            there = answer != NO_CANDIDATE
+            assert (there[..., :-1] >= there[..., 1:]).all()
+            assert (there.sum(axis=2) <= drafter.phrase_length).all()
+            assert (answer[there] >= 0).all()
+            assert (answer[there] < self.vocab_size).all()
+        assert drafter.draft_passes == passes
+        assert self._answers(drafter, context) == before
 
 
 def _plain(value: Any) -> Any:

@@ -128,19 +128,17 @@ class ExecutionContract:
     """Inherit, and give the fixture ``execution``; pytest finds the rest.
 
     Attributes:
-        drafts: whether it uses the drafter; plain decoding does not.
         concurrent: whether several sequences are under way at a time, so that learned state is shared in an order that
             depends on timing.
 
     Example::
 
-        class TestInTurns(ExecutionContract):
+        class TestInTurns(DraftingExecutionContract):
             @pytest.fixture
             def execution(self):
                 return InTurns(n=2)
     """
 
-    drafts: ClassVar[bool] = True
     concurrent: ClassVar[bool] = True
 
     @pytest.fixture
@@ -158,15 +156,6 @@ class ExecutionContract:
                 assert said(executor.run(JOBS, eos_token_ids=EOS)) == plain(name)
                 if name == "keyed" and "carry" in composition:
                     assert said(executor.run(JOBS[::-1], eos_token_ids=EOS)) == plain(name)[::-1]
-
-    @pytest.mark.parametrize("composition", DRAWN)
-    def test_rejection_sampling_gives_the_same_tokens(self, execution: Execution, composition: str) -> None:
-        """As one sequence after the other: what is drawn is keyed by place."""
-        if not self.drafts:
-            pytest.skip("it uses no drafter")
-        parts = DRAWN[composition]()._replace(verifier=RejectionSampling(1.0))
-        with execution.open(LanguageModel(target_model()), parts) as executor:
-            assert said(executor.run(JOBS, eos_token_ids=EOS)) == rejection_sampled(composition)
 
     @pytest.mark.parametrize("composition", ["recycling, carry", "phrases and Q-learning, carry"])
     def test_what_is_drawn_must_not_depend_on_timing(self, execution: Execution, composition: str) -> None:
@@ -247,16 +236,13 @@ class ExecutionContract:
             assert counted[0] == counted[1]
 
     def test_saved_state_is_continued_from(self, execution: Execution) -> None:
-        """A state that a part does not take is refused."""
+        """In a run with the drafter that it is the state of."""
         drafter = TokenRecycling(k=2, state="carry")
         drafter.check_vocabulary(VOCABULARY)
         model = LanguageModel(target_model())
         with execution.open(model, Parts(drafter, StaticTree(TREE))) as executor:
             executor.reset(drafter.state_dict())
             assert said(executor.run(JOBS, eos_token_ids=EOS)) == plain("greedy")
-            if self.drafts:
-                with pytest.raises(ValueError, match="'matrix'"):
-                    executor.reset({"nothing": 1})
 
     def test_observers_see_every_step(self, execution: Execution) -> None:
         """With the seconds it took; one that raises ends the run."""
@@ -333,18 +319,11 @@ class ExecutionContract:
                 if job.sequence in executor.finished:
                     assert tuple(executor.finished[job.sequence].token_ids) == tokens
 
-    def test_a_drafter_that_fails_ends_the_run_with_its_own_error(self, execution: Execution) -> None:
-        """With a note that names the sequence; the executor is closed, and keeps the results of what had ended."""
-        if not self.drafts:
-            pytest.skip("it uses no drafter")
-        jobs = [Job((3,), "long", max_new_tokens=60), *JOBS]
-        drafter = FakeDrafter(partial(_no_more_than, 50))
-        with execution.open(LanguageModel(target_model()), Parts(drafter, Chain(2))) as executor:
-            with pytest.raises(LookupError, match="nothing after 50 tokens") as raised:
-                executor.run(jobs)
-            assert executor.closed
-            assert "raised while drafting for sequence 'long'" in raised.value.__notes__
-            assert "long" not in executor.finished
+    def test_whether_it_drafts_is_tested(self, execution: Execution) -> None:
+        """One that uses the drafter, as plain decoding does not, inherits :class:`DraftingExecutionContract`."""
+        with execution.open(LanguageModel(target_model()), COMPOSITIONS["chain"]()) as executor:
+            drafted = sum(result.drafted_nodes for result in executor.run(JOBS).results)
+        assert (drafted > 0) == isinstance(self, DraftingExecutionContract)
 
     def test_pauses_change_nothing(self, execution: Execution) -> None:
         """Whoever takes his time."""
@@ -354,6 +333,38 @@ class ExecutionContract:
             model = LanguageModel(PausingCausalLM(target_model(), Pause(target_ms, seed=number)))
             with execution.open(model, parts._replace(drafter=drafter)) as executor:
                 assert said(executor.run(JOBS, eos_token_ids=EOS)) == plain("greedy")
+
+
+class DraftingExecutionContract(ExecutionContract):
+    """What a strategy that uses the drafter promises besides."""
+
+    @pytest.mark.parametrize("composition", DRAWN)
+    def test_rejection_sampling_gives_the_same_tokens(self, execution: Execution, composition: str) -> None:
+        """As one sequence after the other: what is drawn is keyed by place."""
+        parts = DRAWN[composition]()._replace(verifier=RejectionSampling(1.0))
+        with execution.open(LanguageModel(target_model()), parts) as executor:
+            assert said(executor.run(JOBS, eos_token_ids=EOS)) == rejection_sampled(composition)
+
+    def test_a_drafter_that_fails_ends_the_run_with_its_own_error(self, execution: Execution) -> None:
+        """With a note that names the sequence; the executor is closed, and keeps the results of what had ended."""
+        jobs = [Job((3,), "long", max_new_tokens=60), *JOBS]
+        drafter = FakeDrafter(partial(_no_more_than, 50))
+        with execution.open(LanguageModel(target_model()), Parts(drafter, Chain(2))) as executor:
+            with pytest.raises(LookupError, match="nothing after 50 tokens") as raised:
+                executor.run(jobs)
+            assert executor.closed
+            assert "raised while drafting for sequence 'long'" in raised.value.__notes__
+            assert "long" not in executor.finished
+
+    def test_a_state_that_a_part_does_not_take_is_refused(self, execution: Execution) -> None:
+        """With the entry that is missing."""
+        drafter = TokenRecycling(k=2, state="carry")
+        drafter.check_vocabulary(VOCABULARY)
+        with (
+            execution.open(LanguageModel(target_model()), Parts(drafter, StaticTree(TREE))) as executor,
+            pytest.raises(ValueError, match="'matrix'"),
+        ):
+            executor.reset({"nothing": 1})
 
 
 def _refuse(outcome: Outcome) -> None:

@@ -84,13 +84,32 @@ class VerifierContract:
             assert len(context) == 3
             assert all(((tree.q or {})[row] == values).all() for row, values in q.items())
 
+    def test_what_it_promises_is_tested(self, verifier: Verifier) -> None:
+        """One that calls itself lossless inherits :class:`LosslessVerifierContract`, one whose output does not depend
+        on what was drafted :class:`DeterministicVerifierContract`.
+        """
+        assert verifier.lossless == isinstance(self, LosslessVerifierContract)
+        assert isinstance(verifier, DeterministicVerifier) == isinstance(self, DeterministicVerifierContract)
+
+    def _case(
+        self, seed: int, dtype: torch.dtype = torch.float32, kind: NodeKind = NodeKind.POINT_MASS
+    ) -> tuple[Context, TokenTree, torch.Tensor]:
+        """A context of three tokens, a tree of candidates chosen in this way, and logits."""
+        generator = np.random.default_rng(seed)
+        context = Context(generator.integers(self.vocab_size, size=3).tolist(), seed=seed, sequence="case")
+        tree = _tree(context.root, self.vocab_size, kind, generator)
+        logits = torch.from_numpy(generator.standard_normal((tree.tokens.size, self.vocab_size)) * 2)
+        return context, tree, logits.to(dtype)
+
+
+class LosslessVerifierContract(VerifierContract):
+    """What a verifier promises besides that calls itself lossless."""
+
     @pytest.mark.parametrize("kind", NodeKind)
-    def test_a_lossless_ones_next_token_has_the_distribution_of_plain_decoding(
+    def test_the_next_token_has_the_distribution_of_plain_decoding(
         self, verifier: Verifier, kind: NodeKind
     ) -> None:
-        """However the nodes were chosen; a lossy verifier says that it is one."""
-        if not verifier.lossless:
-            pytest.skip(f"{type(verifier).__name__} is lossy and says so")
+        """However the nodes were chosen."""
         logits = torch.from_numpy(np.random.default_rng(7).standard_normal((9, self.vocab_size)) * 1.5)
         counts = np.zeros((2, self.vocab_size))
         for seed in range(800):
@@ -106,10 +125,12 @@ class VerifierContract:
         freedom = seen.shape[1] - 1
         assert ((seen - expected) ** 2 / expected).sum() <= freedom + 7 * np.sqrt(2 * freedom)
 
-    def test_a_deterministic_one_walks_as_plain_decoding_would(self, verifier: Verifier) -> None:
+
+class DeterministicVerifierContract(LosslessVerifierContract):
+    """What a :class:`~specexp.verifiers.DeterministicVerifier` promises besides."""
+
+    def test_it_walks_as_plain_decoding_would(self, verifier: Verifier) -> None:
         """Each accepted token, and the bonus, is what a root alone would have given at that place."""
-        if not isinstance(verifier, DeterministicVerifier):
-            pytest.skip(f"{type(verifier).__name__} depends on what was drafted")
         for seed in range(50):
             context, tree, logits = self._case(seed)
             verdict = verifier.verify(context, tree, logits)
@@ -125,10 +146,8 @@ class VerifierContract:
                     step.append([token])
                     row = child
 
-    def test_a_deterministic_output_does_not_depend_on_the_drafter(self, verifier: Verifier) -> None:
+    def test_the_output_does_not_depend_on_the_drafter(self, verifier: Verifier) -> None:
         """Nor on the tree: it is that of plain decoding."""
-        if not isinstance(verifier, DeterministicVerifier):
-            pytest.skip(f"{type(verifier).__name__} depends on what was drafted")
         model = hashed_model(self.vocab_size)
         builder = StaticTree([[0], [1], [2], [0, 0], [0, 1], [1, 0], [0, 0, 0]])
         drafter = FakeDrafter(lambda tokens: np.argsort(model.next_logits(tokens))[::-1].tolist(), 3)
@@ -140,16 +159,6 @@ class VerifierContract:
                 [1, 2], max_new_tokens=12, sequence=sequence
             )
             assert drafted.token_ids == expected.token_ids
-
-    def _case(
-        self, seed: int, dtype: torch.dtype = torch.float32, kind: NodeKind = NodeKind.POINT_MASS
-    ) -> tuple[Context, TokenTree, torch.Tensor]:
-        """A context of three tokens, a tree of candidates chosen in this way, and logits."""
-        generator = np.random.default_rng(seed)
-        context = Context(generator.integers(self.vocab_size, size=3).tolist(), seed=seed, sequence="case")
-        tree = _tree(context.root, self.vocab_size, kind, generator)
-        logits = torch.from_numpy(generator.standard_normal((tree.tokens.size, self.vocab_size)) * 2)
-        return context, tree, logits.to(dtype)
 
 
 def _tree(root: int, vocab_size: int, kind: NodeKind, generator: np.random.Generator) -> TokenTree:

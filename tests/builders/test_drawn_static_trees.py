@@ -9,17 +9,17 @@ from specexp.builders import Chain, KConfig, SpecInfer, StaticTree
 from specexp.context import Context
 from specexp.controllers import Plan
 from specexp.drafters import Candidates
-from specexp.testing.builders import TreeBuilderContract, grow
+from specexp.testing.builders import DrawingTreeBuilderContract, TreeBuilderContract, grow
 from specexp.testing.fakes import DistributionDrafter
 from specexp.tree import NO_CANDIDATE, NodeKind
 
 
-class TestDrawnStaticTree(TreeBuilderContract):
+class TestDrawnStaticTree(DrawingTreeBuilderContract):
     def make_builder(self):
         return StaticTree([[0], [1], [0, 0], [0, 1], [1, 0], [0, 0, 0]], candidates="drawn")
 
 
-class TestDrawnChain(TreeBuilderContract):
+class TestDrawnChain(DrawingTreeBuilderContract):
     def make_builder(self):
         return Chain(4, candidates="drawn")
 
@@ -29,12 +29,12 @@ class TestKConfig(TreeBuilderContract):
         return KConfig([3, 2, 1])
 
 
-class TestDrawnKConfig(TreeBuilderContract):
+class TestDrawnKConfig(DrawingTreeBuilderContract):
     def make_builder(self):
         return KConfig([3, 2, 1], candidates="drawn")
 
 
-class TestSpecInfer(TreeBuilderContract):
+class TestSpecInfer(DrawingTreeBuilderContract):
     def make_builder(self):
         return SpecInfer([3, 2, 1])
 

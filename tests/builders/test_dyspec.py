@@ -13,14 +13,14 @@ from specexp.builders import BeamRerank, DySpecGreedy, DySpecThreshold
 from specexp.context import Context
 from specexp.controllers import Plan
 from specexp.drafters import Request
-from specexp.testing.builders import TreeBuilderContract, grow, plenty
+from specexp.testing.builders import DrawingTreeBuilderContract, TreeBuilderContract, grow, plenty
 from specexp.testing.fakes import DistributionDrafter
 from specexp.tree import NodeKind
 
 SELECTIONS = ("drawn", "top-k")
 
 
-class TestGreedyDrawn(TreeBuilderContract):
+class TestGreedyDrawn(DrawingTreeBuilderContract):
     def make_builder(self):
         return DySpecGreedy(budget=12)
 
@@ -30,12 +30,12 @@ class TestGreedyTopK(TreeBuilderContract):
         return DySpecGreedy(budget=20, prefetch=1, max_depth=4, candidates="top-k")
 
 
-class TestGreedyCalibrated(TreeBuilderContract):
+class TestGreedyCalibrated(DrawingTreeBuilderContract):
     def make_builder(self):
         return DySpecGreedy(budget=12, acceptance_power=0.5)
 
 
-class TestThresholdDrawn(TreeBuilderContract):
+class TestThresholdDrawn(DrawingTreeBuilderContract):
     def make_builder(self):
         return DySpecThreshold(threshold=0.1, max_nodes=20)
 

@@ -7,7 +7,7 @@ from specexp.builders import Chain, DySpecGreedy, DySpecThreshold, Graft, KConfi
 from specexp.builders.graft import grafted
 from specexp.controllers import Plan
 from specexp.drafters import Candidates, Request
-from specexp.testing.builders import TreeBuilderContract
+from specexp.testing.builders import DrawingTreeBuilderContract, TreeBuilderContract
 from specexp.tree import NodeKind, TokenTree, TreeShape
 
 
@@ -16,19 +16,19 @@ class TestGraft(TreeBuilderContract):
         return Graft(Chain(4))
 
 
-class TestOfDrawnCandidates(TreeBuilderContract):
+class TestOfDrawnCandidates(DrawingTreeBuilderContract):
     def make_builder(self):
         return Graft(
             KConfig([2, 2], candidates="drawn"), num_anchors=2, phrases_per_anchor=2, phrase_length=3
         )
 
 
-class TestOfDrawsWithReplacement(TreeBuilderContract):
+class TestOfDrawsWithReplacement(DrawingTreeBuilderContract):
     def make_builder(self):
         return Graft(SpecInfer([3, 2]), num_anchors=1)
 
 
-class TestOfADynamicTree(TreeBuilderContract):
+class TestOfADynamicTree(DrawingTreeBuilderContract):
     def make_builder(self):
         return Graft(DySpecGreedy(9), phrases_per_anchor=1, phrase_length=2)
 

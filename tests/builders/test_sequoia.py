@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from specexp.builders import Sequoia
 from specexp.config.check import Checker
 from specexp.config.errors import ConfigError
-from specexp.testing.builders import TreeBuilderContract, grow
+from specexp.testing.builders import DrawingTreeBuilderContract, TreeBuilderContract, grow
 from specexp.tree import NodeKind, TreeShape
 
 VECTOR = [0.5, 0.2, 0.1, 0.05, 0.15]
 
 
-class TestSequoia(TreeBuilderContract):
+class TestSequoia(DrawingTreeBuilderContract):
     def make_builder(self):
         return Sequoia(budget=12, acceptance=VECTOR)
 

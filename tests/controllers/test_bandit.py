@@ -13,7 +13,7 @@ from specexp.decoder import Decoder
 from specexp.drafters import DraftModel
 from specexp.latency import LatencyProfile
 from specexp.outcome import Outcome
-from specexp.testing.controllers import ControllerContract
+from specexp.testing.controllers import ControllerContract, FrozenControllerContract
 from specexp.testing.fakes import counting_model, hashed_model
 from specexp.tree import root_tree
 
@@ -33,7 +33,7 @@ class TestOverBuilders(ControllerContract):
         return Bandit("arms", [0, 1, None], state="cold")
 
 
-class TestFrozen(ControllerContract):
+class TestFrozen(FrozenControllerContract):
     def make_controller(self):
         return Bandit("depths", [3, 0], learn=False)
 

@@ -19,7 +19,7 @@ from specexp.decoder import Decoder
 from specexp.drafters import DraftModel
 from specexp.latency import LatencyProfile
 from specexp.outcome import Outcome
-from specexp.testing.controllers import ControllerContract
+from specexp.testing.controllers import ControllerContract, FrozenControllerContract
 from specexp.testing.fakes import FakeCausalLM, counting_model
 from specexp.tree import TokenTree, TreeShape, root_tree
 
@@ -36,7 +36,7 @@ class TestMeasuredAndCold(ControllerContract):
         return SwitchOff(ConfidenceThreshold(), window=2, state="cold")
 
 
-class TestFrozen(ControllerContract):
+class TestFrozen(FrozenControllerContract):
     def make_controller(self):
         return SwitchOff(Bandit("depths", [2, 4], learn=False), learn=False)
 

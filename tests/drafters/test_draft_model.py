@@ -20,23 +20,23 @@ from specexp.execution import Batched, Job, SerialSpeculative
 from specexp.models.language_model import LanguageModel
 from specexp.models.logits import LogitsError
 from specexp.outcome import Outcome
-from specexp.testing.drafters import DrafterContract
+from specexp.testing.drafters import DrafterContract, DrawingDrafterContract
 from specexp.testing.fakes import FakeCausalLM, bigram_model, counting_model, hashed_model
 from specexp.tree import NodeKind, TokenTree, TreeShape
 from specexp.verifiers import KeyedSampling, RejectionSampling
 
 
-class TestDefault(DrafterContract):
+class TestDefault(DrawingDrafterContract):
     def make_drafter(self):
         return DraftModel(hashed_model(24, seed=3))
 
 
-class TestProcessed(DrafterContract):
+class TestProcessed(DrawingDrafterContract):
     def make_drafter(self):
         return DraftModel(hashed_model(24, seed=3), temperature=0.6, top_k=9, top_p=0.9)
 
 
-class TestCertain(DrafterContract):
+class TestCertain(DrawingDrafterContract):
     def make_drafter(self):
         return DraftModel(hashed_model(24, seed=3), temperature=0)
 
@@ -46,7 +46,7 @@ class TestCoupled(DrafterContract):
         return DraftModel(hashed_model(24, seed=3), coupled=True)
 
 
-class TestShortContext(DrafterContract):
+class TestShortContext(DrawingDrafterContract):
     """After the prompt of 12 tokens and the five steps some rows are beyond it, and some are not."""
 
     def make_drafter(self):

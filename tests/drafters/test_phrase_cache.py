@@ -12,7 +12,7 @@ from specexp.context import Context
 from specexp.decoder import Decoder
 from specexp.drafters import DraftModel, PhraseCache, PromptLookup, Request, TokenRecycling, Union
 from specexp.outcome import Outcome
-from specexp.testing.drafters import DrafterContract
+from specexp.testing.drafters import DrawingDrafterContract, PhraseDrafterContract
 from specexp.testing.fakes import DistributionDrafter, FakeCausalLM, FakeDrafter, counting_model, hashed_model
 from specexp.tree import TokenTree, TreeShape
 from specexp.verifiers import KeyedSampling, RejectionSampling
@@ -20,27 +20,27 @@ from specexp.verifiers import KeyedSampling, RejectionSampling
 VOCABULARY = 12
 
 
-class TestAlone(DrafterContract):
+class TestAlone(PhraseDrafterContract):
     def make_drafter(self):
         return PhraseCache(phrase_length=4, max_phrases=6)
 
 
-class TestAloneFromThePrompt(DrafterContract):
+class TestAloneFromThePrompt(PhraseDrafterContract):
     def make_drafter(self):
         return PhraseCache(phrase_length=3, max_keys=10, initialisation="prompt", state="carry")
 
 
-class TestAroundTokenRecycling(DrafterContract):
+class TestAroundTokenRecycling(PhraseDrafterContract):
     def make_drafter(self):
         return PhraseCache(TokenRecycling(k=4, state="carry"), state="carry")
 
 
-class TestAroundADraftModel(DrafterContract):
+class TestAroundADraftModel(DrawingDrafterContract, PhraseDrafterContract):
     def make_drafter(self):
         return PhraseCache(DraftModel(hashed_model(self.vocab_size, seed=1)), initialisation="prompt")
 
 
-class TestInAUnion(DrafterContract):
+class TestInAUnion(PhraseDrafterContract):
     def make_drafter(self):
         return Union([PromptLookup(), PhraseCache(max_phrases=4)])
 

@@ -3,11 +3,10 @@
 import pytest
 
 from specexp.execution import Batched, LeastProgress, Scheduled, Serial, SerialSpeculative
-from specexp.testing.executions import ExecutionContract
+from specexp.testing.executions import DraftingExecutionContract, ExecutionContract
 
 
 class TestSerial(ExecutionContract):
-    drafts = False
     concurrent = False
 
     @pytest.fixture
@@ -15,7 +14,7 @@ class TestSerial(ExecutionContract):
         return Serial()
 
 
-class TestSerialSpeculative(ExecutionContract):
+class TestSerialSpeculative(DraftingExecutionContract):
     concurrent = False
 
     @pytest.fixture
@@ -23,19 +22,19 @@ class TestSerialSpeculative(ExecutionContract):
         return SerialSpeculative(threads=1)
 
 
-class TestBatched(ExecutionContract):
+class TestBatched(DraftingExecutionContract):
     @pytest.fixture
     def execution(self):
         return Batched(3)
 
 
-class TestScheduledOverAThread(ExecutionContract):
+class TestScheduledOverAThread(DraftingExecutionContract):
     @pytest.fixture
     def execution(self):
         return Scheduled(8, LeastProgress(), verify_batch=4, workers="thread", threads=1)
 
 
-class TestScheduledOverAProcess(ExecutionContract):
+class TestScheduledOverAProcess(DraftingExecutionContract):
     @pytest.fixture
     def execution(self):
         return Scheduled(3)

@@ -4,12 +4,12 @@ import numpy as np
 import torch
 
 from specexp.context import Context
-from specexp.testing.verifiers import VerifierContract
+from specexp.testing.verifiers import DeterministicVerifierContract
 from specexp.tree import TokenTree, TreeShape
 from specexp.verifiers import Greedy, Verdict
 
 
-class TestGreedy(VerifierContract):
+class TestGreedy(DeterministicVerifierContract):
     def make_verifier(self):
         return Greedy()
 

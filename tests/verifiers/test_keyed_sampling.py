@@ -13,26 +13,26 @@ from specexp.context import Context
 from specexp.decoder import Decoder
 from specexp.noise import gumbel
 from specexp.testing.fakes import FakeDrafter, bigram_model
-from specexp.testing.verifiers import VerifierContract
+from specexp.testing.verifiers import DeterministicVerifierContract
 from specexp.verifiers import KeyedSampling
 
 
-class TestDefault(VerifierContract):
+class TestDefault(DeterministicVerifierContract):
     def make_verifier(self):
         return KeyedSampling()
 
 
-class TestGreedyTemperature(VerifierContract):
+class TestGreedyTemperature(DeterministicVerifierContract):
     def make_verifier(self):
         return KeyedSampling(temperature=0, top_k=2)
 
 
-class TestHot(VerifierContract):
+class TestHot(DeterministicVerifierContract):
     def make_verifier(self):
         return KeyedSampling(temperature=1.5, top_k=4, top_p=0.9)
 
 
-class TestPlain(VerifierContract):
+class TestPlain(DeterministicVerifierContract):
     def make_verifier(self):
         return KeyedSampling(temperature=1.0)
 

@@ -18,23 +18,23 @@ from specexp.decoder import Decoder
 from specexp.drafters import DraftModel
 from specexp.processors import Processors
 from specexp.testing.fakes import hashed_model
-from specexp.testing.verifiers import VerifierContract
+from specexp.testing.verifiers import LosslessVerifierContract
 from specexp.tree import NodeKind, TokenTree, TreeShape
 from specexp.verifiers import RejectionSampling, rejection_sampling
 from specexp.verifiers.rejection_sampling import residual, sample, without
 
 
-class TestDefault(VerifierContract):
+class TestDefault(LosslessVerifierContract):
     def make_verifier(self):
         return RejectionSampling()
 
 
-class TestProcessed(VerifierContract):
+class TestProcessed(LosslessVerifierContract):
     def make_verifier(self):
         return RejectionSampling(temperature=0.7, top_k=4, top_p=0.9)
 
 
-class TestGreedyTemperature(VerifierContract):
+class TestGreedyTemperature(LosslessVerifierContract):
     def make_verifier(self):
         return RejectionSampling(temperature=0)
 

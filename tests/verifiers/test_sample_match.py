@@ -13,22 +13,22 @@ from specexp.context import Context
 from specexp.decoder import Decoder
 from specexp.drafters import DraftModel
 from specexp.testing.fakes import FakeDrafter, bigram_model, hashed_model
-from specexp.testing.verifiers import VerifierContract
+from specexp.testing.verifiers import LosslessVerifierContract
 from specexp.tree import TokenTree, TreeShape
 from specexp.verifiers import Greedy, SampleMatch, sample_match
 
 
-class TestDefault(VerifierContract):
+class TestDefault(LosslessVerifierContract):
     def make_verifier(self):
         return SampleMatch()
 
 
-class TestProcessed(VerifierContract):
+class TestProcessed(LosslessVerifierContract):
     def make_verifier(self):
         return SampleMatch(temperature=0.7, top_k=4, top_p=0.9)
 
 
-class TestGreedyTemperature(VerifierContract):
+class TestGreedyTemperature(LosslessVerifierContract):
     def make_verifier(self):
         return SampleMatch(temperature=0)
 
