@@ -257,22 +257,14 @@ def sentences(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -
     winner = confirmed[0]
     grouped = _is_grouped(records)
     speedup = winner.over_ar
-    gain = (
-        "refused"
-        if speedup.refused
-        else "proven"
-        if speedup.low > 1
-        else "none"
-        if speedup.high < 1
-        else "open"
-    )
-    against = {
-        "none": [
+    said: list[str] = []
+    if speedup.is_slower:
+        said.append(
             f"No {_noun(confirmed, records)} is faster than plain decoding here: the best, {winner.label}, "
             f"reaches {speedup}."
-        ],
-        "open": [f"{winner.label} is not told apart from plain decoding on these prompts: {speedup}."],
-    }
+        )
+    elif speedup.refused is None and not speedup.is_faster:
+        said.append(f"{winner.label} is not told apart from plain decoding on these prompts: {speedup}.")
     if winner.choice is not None:
         chains: list[Confirmed] = []
         others = list(
@@ -282,7 +274,6 @@ def sentences(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -
         known = [one for one in confirmed if not one.name.startswith("trial ")]
         chains = [] if grouped else [one for one in confirmed if one.is_chain]
         others = [*chains[:1], *(one for one in known if one not in chains)]
-    said = against.get(gain, [])
     for other in others:
         if other.choice is not None:
             kind = f"the best of {other.choice} ({other.name})"
@@ -296,7 +287,11 @@ def sentences(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -
             said.append(f"{winner.label} cannot be compared with {kind}: {paired.refused}.")
             continue
         verdict = (
-            "faster" if paired.low > 1 else "slower" if paired.high < 1 else "not told apart on these prompts"
+            "faster"
+            if paired.is_faster
+            else "slower"
+            if paired.is_slower
+            else "not told apart on these prompts"
         )
         said.append(f"{winner.label} against {kind}, prompt by prompt: {paired}, {verdict}.")
     return said

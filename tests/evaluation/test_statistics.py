@@ -30,6 +30,14 @@ def test_speedup_is_the_geometric_mean_of_the_prompts_own_ratios():
     assert str(speedup) == "4.00x [2.00, 8.00]"
 
 
+def test_one_prompt_has_no_interval_and_proves_nothing():
+    alone = paired_speedup([record("engine", 0, seconds=4.0), record("tree", 0, seconds=1.0)], "tree", "engine")
+    assert str(alone) == "4.00x (one prompt)"
+    assert not (alone.is_faster or alone.is_slower)
+    cells = Column("speedup", interval=True).csv_cells(alone)
+    assert cells == [pytest.approx(4.0), "", "", ""]
+
+
 def test_seconds_are_per_decoded_token():
     first_pass_gave_two = record("hf", 0, 1.0, decode_tokens=2)
     assert paired_speedup([record("engine", 0, 1.0), first_pass_gave_two], "hf", "engine").ratio == 0.5
