@@ -39,6 +39,7 @@ SHORT = {
 }
 HITS = ["--sweep.record_hits.data.max_prompts", "2"]
 SHORT_TOO = {
+    ("specexp.sweep", "experiments/fastest.yaml"): ["--n-trials", "2"],
     ("specexp.sweep", "experiments/tree_shape.yaml"): HITS,
     ("specexp.sweep", "experiments/tree_shape_replay.yaml"): HITS,
     ("specexp.record", "experiments/tree_shape_replay.yaml"): [
