@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from collections.abc import Sequence as Tokens
+from operator import index
 from time import perf_counter
 
 import numpy as np
@@ -90,27 +91,36 @@ class Decoder:
             count_useful: also count useful tokens (costs time outside the clock).
             observers: called with every step's outcome, outside the clock.
 
+        Calls from several threads with one decoder, or with decoders that share a wrapped model, wait for each other.
+
         Raises:
-            ValueError: the prompt is empty, does not fit the context, or does not continue the last call's; or a
-                continued conversation is given another seed or sequence than its own.
+            ValueError: the prompt holds no tokens, does not fit the context, or does not continue the last call's; a
+                continued conversation is given another seed or sequence than its own; or an observer decodes with
+                the model that it observes.
         """
         prompt = _token_list(input_ids)
         self.model.check_request(prompt, max_new_tokens)
-        started = perf_counter()
-        if continue_conversation:
-            context = self._continued(prompt, seed, sequence)
-        else:
-            context = self._context(prompt, seed or 0, 0 if sequence is None else sequence)
-        if context is not self.model.conversation:  # a new one, or another decoder used the cache in between
-            self.model.cache.truncate(0, 0)
-        self._kept = self.model.conversation = context
-        self._reserve(len(prompt) + max_new_tokens)
-        self._prefill(context)
-        self.model.synchronize()
-        prefill_seconds = perf_counter() - started
-        return self._decode(
-            context, prefill_seconds, max_new_tokens, _eos_set(eos_token_id), count_useful, observers
-        )
+        eos_token_ids = _eos_set(eos_token_id)
+        with self.model.exclusively():
+            started = perf_counter()
+            if continue_conversation:
+                context = self._continued(prompt, seed, sequence)
+            else:
+                context = self._context(prompt, seed or 0, 0 if sequence is None else sequence)
+            if (
+                context is not self.model.conversation
+            ):  # a new one, or another decoder used the cache in between
+                self.model.cache.truncate(0, 0)
+            self._kept = self.model.conversation = None  # what an error leaves is no conversation to continue
+            self._reserve(len(prompt) + max_new_tokens)
+            self._prefill(context)
+            self.model.synchronize()
+            prefill_seconds = perf_counter() - started
+            result = self._decode(
+                context, prefill_seconds, max_new_tokens, eos_token_ids, count_useful, observers
+            )
+            self._kept = self.model.conversation = context
+        return result
 
     def _context(self, prompt: list[int], seed: int, sequence: int | str) -> Context:
         noise_temperature = self.strategy.verifier.noise_temperature or 0.0
@@ -196,16 +206,29 @@ class Decoder:
 
 
 def _token_list(input_ids: Tokens[int] | torch.Tensor) -> list[int]:
-    if isinstance(input_ids, torch.Tensor):
-        if input_ids.dim() == 2 and input_ids.shape[0] != 1:
-            raise ValueError(f"input_ids has a batch of {input_ids.shape[0]}; one prompt a call is decoded")
-        return [int(token) for token in input_ids.flatten().tolist()]
     if isinstance(input_ids, Mapping):
         raise ValueError("the prompt is a tokenizer's whole answer: pass its input_ids")
-    return [int(token) for token in input_ids]
+    if isinstance(input_ids, str):
+        raise ValueError("the prompt is text: pass a tokenizer's input_ids of it")
+    try:
+        tokens = np.asarray(input_ids.cpu() if isinstance(input_ids, torch.Tensor) else input_ids)
+    except ValueError:  # lists of different lengths
+        tokens = np.empty((len(input_ids), 0))
+    if tokens.ndim == 2 and tokens.shape[0] != 1:
+        raise ValueError(f"input_ids has a batch of {tokens.shape[0]}; one prompt a call is decoded")
+    if tokens.ndim not in (1, 2) or (tokens.size and not np.issubdtype(tokens.dtype, np.integer)):
+        raise ValueError(
+            f"input_ids is {tokens.dtype} {list(tokens.shape)}; token ids [p] or [1, p] are expected"
+        )
+    return [int(token) for token in tokens.flatten()]
 
 
 def _eos_set(eos_token_id: int | Collection[int] | None) -> frozenset[int]:
     if eos_token_id is None:
         return frozenset()
-    return frozenset({eos_token_id}) if isinstance(eos_token_id, int) else frozenset(eos_token_id)
+    if isinstance(eos_token_id, (torch.Tensor, np.ndarray)):
+        eos_token_id = eos_token_id.flatten().tolist()
+    try:
+        return frozenset(map(index, eos_token_id if isinstance(eos_token_id, Collection) else [eos_token_id]))
+    except TypeError as error:
+        raise ValueError(f"eos_token_id is {eos_token_id!r}; a token id or several are expected") from error

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from specexp.command import run_command
 from specexp.config import Config
+from specexp.wording import counted
 
 if TYPE_CHECKING:
     from specexp.models.pair import ModelPair
@@ -68,7 +69,9 @@ def run(config: Config, pair: ModelPair | None = None) -> Recording:
 
         console.print(to_table(rows).to_rich())
     turns = sum(entry["turns"] for entry in recording.manifest.files.values())
-    console.print(f"{turns} answers, {recording.bytes / 1e6:.1f} MB, in {recording.folder}", markup=False)
+    console.print(
+        f"{counted(turns, 'answer')}, {recording.bytes / 1e6:.1f} MB, in {recording.folder}", markup=False
+    )
     return recording
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Literal, Protocol
 
+import numpy as np
 import torch
 
 from specexp.builders import TreeBuilder
@@ -107,6 +108,8 @@ class Drafting:
         self.controller = controller
         self.context = context
         self._pass_tokens: list[int] = []  # of this step
+        # most controllers never stop a draft: spare those the question
+        self._may_stop = type(controller).keep_drafting is not Controller.keep_drafting
 
     def begin(self, prefill: Outcome | None) -> None:
         """The prompt is known: let the parts begin."""
@@ -134,7 +137,7 @@ class Drafting:
             try:
                 request = next(build)
                 while True:
-                    if drafter.costs_pass(request) and not self._keep_drafting(request):
+                    if self._may_stop and drafter.costs_pass(request) and not self._keep_drafting(request):
                         request = build.send(None)
                         continue
                     asked = perf_counter()
@@ -160,14 +163,11 @@ class Drafting:
         self.controller.observe(outcome)
 
     def _keep_drafting(self, request: Request) -> bool:
-        controller = self.controller
-        if type(controller).keep_drafting is Controller.keep_drafting:  # always yes: spare it the state
-            return True
-        nodes = int((request.tokens >= 0).sum()) - 1
+        nodes = int(np.count_nonzero(request.tokens >= 0)) - 1
         depths = request.depths()
         log_prob, last = request.best_log_prob()
         state = DraftState(nodes, max(depths, default=0), tuple(self._pass_tokens), log_prob, last)
-        return controller.keep_drafting(self.context, state)
+        return self.controller.keep_drafting(self.context, state)
 
 
 class Rows(Protocol):

@@ -203,8 +203,9 @@ class TreeShape:
         part.__dict__["ancestor_mask"] = self.ancestor_mask[keep][:, keep]
         return part
 
+    @lru_cache(maxsize=512)  # noqa: B019 - as of up_to_depth
     def first_nodes(self, nodes: int) -> TreeShape:
-        """The shape of the root and the first ``nodes`` nodes in row order."""
+        """The shape of the root and the first ``nodes`` nodes in row order, cached: drafts that a controller ends."""
         return self.select(np.arange(self.parents.size) <= nodes)
 
     @lru_cache(maxsize=512)  # noqa: B019 - shapes are few and live as long as their builder

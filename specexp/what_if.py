@@ -26,7 +26,7 @@ from specexp.config.files import read_layers
 from specexp.config.schema import WhatIf
 from specexp.latency import LatencyProfile
 from specexp.whole_file import write_whole
-from specexp.wording import first_line
+from specexp.wording import counted, first_line
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -352,9 +352,10 @@ def _notes(found: Answer) -> list[str]:
     prompts = found.speedups[0].n
     notes = [
         f"Which candidate is right comes from one recording ({found.recording.folder}: target {made_of['target']}, "
-        f"{prompts} prompts); only the costs are the device's. What another pair of models would accept is not known.",
-        f"Best of {len(comparison.trees)} candidates (chains, most-hit trees of every size, Sequoia's), chosen and "
-        "replayed on the same prompts; intervals are over prompts.",
+        f"{counted(prompts, 'prompt')}); only the costs are the device's. What another pair of models would accept is "
+        "not known.",
+        f"Best of {counted(len(comparison.trees), 'candidate')} (chains, most-hit trees of every size, Sequoia's), "
+        "chosen and replayed on the same prompts; intervals are over prompts.",
     ]
     assumed = [device.profile.name for device in comparison.devices if device.profile.source != "measured"]
     if assumed:
@@ -363,8 +364,9 @@ def _notes(found: Answer) -> list[str]:
         rows = device.best.shape.num_nodes + 1
         if device.profile.exceeded_by(rows):
             notes.append(
-                f"{device.profile.name} states milliseconds of up to {device.profile.max_target_tokens} tokens and the "
-                f"tree feeds {rows}: its last slope goes on."
+                f"{device.profile.name} states milliseconds of up to "
+                f"{counted(device.profile.max_target_tokens, 'token')} and the tree feeds {rows}: its last slope goes "
+                "on."
             )
         if device.counts.tokens_per_second < device.plain_goodput:
             notes.append(f"No tree pays on {device.profile.name}: plain decoding is faster.")
@@ -380,7 +382,7 @@ def pictures(found: Answer) -> dict[str, Figure]:
         Panel(
             device.best.shape,
             f"{letter}: {device.profile.name}",
-            f"{device.best.shape.num_nodes} nodes, depth {device.best.shape.max_depth}\n"
+            f"{counted(device.best.shape.num_nodes, 'node')}, depth {device.best.shape.max_depth}\n"
             f"{device.counts.tokens_per_step:.2f} tokens/step, {speedup.ratio:.2f}x plain decoding",
         )
         for letter, device, speedup in zip(

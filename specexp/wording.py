@@ -1,9 +1,20 @@
-"""How refusals are worded: the nearest right name, and other libraries' errors in one line."""
+"""How sentences are worded: counts of things, the nearest right name, and other libraries' errors in one line."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+
+
+def counted(number: int, noun: str) -> str:
+    """So many of something.
+
+    Example:
+        >>> counted(1, "node"), counted(2, "node"), counted(0, "draft pass")
+        ('1 node', '2 nodes', '0 draft passes')
+    """
+    many = "" if number == 1 else "es" if noun.endswith("s") else "s"
+    return f"{number} {noun}{many}"
 
 
 def did_you_mean(name: object, allowed: Iterable[str]) -> str:

@@ -1,5 +1,7 @@
 """The decoding loop: requests, conversations, samples, and what it refuses."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import torch
@@ -50,6 +52,87 @@ def test_lists_arrays_and_tensors_are_the_same_prompt():
 def test_a_tokenizers_answer_is_named_instead_of_misread():
     with pytest.raises(ValueError, match="pass its input_ids"):
         Decoder(counting_model(9)).generate({"input_ids": [3, 4], "attention_mask": [1, 1]}, max_new_tokens=2)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        ("12", "the prompt is text"),
+        (torch.tensor([1.5, 2.0]), r"input_ids is float32 \[2\]; token ids \[p\] or \[1, p\] are expected"),
+        ([True, False], r"input_ids is bool \[2\]"),
+        (torch.ones(1, 2, 2, dtype=torch.long), r"input_ids is int64 \[1, 2, 2\]"),
+        ([[1, 2], [3]], "input_ids has a batch of 2"),
+    ],
+    ids=["text", "floats", "truths", "three-dimensions", "ragged"],
+)
+def test_what_is_no_prompt_of_tokens_is_named_instead_of_misread(prompt, message):
+    with pytest.raises(ValueError, match=message):
+        Decoder(counting_model(9)).generate(prompt, max_new_tokens=2)
+
+
+@pytest.mark.parametrize(
+    "eos",
+    [
+        6,
+        [6],
+        (7, 6),
+        {6},
+        np.int64(6),
+        np.array([6]),
+        torch.tensor(6),
+        torch.tensor([6, 7]),
+        [torch.tensor(6)],
+    ],
+    ids=repr,
+)
+def test_eos_may_come_as_a_number_or_as_several_of_any_library(eos):
+    decoder = Decoder(counting_model(9), FakeDrafter(lambda tokens: [(tokens[-1] + 1) % 9]), Chain(8))
+    assert decoder.generate([3], max_new_tokens=20, eos_token_id=eos).token_ids == [4, 5, 6]
+
+
+@pytest.mark.parametrize("eos", ["6", 6.0, [None]])
+def test_what_is_no_eos_token_is_refused(eos):
+    with pytest.raises(ValueError, match=r"eos_token_id is .*; a token id or several are expected"):
+        Decoder(counting_model(9)).generate([3], eos_token_id=eos)
+
+
+def test_an_error_amid_a_generation_leaves_no_conversation_and_a_decoder_that_works(strategy, verifier):
+    model = hashed_model(20)
+    decoder = Decoder(model, *strategy(), verifier)
+    calls = []
+
+    def fail(outcome):
+        calls.append(outcome)
+        if len(calls) == 3:
+            raise RuntimeError("the client is gone")
+
+    with pytest.raises(RuntimeError, match="the client is gone"):
+        decoder.generate([1, 2, 3], max_new_tokens=30, observers=[fail])
+    with pytest.raises(ValueError, match="no conversation to continue"):
+        decoder.generate([1, 2, 3, 4], continue_conversation=True)
+    expected = Decoder(hashed_model(20), verifier=verifier).generate([1, 2, 3], max_new_tokens=20).token_ids
+    assert decoder.generate([1, 2, 3], max_new_tokens=20).token_ids == expected
+
+
+def test_calls_from_several_threads_wait_for_each_other(strategy):
+    model = LanguageModel(hashed_model(20))
+    one, two = Decoder(model, *strategy()), Decoder(model)
+    prompts = [[token, 3, token] for token in range(8)]
+    expected = [two.generate(prompt, max_new_tokens=12).token_ids for prompt in prompts]
+    with ThreadPoolExecutor(4) as pool:
+        calls = [
+            pool.submit(decoder.generate, prompt, max_new_tokens=12)
+            for prompt in prompts
+            for decoder in (one, two)
+        ]
+    assert [call.result().token_ids for call in calls] == [said for said in expected for _ in range(2)]
+
+
+def test_an_observer_that_decodes_with_the_model_it_observes_is_refused():
+    decoder = Decoder(counting_model(9))
+    with pytest.raises(ValueError, match="the model is decoding already"):
+        decoder.generate([1], max_new_tokens=4, observers=[lambda _: decoder.generate([5], max_new_tokens=1)])
+    assert decoder.generate([1], max_new_tokens=4).token_ids == [2, 3, 4, 5]
 
 
 def test_a_call_leaves_nothing_behind_for_the_next(strategy, verifier):
@@ -153,9 +236,10 @@ def test_a_conversation_survives_an_executors_run_on_the_same_model(verifier):
         ([1, 9], {}, "token id 9; the target's vocabulary has ids 0 to 8"),
         ([1, -1], {}, "token id -1; the target's vocabulary has ids 0 to 8"),
         ([1], {"max_new_tokens": 0}, "max_new_tokens was 0"),
+        ([1], {"max_new_tokens": 2.5}, "max_new_tokens was 2.5; a whole number from 1 is needed"),
         (torch.ones(2, 3, dtype=torch.long), {}, "batch of 2"),
     ],
-    ids=["empty", "too-long", "id-too-high", "id-negative", "no-tokens", "batch"],
+    ids=["empty", "too-long", "id-too-high", "id-negative", "no-tokens", "half-tokens", "batch"],
 )
 def test_wrong_requests_are_refused_in_one_sentence(prompt, arguments, message):
     decoder = Decoder(counting_model(9, context_limit=32))

@@ -12,7 +12,7 @@ from specexp.evaluation import read_records
 from specexp.profile import main
 from specexp.run import main as run_main
 
-SHORT = {"max_tokens": 4, "prefixes": [8, 400], "repeats": 2, "prompts": 2, "max_new_tokens": 10}
+SHORT = {"max_tokens": 4, "prefixes": [8, 190], "repeats": 2, "prompts": 2, "max_new_tokens": 10}
 ARMS = {
     "recycling": {"title": "recycling", "grid": {"builder.init_args.length": [1, 3]}},
     "chain": {"title": "a chain", "drafter": {"class_path": "DraftModel", "init_args": {"coupled": True}}},
@@ -37,7 +37,7 @@ def test_it_leaves_an_artifact_tables_and_a_picture(profiled, tmp_path):
         "plain", "TokenRecycling + StaticTree", "coupled DraftModel + StaticTree",
     }  # fmt: skip
     assert (measured.threads, measured.target_dtype, measured.draft_dtype) == (1, "float32", "float32")
-    assert {point.prefix for point in measured.target} == {8, 190}  # as much as the context of 192 holds
+    assert {point.prefix for point in measured.target} == {8, 190}
     assert len(measured.target) == len(measured.draft) == 8
     arms = {arm.arm: arm for arm in measured.arms}
     assert set(arms) == {"plain decoding", "recycling, length=1", "recycling, length=3", "a chain"}
@@ -57,6 +57,16 @@ def test_it_leaves_an_artifact_tables_and_a_picture(profiled, tmp_path):
     for part in ("Passes on", "Beside the passes", "in-sample", "a chain", str(artifact.folder.name)):
         assert part in shown
     assert (folder / "profile.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_prefix_beyond_the_context_is_refused_with_what_it_holds(experiment, tmp_path, capsys):
+    path = experiment(profile={**SHORT, "prefixes": [8, 191], "to": str(tmp_path / "artifacts" / "profile")})
+    assert main([path]) == 2
+    assert (
+        "profile.prefixes.1 is 191, and before a pass of up to 4 tokens (profile.max_tokens) a context of 192 has room "
+        "for 190 at most: lower it" in capsys.readouterr().err
+    )
+    assert not (tmp_path / "artifacts").exists()
 
 
 def test_an_experiment_takes_it_as_its_clock(profiled, experiment, tmp_path):
@@ -110,6 +120,6 @@ def test_a_dry_run_lists_what_would_be_measured_and_loads_nothing(experiment):
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert sorted(said.splitlines()) == sorted([
-        "new tokens: 1, 2, 3, 4", "prefixes: 8, 400", "plain decoding", "recycling, length=1", "recycling, length=3",
+        "new tokens: 1, 2, 3, 4", "prefixes: 8, 190", "plain decoding", "recycling, length=1", "recycling, length=3",
         "a chain", "[]",
     ])  # fmt: skip

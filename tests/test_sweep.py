@@ -155,6 +155,22 @@ def test_a_sweep_ends_with_a_confirmed_and_exported_tree(
     assert (folder / "reference.json").read_text() == reference
 
 
+def test_a_sweep_whose_space_is_exhausted_says_so_and_confirms(
+    experiment: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    experiment["sweep"] |= {
+        "n_trials": 9,
+        "space": {"builder.init_args.nodes": {"type": "int", "low": 1, "high": 2}},
+        "enqueue": [],
+        "record_hits": None,
+    }
+    assert main([write(experiment)]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "The space is exhausted: 2 distinct configurations were measured, 9 were asked for" in printed
+    assert "AR (engine)" in printed
+    assert Path("artifacts/small/v1/artifact.json").exists()
+
+
 @pytest.fixture
 def thresholds(experiment: dict[str, Any]) -> dict[str, Any]:
     """A search for a threshold; with a seed of noise the verifier draws what Hugging Face's loop cannot."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -114,10 +115,7 @@ def load_artifact(path_or_reference: str | Path) -> Artifact:
         >>> artifact = load_artifact("artifacts/tree_shape/best")  # doctest: +SKIP
         >>> Decoder(pair.target, *artifact.parts)  # doctest: +SKIP
     """
-    if str(path_or_reference).startswith(PREFIX):
-        folder = resolve(download(str(path_or_reference)))
-    else:
-        folder = resolve(Path(path_or_reference))
+    folder = _folder_of(path_or_reference)
     manifest = Manifest.from_json(read_bytes(folder / MANIFEST, f"{folder}: {MANIFEST}"), str(folder))
     chosen = _kind(manifest.kind, f"{folder}: {MANIFEST}")
     files = {file: read_bytes(folder / file, f"{folder}: payload {file}") for file in manifest.payloads}
@@ -171,10 +169,26 @@ def load_q_table(path_or_reference: str | Path) -> QTableArtifact:
 def load_latency_profile(path_or_reference: str | Path) -> LatencyProfile:
     """The profile of a ``latency-profile`` artifact.
 
+    Read once for every content of its manifest, which holds the payload's hash: a sweep composes thousands of
+    candidates with the same one.
+
     Raises:
         ArtifactError: as :func:`load_artifact`, or it is of another kind.
     """
-    return _load(LatencyProfileArtifact, path_or_reference).profile
+    folder = _folder_of(path_or_reference)
+    return _profile_in(folder, read_bytes(folder / MANIFEST, f"{folder}: {MANIFEST}"))
+
+
+@lru_cache(maxsize=8)
+def _profile_in(folder: Path, manifest: bytes) -> LatencyProfile:
+    return _load(LatencyProfileArtifact, folder).profile
+
+
+def _folder_of(path_or_reference: str | Path) -> Path:
+    """The version's folder, downloaded where it is W&B's."""
+    if str(path_or_reference).startswith(PREFIX):
+        return resolve(download(str(path_or_reference)))
+    return resolve(Path(path_or_reference))
 
 
 def _kind(kind: str, where: str) -> type[Artifact]:

@@ -5,7 +5,7 @@
 from collections.abc import Sequence
 from itertools import product
 from math import prod
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,8 @@ from specexp.builders._base import Build, Selection, TreeBuilder, kind_of
 from specexp.controllers._base import Plan
 from specexp.drafters._base import Request
 from specexp.tree import NO_CANDIDATE, Level, NodeKind, TokenTree, TreeShape, root_tree
+
+_Number = TypeVar("_Number", np.int64, np.float32)
 
 
 class StaticTree(TreeBuilder):
@@ -83,25 +85,27 @@ class StaticTree(TreeBuilder):
         q: dict[int, NDArray[np.float32]] = {}
         draws: dict[int, list[int]] = {}
         for level in shape.levels:
-            alive = tokens[level.parents] >= 0  # [f]
-            if not alive.any():
-                break
-            parents = level.parents[alive]
+            parents = level.parents
+            alive = tokens[parents] >= 0  # [f]
+            whole = np.count_nonzero(alive) == alive.size
+            if not whole:
+                parents = parents[alive]
+                if parents.size == 0:
+                    break
             answer = yield Request(
                 tokens, shape.parents, shape.ranks, parents, level.candidates, self.kind, log_probs=log_probs
             )
             if answer is None:
                 break
-            width = answer.tokens.shape[1]
-            offered = np.full((alive.size, level.candidates), NO_CANDIDATE, dtype=np.int64)
-            offered[alive, :width] = answer.tokens
-            tokens[level.rows] = offered[level.parent_index, level.ranks]
+            where = level.parent_index, level.ranks
+            full = whole and answer.tokens.shape[1] == level.candidates
+            offered = answer.tokens if full else _spread(answer.tokens, NO_CANDIDATE, alive, level.candidates)
+            tokens[level.rows] = offered[where]
             if answer.log_probs is not None:
                 if log_probs is None:
                     log_probs = np.zeros(tokens.size, dtype=np.float32)
-                given = np.zeros(offered.shape, dtype=np.float32)
-                given[alive, :width] = answer.log_probs
-                log_probs[level.rows] = given[level.parent_index, level.ranks]
+                given = answer.log_probs if full else _spread(answer.log_probs, 0, alive, level.candidates)
+                log_probs[level.rows] = given[where]
             if answer.q is not None:
                 q |= zip(parents.tolist(), answer.q, strict=True)
             if self.kind is NodeKind.DRAWN_WITH_REPLACEMENT:
@@ -111,14 +115,24 @@ class StaticTree(TreeBuilder):
         if drafted.all() and not draws:
             return TokenTree(shape, tokens, log_probs, kinds, q or None)
         row = np.cumsum(drafted) - 1  # of each old row in the tree that is left
+        nodes = int(row[-1])
         return TokenTree(
-            shape.select(drafted),
+            shape.first_nodes(nodes) if drafted[: nodes + 1].all() else shape.select(drafted),
             tokens[drafted],
             None if log_probs is None else log_probs[drafted],
             None if kinds is None else kinds[drafted],
             {int(row[parent]): values for parent, values in q.items() if drafted[parent]} or None,
             {int(row[parent]): tuple(row[below].tolist()) for parent, below in draws.items()} or None,
         )
+
+
+def _spread(
+    answer: NDArray[_Number], missing: float, alive: NDArray[np.bool_], width: int
+) -> NDArray[_Number]:
+    """``[f, width]`` an answer for all parents of a level from one for those alive, which may be narrower."""
+    found = np.full((alive.size, width), missing, dtype=answer.dtype)
+    found[alive, : answer.shape[1]] = answer
+    return found
 
 
 def _check_no_draw_is_left_out(shape: TreeShape) -> None:

@@ -97,7 +97,7 @@ class Profile:
     Args:
         to: folder of the ``latency-profile`` artifact.
         max_tokens: most tokens of a pass, the root among them.
-        prefixes: tokens in the cache before a pass; cut to what the context holds.
+        prefixes: tokens in the cache before a pass; the context must hold them and the deepest row of the largest pass.
         repeats: measurements of every pass.
         prompts: how many of ``data``'s are decoded by every composition.
         max_new_tokens: of each of those.

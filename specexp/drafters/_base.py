@@ -70,13 +70,14 @@ class Request:
         if self.log_probs is None:
             return 0.0, 0.0
         best, last = -inf, 0.0
+        log_probs, parents = self.log_probs.tolist(), self.parents.tolist()
         for row in self.rows.tolist():
             total, node = 0.0, row
             while node > 0:
-                total += float(self.log_probs[node])
-                node = int(self.parents[node])
+                total += log_probs[node]
+                node = parents[node]
             if total > best:
-                best, last = total, float(self.log_probs[row])
+                best, last = total, log_probs[row]
         return best, last
 
     def rank_path(self, row: int) -> RankPath:

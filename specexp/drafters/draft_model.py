@@ -16,6 +16,8 @@ from specexp.outcome import Outcome
 from specexp.tree import NO_CANDIDATE, NodeKind
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
     from transformers import PreTrainedModel
 
     from specexp.models.language_model import LanguageModel
@@ -40,6 +42,9 @@ class DraftModel(Drafter):
 
     Raises:
         ValueError: ``coupled`` meets a temperature of its own, or ``model`` is a name.
+
+    Attributes:
+        scoring: how candidates are chosen from the model's answers.
 
     Example:
         >>> drafter = DraftModel(temperature=0.6)
@@ -69,6 +74,7 @@ class DraftModel(Drafter):
         self.top_p = top_p
         self.coupled = coupled
         self.draws = not coupled
+        self.scoring = Scoring(temperature, top_k, top_p, coupled)
         self._twins: list[DraftModel] = [self]
         self._context: Context | None = None  # whose tokens the cache holds
         self._source: DraftSource | None = None
@@ -88,11 +94,6 @@ class DraftModel(Drafter):
         from specexp.models.language_model import LanguageModel
 
         self._source = ModelSource(LanguageModel(model))
-
-    @property
-    def scoring(self) -> Scoring:
-        """How candidates are chosen from the model's answers."""
-        return Scoring(self.temperature, self.top_k, self.top_p, self.coupled)
 
     @property
     def source(self) -> DraftSource:
@@ -148,18 +149,15 @@ class DraftModel(Drafter):
 
     def costs_pass(self, request: Request) -> bool:
         """Whether a frontier row was not fed yet."""
-        return any(self._node_of(request, row) is None for row in request.rows.tolist())
+        return not self._answers or None in self._nodes_of(request)
 
     def propose(self, context: Context, request: Request) -> Candidates:
         """Feed what is new, then rank or draw; rows beyond the draft's context get no candidate."""
-        nodes = [self._node_of(request, row) for row in request.rows.tolist()]
-        if None in nodes:
-            self._feed(context, request)
-            nodes = [self._node_of(request, row) for row in request.rows.tolist()]
-        fed = [index for index, node in enumerate(nodes) if node is not None]
-        if len(fed) < len(nodes):
-            return self._only(fed, context, request)
+        nodes = self._feed(context, request)
         answers = [self._answers[node] for node in nodes if node is not None]
+        if len(answers) < len(nodes):
+            fed = [index for index, node in enumerate(nodes) if node is not None]
+            return self._only(fed, context, request)
         return self.source.candidates(self.scoring, context, request, answers)
 
     def observe(self, outcome: Outcome) -> None:
@@ -197,12 +195,30 @@ class DraftModel(Drafter):
         self._answers: list[Any] = []  # of each fed node, as the source gave it
         self._ancestors: list[list[int]] = []  # of each fed node, itself included
 
-    def _node_of(self, request: Request, row: int) -> int | None:
-        """The fed node a request's row stands for; None if it was not fed."""
-        if row == 0:
-            return 0 if self._answers else None
-        node = self._node_of(request, int(request.parents[row]))
-        return None if node is None else self._children.get((node, int(request.tokens[row])))
+    def _nodes_of(
+        self, request: Request, enter: "Callable[[int, int], int | None]" = lambda node, token: None
+    ) -> "Iterator[int | None]":
+        """The fed nodes that a request's frontier rows stand for, found from the root down.
+
+        Args:
+            request: of the builder.
+            enter: makes the node below one with a token, where there is none yet.
+        """
+        tokens, parents, children = request.tokens.tolist(), request.parents.tolist(), self._children
+        found: dict[int, int | None] = {0: 0}  # by row
+        for frontier in request.rows.tolist():
+            row, path = frontier, []
+            while row not in found:
+                path.append(row)
+                row = parents[row]
+            node = found[row]
+            for row in reversed(path):
+                if node is not None:
+                    above, node = node, children.get((node, tokens[row]))
+                    if node is None:
+                        node = enter(above, tokens[row])
+                found[row] = node
+            yield node
 
     def _only(self, fed: list[int], context: Context, request: Request) -> Candidates:
         """The answer where only these indices of the frontier could be fed."""
@@ -220,43 +236,40 @@ class DraftModel(Drafter):
                 q[fed] = part.q
         return Candidates(tokens, log_probs, None if request.kind is NodeKind.POINT_MASS else q)
 
-    def _feed(self, context: Context, request: Request) -> None:
-        """One pass over the frontier rows, their ancestors and the pending tokens that were not fed yet."""
-        past = self.source.length
-        old = len(self._ancestors)
+    def _feed(self, context: Context, request: Request) -> "Sequence[int | None]":
+        """One pass over the frontier rows, their ancestors and the pending tokens that were not fed yet, if any.
+
+        Returns:
+            The frontier rows' nodes; None beyond the draft's context.
+        """
+        source = self.source
+        past, old = source.length, len(self._ancestors)
         tokens: list[int] = []
-        depths: list[int] = []
         if old == 0:
             tokens = context.token_ids[past:].tolist()
-            if past + len(tokens) > self.source.context_limit:
-                return
+            if past + len(tokens) > source.context_limit:
+                return [None] * request.rows.size
             self._pending = len(tokens)
-            depths = list(range(len(tokens)))
             self._ancestors.append([0])
-        for row in request.rows.tolist():
-            self._enter(request, row, tokens, depths)
-        if not tokens:
-            return
-        fed = Fed(tokens, depths, self._pending, old, self._ancestors)
-        self._answers += self.source.feed(context, fed)
-        self.draft_passes += 1
-        self.fed_tokens += len(tokens)
+        depths = list(range(len(tokens)))
+        room = source.context_limit - past
+        ancestors, children = self._ancestors, self._children
 
-    def _enter(self, request: Request, row: int, tokens: list[int], depths: list[int]) -> int | None:
-        """Number a row and its ancestors as fed nodes and append what has to be fed; None beyond the context."""
-        if row == 0:
-            return 0
-        parent = self._enter(request, int(request.parents[row]), tokens, depths)
-        if parent is None:
-            return None
-        token = int(request.tokens[row])
-        node = self._children.get((parent, token))
-        if node is None:
-            depth = self._pending + len(self._ancestors[parent]) - 1
-            if self.source.length + depth >= self.source.context_limit:
+        def enter(parent: int, token: int) -> int | None:
+            """A new node is to be fed, if the context holds it."""
+            above = ancestors[parent]
+            depth = self._pending + len(above) - 1
+            if depth >= room:
                 return None
-            node = self._children[parent, token] = len(self._ancestors)
-            self._ancestors.append([*self._ancestors[parent], node])
+            node = children[parent, token] = len(ancestors)
+            ancestors.append([*above, node])
             tokens.append(token)
             depths.append(depth)
-        return node
+            return node
+
+        nodes = list(self._nodes_of(request, enter))
+        if tokens:
+            self._answers += source.feed(context, Fed(tokens, depths, self._pending, old, ancestors))
+            self.draft_passes += 1
+            self.fed_tokens += len(tokens)
+        return nodes

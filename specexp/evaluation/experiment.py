@@ -329,7 +329,9 @@ def check_prompts(config: Config, prompts: Sequence[Prompt], pair: ModelPair) ->
                 f"{config.source_of(('data',))}: data: prompt {prompt.prompt_id!r} has {len(prompt.turns)} turns, and "
                 "the sequences of a group continue one; take a set of single questions, or leave execution out"
             )
-    limit = int(pair.target.config.get_text_config().max_position_embeddings)
+    from specexp.models.context_limit import context_limit
+
+    limit = context_limit(pair.target.config)
     most = config.get("generation.max_new_tokens")
     for prompt in prompts:
         # room for one new token must be left even after the longest answers to earlier turns

@@ -16,6 +16,7 @@ from specexp.evaluation.generate_run import GenerateRun
 from specexp.evaluation.keyed_noise import KeyedNoise
 from specexp.evaluation.record import MEASURED, PromptRecord
 from specexp.latency import PLAIN
+from specexp.models.context_limit import context_limit
 from specexp.noise import place_key
 from specexp.verifiers import Greedy, KeyedSampling, Verifier
 
@@ -97,7 +98,7 @@ class HuggingFaceArm(Arm):
         self.latency: LatencyProfile | None = None
         if latency is not None and latency.modelled:
             self.latency = latency.labelled(_COMPOSITIONS[reference])
-        self._limit = int(target.config.get_text_config().max_position_embeddings)
+        self._limit = context_limit(target.config)
         self._lookup = (prompt_lookup_num_tokens, max_matching_ngram_size)
         self._assistant_config: Any = None
         if self.draft is not None:

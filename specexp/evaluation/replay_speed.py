@@ -75,6 +75,7 @@ def trees_table(recording: Any, count: int, latency: Any = None) -> Table:
     """
     from specexp.evaluation.table import Column, Table
     from specexp.replay.ranks import RankTable
+    from specexp.wording import counted
 
     turns = [turn for one in recording.turns.values() for turn in one]
     started = perf_counter()
@@ -83,7 +84,7 @@ def trees_table(recording: Any, count: int, latency: Any = None) -> Table:
     made = perf_counter() - started
     trees = random_trees(count, ranks.width)
     table = Table(
-        f"{len(turns)} answers, {ranks.positions} tokens (table made in {made:.2f} s)",
+        f"{counted(len(turns), 'answer')}, {counted(ranks.positions, 'token')} (table made in {made:.2f} s)",
         [Column("what"), Column("trees"), Column("seconds", digits=3), Column("trees/s", digits=0)],
     )
     for what, profile in (("counts", None), ("counts and seconds", latency)):
@@ -126,6 +127,7 @@ def trials_table(config: Any, recording: Any, prompts: int) -> Table:
     from specexp.replay.errors import NotRecordedError
     from specexp.replay.fidelity import settings_of
     from specexp.replay.ranks import RankTable
+    from specexp.wording import counted
 
     generation, verifier = build_generation(config), build_verifier(config)
     if generation.threads is not None:
@@ -151,7 +153,7 @@ def trials_table(config: Any, recording: Any, prompts: int) -> Table:
         ("DySpecGreedy(16)", DySpecGreedy(16, candidates="top-k"), Fixed()),
     ]
     table = Table(
-        f"One trial: {len(chosen)} prompts x {generation.max_new_tokens} tokens",
+        f"One trial: {counted(len(chosen), 'prompt')} x {counted(generation.max_new_tokens, 'token')}",
         [
             Column("composition"),
             Column("live, s"),

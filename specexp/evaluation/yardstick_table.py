@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from specexp.evaluation.table import Column, Table
+from specexp.wording import counted
 
 if TYPE_CHECKING:
     from specexp.replay.yardstick import Yardstick
@@ -50,8 +51,8 @@ def yardstick_table(found: Yardstick) -> Table:
         ]
     )
     table.notes += [
-        f"Trees are chosen by what {found.positions} positions of the output promise, and replayed on the same "
-        "prompts: other prompts may give less.",
+        f"Trees are chosen by what is promised at {counted(found.positions, 'position')} of the output, and replayed "
+        "on the same prompts: other prompts may give less.",
         "Sequoia's promise is its programme's, which takes acceptances at different depths for independent.",
     ]
     return table

@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.ticker import MaxNLocator
 
 from specexp.figures.tree import INK, draw_edges, draw_nodes, lay_out
 from specexp.tree import RankPath, TreeShape
+from specexp.wording import counted
 
 if TYPE_CHECKING:
     from specexp.replay.devices import Comparison
@@ -58,7 +61,10 @@ def draw_trees(panels: list[Panel], hit_rates: Mapping[RankPath, float], title: 
             rows.append([])
         rows[-1].append(number)
     top, heading = 0.98, 0.4
-    heights = [top + 0.6 + row_height * max(panels[number].shape.max_depth for number in row) for row in rows]
+    room = 0.5 + 0.6 * unit  # above the roots, and below the deepest nodes with their percentages
+    heights = [
+        top + room + row_height * max(panels[number].shape.max_depth for number in row) for row in rows
+    ]
     across = max(sum(_inches(widths[number], unit) for number in row) for row in rows)
     figure = Figure(figsize=(across, heading + sum(heights) + 0.15), dpi=150)
     FigureCanvasAgg(figure)
@@ -105,35 +111,29 @@ def draw_trees(panels: list[Panel], hit_rates: Mapping[RankPath, float], title: 
 
 def draw_budgets(found: Comparison) -> Figure:
     """Draw for every device what the most-hit tree of every size is worth, as a share of the device's best tree."""
-    figure = Figure(figsize=(8.4, 4.6), dpi=150, layout="constrained")
+    figure = Figure(figsize=(8.4, 4.6), dpi=150, layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.08))
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     for device, best, colour in zip(
         found.devices, found.goodput.max(axis=0).tolist(), cycle(COLOURS), strict=False
     ):
-        curve = device.yardstick.curve
+        curve, nodes = device.yardstick.curve, device.best.shape.num_nodes
+        share = 100 * device.counts.tokens_per_second / best
         axes.plot(
             [point.nodes for point in curve],
             [100 * point.goodput / best for point in curve],
             color=colour,
             lw=1.8,
-            label=f"{device.profile.name} ({device.profile.source})",
+            marker="o" if len(curve) < 8 else None,
+            ms=3.2,
+            label=f"{device.profile.name} ({device.profile.source}): best tree {counted(nodes, 'node')}",
         )
-        share = 100 * device.counts.tokens_per_second / best
-        nodes = device.best.shape.num_nodes
         axes.plot(nodes, share, marker="*", ms=13, lw=0, color=colour, mec="white", mew=0.8, zorder=4)
-        axes.annotate(
-            f"{nodes} nodes",
-            (nodes, share),
-            xytext=(0, 7),
-            textcoords="offset points",
-            ha="center",
-            fontsize=8,
-            color=colour,
-        )
         plain = 100 * device.plain_goodput / best
         axes.axhline(plain, color=colour, lw=0.9, ls=":", zorder=1)
     axes.set_ylim(top=106)
+    axes.set_xlim(0, 1.03 * max(axes.dataLim.x1, 4))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("nodes of the most-hit tree (budget)", fontsize=9, color=INK)
     axes.set_ylabel("% of the device's best tree, replayed", fontsize=9, color=INK)
     axes.set_title(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import torch
 from transformers import PreTrainedConfig
 
@@ -15,6 +17,15 @@ def check_attention(config: PreTrainedConfig) -> None:
         ValueError: one sentence naming the model type, what it has and what is allowed.
     """
     text = config.get_text_config()
+    if config.is_encoder_decoder:
+        raise ValueError(
+            f"the {config.model_type} model is an encoder-decoder: use a decoder-only causal language model"
+        )
+    if getattr(text, "num_attention_heads", None) is None:
+        raise ValueError(
+            f"the {text.model_type} model has no attention, and what it keeps of a token cannot be dropped when the "
+            "token is rejected: use a model with full attention in every layer"
+        )
     implementation = config._attn_implementation
     if implementation not in SUPPORTED_ATTENTION:
         raise ValueError(
@@ -22,7 +33,12 @@ def check_attention(config: PreTrainedConfig) -> None:
             f"attn_implementation 'sdpa' or 'eager'"
         )
     kinds = set(getattr(text, "layer_types", None) or ())
+    if "local" in (getattr(text, "attention_layers", None) or ()):  # of GPT-Neo
+        kinds.add(f"local attention of {text.window_size} tokens")
     sliding = getattr(text, "sliding_window", None) and getattr(text, "use_sliding_window", True)
+    context = getattr(text, "max_position_embeddings", None) or inf
+    if sliding and text.sliding_window >= context:  # it never slides
+        sliding, kinds = False, kinds - {"sliding_attention"}
     if kinds - {"full_attention"} or (not kinds and sliding):
         found = ", ".join(sorted(kinds - {"full_attention"})) or f"sliding_window={text.sliding_window}"
         raise ValueError(

@@ -179,8 +179,8 @@ def sizes_up_to(max_tokens: int) -> list[int]:
     return sorted({*(size for size in sizes if size < max_tokens), max_tokens})
 
 
-def prefixes_within(prefixes: Sequence[int], context_limit: int, max_tokens: int) -> list[int]:
-    """The prefixes, those that leave no room for the deepest row of the largest tree cut to what does.
+def longest_prefix(context_limit: int, max_tokens: int) -> int:
+    """Tokens in the cache behind which the deepest row of the largest tree still has room.
 
     Raises:
         ValueError: the context has no room for any.
@@ -193,7 +193,7 @@ def prefixes_within(prefixes: Sequence[int], context_limit: int, max_tokens: int
         raise ValueError(
             f"profile.max_tokens is {max_tokens}, for which a context of {context_limit} tokens has no room; lower it"
         )
-    return sorted({min(prefix, room) for prefix in prefixes})
+    return room
 
 
 def median_interval(values: NDArray[np.float64], seed: int = 0) -> tuple[float, float, float]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from specexp.evaluation.table import Cell, Column, Table
+from specexp.wording import counted
 
 if TYPE_CHECKING:
     from specexp.artifacts.kinds.latency_profile import Measured, MeasuredPass
@@ -45,8 +46,7 @@ def _passes(profile: LatencyProfile, measured: Measured) -> Table:
     columns += [Column(f"{name} ms behind {prefix}") for name, _ in kinds for prefix in prefixes]
     dtypes = measured.target_dtype + (f", draft {measured.draft_dtype}" if measured.draft_dtype else "")
     table = Table(
-        f"Passes on {measured.device}: target {dtypes}, {measured.threads} "
-        f"thread{'s' if measured.threads > 1 else ''}",
+        f"Passes on {measured.device}: target {dtypes}, {counted(measured.threads, 'thread')}",
         columns,
         notes=[
             "Median milliseconds with 95 % bootstrap intervals, by new tokens and by the tokens in the cache."
@@ -63,7 +63,8 @@ def _passes(profile: LatencyProfile, measured: Measured) -> Table:
             f" and {profile.draft_prefix_ms:.2f} ms to a draft pass ({profile.draft_prefix_token_ms:.3f})"
         )
     table.notes.append(
-        f"The profile is stated behind {profile.prefix_tokens} tokens; 1,000 tokens of prefix more add {slopes}."
+        f"The profile is stated behind {counted(profile.prefix_tokens, 'token')}; 1,000 tokens of prefix more add "
+        f"{slopes}."
     )
     return table
 

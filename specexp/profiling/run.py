@@ -19,7 +19,7 @@ from specexp.config import (
 )
 from specexp.evaluation.experiment import check_experiment
 from specexp.profiling.passes import sizes_up_to
-from specexp.wording import first_line
+from specexp.wording import counted, first_line
 
 if TYPE_CHECKING:
     from specexp.artifacts.kinds.latency_profile import Measured
@@ -98,12 +98,14 @@ def measure(
                 for measure_block in measuring[done:until]:
                     measure_block()
                 done = until
-            tell(f"profiling: {number + 1} of {len(prompts)} prompts decoded by {len(arms)} arms")
+            tell(
+                f"profiling: {number + 1} of {counted(len(prompts), 'prompt')} decoded by {counted(len(arms), 'arm')}"
+            )
     target, draft = passes["target"].points(), passes["draft"].points() if "draft" in passes else []
     device = device_name(str(pair.target.device))
     dtype = str(pair.target.dtype).removeprefix("torch.")
     threads = torch.get_num_threads()
-    on_cpu = f", {threads} thread{'s' if threads > 1 else ''}" if pair.target.device.type == "cpu" else ""
+    on_cpu = f", {counted(threads, 'thread')}" if pair.target.device.type == "cpu" else ""
     name = f"{config.get('pair.target')} on {device}, {dtype}{on_cpu}"
     profile = fit_profile({"name": name}, target, draft, arms)
     draft_dtype = None if pair.draft is None else str(pair.draft.dtype).removeprefix("torch.")
@@ -115,16 +117,24 @@ def _passes(config: Config, pair: ModelPair, prompts: Sequence[Prompt]) -> dict[
     """Of the target and, where there is one, of the draft model, behind the same prefixes."""
     from specexp.drafters import DraftModel
     from specexp.models.language_model import LanguageModel
-    from specexp.profiling.passes import DraftPass, PassSamples, TargetPass, TimedPass, prefixes_within
+    from specexp.profiling.passes import DraftPass, PassSamples, TargetPass, TimedPass, longest_prefix
 
     section = config.get("profile")
     models = [LanguageModel(pair.target), *([] if pair.draft is None else [LanguageModel(pair.draft)])]
     limit = min(model.context_limit for model in models)
     try:
-        prefixes = prefixes_within(section["prefixes"], limit, section["max_tokens"])
+        longest = longest_prefix(limit, section["max_tokens"])
     except ValueError as error:
         source = config.source_of(("profile", "max_tokens"))
         raise ConfigError(f"{source}: {first_line(error)}") from error
+    for number, prefix in enumerate(section["prefixes"]):
+        if prefix > longest:
+            raise config.checker.error(
+                ("profile", "prefixes", str(number)),
+                f" is {prefix}, and before a pass of up to {counted(section['max_tokens'], 'token')} "
+                f"(profile.max_tokens) a context of {limit} has room for {longest} at most: lower it",
+            )
+    prefixes = sorted(set(section["prefixes"]))
     known = np.fromiter(chain.from_iterable(prompt.token_ids for prompt in prompts), dtype=np.int64)
     text = np.resize(known, prefixes[-1] + 1)  # over again where the prompts are short
     timed: dict[str, TimedPass] = {"target": TargetPass(models[0], text)}

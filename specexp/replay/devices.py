@@ -134,7 +134,8 @@ def compare(
             ]
         )
         devices.append(Device(profile, best, table.evaluate(best.shape, profile), plain, measured))
-    found = RankPathHits.of_table(table, max_depth)
+    deepest = max(tree.shape.max_depth for tree in trees)
+    found = RankPathHits.of_table(table, deepest)
     rates = {path: hits / found.positions for path, hits in found.hits.items()}
     return Comparison(tuple(devices), tuple(trees), goodput, rates)
 

@@ -7,7 +7,16 @@ from math import sqrt
 from typing import TYPE_CHECKING, Any
 
 from specexp.builders import StaticTree, TreeBuilder
-from specexp.config import Config, ConfigError, apply_overrides, build_generation, build_latency, build_parts
+from specexp.composition import Parts
+from specexp.config import (
+    Config,
+    ConfigError,
+    apply_overrides,
+    arms_of,
+    build_generation,
+    build_latency,
+    build_parts,
+)
 from specexp.controllers import Controller
 from specexp.decoder import Decoder
 from specexp.evaluation.decoder_arm import DecoderArm
@@ -17,7 +26,7 @@ from specexp.models.language_model import LanguageModel
 from specexp.replay.errors import RecordingError
 from specexp.replay.fidelity import Grade, law_of, learns
 from specexp.replay.plan import Plan, describe_part
-from specexp.wording import first_line
+from specexp.wording import counted, first_line
 
 if TYPE_CHECKING:
     from specexp.data import Prompt
@@ -62,7 +71,8 @@ def sample_live(
 
 
 def compositions(planned: Plan) -> Iterator[tuple[str, Config]]:
-    """The file's composition, then the same drafter with every builder of the coverage and nothing that controls it.
+    """The file's composition and its arms, then the same drafter with every builder of the coverage and nothing that
+    controls it.
 
     Of a drafter that learns, which is told what it was told when it was recorded with these, also with trees between
     each two of them, of which nothing was recorded.
@@ -73,6 +83,7 @@ def compositions(planned: Plan) -> Iterator[tuple[str, Config]]:
     controlled = config.get("controller") != apply_overrides(config, {"controller": _FIXED}).get("controller")
     controller = f", {describe_part(config.get('controller'), Controller)}" if controlled else ""
     yield describe_part(config.get("builder")) + controller, config
+    yield from _arms(config)
     law = law_of(planned.verifier)
     verifier = {"class_path": "KeyedSampling", "init_args": law} if law["temperature"] else "Greedy"
     for given in planned.covered_by:
@@ -84,6 +95,16 @@ def compositions(planned: Plan) -> Iterator[tuple[str, Config]]:
             tree = {"class_path": "StaticTree", "init_args": {"rank_paths": paths}}
             parts = {"builder": tree, "controller": _FIXED, "verifier": verifier}
             yield name, apply_overrides(config, parts)
+
+
+def _arms(config: Config) -> Iterator[tuple[str, Config]]:
+    """Our own loops with a drafter, but for the one that is the file's composition."""
+    if config.get("arms"):
+        own = {part: config.get(part) for part in Parts._fields}
+        for arm in arms_of(config):
+            drafts = arm.reference is None and arm.config.get("drafter") is not None
+            if drafts and {part: arm.config.get(part) for part in Parts._fields} != own:
+                yield f"arm {arm.title}", arm.config
 
 
 def trees_between(builders: Sequence[TreeBuilder]) -> Iterator[tuple[list[list[int]], str]]:
@@ -99,7 +120,7 @@ def trees_between(builders: Sequence[TreeBuilder]) -> Iterator[tuple[list[list[i
         nodes = round(sqrt(below * larger.max_nodes))
         if below < nodes < larger.max_nodes:
             paths = sorted(larger.rank_paths, key=lambda path: (sum(path) + len(path), len(path), path))
-            yield paths[:nodes], f"{nodes} of the {larger.max_nodes} nodes, not recorded"
+            yield paths[:nodes], f"{nodes} of the {counted(larger.max_nodes, 'node')}, not recorded"
 
 
 def to_table(rows: Sequence[Mapping[str, Any]]) -> Table:
@@ -132,8 +153,9 @@ def to_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     ]
     notes = [f"{row['composition']}: {row['refused']}" for row in rows if "refused" in row]
     notes += [
-        f"{row['composition']}: {row['prompts'] - row['equal_prompts']} of {row['prompts']} prompts differ though the "
-        "replay is exact; passes of another size round otherwise, which decides near ties of a 16-bit model"
+        f"{row['composition']}: {row['prompts'] - row['equal_prompts']} of {counted(row['prompts'], 'prompt')} parted "
+        "from the live run though the replay is exact; passes of another size round otherwise, which decides near ties "
+        "of a 16-bit model"
         for row in compared
         if row["fidelity"] == Grade.EXACT.value and row["equal_prompts"] < row["prompts"]
     ]

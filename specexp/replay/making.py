@@ -41,7 +41,7 @@ from specexp.replay.recording import (
 )
 from specexp.replay.trie import TrieWriter
 from specexp.whole_file import write_whole
-from specexp.wording import first_line
+from specexp.wording import counted, first_line
 
 if TYPE_CHECKING:
     from specexp.data import Prompt
@@ -82,13 +82,17 @@ def make(
     whole = len(prompts) * generation.samples
     sampled = prompts[: planned.config.get("record.live_sample") if planned.drafter() is not None else 0]
     if not missing and (manifest.live_sample or not sampled):
-        tell(f"{planned.folder} holds all {whole} answered prompts: nothing is left to record.")
+        tell(
+            f"{planned.folder} holds {whole} of {counted(whole, 'answered prompt')}: nothing is left to record."
+        )
         return Recording(planned.folder)
     for line in planned.lines():
         tell(line)
     if missing:
         if len(missing) < whole:
-            tell(f"{planned.folder} holds {whole - len(missing)} of {whole} answered prompts: going on.")
+            tell(
+                f"{planned.folder} holds {whole - len(missing)} of {counted(whole, 'answered prompt')}: going on."
+            )
         if bar is not None:
             bar.stage("recording", whole, whole - len(missing))
         planned.folder.mkdir(parents=True, exist_ok=True)
@@ -135,8 +139,8 @@ def _check_context(planned: Plan, pair: ModelPair) -> None:
                 raise refusal(
                     planned.config,
                     f"coverage.{number}",
-                    f"makes trees of up to {builder.max_nodes} nodes and the {role}'s context holds {limit} tokens: "
-                    "lower its budget",
+                    f"makes trees of up to {counted(builder.max_nodes, 'node')} and the {role}'s context holds "
+                    f"{counted(limit, 'token')}: lower its budget",
                 )
 
 
@@ -347,8 +351,8 @@ def estimate(first: Sequence[RecordedTurn], turns: int, max_new_tokens: int, fil
     each = (len(parquet(first)) - file) / tokens
     size = (each * turns * max_new_tokens + file * files) / _MEGABYTE
     return (
-        f"The first prompt took {each:.0f} bytes a token of output ({nodes / tokens:.0f} nodes): {turns} answers of up "
-        f"to {max_new_tokens} tokens will take up to {size:.1f} MB."
+        f"The first prompt took {each:.0f} bytes a token of output ({counted(round(nodes / tokens), 'node')}): "
+        f"{counted(turns, 'answer')} of up to {counted(max_new_tokens, 'token')} will take up to {size:.1f} MB."
     )
 
 

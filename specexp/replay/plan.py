@@ -29,7 +29,7 @@ from specexp.replay.fidelity import builders_in, drafters_in, law_of, learns, sc
 from specexp.search.composition import STAGES, Composition
 from specexp.tree import NodeKind
 from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling, SampleMatch, Verifier
-from specexp.wording import first_line
+from specexp.wording import counted, first_line
 
 _DEFAULT = {"class_path": "Chain", "init_args": {"length": 24}}
 
@@ -80,6 +80,15 @@ class Plan:
             "target_top_k": self.target_top_k,
         }
 
+    def _kept(self) -> str:
+        of_target = f"the target's {self.target_top_k} best after every token"
+        if scoring_of(self.drafter()) is None:
+            return f"{of_target} of the output and of every tree that the drafter's own runs make"
+        return (
+            f"the draft's {self.config.get('record.candidates')} best after every token of the output and what the "
+            f"coverage asks elsewhere, {of_target}"
+        )
+
     def lines(self) -> list[str]:
         """What would be recorded, for a person."""
         config = self.config
@@ -90,7 +99,7 @@ class Plan:
         samples = generation["samples"]
         often = f", {samples} samples of each" if samples > 1 else ""
         found.append(
-            f"output: up to {generation['max_new_tokens']} tokens by {describe(self.verifier)}, seed "
+            f"output: up to {counted(generation['max_new_tokens'], 'token')} by {describe(self.verifier)}, seed "
             f"{generation['seed']}{often}"
         )
         if drafter is None:
@@ -100,8 +109,7 @@ class Plan:
             *found,
             f"drafter: {type(drafter).__name__}{added}",
             f"coverage: {', '.join(map(describe_part, self.covered_by))}",
-            f"kept: the draft's {config.get('record.candidates')} best after every token of the output and what the "
-            f"coverage asks elsewhere, the target's {self.target_top_k} best after every token",
+            f"kept: {self._kept()}",
         ]
 
 

@@ -48,7 +48,7 @@ class RecordedSource(DraftSource):
         self.unanswered = 0
         self._length = 0
         self._nodes: list[int] = []  # of the step's fed nodes, in the trie
-        self._strangers = vocab_size
+        self._strangers = vocab_size  # the next token that is nobody's
 
     @property
     def vocab_size(self) -> int:
@@ -112,21 +112,16 @@ class RecordedSource(DraftSource):
             )
         assert self.turn is not None
         draft, k = self.turn.trie.draft, request.k
-        if (
-            len(answers) == 1 and answers[0] >= 0 and draft.count(answers[0]) >= k
-        ):  # a chain asks for little else
-            found, values = draft[answers[0]]
-            return Candidates(found[:k].astype(np.int64)[np.newaxis], values[:k][np.newaxis])
-        tokens = np.full((len(answers), k), NO_CANDIDATE, dtype=np.int64)
-        log_probs = np.full(tokens.shape, -np.inf, dtype=np.float32)
-        for row, node in enumerate(answers):
-            count = 0 if node == NOWHERE else draft.count(node)
-            if count < min(k, self._vocab_size):
-                self._unanswered(context, request, row, node, tokens[row])
-                continue
-            found, values = draft[node]
-            tokens[row, :count] = found[:k]
-            log_probs[row, :count] = values[:k]
+        most = min(k, self._vocab_size)
+        starts = draft.starts(answers, most)
+        tokens, log_probs = draft.read(starts, most)
+        if most < k:
+            missing = (0, 0), (0, k - most)
+            tokens = np.pad(tokens, missing, constant_values=NO_CANDIDATE)
+            log_probs = np.pad(log_probs, missing, constant_values=-np.inf)
+        if draft.end in starts:
+            rows = [row for row, start in enumerate(starts) if start == draft.end]
+            self._unanswered(context, request, rows, answers, tokens)
         return Candidates(tokens, log_probs)
 
     def twin(self) -> RecordedSource:
@@ -136,21 +131,30 @@ class RecordedSource(DraftSource):
         return other
 
     def _unanswered(
-        self, context: Context, request: Request, row: int, node: int, tokens: NDArray[np.int64]
+        self,
+        context: Context,
+        request: Request,
+        rows: Sequence[int],
+        answers: Sequence[int],
+        tokens: NDArray[np.int64],
     ) -> None:
+        """Put something for the answers of rows that were not recorded, or refuse."""
         assert self.turn is not None
-        self.unanswered += 1
+        self.unanswered += len(rows)
         if self.missing == "unknown":
-            if NOWHERE < node < self.turn.trie.spine:  # a candidate there may become output
-                raise NotRecordedError(
-                    f"prompt {self.turn.prompt_id!r}, after {node} new tokens: the draft's {request.k} best candidates "
-                    f"are asked for and {self.turn.trie.draft.count(node)} were recorded; record with "
-                    f"record.candidates of at least {request.k}"
-                )
-            tokens[:] = np.arange(self._strangers, self._strangers + tokens.size)
-            self._strangers += tokens.size
+            for row in rows:
+                node = answers[row]
+                if NOWHERE < node < self.turn.trie.spine:  # a candidate there may become output
+                    raise NotRecordedError(
+                        f"prompt {self.turn.prompt_id!r}, after {node} new tokens: the draft's {request.k} best "
+                        f"candidates are asked for and {self.turn.trie.draft.count(node)} were recorded; record with "
+                        f"record.candidates of at least {request.k}"
+                    )
+            first = self._strangers
+            self._strangers += len(rows) * request.k
+            tokens[rows] = np.arange(first, self._strangers).reshape(len(rows), -1)
         elif self.missing == "refuse":
-            path = list(request.path_tokens(int(request.rows[row])))
+            path = list(request.path_tokens(int(request.rows[rows[0]])))
             raise NotRecordedError(
                 f"prompt {self.turn.prompt_id!r}, after {len(context) - self.turn.prompt.size} new tokens: the draft's "
                 f"{request.k} best candidates after {path} are asked for and were not recorded; record with a "

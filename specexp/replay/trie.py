@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from specexp.tree import NO_CANDIDATE
+
 NOWHERE = -1
 """Stands for a node that is not in the trie."""
 
@@ -26,26 +28,59 @@ class Ranked:
         counts: ``[nodes]`` length of each list.
         tokens: all lists one after the other.
         values: of each token.
+
+    Attributes:
+        end: of all lists.
     """
 
     def __init__(
         self, counts: NDArray[np.int32], tokens: NDArray[np.int32], values: NDArray[np.float32]
     ) -> None:
         self.counts = counts
-        self.tokens = tokens
-        self.values = values
+        self.end = tokens.size
+        self._longest = int(counts.max(initial=0))
+        self._tokens = np.concatenate((tokens, np.full(self._longest, NO_CANDIDATE, dtype=np.int32)))
+        self._values = np.concatenate((values, np.full(self._longest, -np.inf, dtype=np.float32)))
         self._counts: list[int] = counts.tolist()
-        self._ends: list[int] = np.cumsum(counts, dtype=np.int64).tolist()
+        self._starts: list[int] = (np.cumsum(counts, dtype=np.int64) - counts).tolist()
+
+    @property
+    def tokens(self) -> NDArray[np.int32]:
+        """All lists one after the other."""
+        return self._tokens[: self.end]
+
+    @property
+    def values(self) -> NDArray[np.float32]:
+        """Of each token."""
+        return self._values[: self.end]
 
     def __getitem__(self, node: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
         """Tokens and values of a node, best first; views."""
-        end = self._ends[node]
-        start = self._ends[node - 1] if node else 0
-        return self.tokens[start:end], self.values[start:end]
+        start = self._starts[node]
+        end = start + self._counts[node]
+        return self._tokens[start:end], self._values[start:end]
 
     def count(self, node: int) -> int:
         """Length of a node's list."""
         return self._counts[node]
+
+    def starts(self, nodes: Sequence[int], k: int) -> list[int]:
+        """``[f]`` where the nodes' lists start; :attr:`end` of nodes that are nowhere or whose lists are shorter than
+        ``k``.
+        """
+        counts, starts = self._counts, self._starts
+        return [starts[node] if node != NOWHERE and counts[node] >= k else self.end for node in nodes]
+
+    def read(self, starts: Sequence[int], k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """``[f, k]`` tokens and values from these :meth:`starts` on; ``NO_CANDIDATE`` and -inf from the end on."""
+        if k > self._longest:
+            shape = len(starts), k
+            return np.full(shape, NO_CANDIDATE, dtype=np.int64), np.full(shape, -np.inf, dtype=np.float32)
+        if len(starts) == 1:  # a chain asks for little else
+            here = slice(starts[0], starts[0] + k)
+            return self._tokens[np.newaxis, here].astype(np.int64), self._values[np.newaxis, here]
+        places = np.array(starts)[:, np.newaxis] + np.arange(k)
+        return self._tokens[places].astype(np.int64), self._values[places]
 
     @staticmethod
     def of(lists: Mapping[int, tuple[NDArray[Any], NDArray[Any]]], nodes: int) -> Ranked:

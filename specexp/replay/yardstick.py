@@ -27,6 +27,7 @@ from specexp.replay.rank_paths import RankPathHits
 from specexp.replay.ranks import RankTable
 from specexp.replay.turn import RecordedTurn
 from specexp.tree import RankPath, TreeShape
+from specexp.wording import counted
 
 STATIC = "DraftModel + StaticTree"
 """The composition whose overheads are charged."""
@@ -153,11 +154,12 @@ class Yardstick:
         )
         found = [
             f"Yardstick: {name} reaches {100 * share:.1f} % of the best static tree known without a search "
-            f"({best.family}, {best.nodes} nodes, depth {best.depth}: {best.goodput:.1f} tokens/s replayed){beats}.",
-            f"Trees and yardstick are chosen and replayed on the same prompts ({self.positions} positions): "
+            f"({best.family}, {counted(best.nodes, 'node')}, depth {best.depth}: {best.goodput:.1f} tokens/s "
+            f"replayed){beats}.",
+            f"Trees and yardstick are chosen and replayed on the same prompts ({counted(self.positions, 'position')}): "
             "other prompts may give less.",
-            f"The knee of goodput against budget is at {knee.nodes} nodes: {knee.goodput:.1f} tokens/s, within "
-            f"{100 * (1 - KNEE_SHARE):.0f} % of the highest of {len(self.curve)} sizes.",
+            f"The knee of goodput against budget is at {counted(knee.nodes, 'node')}: {knee.goodput:.1f} tokens/s, "
+            f"within {100 * (1 - KNEE_SHARE):.0f} % of the highest of {counted(len(self.curve), 'size')}.",
         ]
         if self.frontier[-1] is self.curve[-1] and len(self.curve) > 1:
             found.append("Goodput still rises at the largest size: allow more nodes to see where it ends.")

@@ -113,7 +113,9 @@ class Session:
                 bench.tick = bar.prompt
                 self._record_hits(bench, bar, others.get("record_hits"))
                 self._measure_reference(bench, bar)
-                self._search(study, bench, bar)
+                exhausted = self._search(study, bench, bar)
+            if exhausted:
+                self.console.print(exhausted, highlight=False, soft_wrap=True)
             write_trials(study, list(self.settings.objectives), self.folder / "trials.csv")
             save_plots(study, list(self.settings.objectives), self.folder / "plots")
             if others_running(study):
@@ -235,7 +237,7 @@ class Session:
             bar.stage("AR on every prompt", len(bench.prompts))
             bench.measure_reference()
 
-    def _search(self, study: Study, bench: CompositionBench, bar: StageBar) -> None:
+    def _search(self, study: Study, bench: CompositionBench, bar: StageBar) -> str:
         bar.stage(
             "search", self.settings.n_trials, done=len(distinct_finished(study)), prompts=len(bench.prompts)
         )
@@ -244,7 +246,7 @@ class Session:
             self._track(trial)
             bar.trial(len(distinct_finished(study)), self._line(study, trial))
 
-        run_study(study, self.settings, bench, after)
+        return run_study(study, self.settings, bench, after)
 
     def _line(self, study: Study, trial: FrozenTrial) -> str:
         nodes = trial.user_attrs.get("attributes", {}).get("nodes")

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from specexp.config.methods import METHOD, check_method, overrides_of
 from specexp.wording import did_you_mean
-
-if TYPE_CHECKING:
-    from optuna.trial import Trial
 
 Applies = Callable[[str, Mapping[str, Any]], bool]
 """Whether a dotted key exists in the composition once the overrides chosen so far are applied."""
@@ -25,6 +22,21 @@ _KEYS = {
     "categorical": {"choices"},
 }
 _PLAIN = (bool, int, float, str, type(None))
+
+
+class Suggesting(Protocol):
+    """What draws values: a trial of Optuna, or a draw of which nothing is stored."""
+
+    def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
+        """One of the choices."""
+
+    def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> int:
+        """A whole number."""
+
+    def suggest_float(
+        self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
+    ) -> float:
+        """A number."""
 
 
 class SpaceError(ValueError):
@@ -55,7 +67,7 @@ class Parameter:
     choices: Mapping[bool | int | float | str | None, Any] | None = None
     at_most: str | None = None
 
-    def suggest(self, trial: Trial, overrides: Mapping[str, Any]) -> Any:
+    def suggest(self, trial: Suggesting, overrides: Mapping[str, Any]) -> Any:
         """Draw a value, given those drawn before."""
         if self.choices is not None:
             return self.choices[trial.suggest_categorical(self.key, list(self.choices))]
@@ -146,7 +158,7 @@ class Space:
             if parameter.kind == "int":
                 drawn.append(parameter.key)
 
-    def suggest(self, trial: Trial, applies: Applies) -> dict[str, Any]:
+    def suggest(self, trial: Suggesting, applies: Applies) -> dict[str, Any]:
         """Draw one configuration: the overrides of every key that exists in what was chosen before it."""
         overrides: dict[str, Any] = {}
         for parameter in self.parameters:

@@ -21,6 +21,7 @@ from optuna import Study
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
+from specexp.search.distinct import ENUMERATING, DistinctSampler
 from specexp.search.journal import JournalFile
 from specexp.search.objective import FINISHED, Bench, Objective, distinct_finished
 from specexp.search.settings import Settings
@@ -119,17 +120,31 @@ def requeue(study: Study, trial: FrozenTrial) -> None:
     study.enqueue_trial({**fixed, **trial.params}, user_attrs=attributes)
 
 
-def run_study(study: Study, settings: Settings, bench: Bench, after_trial: AfterTrial | None = None) -> None:
-    """Run trials until ``settings.n_trials`` distinct ones are finished.
+def run_study(study: Study, settings: Settings, bench: Bench, after_trial: AfterTrial | None = None) -> str:
+    """Run trials until ``settings.n_trials`` distinct ones are finished, or the space is exhausted.
+
+    Returns:
+        A sentence about a space that holds fewer; empty where all that were asked for are finished.
 
     Raises:
-        StudyError: nearly every trial fails, or the space holds fewer distinct configurations.
+        StudyError: nearly every trial fails.
         OSError: the storage cannot be written.
     """
     target = settings.n_trials
     objective = Objective(study, settings, bench)
     patience = max(20, 2 * target)
     barren = 0
+    sampler = study.sampler
+    if not isinstance(sampler, ENUMERATING):
+        seed = (settings.sampler.get("init_args") or {}).get("seed")
+        offset = len(study.get_trials(deepcopy=False))
+        study.sampler = sampler = DistinctSampler(
+            sampler,
+            settings.space,
+            bench.applies,
+            objective.digest_of,
+            seed + offset if isinstance(seed, int) else None,
+        )
 
     def note(study: Study, trial: FrozenTrial) -> None:
         nonlocal barren
@@ -137,12 +152,16 @@ def run_study(study: Study, settings: Settings, bench: Bench, after_trial: After
         barren = 0 if fresh else barren + 1
         if after_trial is not None:
             after_trial(study, trial)
-        if len(distinct_finished(study)) >= target or barren >= patience:
+        exhausted = isinstance(sampler, DistinctSampler) and sampler.exhausted
+        if exhausted or len(distinct_finished(study)) >= target or barren >= patience:
             study.stop()
 
     def owned(trial: optuna.Trial) -> float | tuple[float, ...]:
         trial.set_user_attr("worker", worker())
         try:
+            _ = (
+                trial.relative_params
+            )  # drawn even where no parameter has a second value, to know that it repeats
             return objective(trial)
         except KeyboardInterrupt:
             trial.set_user_attr("reason", "interrupted")
@@ -161,8 +180,19 @@ def run_study(study: Study, settings: Settings, bench: Bench, after_trial: After
                 raise StudyError(
                     f"storage {settings.storage!r} failed: {error.__cause__ or error}"
                 ) from error
-    if barren >= patience:
-        raise StudyError(_why_barren(study, target, patience))
+    done = len(distinct_finished(study))
+    if done >= target:
+        return ""
+    last = study.get_trials(deepcopy=False)[-1]
+    if done == 0 or last.state not in FINISHED:
+        raise StudyError(
+            f"the last {barren} trials failed, the last one because of "
+            f"{last.user_attrs.get('reason', 'an unknown error')} ({done} of {target} are finished)"
+        )
+    return (
+        f"The space is exhausted: {done} distinct configurations were measured, {target} were asked for, and what else "
+        "is suggested repeats them."
+    )
 
 
 def others_running(study: Study) -> bool:
@@ -267,22 +297,6 @@ def _is_dead(trial: FrozenTrial) -> bool:
     except (OSError, ValueError):
         return False
     return False
-
-
-def _why_barren(study: Study, target: int, patience: int) -> str:
-    done = len(distinct_finished(study))
-    last = study.get_trials(deepcopy=False)[-1]
-    if last.state in FINISHED:
-        return (
-            f"the last {patience} trials repeated configurations already measured: the space holds hardly "
-            "more than "
-            f"{done} distinct ones, so set n_trials to {done} or widen it ({target} were asked for)"
-        )
-    return (
-        f"the last {patience} trials failed, the last one because of "
-        f"{last.user_attrs.get('reason', 'an unknown error')} "
-        f"({done} of {target} are finished)"
-    )
 
 
 def digest_of(value: Any) -> str:

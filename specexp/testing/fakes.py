@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from transformers import PreTrainedConfig
+from transformers import DynamicCache, PreTrainedConfig
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from specexp.context import Context
@@ -56,17 +56,22 @@ class FakeCausalLM(torch.nn.Module):
         )
         self.device = torch.device("cpu")
         self.dtype = torch.float64
+        self.eval()
 
     def forward(
         self,
         input_ids: torch.Tensor,  # [b, rows]
-        position_ids: torch.Tensor,  # [b, rows]
-        attention_mask: torch.Tensor,  # [b, 1, rows, past + rows]
-        past_key_values: Any,
+        position_ids: torch.Tensor | None = None,  # [b, rows]
+        attention_mask: torch.Tensor | None = None,  # [b, 1, rows, past + rows]
+        past_key_values: Any = None,
         logits_to_keep: int = 0,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
-        """``[b, rows, V]`` logits."""
+        """``[b, rows, V]`` logits; without a cache, of tokens that stand one behind the other."""
+        if past_key_values is None or position_ids is None or attention_mask is None:
+            past_key_values, rows = DynamicCache(), input_ids.shape[1]
+            position_ids = torch.arange(rows)[None]
+            attention_mask = torch.ones(rows, rows).triu(1)[None, None]
         fed = torch.stack((input_ids, position_ids), dim=-1)[:, None].to(self.dtype)  # [b, 1, rows, 2]
         keys, _ = past_key_values.update(fed, fed, 0)  # [b, 1, past + rows, 2]
         shown = self.visible(attention_mask[:, 0]).tolist()  # [b, rows, past + rows]

@@ -77,6 +77,7 @@ class ToyDraft(torch.nn.Module):
         )
         self.device = torch.device("cpu")
         self.dtype = torch.float64
+        self.eval()
 
     def forward(self, input_ids: torch.Tensor, logits_to_keep: int = 0, **_: Any) -> SimpleNamespace:
         """``[b, rows, V]`` logits."""

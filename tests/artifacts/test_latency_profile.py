@@ -46,6 +46,14 @@ def test_it_is_the_profile_that_was_saved_and_says_whether_it_was_measured(tmp_p
     assert measured.measured.arms[0].predicted_ms == 10.1
 
 
+def test_a_profile_is_read_once_and_an_alias_that_moves_is_followed(tmp_path: Path) -> None:
+    save(tmp_path)
+    first = load_latency_profile(tmp_path / "a" / "best")
+    assert load_latency_profile(tmp_path / "a" / "best") is first
+    save(tmp_path, step_ms=7.0)
+    assert load_latency_profile(tmp_path / "a" / "best").step_ms == 7.0
+
+
 def test_what_may_be_left_out_has_its_default(tmp_path: Path) -> None:
     assert save(tmp_path, overheads="left out", step_ms="left out").profile.step_ms == 0
 

@@ -13,6 +13,7 @@ from specexp.replay.devices import compare
 from specexp.replay.ranks import MISSED, RankTable
 from specexp.replay.yardstick import yardstick
 from specexp.tree import TreeShape
+from specexp.wording import counted
 
 CHEAP = LatencyProfile("cheap", {1: 10.0, 32: 12.0}, {1: 0.5})
 DEAR = LatencyProfile("dear", {1: 10.0, 32: 90.0}, {1: 2.0})
@@ -42,7 +43,7 @@ def test_yardstick_winner_knee_and_plain_decoding_stand_where_they_belong(found)
     assert drawn_at(axes, "*") == [(5, searched.goodput)]
     assert any("102.0 % of the yardstick" in label for label in axes.get_legend_handles_labels()[1])
     texts = " ".join(text.get_text() for text in axes.texts)
-    assert f"knee: {found.knee.nodes} nodes" in texts
+    assert f"knee: {counted(found.knee.nodes, 'node')}," in texts
     assert f"plain decoding: {found.plain_goodput:.4g}" in texts
     assert found.profile in texts
     low, high = axes.get_ylim()

@@ -6,8 +6,11 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from small_models import FULL_ATTENTION, SLIDING, VOCABULARY, build, small_model
+from transformers import AutoModelForCausalLM, MptConfig, T5Config, T5ForConditionalGeneration
 
-from specexp.builders import TokenRecyclingTree
+from specexp.builders import StaticTree, TokenRecyclingTree
+from specexp.decoder import Decoder
+from specexp.drafters import TokenRecycling
 from specexp.models.language_model import LanguageModel
 from specexp.testing.fakes import FakeCausalLM, hashed_model
 from specexp.tree import TokenTree, TreeShape, root_tree
@@ -157,6 +160,74 @@ def test_models_with_sliding_windows_are_refused_in_one_sentence(name):
         LanguageModel(model)
 
 
+@pytest.mark.parametrize("layer_types", [None, ["full_attention", "sliding_attention"]], ids=["all", "some"])
+def test_a_window_as_wide_as_the_context_never_slides(layer_types):
+    settings = {**FULL_ATTENTION["Qwen2"], "use_sliding_window": True, "sliding_window": 160}
+    model = build("Qwen2", {**settings, "max_window_layers": 1, "layer_types": layer_types})
+    language_model = LanguageModel(model)
+    tree = filled(SHAPE, 0)
+    language_model.prefill(0, [5, 6, 7])
+    (answers,) = language_model.tree_pass([0], [tree])
+    assert close(answers[9], straight(model, [5, 6, 7, *branch(tree, 9)]))
+
+
+SMALL = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+OLD = {"vocab_size": VOCABULARY, "n_layer": 2, "n_head": 4}
+LOCAL = {"attention_types": [[["global", "local"], 1]], "window_size": 16, "num_layers": 2, "num_heads": 4}
+OTHERS = {
+    "GPTNeo": ({**SMALL, **LOCAL}, r"without full attention \(local attention of 16 tokens\)"),
+    "Bert": (SMALL, "the bert model failed the tree self-check"),  # it looks ahead
+    "Roberta": ({**SMALL, "is_decoder": True}, "failed the tree self-check"),  # its positions start at 2
+    "Falcon": ({**SMALL, "alibi": True}, "the falcon model cannot do a tree pass .* learned or rotary"),
+    "Bloom": ({**OLD, "hidden_size": 32}, "of the bloom model states no max_position_embeddings"),
+    "Rwkv": ({"vocab_size": VOCABULARY, "hidden_size": 32}, "the rwkv model has no attention"),
+    "OpenAIGPT": ({**OLD, "n_embd": 32}, "the openai-gpt model cannot do a tree pass"),  # it has no cache
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_architectures_are_refused_in_one_sentence(name, dtype):
+    settings, message = OTHERS[name]
+    model = build(name, {**settings, "initializer_range": 0.3}, "eager", dtype)
+    with pytest.raises(ValueError, match=message):
+        LanguageModel(model)
+
+
+def test_an_encoder_decoder_is_refused():
+    config = T5Config(vocab_size=VOCABULARY, d_model=32, num_layers=1, num_heads=4, d_ff=48, d_kv=8)
+    with pytest.raises(ValueError, match="the t5 model is an encoder-decoder: use a decoder-only"):
+        LanguageModel(T5ForConditionalGeneration(config).eval())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_positions_by_distance_alone_fail_the_self_check_in_every_precision(dtype):
+    config = MptConfig(vocab_size=VOCABULARY, d_model=32, n_heads=4, n_layers=2, initializer_range=0.3)
+    config.max_position_embeddings = 160
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=dtype).eval()
+    with pytest.raises(ValueError, match="the mpt model failed the tree self-check"):
+        LanguageModel(model)
+
+
+def test_a_model_in_training_mode_is_refused():
+    model = build("GPT2", FULL_ATTENTION["GPT2"]).train()
+    with pytest.raises(ValueError, match=r"the gpt2 model is in training mode, .* call model.eval\(\) first"):
+        LanguageModel(model)
+
+
+def test_the_context_ends_where_longrope_would_change_the_rows_already_cached():
+    rope = {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [9.0] * 4}
+    rope |= {"original_max_position_embeddings": 40, "rope_theta": 10000.0}
+    model = build("Llama", {**FULL_ATTENTION["Llama"], "rope_parameters": rope})
+    decoder = Decoder(model, TokenRecycling(k=2), StaticTree([[0], [1], [0, 0], [0, 0, 0]]))
+    result = decoder.generate([1, 2, 3, 4], max_new_tokens=60)
+    assert result.finish_reason == "context"
+    prompt = torch.tensor([[1, 2, 3, 4]])
+    expected = model.generate(prompt, max_new_tokens=36, do_sample=False, eos_token_id=None, pad_token_id=0)
+    assert result.token_ids == expected[0, 4:].tolist()
+
+
 def test_an_attention_that_takes_no_tree_mask_is_refused():
     model = build("Llama", FULL_ATTENTION["Llama"])
     model.config._attn_implementation = "flex_attention"
@@ -181,9 +252,10 @@ def test_the_self_check_finds_a_model_that_ignores_the_mask():
 class _IgnoresPositions(FakeCausalLM):
     """Numbers its tokens by their place in the cache: a node's answer changes with its siblings."""
 
-    def forward(self, input_ids, position_ids, attention_mask, past_key_values, **kwargs):
-        counted = past_key_values.get_seq_length() + torch.arange(input_ids.shape[1])
-        output = super().forward(input_ids, position_ids, attention_mask, past_key_values, **kwargs)
+    def forward(self, input_ids, past_key_values=None, **kwargs):
+        past = 0 if past_key_values is None else past_key_values.get_seq_length()
+        counted = past + torch.arange(input_ids.shape[1])
+        output = super().forward(input_ids, past_key_values=past_key_values, **kwargs)
         output.logits += counted[-output.logits.shape[1] :, None] * torch.arange(self.config.vocab_size)
         return output
 

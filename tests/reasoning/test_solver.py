@@ -43,7 +43,11 @@ def shown(solutions):
     return [(one.result.tree._values, one.result.final, one.check, one.unparsable) for one in solutions]
 
 
-@pytest.mark.parametrize("search", [BreadthFirst(2, 3), BestFirst(4, 2), MonteCarlo(4, 2)], ids=repr)
+@pytest.mark.parametrize(
+    "search",
+    [BreadthFirst(2, 3), BestFirst(4, 2), MonteCarlo(4, 2)],
+    ids=lambda search: type(search).__name__,
+)
 @pytest.mark.parametrize("verifier", [Greedy(), KeyedSampling(1.0)], ids=["greedy", "keyed"])
 def test_the_tree_of_thoughts_is_that_of_plain_decoding(model, search, verifier):
     plain = shown(solve(model, Serial(), verifier, search))

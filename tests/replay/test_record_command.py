@@ -124,7 +124,7 @@ def test_counts_that_differ_though_they_should_not_are_shown_as_such():
     row |= {"composition": "Chain", "fidelity": "exact", "prompts": 4, "equal_prompts": 3}
     table = to_table([{**row, "tokens_per_step_replayed": 1, "relative_error": 0.0}])
     (note,) = table.notes
-    assert "1 of 4 prompts differ though the replay is exact" in note
+    assert "1 of 4 prompts parted from the live run though the replay is exact" in note
 
 
 def test_without_a_drafter_the_pairs_draft_is_recorded_and_without_a_draft_the_target_alone(
@@ -207,7 +207,7 @@ def test_a_finished_recording_is_left_alone_and_takes_more_prompts_and_samples(f
 
     assert main([path, *arguments(**SMALL)]) == 0
 
-    assert "holds all 2 answered prompts: nothing is left to record" in capsys.readouterr().out
+    assert "holds 2 of 2 answered prompts: nothing is left to record" in capsys.readouterr().out
     assert {item: item.stat().st_mtime_ns for item in folder.iterdir()} == before
 
     more = {**SMALL, "data.max_prompts": 3, "generation.samples": 2}

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 from fake_bench import SECTION, FakeBench, search, settings
+from optuna.samplers import RandomSampler
 from optuna.trial import TrialState
 
 from specexp.search.objective import Candidate, Measurement, Report, confirmable, distinct_finished
 from specexp.search.space import SpaceError
-from specexp.search.study import StudyError, check_optuna_parts, open_study
+from specexp.search.study import StudyError, check_optuna_parts, open_study, resume, run_study
 from specexp.search.trial_table import state_of, write_trials
 
 FIXED: dict[str, Any] = {
@@ -109,9 +110,59 @@ def test_several_objectives_are_not_pruned(tmp_path: Path) -> None:
     assert not any("pruned_at" in trial.user_attrs for trial in study.trials)
 
 
-def test_a_space_with_too_few_configurations_ends_with_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(StudyError, match="set n_trials to 3 or widen it"):
-        search(tmp_path, FakeBench(), settings(space=FIXED, n_trials=5))
+def test_an_exhausted_space_ends_the_search_with_a_sentence(tmp_path: Path) -> None:
+    chosen = settings(space=FIXED, n_trials=5)
+    study = open_study("fake", chosen, tmp_path, "workload")
+    resume(study, chosen, alone=True)
+    bench = FakeBench()
+    said = run_study(study, chosen, bench)
+    assert said.startswith(
+        "The space is exhausted: 3 distinct configurations were measured, 5 were asked for"
+    )
+    assert len(bench.measured) == 3
+    assert [state_of(trial) for trial in study.trials] == ["complete"] * 3 + ["duplicate"]
+
+
+def test_what_a_sampler_repeats_is_replaced_by_what_is_new(tmp_path: Path) -> None:
+    class Settled(RandomSampler):  # type: ignore[misc]
+        """Has found its favourite."""
+
+        def sample_independent(self, study: Any, trial: Any, name: str, distribution: Any) -> Any:
+            return "chain" if name == "builder" else distribution.high
+
+    chosen = settings(n_trials=20, enqueue=[])
+    study = open_study("fake", chosen, tmp_path, "workload")
+    study.sampler = Settled()
+    bench = FakeBench()
+    assert run_study(study, chosen, bench) == ""
+    assert bench.measured[0] == "Chain/64"
+    assert len(set(bench.measured)) == len(bench.measured) == 20
+    assert not any("duplicate_of" in trial.user_attrs for trial in study.trials)
+
+
+def test_what_failed_is_not_suggested_again(tmp_path: Path) -> None:
+    class Half(FakeBench):
+        def measure(self, candidate: Candidate, report: Report, trial: int) -> Measurement:
+            if candidate.attributes["nodes"] == 2:
+                raise RuntimeError("out of memory")
+            return super().measure(candidate, report, trial)
+
+    two = {**FIXED, "builder.init_args.nodes": {"type": "int", "low": 1, "high": 2}}
+    chosen = settings(space=two, n_trials=5, enqueue=[])
+    study = open_study("fake", chosen, tmp_path, "workload")
+    assert "1 distinct configurations were measured" in run_study(study, chosen, Half())
+    assert sum(state_of(trial) == "failed" for trial in study.trials) == 1
+
+
+def test_a_sampler_that_enumerates_is_left_to_itself(tmp_path: Path) -> None:
+    grid = {"builder": ["chain"], "builder.init_args.nodes": [1, 2, 64]}
+    sampler = {"class_path": "optuna.samplers.GridSampler", "init_args": {"search_space": grid, "seed": 0}}
+    space = {**FIXED, "builder.init_args.nodes": {"type": "int", "low": 1, "high": 64}}
+    chosen = settings(space=space, sampler=sampler, n_trials=9, enqueue=[])
+    study = open_study("fake", chosen, tmp_path, "workload")
+    bench = FakeBench()
+    assert "3 distinct configurations were measured, 9 were asked for" in run_study(study, chosen, bench)
+    assert sorted(bench.measured) == ["Chain/1", "Chain/2", "Chain/64"]
 
 
 def test_a_space_in_which_everything_fails_ends_with_the_reason(tmp_path: Path) -> None:
