@@ -253,7 +253,8 @@ def summary_of(records: Sequence[PromptRecord], baseline: str) -> dict[str, floa
         found[f"{before}tokens_per_second"] = summary.tokens_per_second
         if name != baseline and speedup.refused is None:
             found[f"{before}speedup"] = speedup.ratio
-            found[f"{before}speedup_low"], found[f"{before}speedup_high"] = speedup.low, speedup.high
+            if speedup.has_interval:
+                found[f"{before}speedup_low"], found[f"{before}speedup_high"] = speedup.low, speedup.high
     return found
 
 

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from specexp.config import Config, ConfigError, load_config
 from specexp.search.composition import Composition
+from specexp.search.methods import without_draft_methods
 from specexp.search.settings import Settings, read_settings
 from specexp.search.space import SpaceError
 
@@ -68,7 +69,7 @@ def read_sweep(config: Config) -> tuple[Composition, Settings]:
             f"{config.file}"
         )
     try:
-        return Composition(config), read_settings(section)
+        return Composition(config), read_settings(*without_draft_methods(config, section))
     except SpaceError as error:
         raise SpaceError(f"{config.file}: {error}") from error
 
@@ -83,8 +84,11 @@ def show(composition: Composition, settings: Settings, console: Console) -> None
     for parameter in settings.space.parameters:
         space.add_row(parameter.key, str(parameter))
     console.print(space)
+    if settings.omission:
+        console.print(settings.omission)
     for known in settings.known:
-        console.print(f"measured first: {known.name}: {dict(known.overrides)}", markup=False)
+        shown = settings.space.params_of(known.overrides) or dict(known.overrides)
+        console.print(f"measured first: {known.name}: {shown}", markup=False)
     for name, limit in settings.constraints.items():
         console.print(f"constraint: {name} {limit:g}")
     console.print(f"storage: {settings.storage or composition.folder / 'journal.log'}")

@@ -16,7 +16,7 @@ CI = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
 SHORT = {
     "specexp.sweep": [
         *("--n-trials", "5", "--data.max_prompts", "3", "--sweep.confirm.data.max_prompts", "3"),
-        *("--sweep.record_hits.data.max_prompts", "2", "--generation.max_new_tokens", "24"),
+        *("--generation.max_new_tokens", "24"),
     ],
     "specexp.run": [
         *("--data.max_prompts", "2", "--generation.max_new_tokens", "16", "--generation.samples", "2"),
@@ -37,8 +37,17 @@ SHORT = {
     "specexp.export": [],
     "specexp.dashboard": [],
 }
-STAGES = ["--sweep.record_hits.data.max_prompts", "2", "--sweep.confirm.data.max_prompts", "3"]
-SHORT_TOO = {("specexp.record", "experiments/tree_shape_replay.yaml"): STAGES}
+HITS = ["--sweep.record_hits.data.max_prompts", "2"]
+SHORT_TOO = {
+    ("specexp.sweep", "experiments/fastest.yaml"): ["--n-trials", "2"],
+    ("specexp.sweep", "experiments/tree_shape.yaml"): HITS,
+    ("specexp.sweep", "experiments/tree_shape_replay.yaml"): HITS,
+    ("specexp.record", "experiments/tree_shape_replay.yaml"): [
+        *HITS,
+        "--sweep.confirm.data.max_prompts",
+        "3",
+    ],
+}
 
 
 def blocks(language: str) -> list[str]:

@@ -45,11 +45,12 @@ def save_artifact(
 
     Args:
         folder: e.g. ``artifacts/tree_shape``; the version becomes ``artifacts/tree_shape/v1``, ``v2``, ...
-        kind: ``static-tree``, ``thresholds``, ``adjacency-matrix``, ``phrase-cache``, ``q-table``, ``schedule`` or
-            ``latency-profile``.
+        kind: ``static-tree``, ``thresholds``, ``composition``, ``adjacency-matrix``, ``phrase-cache``, ``q-table``,
+            ``schedule`` or ``latency-profile``.
         payloads: content by file name. ``static-tree``: ``tree.json`` (rank paths) and optionally
             ``parts.json`` (``{"drafter": {"class_path": ..., "init_args": {...}}, "builder": ..., ...}``);
             ``thresholds``: ``thresholds.json`` and optionally ``parts.json``;
+            ``composition``: ``parts.json``;
             ``adjacency-matrix``: ``matrix.safetensors`` (``TokenRecycling.state_dict()``) and optionally
             ``parts.json``;
             ``phrase-cache``: ``phrases.safetensors`` (``PhraseCache.store.state_dict()``) and optionally

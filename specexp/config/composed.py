@@ -22,6 +22,7 @@ from specexp.config.config import (
 )
 from specexp.config.errors import ConfigError
 from specexp.config.layers import PARTS
+from specexp.config.methods import METHOD, check_method, overrides_of, with_parts
 from specexp.config.schema import OVERRIDES, REFERENCE_KEYS, SPACE_ENTRIES, Experiment, Generation
 from specexp.wording import did_you_mean, first_line
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from specexp.config.schema import Reasoning
     from specexp.data import TaskItems, Workload
     from specexp.data.prompts import PromptDataModule
+    from specexp.drafters import Drafter
     from specexp.drafters._draft_source import DraftSource
     from specexp.execution import Execution
     from specexp.latency import LatencyProfile
@@ -85,6 +87,12 @@ def build_parts(config: Config, draft: PreTrainedModel | DraftSource | None = No
                 why = f"a draft model is asked and {recording_folder(config)} holds none: record with the drafter"
             raise ConfigError(f"{config.source_of(('drafter',))}: drafter: {why}") from error
     return parts
+
+
+def build_drafter(config: Config) -> Drafter | None:
+    """A new drafter alone, without the draft model it may need; None where nothing drafts."""
+    drafter: Drafter | None = _build(config, "drafter")
+    return drafter
 
 
 def build_builder(config: Config) -> TreeBuilder:
@@ -331,6 +339,14 @@ def check_sweep(config: Config) -> None:
                     apply_overrides(context, {key: value}, source)
     for number, overrides in enumerate(sweep["enqueue"]):
         source = f"{config.source_of(('sweep', 'enqueue'))}: sweep.enqueue.{number}"
+        try:
+            overrides = with_parts(overrides, space)
+        except LookupError as error:
+            method = overrides[METHOD]
+            hint = did_you_mean(str(method), error.args[0])
+            raise ConfigError(
+                f"{source}: method is {method!r}, which sweep.space does not have{hint}"
+            ) from error
         known_overrides = {
             key: _with_recorded_hits(value, sweep) for key, value in overrides.items() if key != "name"
         }
@@ -369,6 +385,11 @@ def check_space_entry(config: Config, key: str, entry: Mapping[str, Any]) -> Non
     if kind == "categorical":
         if not entry["choices"]:
             raise config.checker.error((*at, "choices"), " is empty; at least one choice is needed")
+        for choice in entry["choices"] if key == METHOD else ():
+            try:
+                check_method(choice)
+            except ValueError as error:
+                raise config.checker.error((*at, "choices"), f": {error}") from error
         return
     sources = [config.source_of((*at, name)) for name in ("low", "high", "log", "step")]
     where = ("command line" if "command line" in sources else sources[0]) + f": {'.'.join(at)}"
@@ -383,8 +404,15 @@ def check_space_entry(config: Config, key: str, entry: Mapping[str, Any]) -> Non
 
 
 def _try(config: Config, key: str, choice: Any, sweep: Mapping[str, Any]) -> Config:
+    """The composition with a choice of the space; the parts of a method must go together."""
     source = f"{config.source_of(('sweep', 'space', key))}: sweep.space.{key}"
-    return apply_overrides(config, {key: _with_recorded_hits(choice, sweep)}, source)
+    if key == METHOD:
+        source = f"{source}: {choice['name']}"
+    chosen = {part: _with_recorded_hits(value, sweep) for part, value in overrides_of(key, choice).items()}
+    composed = apply_overrides(config, chosen, source)
+    if key == METHOD and not _awaits_hits(composed, sweep):
+        check_parts(composed)
+    return composed
 
 
 def with_hits(value: Any, hits: str) -> Any:

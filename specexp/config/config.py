@@ -12,6 +12,7 @@ from specexp.config.check import Checker
 from specexp.config.errors import ConfigError
 from specexp.config.files import read_layers
 from specexp.config.layers import Key, Layers
+from specexp.config.methods import METHOD
 from specexp.config.schema import OVERRIDES, Experiment
 from specexp.wording import did_you_mean
 
@@ -107,7 +108,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     config = Config(read_layers(path, overrides), str(path))
     check_replay(config)
     varied = (config.get("sweep") or {}).get("space", {})
-    if "builder" not in varied and "drafter" not in varied:
+    if not varied.keys() & {"builder", "drafter", METHOD}:
         check_parts(config)
     check_arms(config)
     check_sweep(config)

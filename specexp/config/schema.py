@@ -243,9 +243,12 @@ class Learn:
 
 @dataclass(frozen=True)
 class Confirm:
-    """The stage that re-measures the best trials on prompts the search did not see."""
+    """The stage that re-measures the best trials on prompts the search did not see; with ``of_each`` also the best of
+    every choice of that key of the space.
+    """
 
     best: Count = 3
+    of_each: str | None = None
     data: dict[str, Any] = field(default_factory=dict)
 
 
@@ -254,7 +257,9 @@ class Export:
     """The artifact a study leaves."""
 
     to: str
-    kind: Literal["static-tree", "thresholds", "q-table", "phrase-cache", "schedule"] = "static-tree"
+    kind: Literal["static-tree", "thresholds", "q-table", "phrase-cache", "schedule", "composition"] = (
+        "static-tree"
+    )
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,7 @@ def speedup_bars(
         tokens = summarise(records, speedup.arm).tokens_per_step
         labels.append(speedup.arm)
         low, high = _interval(speedup)
-        ax.barh(place, speedup.ratio, color=BLUE if speedup.low > 1 else GREY, height=0.62)
+        ax.barh(place, speedup.ratio, color=BLUE if speedup.is_faster else GREY, height=0.62)
         ax.errorbar(speedup.ratio, place, xerr=[[low], [high]], color=INK, capsize=3, lw=1.2)
         text = f"  {speedup.ratio:.2f}x {clock.word(used)}".rstrip() + f", {tokens:.2f} tokens/step"
         ax.text(speedup.high, place, text, va="center", fontsize=8, color=INK)

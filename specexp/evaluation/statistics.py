@@ -26,8 +26,8 @@ class Speedup:
         baseline: the baseline.
         mean_log_ratio: mean over prompts of log(baseline seconds per token / arm seconds per token).
         ratio: its exponential, the geometric mean of the ratios.
-        low: lower end of the 95 % bootstrap interval of the ratio.
-        high: upper end.
+        low: lower end of the 95 % bootstrap interval of the ratio; of a single prompt the ratio itself.
+        high: upper end; likewise.
         n: prompts.
         refused: why no speedup is given; None if one is. The numbers are then NaN.
         left_out: prompts without a time per token in both arms (failed, or ended with the prefill).
@@ -46,10 +46,27 @@ class Speedup:
     clock: str = MEASURED
 
     @property
+    def has_interval(self) -> bool:
+        """Whether there are prompts enough to tell how far the ratio scatters: one says nothing of it."""
+        return self.refused is None and self.n > 1
+
+    @property
+    def is_faster(self) -> bool:
+        """Whether the whole interval lies above 1."""
+        return self.has_interval and self.low > 1
+
+    @property
+    def is_slower(self) -> bool:
+        """Whether the whole interval lies below 1."""
+        return self.has_interval and self.high < 1
+
+    @property
     def unlabelled(self) -> str:
         """Ratio and interval alone, for where the clock is told already."""
         if self.refused is not None:
             return f"refused: {self.refused}"
+        if not self.has_interval:
+            return f"{self.ratio:.2f}x (one prompt)"
         return f"{self.ratio:.2f}x [{self.low:.2f}, {self.high:.2f}]"
 
     def __str__(self) -> str:

@@ -62,7 +62,9 @@ class Column:
     def csv_cells(self, cell: Cell) -> list[str | float | int]:
         """A cell in CSV: numbers unrounded."""
         if isinstance(cell, Speedup):
-            return ["", "", "", cell.refused] if cell.refused else [cell.ratio, cell.low, cell.high, ""]
+            if cell.refused:
+                return ["", "", "", cell.refused]
+            return [cell.ratio, cell.low, cell.high, ""] if cell.has_interval else [cell.ratio, "", "", ""]
         shown: str | float | int = "" if cell is None else cell
         return [shown, "", "", ""] if self.interval else [shown]
 

@@ -11,12 +11,9 @@ from typing import TYPE_CHECKING, Any
 from specexp.composition import Parts
 from specexp.execution._base import Job
 from specexp.execution.executor import Executor
-from specexp.execution.policies import Waiting
-from specexp.execution.timeline import TARGET
-from specexp.execution.worker import (
+from specexp.execution.messages import (
     Begin,
     Drafted,
-    DraftWorker,
     Learned,
     Ready,
     Reset,
@@ -25,6 +22,9 @@ from specexp.execution.worker import (
     Weight,
     memory_of,
 )
+from specexp.execution.policies import Waiting
+from specexp.execution.timeline import TARGET
+from specexp.execution.worker import DraftWorker
 from specexp.generation_result import GenerationResult
 from specexp.sequence import Draft, Verification
 

@@ -69,11 +69,7 @@ def load_pair(
         >>> load_pair("stdlib").target.config.vocab_size  # doctest: +SKIP
         4096
     """
-    embedded = PAIRS / target
-    is_embedded = re.fullmatch(r"\w+", target) is not None and (embedded / "target").is_dir()
-    target_source = str(embedded / "target") if is_embedded else target
-    draft_source = str(embedded / "draft") if is_embedded and draft is None else draft
-
+    target_source, draft_source = sources_of(target, draft)
     _check_source("target", target_source)
     if draft_source is not None:
         _check_source("draft", draft_source)
@@ -104,10 +100,24 @@ def load_tokenizer(target: str) -> PreTrainedTokenizerBase:
     Raises:
         PairError: it cannot be loaded.
     """
-    embedded = PAIRS / target / "target"
-    return _tokenizer(
-        "target", str(embedded) if re.fullmatch(r"\w+", target) and embedded.is_dir() else target
-    )
+    return _tokenizer("target", sources_of(target)[0])
+
+
+def sources_of(target: str, draft: str | None = None) -> tuple[str, str | None]:
+    """Hub ids or folders of target and draft, the embedded pair's by its name; None where there is no draft.
+
+    Args:
+        target: as :func:`load_pair` takes it.
+        draft: likewise.
+
+    Example:
+        >>> sources_of("my/target")
+        ('my/target', None)
+    """
+    embedded = PAIRS / target
+    if re.fullmatch(r"\w+", target) is None or not (embedded / "target").is_dir():
+        return target, draft
+    return str(embedded / "target"), str(embedded / "draft") if draft is None else draft
 
 
 def _check_source(role: str, source: str) -> None:

@@ -47,6 +47,7 @@ class Confirmed:
         tokens_per_second: all tokens / all decode seconds.
         over_ar: paired speedup over plain decoding in the same loop.
         over_eager: paired speedup over Hugging Face's plain ``generate``; None where it was not run.
+        choice: its choice of the key whose choices are compared; None where the confirmation compares none.
         predicted: what replay says of it; None where nothing was replayed, or nothing else.
     """
 
@@ -59,6 +60,7 @@ class Confirmed:
     tokens_per_second: float
     over_ar: Speedup
     over_eager: Speedup | None
+    choice: str | None = None
     predicted: Predicted | None = None
 
     @property
@@ -73,8 +75,9 @@ class Confirmed:
         return f"{self.name} ({', '.join(self.chosen)})" if self.chosen else self.name
 
 
-def select(study: Study, best: int) -> list[FrozenTrial]:
-    """The trials to confirm: the ``best`` fastest of the search, and every known configuration.
+def select(study: Study, best: int, of_each: str | None = None) -> list[FrozenTrial]:
+    """The trials to confirm: the ``best`` fastest of the search, then the fastest of every choice of the key
+    ``of_each`` or, without such a key, every known configuration.
 
     Only trials measured on every prompt and within the constraints are asked; a known configuration that
     failed is left out as well. Of a study with several objectives the trials that none dominates come first.
@@ -86,9 +89,13 @@ def select(study: Study, best: int) -> list[FrozenTrial]:
     else:
         sign = -1 if study.direction.name == "MAXIMIZE" else 1
         ranked = sorted(finished, key=lambda trial: sign * trial.values[0])
-    chosen = ranked[:best]
-    known = [trial for trial in finished if "known" in trial.user_attrs and trial not in chosen]
-    return chosen + known
+    if of_each is None:
+        others = [trial for trial in finished if "known" in trial.user_attrs]
+    else:
+        others = list(
+            {trial.params.get(of_each, trial.number): trial for trial in reversed(ranked)}.values()
+        )[::-1]
+    return ranked[:best] + [trial for trial in others if trial not in ranked[:best]]
 
 
 def confirm(
@@ -101,6 +108,7 @@ def confirm(
     records_path: Path,
     samples: int,
     tick: Callable[[], None],
+    of_each: str | None = None,
 ) -> tuple[list[Confirmed], list[PromptRecord]]:
     """Decode the prompts by every arm, interleaved, AR and (where it can follow the verifier) Hugging Face's
     ``generate`` on all of them.
@@ -116,6 +124,7 @@ def confirm(
         records_path: where every prompt's records go; what an earlier confirmation left there is removed.
         samples: continuations of every prompt.
         tick: called after every prompt.
+        of_each: key of the space whose choices are compared.
 
     Returns:
         The candidates, fastest first, and the records of all arms.
@@ -147,6 +156,7 @@ def confirm(
                 tokens_per_second=summary.tokens_per_second,
                 over_ar=paired_speedup(module.records, arm.name, AR),
                 over_eager=None if eager is None else paired_speedup(module.records, arm.name, EAGER),
+                choice=None if of_each is None else str(trial.params.get(of_each, arm.name)),
             )
         )
     return rank(confirmed), module.records
@@ -188,7 +198,7 @@ def table(
     grouped = _is_grouped(records)
     predicts = any(one.predicted is not None for one in confirmed)
     columns = [
-        Column("setting" if grouped else "tree"),
+        Column(_noun(confirmed, records)),
         Column("nodes", digits=1),
         Column("depth"),
         Column("tokens per step"),
@@ -241,34 +251,34 @@ def table(
 
 
 def sentences(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> list[str]:
-    """What the winner is compared with plain decoding, where it is not faster, with the best chain, and with every
-    known tree that is no chain.
+    """What the winner is compared with plain decoding, where it is not faster, and with the best of every other
+    choice; where no choices are compared, with the best chain, and with every known tree that is no chain.
     """
     winner = confirmed[0]
     grouped = _is_grouped(records)
     speedup = winner.over_ar
-    gain = (
-        "refused"
-        if speedup.refused
-        else "proven"
-        if speedup.low > 1
-        else "none"
-        if speedup.high < 1
-        else "open"
-    )
-    against = {
-        "none": [
-            f"No {'setting' if grouped else 'tree'} is faster than plain decoding here: the best, {winner.label}, "
+    said: list[str] = []
+    if speedup.is_slower:
+        said.append(
+            f"No {_noun(confirmed, records)} is faster than plain decoding here: the best, {winner.label}, "
             f"reaches {speedup}."
-        ],
-        "open": [f"{winner.label} is not told apart from plain decoding on these prompts: {speedup}."],
-    }
-    known = [one for one in confirmed if not one.name.startswith("trial ")]
-    chains = [] if grouped else [one for one in confirmed if one.is_chain]
-    others = [*chains[:1], *(one for one in known if one not in chains)]
-    said = against.get(gain, [])
+        )
+    elif speedup.refused is None and not speedup.is_faster:
+        said.append(f"{winner.label} is not told apart from plain decoding on these prompts: {speedup}.")
+    if winner.choice is not None:
+        chains: list[Confirmed] = []
+        others = list(
+            {one.choice: one for one in reversed(confirmed) if one.choice != winner.choice}.values()
+        )[::-1]
+    else:
+        known = [one for one in confirmed if not one.name.startswith("trial ")]
+        chains = [] if grouped else [one for one in confirmed if one.is_chain]
+        others = [*chains[:1], *(one for one in known if one not in chains)]
     for other in others:
-        kind = f"the best chain ({other.name})" if other in chains else f"the {other.name}"
+        if other.choice is not None:
+            kind = f"the best of {other.choice} ({other.name})"
+        else:
+            kind = f"the best chain ({other.name})" if other in chains else f"the {other.name}"
         if other is winner:
             said.append(f"The fastest is {kind} itself.")
             continue
@@ -277,7 +287,11 @@ def sentences(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -
             said.append(f"{winner.label} cannot be compared with {kind}: {paired.refused}.")
             continue
         verdict = (
-            "faster" if paired.low > 1 else "slower" if paired.high < 1 else "not told apart on these prompts"
+            "faster"
+            if paired.is_faster
+            else "slower"
+            if paired.is_slower
+            else "not told apart on these prompts"
         )
         said.append(f"{winner.label} against {kind}, prompt by prompt: {paired}, {verdict}.")
     return said
@@ -291,12 +305,18 @@ def _equality(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -
         sum(one.near_ties for one in found),
         sum(one.wrong for one in found),
     )
-    what = "settings" if _is_grouped(records) else "trees"
-    return f"outputs of the {what} that equal plain decoding's: {total}"
+    return f"outputs of the {_noun(confirmed, records)}s that equal plain decoding's: {total}"
 
 
 def _predictions(predicted: Predicted | None) -> tuple[float | None, float | None]:
     return (None, None) if predicted is None else (predicted.tokens_per_step, predicted.tokens_per_second)
+
+
+def _noun(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> str:
+    """What the candidates are."""
+    if any(one.choice is not None for one in confirmed):
+        return "method"
+    return "setting" if _is_grouped(records) else "tree"
 
 
 def _is_grouped(records: Sequence[PromptRecord]) -> bool:

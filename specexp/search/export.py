@@ -20,6 +20,7 @@ from specexp.whole_file import write_whole
 
 if TYPE_CHECKING:
     from specexp.data import Prompt
+    from specexp.evaluation.statistics import Speedup
     from specexp.execution import TimeLine
     from specexp.search.session import Session
 
@@ -200,8 +201,12 @@ def _metrics(winner: Confirmed) -> dict[str, Any]:
         "tokens_per_step": winner.tokens_per_step,
         f"{before}tokens_per_second": winner.tokens_per_second,
         **{
-            f"{before}{name}": {"value": speedup.ratio, "low": speedup.low, "high": speedup.high}
+            f"{before}{name}": {"value": speedup.ratio, **_interval(speedup)}
             for name, speedup in intervals.items()
             if speedup is not None and speedup.refused is None
         },
     }
+
+
+def _interval(speedup: Speedup) -> dict[str, float]:
+    return {"low": speedup.low, "high": speedup.high} if speedup.has_interval else {}

@@ -181,6 +181,8 @@ class Session:
         return digest_of([self.composition.workload(), dict(self.settings.objectives), *learned])
 
     def _greet(self, study: Study, revived: int) -> None:
+        if self.settings.omission:
+            self.console.print(self.settings.omission)
         done = len(distinct_finished(study))
         if done:
             self.console.print(
@@ -358,7 +360,8 @@ class Session:
         self, study: Study, bench: CompositionBench, data: PromptDataModule
     ) -> tuple[list[Confirmed], list[PromptRecord]]:
         assert self.settings.confirm is not None
-        trials = select(study, self.settings.confirm["best"])
+        of_each = self.settings.confirm["of_each"]
+        trials = select(study, self.settings.confirm["best"], of_each)
         if not trials:
             raise StudyError(
                 "no trial was measured on every prompt within the constraints, so none can be confirmed"
@@ -380,6 +383,7 @@ class Session:
                 self.folder / "confirm.jsonl",
                 bench.samples,
                 bar.prompt,
+                of_each,
             )
         return confirmed, records
 

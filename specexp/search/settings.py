@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from specexp.config.methods import METHOD, with_parts
 from specexp.search.space import Space, SpaceError
 from specexp.wording import did_you_mean
 
@@ -49,8 +50,10 @@ class Settings:
         constraints: limit by name, see :data:`CONSTRAINTS`.
         record_hits: ``builder`` of the recording and ``data`` overrides, or None.
         learn: ``data`` overrides: prompts that every candidate learns from before it is measured, or None.
-        confirm: ``best`` (how many), and ``data`` overrides, or None for no confirmation.
+        confirm: ``best`` (how many), ``of_each`` (a key of the space, the best of each of whose choices is confirmed
+            too, or None), and ``data`` overrides; or None for no confirmation.
         export: ``kind`` and ``to`` (folder), or None.
+        left_out: names of methods that need a draft model, of which the pair has none.
     """
 
     space: Space
@@ -65,6 +68,14 @@ class Settings:
     learn: Mapping[str, Any] | None = None
     confirm: Mapping[str, Any] | None = None
     export: Mapping[str, Any] | None = None
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def omission(self) -> str:
+        """What is left out, as a sentence; empty where nothing is."""
+        if not self.left_out:
+            return ""
+        return f"Left out, for the pair has no draft model: {', '.join(self.left_out)}."
 
     @property
     def prunes(self) -> bool:
@@ -88,8 +99,12 @@ _SECTION_KEYS = {
 }
 
 
-def read_settings(section: Mapping[str, Any]) -> Settings:
+def read_settings(section: Mapping[str, Any], left_out: tuple[str, ...] = ()) -> Settings:
     """Check a ``sweep:`` section.
+
+    Args:
+        section: as in the file.
+        left_out: names of methods that were taken out of it.
 
     Raises:
         SpaceError: a key is unknown or a value is not what the key takes.
@@ -101,21 +116,23 @@ def read_settings(section: Mapping[str, Any]) -> Settings:
     if direction not in ("maximize", "minimize"):
         raise SpaceError(f"sweep.direction is {direction!r}; allowed are maximize, minimize")
     objectives = _objectives(section.get("objectives", ["speedup"]), direction)
+    space = Space(section.get("space", {}))
     return Settings(
-        space=Space(section.get("space", {})),
+        space=space,
         n_trials=_positive("sweep.n_trials", section.get("n_trials", 24)),
         objectives=objectives,
         sampler=_part("sweep.sampler", section.get("sampler") or _DEFAULT_SAMPLER),
         pruner=_part("sweep.pruner", section.get("pruner") or _DEFAULT_PRUNER),
         storage=section.get("storage"),
-        known=_known(section.get("enqueue") or []),
+        known=_known(section.get("enqueue") or [], section["space"]),
         constraints=_constraints(section.get("constraints") or {}),
         record_hits=_stage(
             "sweep.record_hits", section.get("record_hits"), {"builder", "data"}, needs=("builder",)
         ),
         learn=_stage("sweep.learn", section.get("learn"), {"data"}),
-        confirm=_confirm(section.get("confirm")),
+        confirm=_confirm(section.get("confirm"), space),
         export=_stage("sweep.export", section.get("export"), {"kind", "to"}, needs=("kind", "to")),
+        left_out=left_out,
     )
 
 
@@ -135,7 +152,7 @@ def _objectives(given: Any, direction: str) -> dict[str, str]:
     return directions
 
 
-def _known(given: Any) -> tuple[Known, ...]:
+def _known(given: Any, space: Mapping[str, Any]) -> tuple[Known, ...]:
     if not isinstance(given, list) or not all(isinstance(entry, Mapping) for entry in given):
         raise SpaceError(
             f"sweep.enqueue is {given!r}; a list of mappings such as {{builder: {{class_path: Chain}}}} is "
@@ -144,7 +161,15 @@ def _known(given: Any) -> tuple[Known, ...]:
     known = []
     for entry in given:
         overrides = {key: value for key, value in entry.items() if key != "name"}
-        known.append(Known(str(entry.get("name") or name_of(overrides)), overrides))
+        name = str(entry.get("name") or name_of(overrides))
+        try:
+            known.append(Known(name, with_parts(overrides, space)))
+        except LookupError as error:
+            asked = overrides[METHOD]
+            raise SpaceError(
+                f"sweep.enqueue: {name!r} asks for the method {asked!r}, which sweep.space does not have"
+                f"{did_you_mean(str(asked), error.args[0])}"
+            ) from error
     names = [configuration.name for configuration in known]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -180,11 +205,21 @@ def _constraints(given: Any) -> dict[str, float]:
     return dict(given)
 
 
-def _confirm(given: Any) -> Mapping[str, Any] | None:
-    stage = _stage("sweep.confirm", given, {"best", "data"})
+def _confirm(given: Any, space: Space) -> Mapping[str, Any] | None:
+    stage = _stage("sweep.confirm", given, {"best", "of_each", "data"})
     if stage is None:
         return None
-    return {"best": _positive("sweep.confirm.best", stage.get("best", 3)), "data": stage.get("data") or {}}
+    key = stage.get("of_each")
+    choices = [parameter.key for parameter in space.parameters if parameter.choices is not None]
+    if key is not None and key not in choices:
+        raise SpaceError(
+            f"sweep.confirm.of_each is {key!r}; a key of the space with choices is expected{did_you_mean(key, choices)}"
+        )
+    return {
+        "best": _positive("sweep.confirm.best", stage.get("best", 3)),
+        "of_each": key,
+        "data": stage.get("data") or {},
+    }
 
 
 def _stage(

@@ -6,14 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from specexp.config.methods import METHOD, check_method, overrides_of
 from specexp.wording import did_you_mean
 
 Applies = Callable[[str, Mapping[str, Any]], bool]
 """Whether a dotted key exists in the composition once the overrides chosen so far are applied."""
 
-SEARCHABLE = ("drafter", "builder", "controller", "execution")
-"""Sections a study may vary. Target, prompts, verifier and lengths are the same for all trials of a study:
-AR's seconds are measured once for them."""
+SEARCHABLE = ("drafter", "builder", "controller", "execution", METHOD)
+"""What a study may vary: sections, or with ``method`` several of them at once. Target, prompts, verifier and lengths
+are the same for all trials of a study: AR's seconds are measured once for them."""
 
 _KEYS = {
     "int": {"low", "high", "log", "step", "at_most"},
@@ -53,7 +54,7 @@ class Parameter:
         high: largest number.
         log: draw on a logarithmic scale.
         step: distance between allowed numbers, None for all.
-        choices: value by its label; the label is what the study stores.
+        choices: value by its label; the label is what the study stores. A method's value holds its parts by section.
         at_most: key of the space that is drawn before this one, and whose value this number never exceeds.
     """
 
@@ -93,6 +94,15 @@ class Parameter:
         elif self._holds(value):
             return value
         raise KeyError(f"{self.key}={value!r} is not in the space")
+
+    def method_of(self, overrides: Mapping[str, Any]) -> Any:
+        """Label of the method whose parts are among the overrides, the one with most parts; None where none is."""
+        labels = [
+            label
+            for label, parts in (self.choices or {}).items()
+            if all(overrides.get(part) == spec for part, spec in parts.items())
+        ]
+        return max(labels, key=lambda label: len((self.choices or {})[label]), default=None)
 
     def _holds(self, value: Any) -> bool:
         if (
@@ -136,6 +146,7 @@ class Space:
                 "needed"
             )
         parameters = [_parameter(str(key), entry) for key, entry in section.items()]
+        _refuse_parts_set_twice(parameters)
         self.parameters = sorted(parameters, key=lambda parameter: parameter.key.count("."))
         drawn: list[str] = []
         for parameter in self.parameters:
@@ -151,18 +162,37 @@ class Space:
         """Draw one configuration: the overrides of every key that exists in what was chosen before it."""
         overrides: dict[str, Any] = {}
         for parameter in self.parameters:
-            if applies(parameter.key, overrides):
-                overrides[parameter.key] = parameter.suggest(trial, overrides)
+            if parameter.key == METHOD or applies(parameter.key, overrides):
+                overrides |= overrides_of(parameter.key, parameter.suggest(trial, overrides))
         return overrides
 
     def params_of(self, overrides: Mapping[str, Any]) -> dict[str, Any] | None:
         """The study's parameters of a known configuration, or None where it lies outside the space."""
-        flat = _flatten(overrides, {parameter.key for parameter in self.parameters})
         by_key = {parameter.key: parameter for parameter in self.parameters}
+        method = by_key.pop(METHOD, None)
+        params: dict[str, Any] = {}
+        if method is not None:
+            params[METHOD] = label = method.method_of(overrides)
+            if label is None:
+                return None
+            parts = (method.choices or {})[label]
+            overrides = {key: value for key, value in overrides.items() if key not in parts}
         try:
-            return {key: by_key[key].label_of(value) for key, value in flat.items()}
+            flat = _flatten(overrides, set(by_key))
+            return params | {key: by_key[key].label_of(value) for key, value in flat.items()}
         except KeyError:
             return None
+
+
+def _refuse_parts_set_twice(parameters: Sequence[Parameter]) -> None:
+    """A part of a method is not searched beside it: which of the two counts, nobody could tell."""
+    methods = next((one.choices for one in parameters if one.key == METHOD), None) or {}
+    for parameter in parameters:
+        twice = next((label for label, parts in methods.items() if parameter.key in parts), None)
+        if twice is not None:
+            raise SpaceError(
+                f"sweep.space: {parameter.key} is searched and set by the method {twice!r}; leave one of them out"
+            )
 
 
 def _parameter(key: str, entry: Any) -> Parameter:
@@ -183,9 +213,21 @@ def _parameter(key: str, entry: Any) -> Parameter:
     for given in entry:
         if given != "type" and given not in _KEYS[kind]:
             raise SpaceError(f"{where}: unknown key {given!r} of {kind}{did_you_mean(given, _KEYS[kind])}")
+    if key == METHOD and kind != "categorical":
+        raise SpaceError(f"{where}: type is {kind!r}; a method needs type categorical with choices")
     if kind == "categorical":
+        if key == METHOD:
+            _check_methods(where, entry.get("choices"))
         return Parameter(key, kind, choices=_choices(where, entry.get("choices")))
     return _number(where, key, kind, entry)
+
+
+def _check_methods(where: str, choices: Any) -> None:
+    for choice in choices if isinstance(choices, list) else ():
+        try:
+            check_method(choice)
+        except ValueError as error:
+            raise SpaceError(f"{where}: {error}") from error
 
 
 def _number(where: str, key: str, kind: str, entry: Mapping[str, Any]) -> Parameter:

@@ -66,7 +66,7 @@ def test_every_arm_has_a_row():
         ("SEED", 4, 2),
         ("SEED", 2, 2),
     ]
-    assert rows[4]["end to end vs engine"] == "8.00x [8.00, 8.00]"
+    assert rows[4]["end to end vs engine"] == "8.00x (one prompt)"
 
 
 def test_memory_of_the_drafts_is_told_and_drawn():

@@ -83,7 +83,7 @@ def test_all_may_be_compared_with_one_arm() -> None:
         record("chain", 0, tokens=12, steps=6),
     ]
     found = rows(records, "tree", "bush", "chain", over="chain")
-    assert [row["over chain"] for row in found.values()] == ["2.00x [2.00, 2.00]", "1.50x [1.50, 1.50]", None]
+    assert [row["over chain"] for row in found.values()] == ["2.00x (one prompt)", "1.50x (one prompt)", None]
 
 
 def test_an_arm_that_is_not_there_cannot_be_compared_with() -> None:

@@ -188,6 +188,6 @@ def test_a_torch_file_is_never_loaded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["growmap", "samd"])
 def test_only_trees_are_exported(name: str, matrix: Artifact) -> None:
-    assert class_in(formats, name, ExportFormat).kinds == ("static-tree",)
+    assert class_in(formats, name, ExportFormat).kinds == ("static-tree", "composition")
     with pytest.raises(ArtifactError, match=f"'adjacency-matrix' cannot be exported to {name}"):
         export(matrix.folder, name)

@@ -14,6 +14,7 @@ from specexp.evaluation import (
     summarise,
     token_equality,
 )
+from specexp.evaluation.table import Column
 
 
 def pair(prompt, plain, ours, **given):
@@ -28,6 +29,15 @@ def test_speedup_is_the_geometric_mean_of_the_prompts_own_ratios():
     assert (speedup.low, speedup.high) == pytest.approx((2, 8))
     assert (speedup.n, speedup.refused, speedup.left_out) == (2, None, 0)
     assert str(speedup) == "4.00x [2.00, 8.00]"
+
+
+def test_one_prompt_has_no_interval_and_proves_nothing():
+    alone = paired_speedup(pair(0, 4.0, 1.0), "tree", "engine")
+    assert str(alone) == "4.00x (one prompt)"
+    assert not alone.is_faster
+    assert not alone.is_slower
+    cells = Column("speedup", interval=True).csv_cells(alone)
+    assert cells == [pytest.approx(4.0), "", "", ""]
 
 
 def test_seconds_are_per_decoded_token():

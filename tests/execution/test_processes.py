@@ -18,7 +18,7 @@ from toy_schedules import PARTS, PausingTarget, Unlearning, fail_oddly, jobs_of,
 from specexp.builders import Chain
 from specexp.composition import Parts
 from specexp.execution import Job, Scheduled
-from specexp.execution import worker as worker_module
+from specexp.execution import messages as messages_module
 from specexp.testing.fakes import FakeDrafter, Pause
 
 HERE = Path(__file__).parent
@@ -159,7 +159,7 @@ def test_more_tensors_than_the_server_takes_go_to_a_new_interpreter(monkeypatch)
         asked.append(method)
         return Full() if method == "forkserver" else get_context("forkserver")
 
-    monkeypatch.setattr(worker_module.torch.multiprocessing, "get_context", context_of)
+    monkeypatch.setattr(messages_module.torch.multiprocessing, "get_context", context_of)
     with Scheduled(2).open(PausingTarget(Pause(0)), PARTS["lookup"]()) as executor:
         assert len(executor.run([Job((1,), 0, 4)]).results[0].token_ids) == 4
     assert set(asked) == {"forkserver", "spawn"}

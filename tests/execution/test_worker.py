@@ -17,7 +17,7 @@ from specexp.controllers import Controller, Plan
 from specexp.decoder import Decoder
 from specexp.drafters import DraftModel, PhraseCache, TokenRecycling
 from specexp.execution import Batched, Job, Scheduled, SerialSpeculative
-from specexp.execution.worker import Shapes, memory_of
+from specexp.execution.messages import Shapes, memory_of
 from specexp.models.language_model import LanguageModel
 from specexp.testing.fakes import hashed_model
 from specexp.tree import TreeShape

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import optuna
 import pytest
 
 from specexp.evaluation import PromptRecord
 from specexp.evaluation.record import Group
 from specexp.evaluation.statistics import paired_speedup
-from specexp.search.confirm import Confirmed, sentences, table
+from specexp.search.confirm import Confirmed, select, sentences, table
 
 TREE = "80-node tree"
 
@@ -88,3 +89,52 @@ def test_settings_of_groups_are_compared_with_every_known_one_and_say_how_busy_t
     assert "outputs of the settings" in "\n".join(shown.notes)
     assert any("against the serial chain" in sentence for sentence in sentences(confirmed, records))
     assert not any("best chain" in sentence for sentence in sentences(confirmed, records))
+
+
+def searched() -> optuna.Study:
+    """Two methods: chains of 1.1, 1.3 and 1.2, a bush of 0.9; the slowest chain was known before."""
+    study = optuna.create_study(direction="maximize")
+    for method, value in [("chain", 1.1), ("chain", 1.3), ("bush", 0.9), ("chain", 1.2)]:
+        attributes = {"known": "first"} if value == 1.1 else {}
+        choices = optuna.distributions.CategoricalDistribution(["chain", "bush"])
+        study.add_trial(
+            optuna.trial.create_trial(
+                params={"method": method},
+                distributions={"method": choices},
+                value=value,
+                user_attrs=attributes,
+            )
+        )
+    return study
+
+
+def test_the_best_are_confirmed_with_the_known_ones_or_with_the_best_of_each_choice() -> None:
+    assert [trial.value for trial in select(searched(), 1)] == [1.3, 1.1]
+    assert [trial.value for trial in select(searched(), 1, "method")] == [1.3, 0.9]
+    assert [trial.value for trial in select(searched(), 2, "method")] == [1.3, 1.2, 0.9]
+
+
+def test_the_winner_is_compared_with_the_best_of_every_other_method() -> None:
+    seconds = {"engine": 1.0, "trial 1": 0.5, "trial 3": 0.6, "trial 2": 0.8}
+    records = [record(arm, prompt, taken) for arm, taken in seconds.items() for prompt in range(4)]
+    methods = [("trial 1", "chain"), ("trial 3", "chain"), ("trial 2", "bush")]
+    confirmed = [
+        Confirmed(
+            name,
+            number,
+            (method,),
+            {"rank_paths": [[0]], "nodes": 1, "depth": 1},
+            0.1,
+            2.0,
+            4.0,
+            paired_speedup(records, name, "engine"),
+            None,
+            method,
+        )
+        for number, (name, method) in enumerate(methods)
+    ]
+    said = sentences(confirmed, records)
+    assert said == [
+        "trial 1 (chain) against the best of bush (trial 2), prompt by prompt: 1.60x [1.60, 1.60], faster."
+    ]
+    assert {row["method"] for row in table("study", None, confirmed, records).records()} > {"trial 2 (bush)"}

@@ -143,3 +143,81 @@ def test_a_bound_that_cannot_be_followed_is_refused(at_most: Any, words: str) ->
     sentence = refused({**BOUNDED, key: {**BOUNDED[key], "at_most": at_most}})
     assert key in sentence
     assert words in sentence
+
+
+CHAIN = {"builder": {"class_path": "Chain"}}
+SURE = {**CHAIN, "controller": {"class_path": "Sure"}}
+METHODS = {
+    "method": {
+        "type": "categorical",
+        "choices": [
+            {"name": "chain", **CHAIN},
+            {"name": "chain while sure", **SURE},
+            {"name": "bush", "builder": {"class_path": "Bush"}},
+        ],
+    },
+    **NODES,
+    "builder.init_args.decay": {"type": "float", "low": 0.1, "high": 1.0},
+}
+
+
+def test_a_method_brings_its_parts_and_the_keys_of_these() -> None:
+    space, bench = Space(METHODS), FakeBench()
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+    seen = set()
+    for _ in range(20):
+        trial = study.ask()
+        overrides = space.suggest(trial, bench.applies)
+        method = trial.params["method"]
+        assert ("controller" in overrides) == (method == "chain while sure")
+        assert ("builder.init_args.decay" in overrides) == (method == "bush")
+        assert "method" not in overrides
+        assert space.params_of(overrides) == trial.params
+        seen.add(method)
+    assert seen == {"chain", "chain while sure", "bush"}
+
+
+def test_a_known_configuration_asks_for_a_method_by_its_name() -> None:
+    first = [{"name": "sure of 2", "method": "chain while sure", "builder.init_args.nodes": 2}]
+    chosen = read_settings({"space": METHODS, "enqueue": first})
+    assert chosen.known[0].overrides == {**SURE, "builder.init_args.nodes": 2}
+    params = {"method": "chain while sure", "builder.init_args.nodes": 2}
+    assert chosen.space.params_of(chosen.known[0].overrides) == params
+
+
+def test_parts_that_are_no_methods_lie_outside_the_space() -> None:
+    assert Space(METHODS).params_of({"builder": {"class_path": "Elsewhere"}}) is None
+
+
+@pytest.mark.parametrize(
+    ("space", "words"),
+    [
+        ({"method": {"type": "int", "low": 1, "high": 2}}, "type is 'int'"),
+        ({"method": {"type": "categorical", "choices": ["chain"]}}, "needs a name and parts"),
+        ({"method": {"type": "categorical", "choices": [{"name": "nothing"}]}}, "'nothing' sets nothing"),
+        (
+            {"method": {"type": "categorical", "choices": [{"name": "chain", "bilder": {}}]}},
+            "did you mean 'builder'",
+        ),
+        (
+            {**METHODS, "builder": {"type": "categorical", "choices": [{"name": "a", "class_path": "A"}]}},
+            "searched and set by the method 'chain'",
+        ),
+    ],
+)
+def test_a_malformed_method_is_refused_in_one_sentence(space: Any, words: str) -> None:
+    assert words in refused(space)
+
+
+@pytest.mark.parametrize(
+    ("section", "words"),
+    [
+        ({"enqueue": [{"name": "a", "method": "chian"}]}, "did you mean 'chain'"),
+        ({"confirm": {"of_each": "methods"}}, "did you mean 'method'"),
+        ({"confirm": {"of_each": "builder.init_args.nodes"}}, "a key of the space with choices"),
+    ],
+)
+def test_what_names_no_method_or_choice_is_refused(section: Mapping[str, Any], words: str) -> None:
+    with pytest.raises(SpaceError) as caught:
+        read_settings({"space": METHODS, **section})
+    assert words in str(caught.value)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from specexp.artifacts.artifact import Artifact
 from specexp.artifacts.error import ArtifactError
-from specexp.artifacts.kinds.static_tree import StaticTreeArtifact
+from specexp.artifacts.formats._fixed_tree import controller_lost, drafter_of, rank_paths_of
 from specexp.tree import TreeShape
 
 
-def without_gaps(artifact: StaticTreeArtifact, format_name: str) -> tuple[TreeShape, str]:
+def without_gaps(artifact: Artifact, format_name: str) -> tuple[TreeShape, str]:
     """The part of a tree in which no node has a rank whose lower ones its siblings leave out.
 
     Args:
@@ -20,9 +21,9 @@ def without_gaps(artifact: StaticTreeArtifact, format_name: str) -> tuple[TreeSh
         The part, its rows breadth first, and one sentence on what the format cannot say; empty where it says all.
 
     Raises:
-        ArtifactError: nothing is left.
+        ArtifactError: nothing is left, or the trees of a composition differ from step to step.
     """
-    whole = TreeShape.from_rank_paths(artifact.rank_paths)
+    whole = TreeShape.from_rank_paths(rank_paths_of(artifact, format_name))
     keep = np.zeros(whole.parents.size, dtype=np.bool_)
     kept_children = [0] * keep.size
     for row, parent in enumerate(whole.parents.tolist()):
@@ -39,6 +40,7 @@ def without_gaps(artifact: StaticTreeArtifact, format_name: str) -> tuple[TreeSh
         lost.append(
             f"{missing} of {whole.num_nodes} nodes at or below a rank that skips a lower one, for it lists no ranks"
         )
-    if drafter := (artifact.part_specs.get("drafter") or {}).get("class_path", "").rpartition(".")[2]:
+    if drafter := drafter_of(artifact):
         lost.append(f"the {drafter} drafter it was tuned with")
+    lost += controller_lost(artifact)
     return whole.select(keep), f"{format_name}: dropped {' and '.join(lost)}" if lost else ""

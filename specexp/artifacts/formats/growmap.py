@@ -16,7 +16,6 @@ from specexp.artifacts.artifact import Artifact
 from specexp.artifacts.error import ArtifactError
 from specexp.artifacts.export_format import Export, ExportFormat
 from specexp.artifacts.formats._ordered_children import without_gaps
-from specexp.artifacts.kinds.static_tree import StaticTreeArtifact
 from specexp.artifacts.manifest import read_bytes, read_json
 from specexp.tree import TreeShape
 
@@ -27,11 +26,10 @@ _TORCH_FILES = (".pt", ".pth", ".bin", ".pkl", ".pickle")
 class Growmap(ExportFormat):
     """The tree, without nodes whose elder siblings are missing."""
 
-    kinds = ("static-tree",)
+    kinds = ("static-tree", "composition")
 
     def export(self, artifact: Artifact) -> Export:
         """All six fields; UMbreLLa reads the same."""
-        assert isinstance(artifact, StaticTreeArtifact)
         shape, dropped = without_gaps(artifact, "growmap")
         return Export(_fields_of(shape), dropped)
 

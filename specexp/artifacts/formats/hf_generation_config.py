@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from specexp.artifacts.artifact import Artifact
-from specexp.artifacts.error import ArtifactError
 from specexp.artifacts.export_format import Export, ExportFormat
+from specexp.artifacts.formats._fixed_tree import controller_lost, drafter_of, rank_paths_of
 from specexp.artifacts.kinds.schedule import ScheduleArtifact
-from specexp.artifacts.kinds.static_tree import StaticTreeArtifact
 
 
 class HfGenerationConfig(ExportFormat):
@@ -19,27 +18,27 @@ class HfGenerationConfig(ExportFormat):
     an ``assistant_model``. Of a schedule the drafts alone are left: Hugging Face drafts for one sequence at a time.
     """
 
-    kinds = ("static-tree", "schedule")
+    kinds = ("static-tree", "composition", "schedule")
     updates = True  # a model's own file also holds its EOS tokens
 
     def export(self, artifact: Artifact) -> Export:
         """Keys of ``transformers.GenerationConfig``.
 
         Raises:
-            ArtifactError: the trees of a schedule differ from step to step.
+            ArtifactError: the trees of a schedule or composition differ from step to step.
         """
-        paths = _rank_paths(artifact)
+        paths = rank_paths_of(artifact, "hf-generation-config")
         length = max((len(path) for path in paths if not any(path)), default=0)
-        spec = artifact.part_specs.get("drafter") or {}
-        drafter = spec.get("class_path", "").rpartition(".")[2]
-        lost = []
+        drafter = drafter_of(artifact)
+        lost = controller_lost(artifact)
         if isinstance(artifact, ScheduleArtifact):
             lost.append(f"the strategy {_describe(artifact.schedule)}")
         content: dict[str, Any]
         if drafter == "PromptLookup":
+            arguments = artifact.part_specs["drafter"].get("init_args", {})
             content = {
                 "prompt_lookup_num_tokens": max(length, 1),
-                "max_matching_ngram_size": spec.get("init_args", {}).get("max_ngram", 3),
+                "max_matching_ngram_size": arguments.get("max_ngram", 3),
             }
         else:
             content = {
@@ -57,20 +56,6 @@ class HfGenerationConfig(ExportFormat):
         return Export(
             content, f"hf-generation-config: kept {what}; dropped {' and '.join(lost)}" if lost else ""
         )
-
-
-def _rank_paths(artifact: Artifact) -> list[list[int]]:
-    from specexp.builders import StaticTree
-
-    if isinstance(artifact, StaticTreeArtifact):
-        return artifact.rank_paths
-    builder = artifact.builder
-    if not isinstance(builder, StaticTree):
-        raise ArtifactError(
-            f"{artifact.folder}: the trees of {type(builder).__name__} differ from step to step, so that there is no "
-            "chain for hf-generation-config"
-        )
-    return builder.rank_paths
 
 
 def _describe(schedule: Mapping[str, Any]) -> str:

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from specexp.artifacts.artifact import Artifact
 from specexp.artifacts.export_format import Export, ExportFormat
-from specexp.artifacts.kinds.static_tree import StaticTreeArtifact
+from specexp.artifacts.formats._fixed_tree import controller_lost, drafter_of, rank_paths_of
 
 
 class RankPaths(ExportFormat):
     """``[[0], [1], [0, 0]]``: no root, prefix-closed, sorted by length, then rank."""
 
-    kinds = ("static-tree",)
+    kinds = ("static-tree", "composition")
 
     def export(self, artifact: Artifact) -> Export:
-        """The tree, whole."""
-        assert isinstance(artifact, StaticTreeArtifact)
-        drafter = (artifact.part_specs.get("drafter") or {}).get("class_path", "").rpartition(".")[2]
-        dropped = (
-            f"rank-paths: the {drafter} drafter it was tuned with, for a list of paths names none"
-            if drafter
-            else ""
-        )
-        return Export(artifact.rank_paths, dropped)
+        """The tree, whole.
+
+        Raises:
+            ArtifactError: the trees of a composition differ from step to step.
+        """
+        drafter = drafter_of(artifact)
+        lost = [f"the {drafter} drafter it was tuned with"] if drafter else []
+        lost += controller_lost(artifact)
+        dropped = f"rank-paths: {' and '.join(lost)}, for a list of paths names none" if lost else ""
+        return Export(rank_paths_of(artifact, "rank-paths"), dropped)

@@ -5,17 +5,15 @@ from __future__ import annotations
 from specexp.artifacts.artifact import Artifact
 from specexp.artifacts.export_format import Export, ExportFormat
 from specexp.artifacts.formats._ordered_children import without_gaps
-from specexp.artifacts.kinds.static_tree import StaticTreeArtifact
 
 
 class Samd(ExportFormat):
     """``{"tree_adj": {"0": [1, 2], "1": [3], "2": [], "3": []}}``, rows breadth first."""
 
-    kinds = ("static-tree",)
+    kinds = ("static-tree", "composition")
 
     def export(self, artifact: Artifact) -> Export:
         """The tree, without nodes whose elder siblings are missing."""
-        assert isinstance(artifact, StaticTreeArtifact)
         shape, dropped = without_gaps(artifact, "samd")
         return Export(
             {"tree_adj": {str(row): list(below) for row, below in enumerate(shape.children)}}, dropped

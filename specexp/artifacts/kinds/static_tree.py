@@ -18,6 +18,18 @@ if TYPE_CHECKING:
 TREE = "tree.json"
 
 
+def fixed_tree(attributes: Mapping[str, Any]) -> dict[str, Any] | None:
+    """A candidate's fixed shape as a ``StaticTree``; None where it has none, or no rank paths that name its nodes.
+
+    Args:
+        attributes: see :class:`~specexp.search.objective.Candidate`.
+    """
+    paths, candidates = attributes.get("rank_paths"), attributes.get("candidates")
+    if paths is None or candidates not in get_args(Selection):
+        return None
+    return {"class_path": "StaticTree", "init_args": {"rank_paths": paths, "candidates": candidates}}
+
+
 class StaticTreeArtifact(Artifact):
     """``tree.json``: rank paths as Medusa and EAGLE list them, e.g. ``[[0], [1], [0, 0]]``, without the root.
 
@@ -31,11 +43,10 @@ class StaticTreeArtifact(Artifact):
     @classmethod
     def payloads_of(cls, parts: Mapping[str, Any], attributes: Mapping[str, Any]) -> dict[str, Any] | None:
         """Of any builder whose shape is fixed, but those that draw with replacement: a path then names no node."""
-        paths, candidates = attributes.get("rank_paths"), attributes.get("candidates")
-        if paths is None or candidates not in get_args(Selection):
+        tree = fixed_tree(attributes)
+        if tree is None:
             return None
-        tree = {"class_path": "StaticTree", "init_args": {"rank_paths": paths, "candidates": candidates}}
-        return {TREE: paths, PARTS: {**parts, "builder": tree}}
+        return {TREE: tree["init_args"]["rank_paths"], PARTS: {**parts, "builder": tree}}
 
     def read(self, payloads: Mapping[str, Any]) -> None:
         """The paths must be lists of ranks, each with its prefixes."""

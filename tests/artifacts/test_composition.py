@@ -1,0 +1,103 @@
+"""A composition is all parts of a winner, whichever they are; what is no composition is refused in one sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_models import small_model
+
+import specexp
+from specexp.artifacts import ArtifactError, load_artifact, save_artifact
+from specexp.artifacts.kinds.composition import CompositionArtifact
+from specexp.builders import Chain, StaticTree
+from specexp.controllers import ConfidenceThreshold
+from specexp.export import export
+
+CHAIN = {
+    "drafter": {"class_path": "DraftModel", "init_args": {"coupled": True}},
+    "builder": {"class_path": "Chain", "init_args": {"length": 3}},
+    "verifier": {"class_path": "KeyedSampling", "init_args": {"temperature": 0.7}},
+    "controller": {"class_path": "ConfidenceThreshold", "init_args": {"threshold": 0.3}},
+}
+DYNAMIC = {**CHAIN, "builder": {"class_path": "DySpecThreshold", "init_args": {"candidates": "top-k"}}}
+FITTED = {**CHAIN, "builder": {"class_path": "FittedTree", "init_args": {"hits": "of/a/study.json"}}}
+
+
+def save(folder: Path, parts: Any = CHAIN) -> specexp.artifacts.Artifact:
+    return save_artifact(folder / "a", "composition", {"parts.json": parts})
+
+
+def test_every_part_is_made_and_decodes_as_it_was_tuned(tmp_path: Path) -> None:
+    artifact = load_artifact(save(tmp_path).folder)
+    assert isinstance(artifact.builder, Chain)
+    assert isinstance(artifact.controller, ConfidenceThreshold)
+    assert artifact.controller.threshold == 0.3
+
+    target, draft = small_model("Qwen2"), small_model("Llama")
+    plain = specexp.Decoder(target, None, None, artifact.verifier)
+    prompt = [3, 1, 4, 1, 5]
+    result = artifact.decoder(target, draft).generate(prompt, max_new_tokens=24)
+    assert result.token_ids == plain.generate(prompt, max_new_tokens=24).token_ids
+    assert 0 < result.counts.drafted_nodes <= 3 * result.counts.steps
+    with pytest.raises(ValueError, match="DraftModel needs a draft model"):
+        load_artifact(artifact.folder).decoder(target)
+
+
+def test_a_tree_that_was_fitted_to_a_study_stands_there_by_its_rank_paths(tmp_path: Path) -> None:
+    attributes = {"rank_paths": [[0], [1], [0, 0]], "candidates": "top-k"}
+    payloads = CompositionArtifact.payloads_of(FITTED, attributes)
+    assert payloads is not None
+    builder = save(tmp_path, payloads["parts.json"]).builder
+    assert isinstance(builder, StaticTree)
+    assert builder.rank_paths == [[0], [1], [0, 0]]
+
+
+def test_what_differs_from_step_to_step_stays_what_it_is() -> None:
+    assert CompositionArtifact.payloads_of(DYNAMIC, {}) == {"parts.json": DYNAMIC}
+
+
+def test_plain_decoding_and_what_learned_beforehand_are_of_no_such_kind() -> None:
+    assert CompositionArtifact.payloads_of({**CHAIN, "drafter": None}, {}) is None
+    learned = {"learned": {"controller": {"q": [[0.0]]}, "drafter": {}}}
+    assert CompositionArtifact.payloads_of(CHAIN, learned) is None
+    nothing = {"learned": {"controller": {}, "drafter": {}}}
+    assert CompositionArtifact.payloads_of(CHAIN, nothing) is not None
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"drafter": None}, "drafter is missing"),
+        ({"builder": None}, "builder is missing"),
+        ({"builder": {"class_path": "Chian"}}, "did you mean 'Chain'"),
+        ({"controller": {"class_path": "ConfidenceThreshold", "init_args": {"threshold": 2}}}, "threshold"),
+        ({"scheduler": None}, "unknown part 'scheduler'"),
+    ],
+)
+def test_a_part_that_is_wrong_is_one_sentence(tmp_path: Path, change: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ArtifactError) as caught:
+        save(tmp_path, {**CHAIN, **change})
+    assert sentence in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_another_engine_gets_its_fixed_tree_and_is_told_what_is_lost(tmp_path: Path) -> None:
+    folder = save(tmp_path).folder
+    content, dropped = export(folder, "rank-paths")
+    assert content == [[0], [0, 0], [0, 0, 0]]
+    assert "the DraftModel drafter" in dropped
+    assert "the ConfidenceThreshold controller" in dropped
+    content, dropped = export(folder, "hf-generation-config")
+    assert content["num_assistant_tokens"] == 3
+    assert "the ConfidenceThreshold controller" in dropped
+    assert export(folder, "growmap")[0]["size"] == 4
+
+
+def test_a_tree_that_differs_from_step_to_step_cannot_be_exported(tmp_path: Path) -> None:
+    folder = save(tmp_path, DYNAMIC).folder
+    with pytest.raises(
+        ArtifactError, match=r"DySpecThreshold differ from step to step.*no fixed one for samd"
+    ):
+        export(folder, "samd")
