@@ -102,8 +102,10 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     Example:
         >>> load_config("experiments/tree_shape.yaml", ["--generation.seed", "1"])  # doctest: +SKIP
     """
-    from specexp.config.composed import check_arms, check_parts, check_sweep
+    from specexp.config.arms import check_arms
+    from specexp.config.composed import check_parts
     from specexp.config.replayed import check_replay
+    from specexp.config.swept import check_sweep
 
     config = Config(read_layers(path, overrides), str(path))
     check_replay(config)

@@ -27,7 +27,7 @@ from specexp.config import (
     is_replayed,
     recording_folder,
 )
-from specexp.config.composed import HITS, with_hits
+from specexp.config.swept import HITS, with_hits
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
