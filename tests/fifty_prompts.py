@@ -7,8 +7,9 @@ from specexp.drafters._draft_source import Scoring
 from specexp.evaluation.arm import sequence_name
 from specexp.evaluation.decoder_arm import DecoderArm
 from specexp.models.language_model import LanguageModel
+from specexp.replay.coverage import Coverage
 from specexp.replay.fidelity import law_of
-from specexp.replay.recorder import Coverage, Recorder
+from specexp.replay.recorder import Recorder
 from specexp.replay.recording import Manifest, Recording, write_turns
 from specexp.testing.fakes import FakeCausalLM, hashed_model
 

@@ -17,7 +17,7 @@ from specexp.controllers import Plan
 from specexp.drafters import Candidates, Request
 from specexp.drafters._draft_source import Scoring
 from specexp.models.logits import check_logits
-from specexp.replay.source import RecordingSource
+from specexp.replay.recording_source import RecordingSource
 from specexp.tree import NO_CANDIDATE, TokenTree
 
 if TYPE_CHECKING:

@@ -6,11 +6,7 @@ its last file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
-from io import BytesIO
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from specexp.config import (
@@ -26,31 +22,18 @@ from specexp.data import PromptSetError
 from specexp.drafters import DraftModel
 from specexp.evaluation.arm import eos_of, sequence_name
 from specexp.evaluation.experiment import check_prompts
-from specexp.replay.errors import RecordingError
 from specexp.replay.fidelity import drafters_in
+from specexp.replay.folder import alone_in, go_on, keep_learned, manifest_of, missing_in, next_file
 from specexp.replay.plan import Plan, plan_recording, refusal
-from specexp.replay.recording import (
-    MANIFEST,
-    Manifest,
-    Recording,
-    check_file,
-    difference,
-    hash_of,
-    parquet,
-    write_turns,
-)
-from specexp.replay.trie import TrieWriter
-from specexp.whole_file import write_whole
-from specexp.wording import counted, first_line
+from specexp.replay.recording import Manifest, Recording, write_turns
+from specexp.replay.size import estimate
+from specexp.wording import counted
 
 if TYPE_CHECKING:
     from specexp.data import Prompt
     from specexp.models.pair import ModelPair
     from specexp.replay.recorder import Recorder
     from specexp.replay.turn import RecordedTurn
-
-_MEGABYTE = 1e6
-_LOCK = ".lock"
 
 
 def make(
@@ -77,8 +60,8 @@ def make(
     if generation.threads is not None:
         torch.set_num_threads(generation.threads)
     prompts = load_prompts(planned, pair)
-    manifest = _manifest(planned, pair, prompts)
-    missing = _missing(manifest, planned.folder, prompts, generation.samples)
+    manifest = manifest_of(planned, pair, prompts)
+    missing = missing_in(manifest, planned.folder, prompts, generation.samples)
     whole = len(prompts) * generation.samples
     sampled = prompts[: planned.config.get("record.live_sample") if planned.drafter() is not None else 0]
     if not missing and (manifest.live_sample or not sampled):
@@ -96,7 +79,7 @@ def make(
         if bar is not None:
             bar.stage("recording", whole, whole - len(missing))
         planned.folder.mkdir(parents=True, exist_ok=True)
-        with _alone(planned.folder):
+        with alone_in(planned.folder):
             manifest.complete = False
             manifest.save(planned.folder)
             _record(planned, pair, manifest, missing, tell, bar)
@@ -144,96 +127,6 @@ def _check_context(planned: Plan, pair: ModelPair) -> None:
                 )
 
 
-def _manifest(planned: Plan, pair: ModelPair, prompts: Sequence[Prompt]) -> Manifest:
-    """Of the recording that lies there already, or of a new one.
-
-    Raises:
-        ConfigError: another recording lies there.
-    """
-    from specexp.artifacts.provenance import complete_provenance
-    from specexp.replay.weights import recording_fingerprint
-
-    made_of, marks = planned.made_of(), recording_fingerprint(pair)
-    hashes = {prompt.prompt_id: hash_of(prompt) for prompt in prompts}
-    manifest = _known(planned.folder)
-    if manifest is None or not manifest.files:
-        limits = {
-            role: int(model.config.get_text_config().max_position_embeddings)
-            for role, model in (("target", pair.target), ("draft", pair.draft))
-            if model is not None
-        }
-        vocab_size = int(pair.target.config.get_text_config().vocab_size)
-        provenance = complete_provenance(
-            {
-                "command": "python -m specexp.record",
-                "device": str(pair.target.device),
-                "config": planned.config.to_dict(),
-            }
-        )
-        return Manifest(marks, {**made_of, "prompts": hashes}, vocab_size, limits, provenance=provenance)
-    other = difference(manifest.fingerprint, marks) or _first_other(manifest.made_of, made_of)
-    if other is None:
-        changed = [name for name, one in hashes.items() if manifest.made_of["prompts"].get(name, one) != one]
-        if changed:
-            other = f"a prompt {changed[0]!r} of other text or tokens"
-    if other is not None:
-        raise ConfigError(
-            f"recording: {planned.folder} holds a recording that was made with {other}: remove it, or name another "
-            "folder in record.to"
-        )
-    manifest.made_of["prompts"] |= hashes
-    recorded = manifest.made_of["generation"]
-    recorded["samples"] = max(recorded["samples"], made_of["generation"]["samples"])
-    return manifest
-
-
-def _known(folder: Path) -> Manifest | None:
-    """Of the recording that lies there already."""
-    if not (folder / MANIFEST).exists():
-        return None
-    try:
-        return Manifest.load(folder)
-    except RecordingError as error:
-        raise ConfigError(f"{first_line(error)}: remove it, or name another folder in record.to") from error
-
-
-def _first_other(recorded: Mapping[str, Any], given: Mapping[str, Any]) -> str | None:
-    """What another recording was made with, as a clause; more samples of the same are no other recording."""
-    for section, value in given.items():
-        known = recorded[section]
-        if not isinstance(value, Mapping) or not isinstance(known, Mapping):
-            if known != value:
-                return f"{section} {known!r}, and the configuration says {value!r}"
-            continue
-        for key in sorted({*known, *value}):
-            if known.get(key) != value.get(key) and (section, key) != ("generation", "samples"):
-                name = f"{'verifier' if section == 'law' else section}.{key}"
-                return f"{name} {known.get(key)!r}, and the configuration says {value.get(key)!r}"
-    return None
-
-
-def _missing(
-    manifest: Manifest, folder: Path, prompts: Sequence[Prompt], samples: int
-) -> list[tuple[Prompt, int]]:
-    """Prompts and samples that no whole file holds; files that are not whole are forgotten."""
-    for name, entry in list(manifest.files.items()):
-        try:
-            check_file(folder / name, entry)
-        except RecordingError:
-            del manifest.files[name]
-    known = {
-        (prompt_id, sample)
-        for entry in manifest.files.values()
-        for prompt_id, sample in entry["conversations"]
-    }
-    return [
-        (prompt, sample)
-        for prompt in prompts
-        for sample in range(samples)
-        if (prompt.prompt_id, sample) not in known
-    ]
-
-
 def _record(
     planned: Plan,
     pair: ModelPair,
@@ -244,7 +137,7 @@ def _record(
 ) -> None:
     """Record conversations, file by file."""
     recorder = _recorder(planned, pair)
-    _go_on(recorder, planned.folder, manifest)
+    go_on(recorder, planned.folder, manifest)
     generation = build_generation(planned.config)
     most = planned.config.get("record.turns_per_file")
     eos = eos_of(pair.tokenizer, pair.target) if generation.stop_at_eos else frozenset()
@@ -272,55 +165,11 @@ def _record(
         if bar is not None:
             bar.prompt()
         if len(kept) >= most or number == len(missing) - 1:
-            name = next(name for name in _names() if name not in manifest.files)
+            name = next_file(manifest)
             manifest.files[name] = write_turns(planned.folder / name, kept)
-            _keep_learned(recorder, planned.folder, manifest)
+            keep_learned(recorder, planned.folder, manifest)
             manifest.save(planned.folder)
             kept = []
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Keep other processes away; the lock of one that was killed is gone with it."""
-    try:
-        import fcntl
-    except ImportError:  # no such locks on this system
-        yield
-        return
-    with (folder / _LOCK).open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise ConfigError(
-                f"recording: {folder} is being recorded by another process: wait for it, or name another folder in "
-                "record.to"
-            ) from error
-        yield
-
-
-def _learned(folder: Path, manifest: Manifest) -> Path:
-    """Where drafters that carry what they learned stood after the files so far."""
-    return folder / f"drafters-{len(manifest.files):05d}.pt"
-
-
-def _keep_learned(recorder: Recorder, folder: Path, manifest: Manifest) -> None:
-    import torch
-
-    if not recorder.carries:
-        return
-    content = BytesIO()
-    torch.save(recorder.state_dict(), content)
-    write_whole(_learned(folder, manifest), content.getvalue())
-    for older in sorted(folder.glob("drafters-*.pt"))[:-2]:  # the manifest may still be of one file less
-        older.unlink()
-
-
-def _go_on(recorder: Recorder, folder: Path, manifest: Manifest) -> None:
-    import torch
-
-    path = _learned(folder, manifest)
-    if recorder.carries and path.exists():
-        recorder.load_state_dict(torch.load(path, weights_only=True))
 
 
 def _sample_live(
@@ -336,53 +185,12 @@ def _sample_live(
     manifest.save(planned.folder)
 
 
-def estimate(first: Sequence[RecordedTurn], turns: int, max_new_tokens: int, files: int) -> str:
-    """How large a recording will be, told from its first turns.
-
-    Args:
-        first: turns recorded.
-        turns: of the whole recording.
-        max_new_tokens: of each.
-        files: of the whole recording.
-    """
-    tokens = sum(turn.answer.size for turn in first)
-    nodes = sum(len(turn.trie) for turn in first)
-    file = len(parquet([_blank(first[0])]))
-    each = (len(parquet(first)) - file) / tokens
-    size = (each * turns * max_new_tokens + file * files) / _MEGABYTE
-    return (
-        f"The first prompt took {each:.0f} bytes a token of output ({counted(round(nodes / tokens), 'node')}): "
-        f"{counted(turns, 'answer')} of up to {counted(max_new_tokens, 'token')} will take up to {size:.1f} MB."
-    )
-
-
-def _blank(turn: RecordedTurn) -> RecordedTurn:
-    """A turn in which nothing was said."""
-    nothing = TrieWriter(0, ())
-    return replace(
-        turn,
-        prompt=turn.prompt[:1],
-        answer=turn.answer[:0],
-        asked=turn.asked[:0],
-        asked_logits=turn.asked_logits[:0],
-        trie=nothing.finish(),
-        target_log_probs=turn.target_log_probs[:0],
-        draft_log_probs=turn.draft_log_probs[:0],
-    )
-
-
-def _names() -> Iterator[str]:
-    number = 0
-    while True:
-        yield f"turns-{number:05d}.parquet"
-        number += 1
-
-
 def _recorder(planned: Plan, pair: ModelPair) -> Recorder:
     from specexp.drafters._draft_source import ModelSource
     from specexp.models.language_model import LanguageModel
-    from specexp.replay.recorder import Coverage, Recorder
-    from specexp.replay.source import RecordingSource
+    from specexp.replay.coverage import Coverage
+    from specexp.replay.recorder import Recorder
+    from specexp.replay.recording_source import RecordingSource
 
     config = planned.config
     candidates = config.get("record.candidates")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,69 +16,25 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from specexp.builders import BeamRerank, DySpecGreedy, TreeBuilder
 from specexp.context import Context
 from specexp.controllers import Fixed
 from specexp.decoder import Decoder
 from specexp.drafters import Drafter, DraftModel
 from specexp.outcome import Outcome, prefill_outcome
 from specexp.replay.all_roots import AllRoots
+from specexp.replay.coverage import Coverage, covering, without_phrases
 from specexp.replay.fidelity import drafters_in, learns, scoring_of
 from specexp.replay.outcome import NO_LOGITS
-from specexp.replay.source import RecordingSource
+from specexp.replay.recording_source import RecordingSource
+from specexp.replay.target_answers import TargetAnswers
 from specexp.replay.trie import TrieWriter
 from specexp.replay.turn import RecordedTurn
 from specexp.sequence import Drafting
-from specexp.tree import TokenTree, TreeShape, root_tree
+from specexp.tree import root_tree
 from specexp.verifiers import KeyedSampling, Verifier
 
 if TYPE_CHECKING:
     from specexp.models.language_model import LanguageModel
-
-_ROWS = 256
-"""Drafted nodes that the target is asked about in one pass, beside those that hang off one token."""
-
-
-def covering(builders: Sequence[TreeBuilder]) -> list[TreeBuilder]:
-    """Builders whose questions are recorded, the wanted ones last.
-
-    Greedy trees of growing budget hold one another, but the passes of a small one may look ahead at nodes that a large
-    one does not; beams of growing width do not even hold one another. So smaller ones are recorded too; most of what
-    they ask is known by then.
-    """
-    found: list[TreeBuilder] = []
-    for builder in builders:
-        if isinstance(builder, DySpecGreedy):
-            budget = builder.budget // 2
-            while budget >= 4:
-                found.append(DySpecGreedy(budget, builder.prefetch, builder.max_depth, "top-k"))
-                budget //= 2
-        elif isinstance(builder, BeamRerank):
-            found += [BeamRerank(builder.budget, builder.depth, beam) for beam in range(1, builder.beam)]
-    return [*found, *builders]
-
-
-def without_phrases(builder: TreeBuilder) -> list[TreeBuilder]:
-    """What a builder has inside that asks for single tokens; itself, if that is all it does."""
-    if builder.phrase_length == 1:
-        return [builder]
-    inside = (*getattr(builder, "builders", ()), *filter(None, [getattr(builder, "builder", None)]))
-    return [one for inner in inside for one in without_phrases(inner)]
-
-
-@dataclass(frozen=True)
-class Coverage:
-    """How much of every answer is kept.
-
-    Attributes:
-        builders: run once at every root.
-        candidates: the draft's candidates kept after every token of the answer, at least.
-        target_top_k: the target's best tokens kept after every recorded node.
-    """
-
-    builders: Sequence[TreeBuilder]
-    candidates: int
-    target_top_k: int
 
 
 class Recorder:
@@ -129,7 +84,7 @@ class Recorder:
         self._all_roots: AllRoots | None = None
         if source is not None and type(self._asked) is DraftModel:
             self._all_roots = AllRoots(source, self._asked.scoring, self._builders)
-        self._drafted: set[int] = set()  # nodes of the turn's trees
+        self._answers = TargetAnswers(model, coverage.target_top_k)
 
     @property
     def carries(self) -> bool:
@@ -217,10 +172,10 @@ class Recorder:
                 draft_log_probs = self.source.draft_log_probs
             limit = min(max_new_tokens, self.model.context_limit - len(prompt))
             if self._all_roots is not None:
-                self._drafted = self._all_roots.cover(drafting.context, limit)
+                self._answers.drafted = self._all_roots.cover(drafting.context, limit)
                 drafting.context.append(answer)
             else:
-                self._drafted = set()
+                self._answers.drafted = set()
                 prefill = prefill_outcome(drafting.context, fresh, asked_logits)
                 drafting.begin(prefill if fresh.size else None)
                 for root in range(len(answer)):
@@ -242,7 +197,7 @@ class Recorder:
                     observers=(partial(self._watch_run, writer, len(prompt)),),
                 )
             self.model.cache.truncate(0, len(prompt) - 1)
-            self._ask_rest(writer)
+            self._answers.ask_rest(writer)
             before = [*prompt, *answer]
             values, tokens = (
                 asked_logits.topk(self.coverage.target_top_k, dim=-1)
@@ -290,7 +245,7 @@ class Recorder:
             if self.source is not None:
                 self.source.width = builder.max_candidates
             drafting.builder = builder
-            self._enter(writer, root, drafting.draft(depth).tree)
+            self._answers.enter(writer, root, drafting.draft(depth).tree)
         context.append([following])
         context.steps += 1
         drafting.learn(Outcome(context, root_tree(context.root), NO_LOGITS, (), (following,)))
@@ -321,7 +276,7 @@ class Recorder:
         for root, following in enumerate(answer):
             tree = drafting.draft(limit - root - 1).tree
             (logits,) = self.model.tree_pass((0,), (tree,))
-            self._keep_tree(writer, root, tree, logits)
+            self._answers.keep_tree(writer, root, tree, logits)
             self.model.cache.commit(0, [0])
             context.append([following])
             context.steps += 1
@@ -330,55 +285,4 @@ class Recorder:
     def _watch_run(self, writer: TrieWriter, prompt_length: int, outcome: Outcome) -> None:
         """Keep what the target said in a step of a drafter that learns."""
         root = len(outcome.context) - len(outcome.new_token_ids) - prompt_length
-        self._keep_tree(writer, root, outcome.tree, outcome.logits)
-
-    def _keep_tree(self, writer: TrieWriter, root: int, tree: TokenTree, logits: torch.Tensor) -> None:
-        nodes = self._enter(writer, root, tree)
-        # nodes of the answer have plain decoding's own answer
-        missing = [row for row, node in enumerate(nodes) if node > writer.spine and node not in writer.target]
-        self._keep(writer, [nodes[row] for row in missing], logits[missing])
-
-    def _enter(self, writer: TrieWriter, root: int, tree: TokenTree) -> list[int]:
-        """The nodes of a tree; those beside the answer will be asked about."""
-        nodes = [root]
-        for parent, token in zip(tree.shape.parents.tolist()[1:], tree.tokens.tolist()[1:], strict=True):
-            nodes.append(writer.enter(nodes[parent], token))
-        self._drafted.update(nodes)
-        return nodes
-
-    def _ask_rest(self, writer: TrieWriter) -> None:
-        """Ask the target about every drafted node it was not asked about, each once: those that hang off neighbouring
-        tokens of the answer in one pass. The cache holds the prompt, less its last token.
-        """
-        spine = writer.spine
-        hanging: list[list[int]] = [[] for _ in range(spine + 1)]
-        off = list(range(spine + 1))  # the node of the answer that each node hangs off
-        for node in range(spine + 1, len(writer.parents)):
-            off.append(off[writer.parents[node]])
-            if node in self._drafted and node not in writer.target:
-                hanging[off[node]].append(node)
-        first = 0
-        while first <= spine:
-            last, count = first, len(hanging[first])
-            while last < spine and count + len(hanging[last + 1]) <= _ROWS:
-                last += 1
-                count += len(hanging[last]) + 1
-            nodes = [*range(first, last + 1), *(n for node in range(first, last + 1) for n in hanging[node])]
-            row = {node: index for index, node in enumerate(nodes)}
-            parents = [-1, *(row[writer.parents[node]] for node in nodes[1:])]
-            shape = TreeShape(parents, [-1] + [0] * (len(nodes) - 1))
-            tokens = np.array([writer.tokens[node] for node in nodes], dtype=np.int64)
-            (logits,) = self.model.tree_pass((0,), (TokenTree(shape, tokens),))
-            asked = [index for index, node in enumerate(nodes) if node not in writer.target]
-            self._keep(writer, [nodes[index] for index in asked], logits[asked])
-            kept = min(last + 1, spine) - first  # the last token of an answer is not fed before the next turn
-            if kept:
-                self.model.cache.commit(0, range(kept))
-            first = last + 1
-
-    def _keep(self, writer: TrieWriter, nodes: Sequence[int], logits: torch.Tensor) -> None:
-        """Keep the target's best tokens after nodes from its ``[n, V]`` logits."""
-        values, best = logits.topk(self.coverage.target_top_k, dim=-1)
-        found, scores = best.numpy(force=True), values.float().numpy(force=True)
-        for index, node in enumerate(nodes):
-            writer.target[node] = found[index].copy(), scores[index].copy()
+        self._answers.keep_tree(writer, root, outcome.tree, outcome.logits)

@@ -21,7 +21,7 @@ from specexp.drafters._draft_source import ModelSource
 from specexp.evaluation.replay_arm import ReplayArm, source_for
 from specexp.replay.errors import NotRecordedError
 from specexp.replay.fidelity import Grade
-from specexp.replay.source import RecordingSource
+from specexp.replay.recording_source import RecordingSource
 from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling
 
 COVERAGE = [Chain(8), KConfig([3, 2, 1]), DySpecGreedy(16, candidates="top-k"), BeamRerank(8, 3, 3)]

@@ -10,7 +10,7 @@ from specexp.drafters import DraftModel, PhraseCache, TokenRecycling
 from specexp.drafters._draft_source import ModelSource
 from specexp.evaluation.replay_arm import ReplayArm, source_for
 from specexp.replay.fidelity import Grade
-from specexp.replay.source import RecordingSource
+from specexp.replay.recording_source import RecordingSource
 from specexp.verifiers import KeyedSampling
 
 VERIFIER = KeyedSampling(0.7)

@@ -12,6 +12,7 @@ from specexp.config import ConfigError, load_config
 from specexp.record import main
 from specexp.replay import making
 from specexp.replay.errors import RecordingError
+from specexp.replay.folder import alone_in
 from specexp.replay.live_sample import to_table
 from specexp.replay.plan import plan_recording
 from specexp.replay.recording import Manifest, Recording
@@ -193,7 +194,7 @@ def test_a_recording_that_is_cut_off_goes_on_where_it_stopped(file, folder, monk
 
 def test_two_processes_do_not_record_together(file, folder, capsys):
     folder.mkdir()
-    with making._alone(folder):
+    with alone_in(folder):
         assert main([file(), *arguments(**SMALL)]) == 2
     assert "is being recorded by another process: wait for it" in capsys.readouterr().err
     assert not (folder / "recording.json").exists()

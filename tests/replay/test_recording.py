@@ -19,11 +19,12 @@ from specexp.drafters._draft_source import ModelSource, Scoring
 from specexp.evaluation.replay_arm import ReplayArm, recorded_turns, source_for
 from specexp.models.language_model import LanguageModel
 from specexp.replay import all_roots
+from specexp.replay.coverage import Coverage
 from specexp.replay.errors import NotRecordedError, RecordingError
 from specexp.replay.fidelity import law_of
-from specexp.replay.recorder import Coverage, Recorder
+from specexp.replay.recorder import Recorder
 from specexp.replay.recording import Manifest, Recording, hash_of, write_turns
-from specexp.replay.source import RecordingSource
+from specexp.replay.recording_source import RecordingSource
 from specexp.replay.weights import weights_fingerprint
 from specexp.testing.fakes import hashed_model
 from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling
