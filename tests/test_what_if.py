@@ -10,12 +10,14 @@ import yaml
 from fake_turns import recorded_turn, save_recording
 
 from specexp.config import load_config
+from specexp.evaluation.what_if import answer
+from specexp.evaluation.what_if_table import letters
 from specexp.replay.player import Player
 from specexp.replay.ranks import MISSED
 from specexp.replay.recording import Recording
 from specexp.run import main as run_main
 from specexp.sweep import main as sweep_main
-from specexp.what_if import answer, letters, main
+from specexp.what_if import main
 
 TOKENS = 24
 WIDE = {
