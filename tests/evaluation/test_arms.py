@@ -31,19 +31,19 @@ def test_all_arms_emit_the_same_tokens(target, draft, tokenizer, prompts, verifi
     arms += [
         HuggingFaceArm(name, name, target, tokenizer, generation, verifier, draft) for name in REFERENCES
     ]
-    for prompt in prompts:
-        for sample in range(2):
-            expected = plain.decode(prompt, sample)
-            for arm in arms:
-                found = arm.decode(prompt, sample)
-                assert found.token_ids == expected.token_ids, (arm.name, prompt.prompt_id)
-                assert found.turn_tokens == expected.turn_tokens
-                assert found.finish_reasons == expected.finish_reasons
-                assert found.prompt_tokens == expected.prompt_tokens
-                assert found.verifier == expected.verifier
-                assert found.accepted_drafts + found.bonus_tokens == found.new_tokens
-                if not stop_at_eos:
-                    assert found.turn_tokens == (24,) * len(prompt.turns)
+    for number, prompt in enumerate(prompts):
+        sample = number // 2 % 2  # of prompts of one turn and of two
+        expected = plain.decode(prompt, sample)
+        for arm in arms:
+            found = arm.decode(prompt, sample)
+            assert found.token_ids == expected.token_ids, (arm.name, prompt.prompt_id)
+            assert found.turn_tokens == expected.turn_tokens
+            assert found.finish_reasons == expected.finish_reasons
+            assert found.prompt_tokens == expected.prompt_tokens
+            assert found.verifier == expected.verifier
+            assert found.accepted_drafts + found.bonus_tokens == found.new_tokens
+            if not stop_at_eos:
+                assert found.turn_tokens == (24,) * len(prompt.turns)
 
 
 def test_speculation_is_counted(target, draft, tokenizer, prompts):

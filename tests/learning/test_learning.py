@@ -31,10 +31,17 @@ def state_of(module):
     return module.arm.strategy.controller.state_dict()
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """What a run learns that nobody kills."""
+    folder = tmp_path_factory.mktemp("whole")
+    (folder / "tiny.yaml").write_text(FILE)
+    return state_of(learn(load_config(folder / "tiny.yaml", ["--output", str(folder / "runs")])))
+
+
 @pytest.mark.parametrize("after", [1, 3])
-def test_a_killed_run_learns_the_same_table(file, monkeypatch, after):
+def test_a_killed_run_learns_the_same_table(file, monkeypatch, whole, after):
     """Killed between two prompts, before the first checkpoint and after the second."""
-    whole = learn(load_config(file, ["--name", "whole"]))
     from specexp.evaluation.decoder_arm import DecoderArm
 
     decode, decoded = DecoderArm.decode, []
@@ -51,10 +58,10 @@ def test_a_killed_run_learns_the_same_table(file, monkeypatch, after):
     monkeypatch.setattr(DecoderArm, "decode", decode)
     resumed = learn(load_config(file))
     assert resumed.done == 4
-    assert torch.equal(state_of(resumed)["q"], state_of(whole)["q"])
-    assert torch.equal(state_of(resumed)["visits"], state_of(whole)["visits"])
-    assert state_of(resumed)["steps"] == state_of(whole)["steps"] > 10
-    assert state_of(learn(load_config(file)))["steps"] == state_of(whole)["steps"]  # finished: no further
+    assert torch.equal(state_of(resumed)["q"], whole["q"])
+    assert torch.equal(state_of(resumed)["visits"], whole["visits"])
+    assert state_of(resumed)["steps"] == whole["steps"] > 10
+    assert state_of(learn(load_config(file)))["steps"] == whole["steps"]  # finished: no further
 
 
 def test_the_command_says_where_the_artifact_lies(file, capsys, tmp_path):
