@@ -76,15 +76,19 @@ def check_arms(config: Config) -> None:
             ):
                 allowed = ", ".join(("title", *REFERENCE_KEYS[reference]))
                 raise ConfigError(
-                    f"{where}.{key} does not go with reference {reference!r}, which takes {allowed}"
+                    f"{config.source_of(('arms', name, key))}: arms.{name}.{key} does not go with reference "
+                    f"{reference!r}, which takes {allowed}"
                 )
             if reference is None and key in _REFERENCE:
-                raise ConfigError(f"{where}.{key} needs a reference, one of {', '.join(REFERENCE_KEYS)}")
+                raise ConfigError(
+                    f"{config.source_of(('arms', name, key))}: arms.{name}.{key} needs a reference, one of "
+                    f"{', '.join(REFERENCE_KEYS)}"
+                )
         if reference is not None:
             if reference == "hf-assisted":
                 check_draft_latency(config, build_latency(config), f"arm {name!r}")
             continue
-        with _inside(where):
+        with _inside(where, f"arms.{name}"):
             composed = compose_arm(config, name)
             _preload(composed, name, arm)
             for key, values in (arm.get("grid") or {}).items():
@@ -98,12 +102,12 @@ def check_arms(config: Config) -> None:
 
 
 @contextmanager
-def _inside(where: str) -> Iterator[None]:
+def _inside(where: str, arm: str) -> Iterator[None]:
     """Name the arm in an error that comes from something it did not set itself."""
     try:
         yield
     except ConfigError as error:
-        if where in str(error):
+        if f": {arm}" in str(error):
             raise
         raise ConfigError(f"{where}: {str(error).partition(': ')[2]}") from error
 

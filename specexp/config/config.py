@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from specexp.config.check import Checker
+from specexp.config.check import Checker, SourceOf
 from specexp.config.errors import ConfigError
 from specexp.config.files import read_layers
 from specexp.config.layers import Key, Layers
@@ -117,7 +117,9 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     return config
 
 
-def apply_overrides(config: Config, overrides: Mapping[str, Any], source: str = "override") -> Config:
+def apply_overrides(
+    config: Config, overrides: Mapping[str, Any], source: str | SourceOf = "override"
+) -> Config:
     """The configuration with other values, checked like a file; ``config`` stays as it is.
 
     Args:
@@ -125,7 +127,7 @@ def apply_overrides(config: Config, overrides: Mapping[str, Any], source: str = 
         overrides: dotted key to value; a mapping with another ``class_path`` replaces the part, other
             mappings merge.
             ``name`` beside ``class_path`` (the label of a choice) is left out.
-        source: whom errors name.
+        source: whom errors name; by key where not all of them came from one place.
 
     Raises:
         ConfigError: a key does not exist or a value is not allowed.
@@ -137,7 +139,13 @@ def apply_overrides(config: Config, overrides: Mapping[str, Any], source: str = 
     for dotted, value in sorted(overrides.items(), key=lambda item: item[0].count(".")):  # whole parts first
         if isinstance(value, Mapping) and "class_path" in value and "name" in value:
             value = {key: inner for key, inner in value.items() if key != "name"}
-        layers.set(dotted, value, source)
+        if isinstance(source, str):
+            layers.set(dotted, value, source)
+            continue
+        at = tuple(layers.split(dotted))
+        layers.set(dotted, value, source(at))
+        for key in _keys_in(value, at):
+            layers.sources[key] = source(key)
     return Config(layers, config.file)
 
 
@@ -172,8 +180,23 @@ def compose_arm(config: Config, name: str, extra: Mapping[str, Any] | None = Non
     """The composition of one of ``arms:``, with ``extra`` overrides (a point of its grid)."""
     arm = config.get("arms")[name]
     overrides = {key: arm[key] for key in OVERRIDES if key in arm}
-    source = f"{config.source_of(('arms', name))}: arms.{name}"
+
+    def source(key: Key) -> str:
+        return f"{config.source_of(('arms', name, *key))}: arms.{name}"
+
     return apply_overrides(config, {**overrides, **(extra or {})}, source)
+
+
+def _keys_in(value: Any, at: Key) -> Iterator[Key]:
+    """``at`` and the keys of everything inside the value."""
+    yield at
+    inside: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, Mapping):
+        inside = value.items()
+    elif isinstance(value, list):
+        inside = enumerate(value)
+    for name, inner in inside:
+        yield from _keys_in(inner, (*at, str(name)))
 
 
 def _dotted(value: Any, prefix: str) -> list[str]:

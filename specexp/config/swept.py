@@ -9,6 +9,7 @@ from typing import Any
 from specexp.config.composed import check_parts
 from specexp.config.config import Config, apply_overrides, has_key
 from specexp.config.errors import ConfigError
+from specexp.config.layers import Key
 from specexp.config.methods import METHOD, check_method, overrides_of, with_parts
 from specexp.config.schema import SPACE_ENTRIES
 from specexp.wording import did_you_mean
@@ -48,26 +49,32 @@ def check_sweep(config: Config) -> None:
                 for value in entry["choices"] if name == "choices" else (entry[name],):
                     apply_overrides(context, {key: value}, source)
     for number, overrides in enumerate(sweep["enqueue"]):
-        source = f"{config.source_of(('sweep', 'enqueue'))}: sweep.enqueue.{number}"
+        at = ("sweep", "enqueue", str(number))
+
+        def of_known(key: Key, at: Key = at) -> str:
+            return f"{config.source_of((*at, *key))}: {'.'.join(at)}"
+
         try:
             overrides = with_parts(overrides, space)
         except LookupError as error:
             method = overrides[METHOD]
             hint = did_you_mean(str(method), error.args[0])
             raise ConfigError(
-                f"{source}: method is {method!r}, which sweep.space does not have{hint}"
+                f"{of_known((METHOD,))}: method is {method!r}, which sweep.space does not have{hint}"
             ) from error
         known_overrides = {
             key: _with_recorded_hits(value, sweep) for key, value in overrides.items() if key != "name"
         }
-        composed = apply_overrides(config, known_overrides, source)
+        composed = apply_overrides(config, known_overrides, of_known)
         if not _awaits_hits(composed, sweep):
             check_parts(composed)
     for stage in ("record_hits", "learn", "confirm"):
         if sweep[stage]:
-            apply_overrides(
-                config, {"data": sweep[stage]["data"]}, f"{config.source_of(('sweep', stage))}: sweep.{stage}"
-            )
+
+            def of_stage(key: Key, stage: str = stage) -> str:
+                return f"{config.source_of(('sweep', stage, *key))}: sweep.{stage}"
+
+            apply_overrides(config, {"data": sweep[stage]["data"]}, of_stage)
     if sweep["record_hits"]:
         source = f"{config.source_of(('sweep', 'record_hits'))}: sweep.record_hits"
         check_parts(apply_overrides(config, {"builder": sweep["record_hits"]["builder"]}, source))

@@ -120,6 +120,28 @@ def test_mistake(write, text: str, expected: str):
     assert "\n" not in sentence
 
 
+@pytest.mark.parametrize(
+    ("word", "value", "expected"),
+    [
+        ("arms.a.builder.init_args.nodes", "0", "arms.a: builder.init_args.nodes is 0; allowed"),
+        ("arms.a.builder.init_args.noodles", "3", "arms.a: unknown key 'builder.init_args.noodles'"),
+        ("arms.a.num_assistant_tokens", "3", "arms.a.num_assistant_tokens needs a reference"),
+        ("arms.a.seed", "3", "unknown key 'arms.a.seed'"),
+        ("sweep.enqueue.0.builder.init_args.nodes", "0", "sweep.enqueue.0: builder.init_args.nodes is 0"),
+        ("sweep.confirm.data.max_prompts", "0", "sweep.confirm: data.max_prompts is 0; allowed"),
+    ],
+)  # fmt: skip
+def test_a_value_of_the_command_line_is_refused_as_one(write, word: str, value: str, expected: str):
+    path = write(
+        TREE + "arms: {a: {title: A, builder: {init_args: {nodes: 4}}}}\n"
+        "sweep: {space: {builder.init_args.nodes: {type: int, low: 1, high: 3}},\n"
+        "        enqueue: [{name: b, builder: {init_args: {nodes: 2}}}], confirm: {data: {max_prompts: 2}}}"
+    )
+    load_config(path)
+    with pytest.raises(ConfigError, match=f"^command line: {re.escape(expected)}"):
+        load_config(path, [f"--{word}", value])
+
+
 def test_missing_file(write):
     with pytest.raises(ConfigError, match=r"min\.yaml does not exist; did you mean '.*mine\.yaml'"):
         load_config(write("name: x").parent / "min.yaml")
