@@ -30,10 +30,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from rich.console import Console
 
     from specexp.config import Config, ConfigError, build_latency, load_config, recording_folder
+    from specexp.evaluation.trainer import quiet_libraries
     from specexp.replay.errors import RecordingError
     from specexp.replay.recording import Recording
 
-    console = Console(soft_wrap=True, highlight=False)
+    quiet_libraries()
+    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
     try:
         config: Config = load_config(given.experiment, rest)
         recording = Recording(recording_folder(config))
@@ -112,7 +114,7 @@ def trials_table(config: Any, recording: Any, prompts: int) -> Table:
     """
     import torch
 
-    from specexp.builders import Chain, DySpecGreedy, ParametricTree
+    from specexp.builders import Chain, DySpecGreedy, DySpecThreshold, ParametricTree
     from specexp.composition import Parts
     from specexp.config import build_generation, build_pair, build_verifier, build_workload
     from specexp.controllers import ConfidenceThreshold, Controller, Fixed
@@ -151,6 +153,7 @@ def trials_table(config: Any, recording: Any, prompts: int) -> Table:
         ("ParametricTree(nodes=48)", ParametricTree(nodes=48, depth=6), Fixed()),
         ("Chain(12), ConfidenceThreshold(0.4)", Chain(12), ConfidenceThreshold(0.4)),
         ("DySpecGreedy(16)", DySpecGreedy(16, candidates="top-k"), Fixed()),
+        ("DySpecThreshold(0.05)", DySpecThreshold(0.05, candidates="top-k"), Fixed()),
     ]
     table = Table(
         f"One trial: {counted(len(chosen), 'prompt')} x {counted(generation.max_new_tokens, 'token')}",
@@ -188,7 +191,9 @@ def trials_table(config: Any, recording: Any, prompts: int) -> Table:
                 spent += seconds
                 ratios.append(log(seconds[0] / seconds[1]))
         except NotRecordedError:
-            table.notes.append(f"{name} asks what was not recorded")
+            table.notes.append(
+                f"{name} asks what was not recorded; experiments/record_wide.yaml has a coverage that does"
+            )
             continue
         low, high = bootstrap_interval(np.array(ratios))
         row: list[Any] = [name, spent[0], 1e3 * spent[1]]

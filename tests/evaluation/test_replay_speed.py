@@ -35,7 +35,7 @@ def test_both_tables_are_printed(file, capsys):
     out = capsys.readouterr().out
     assert "2 answers, 16 tokens" in out
     assert "counts and seconds" in out
-    assert "One trial: 1 prompts x 8 tokens" in out
+    assert "One trial: 1 prompt x 8 tokens" in out
     assert "DySpecGreedy(16) asks what was not recorded" in out
 
 
