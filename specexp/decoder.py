@@ -111,16 +111,14 @@ class Decoder:
                 context is not self.model.conversation
             ):  # a new one, or another decoder used the cache in between
                 self.model.cache.truncate(0, 0)
-            self._kept = self.model.conversation = None  # what an error leaves is no conversation to continue
+            self._kept = self.model.conversation = context
             self._reserve(len(prompt) + max_new_tokens)
             self._prefill(context)
             self.model.synchronize()
             prefill_seconds = perf_counter() - started
-            result = self._decode(
+            return self._decode(
                 context, prefill_seconds, max_new_tokens, eos_token_ids, count_useful, observers
             )
-            self._kept = self.model.conversation = context
-        return result
 
     def _context(self, prompt: list[int], seed: int, sequence: int | str) -> Context:
         noise_temperature = self.strategy.verifier.noise_temperature or 0.0
@@ -196,6 +194,7 @@ class Decoder:
                 f"the prompt of {len(prompt)} tokens does not continue the conversation: it must begin with the "
                 f"{len(known)} tokens fed and generated so far and add at least one"
             )
+        self.model.cache.truncate(0, len(known) - 1)  # an interrupted step may have left more
         context.next_turn(prompt[len(known) :])
         return context
 

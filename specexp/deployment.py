@@ -17,6 +17,7 @@ ours. The output is that of plain ``generate``: the same tokens under greedy dec
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from os import PathLike
 from typing import Any, Protocol
 
 import torch
@@ -86,6 +87,7 @@ def custom_generate(
         draft: the draft model, for a drafter that needs one.
 
     Raises:
+        ValueError: a path is given, or the drafter needs a draft model and there is none.
         ValueError: when called, what cannot be done here: batches without a schedule, beams, contrastive search and
             other ways to generate, ``return_dict_in_generate``, padded or embedded prompts, positions or inputs of
             another kind, a filled cache, or a model the artifact does not belong to; one sentence each.
@@ -96,6 +98,10 @@ def custom_generate(
     artifact = artifact_or_parts if isinstance(artifact_or_parts, Artifact) else None
     if artifact is not None and artifact.kind == "schedule":
         return _group_generation(artifact, seed, draft)
+    if isinstance(artifact_or_parts, (str, PathLike)):
+        raise ValueError(
+            f"custom_generate of specexp: {str(artifact_or_parts)!r} is a path; pass specexp.load_artifact of it"
+        )
     parts = Parts(*artifact_or_parts)
     if parts.drafter is not None:
         parts.drafter.use_draft_model(draft)

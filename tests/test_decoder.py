@@ -8,6 +8,7 @@ import torch
 
 from specexp.builders import Chain, StaticTree, TokenRecyclingTree
 from specexp.composition import Parts
+from specexp.context import Context
 from specexp.decoder import Decoder
 from specexp.drafters import PromptLookup, TokenRecycling, Union
 from specexp.execution import Job, Serial, SerialSpeculative
@@ -96,22 +97,26 @@ def test_what_is_no_eos_token_is_refused(eos):
         Decoder(counting_model(9)).generate([3], eos_token_id=eos)
 
 
-def test_an_error_amid_a_generation_leaves_no_conversation_and_a_decoder_that_works(strategy, verifier):
-    model = hashed_model(20)
-    decoder = Decoder(model, *strategy(), verifier)
-    calls = []
+def test_an_error_amid_a_step_leaves_a_conversation_and_a_decoder_that_go_on(strategy, verifier, monkeypatch):
+    decoder = Decoder(hashed_model(20), *strategy(), verifier)
+    text, append = [1, 2, 3], Context.append
+    committed = []
 
-    def fail(outcome):
-        calls.append(outcome)
-        if len(calls) == 3:
-            raise RuntimeError("the client is gone")
+    def fail(context, tokens):  # its rows are in the cache already
+        if len(committed) >= 4:
+            raise KeyboardInterrupt
+        committed.extend(tokens)
+        append(context, tokens)
 
-    with pytest.raises(RuntimeError, match="the client is gone"):
-        decoder.generate([1, 2, 3], max_new_tokens=30, observers=[fail])
-    with pytest.raises(ValueError, match="no conversation to continue"):
-        decoder.generate([1, 2, 3, 4], continue_conversation=True)
-    expected = Decoder(hashed_model(20), verifier=verifier).generate([1, 2, 3], max_new_tokens=20).token_ids
-    assert decoder.generate([1, 2, 3], max_new_tokens=20).token_ids == expected
+    with monkeypatch.context() as patch:
+        patch.setattr(Context, "append", fail)
+        with pytest.raises(KeyboardInterrupt):
+            decoder.generate(text, max_new_tokens=30)
+    text = [*text, *committed, 5, 6]
+    for continued in (True, False):
+        expected = Decoder(hashed_model(20), verifier=verifier).generate(text, max_new_tokens=20).token_ids
+        result = decoder.generate(text, max_new_tokens=20, continue_conversation=continued)
+        assert result.token_ids == expected
 
 
 def test_calls_from_several_threads_wait_for_each_other(strategy):

@@ -286,6 +286,12 @@ def test_an_artifact_generates_and_refuses_a_foreign_model(
         artifact.decoder(foreign)
 
 
+def test_a_path_is_no_artifact(artifact: Artifact) -> None:
+    for path in (artifact.folder, str(artifact.folder)):
+        with pytest.raises(ValueError, match=r"is a path; pass specexp\.load_artifact of it"):
+            custom_generate(path)  # type: ignore[arg-type]
+
+
 def test_the_documented_lines_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_artifact(
         tmp_path / "artifacts" / "tree_shape",

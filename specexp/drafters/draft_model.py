@@ -77,23 +77,36 @@ class DraftModel(Drafter):
         self.scoring = Scoring(temperature, top_k, top_p, coupled)
         self._twins: list[DraftModel] = [self]
         self._context: Context | None = None  # whose tokens the cache holds
+        self._has_own = False  # a model, so that it takes no other
         self._source: DraftSource | None = None
         self._forget_tree()
         if model is not None:
             self.use_draft_model(cast("PreTrainedModel", model))
+        self._has_own = model is not None
 
     def use_draft_model(self, model: "PreTrainedModel | DraftSource | None") -> None:
-        """Take the pair's draft or a recording of it, unless the drafter was given a model of its own."""
-        if self._source is not None:
+        """Take the pair's draft or a recording of it, unless the drafter was given a model of its own.
+
+        It takes the place of the one that was taken before.
+        """
+        if self._has_own or (model is None and self._source is not None):
             return
         if model is None:
-            raise ValueError("DraftModel needs a draft model and the pair has none: set pair.draft")
-        if isinstance(model, DraftSource):
-            self._source = model
+            raise ValueError(
+                "DraftModel needs a draft model and the pair has none: set pair.draft, or pass draft= to what makes "
+                "the decoder"
+            )
+        if isinstance(self._source, ModelSource) and self._source.model.model is model:
             return
-        from specexp.models.language_model import LanguageModel
+        if isinstance(model, DraftSource):
+            source = model
+        else:
+            from specexp.models.language_model import LanguageModel
 
-        self._source = ModelSource(LanguageModel(model))
+            source = ModelSource(LanguageModel(model))
+        self.reset()
+        self._source = source
+        self._twins = [self]  # the others keep rows of the model before
 
     @property
     def source(self) -> DraftSource:

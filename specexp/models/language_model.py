@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from specexp.context import Context
 from specexp.models.cache import SlotCache
@@ -31,7 +31,7 @@ class LanguageModel:
         self_check: compare one small tree pass with the model's own passes over the same tokens.
 
     Raises:
-        ValueError: the model is in training mode, is no decoder with full attention and a stated context, has an
+        ValueError: it is no model, is in training mode, is no decoder with full attention and a stated context, has an
             unsupported attention implementation, or fails the self-check.
 
     Attributes:
@@ -40,6 +40,11 @@ class LanguageModel:
     """
 
     def __init__(self, model: PreTrainedModel, *, self_check: bool = True) -> None:
+        if not isinstance(getattr(model, "config", None), PreTrainedConfig):
+            raise ValueError(
+                f"a model was expected and {model!r:.60} is a {type(model).__name__}: load one with specexp.load_pair "
+                "or AutoModelForCausalLM.from_pretrained"
+            )
         check_attention(model.config)
         if model.training:
             raise ValueError(

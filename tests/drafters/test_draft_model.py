@@ -565,3 +565,16 @@ def test_twins_prefill_an_equal_prompt_once_and_keep_their_sequences_apart():
     one_by_one, prefills = run(1)
     assert prefills == 2
     assert run(3) == (one_by_one, 2)
+
+
+def test_another_draft_takes_the_place_of_the_one_given_before():
+    one, two = hashed_model(20, seed=1), hashed_model(20, seed=2)
+    drafter = DraftModel()
+    for draft in (one, two, two, one):
+        drafter.use_draft_model(draft)
+        assert drafter.models[0].model is draft
+        expected = Decoder(hashed_model(20), DraftModel(draft), Chain(3)).generate([1, 2], max_new_tokens=30)
+        result = Decoder(hashed_model(20), drafter, Chain(3)).generate([1, 2], max_new_tokens=30)
+        assert result.accepted_drafts == expected.accepted_drafts
+    drafter.use_draft_model(None)
+    assert drafter.models[0].model is one

@@ -210,6 +210,12 @@ def test_positions_by_distance_alone_fail_the_self_check_in_every_precision(dtyp
         LanguageModel(model)
 
 
+@pytest.mark.parametrize("given", ["gpt2", 7, None])
+def test_what_is_no_model_is_refused(given):
+    with pytest.raises(ValueError, match=rf"a model was expected and {given!r} is a \w+: load one"):
+        Decoder(given)
+
+
 def test_a_model_in_training_mode_is_refused():
     model = build("GPT2", FULL_ATTENTION["GPT2"]).train()
     with pytest.raises(ValueError, match=r"the gpt2 model is in training mode, .* call model.eval\(\) first"):
