@@ -10,6 +10,9 @@ import yaml
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("WANDB_MODE", "offline")
+# Here and in all programs that tests start: small models are fastest on one thread, and where a program asks for more,
+# threads that wait must not keep the cores from other tests.
+os.environ.update(OMP_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE")
 
 hypothesis.settings.register_profile(
     "specexp",
@@ -20,13 +23,16 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("specexp")
 
 
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """None for folders, which is a worker a core; single files are done before workers have started."""
+    return None if all(Path(argument).is_dir() for argument in config.args) else 0
+
+
 @pytest.fixture(autouse=True, scope="session")
-def _quiet_and_single_threaded() -> None:
-    """Small models are fastest on one thread, and transformers' advice about them is noise."""
-    import torch
+def _quiet() -> None:
+    """Transformers' advice about small models is noise."""
     import transformers
 
-    torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
 
 
