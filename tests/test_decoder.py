@@ -10,7 +10,7 @@ from specexp.builders import Chain, StaticTree, TokenRecyclingTree
 from specexp.composition import Parts
 from specexp.context import Context
 from specexp.decoder import Decoder
-from specexp.drafters import PromptLookup, TokenRecycling, Union
+from specexp.drafters import DraftModel, PromptLookup, TokenRecycling, Union
 from specexp.execution import Job, Serial, SerialSpeculative
 from specexp.models.language_model import LanguageModel
 from specexp.testing.fakes import FakeDrafter, counting_model, hashed_model
@@ -97,26 +97,19 @@ def test_what_is_no_eos_token_is_refused(eos):
         Decoder(counting_model(9)).generate([3], eos_token_id=eos)
 
 
-def test_an_error_amid_a_step_leaves_a_conversation_and_a_decoder_that_go_on(strategy, verifier, monkeypatch):
-    decoder = Decoder(hashed_model(20), *strategy(), verifier)
-    text, append = [1, 2, 3], Context.append
-    committed = []
+def test_a_step_interrupted_amid_its_commit_leaves_no_rows_for_the_conversation_to_go_on_with(monkeypatch):
+    decoder = Decoder(hashed_model(20), DraftModel(hashed_model(20)), Chain(3))  # accepted to the end
 
-    def fail(context, tokens):  # its rows are in the cache already
-        if len(committed) >= 4:
-            raise KeyboardInterrupt
-        committed.extend(tokens)
-        append(context, tokens)
+    def interrupted(context, tokens):  # whose rows are in the cache already
+        raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Context, "append", fail)
+        patch.setattr(Context, "append", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            decoder.generate(text, max_new_tokens=30)
-    text = [*text, *committed, 5, 6]
-    for continued in (True, False):
-        expected = Decoder(hashed_model(20), verifier=verifier).generate(text, max_new_tokens=20).token_ids
-        result = decoder.generate(text, max_new_tokens=20, continue_conversation=continued)
-        assert result.token_ids == expected
+            decoder.generate([1, 2, 3], max_new_tokens=30)
+    text = [1, 2, 3, 9]
+    expected = Decoder(hashed_model(20)).generate(text, max_new_tokens=20).token_ids
+    assert decoder.generate(text, max_new_tokens=20, continue_conversation=True).token_ids == expected
 
 
 def test_calls_from_several_threads_wait_for_each_other(strategy):
