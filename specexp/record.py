@@ -57,6 +57,7 @@ def run(config: Config, pair: ModelPair | None = None) -> Recording:
 
     from specexp.evaluation.trainer import quiet_libraries
     from specexp.replay.making import make
+    from specexp.replay.size import size_of
     from specexp.search.progress import StageBar
 
     quiet_libraries()
@@ -70,7 +71,7 @@ def run(config: Config, pair: ModelPair | None = None) -> Recording:
         console.print(to_table(rows).to_rich())
     turns = sum(entry["turns"] for entry in recording.manifest.files.values())
     console.print(
-        f"{counted(turns, 'answer')}, {recording.bytes / 1e6:.1f} MB, in {recording.folder}", markup=False
+        f"{counted(turns, 'answer')}, {size_of(recording.bytes)}, in {recording.folder}", markup=False
     )
     return recording
 

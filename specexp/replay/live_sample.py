@@ -65,7 +65,7 @@ def sample_live(
     for name, config in compositions(planned):
         try:
             rows.append(_row(name, config, model, pair, recording, prompts, decoded))
-        except RecordingError as error:
+        except (RecordingError, ConfigError) as error:
             rows.append({"composition": name, "refused": first_line(error)})
     return rows
 

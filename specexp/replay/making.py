@@ -63,8 +63,8 @@ def make(
     manifest = manifest_of(planned, pair, prompts)
     missing = missing_in(manifest, planned.folder, prompts, generation.samples)
     whole = len(prompts) * generation.samples
-    sampled = prompts[: planned.config.get("record.live_sample") if planned.drafter() is not None else 0]
-    if not missing and (manifest.live_sample or not sampled):
+    sampled = _unsampled(planned, manifest, prompts)
+    if not missing and not sampled:
         tell(
             f"{planned.folder} holds {whole} of {counted(whole, 'answered prompt')}: nothing is left to record."
         )
@@ -85,7 +85,7 @@ def make(
             _record(planned, pair, manifest, missing, tell, bar)
             manifest.complete = True
             manifest.save(planned.folder)
-    if sampled and not manifest.live_sample:
+    if sampled:
         _sample_live(planned, pair, manifest, sampled, bar)
     return Recording(planned.folder)
 
@@ -170,6 +170,16 @@ def _record(
             keep_learned(recorder, planned.folder, manifest)
             manifest.save(planned.folder)
             kept = []
+
+
+def _unsampled(planned: Plan, manifest: Manifest, prompts: Sequence[Prompt]) -> Sequence[Prompt]:
+    """Prompts of the live sample, if it is not known yet of so many and of every composition."""
+    from specexp.replay.live_sample import compositions
+
+    sampled = prompts[: planned.config.get("record.live_sample")]
+    known = {row["composition"]: row.get("prompts", len(sampled)) for row in manifest.live_sample}
+    lacking = any(known.get(name, 0) < len(sampled) for name, _ in compositions(planned))
+    return sampled if lacking else []
 
 
 def _sample_live(

@@ -1,4 +1,4 @@
-"""How large a recording will be."""
+"""How large a recording is, and how large it will be."""
 
 from __future__ import annotations
 
@@ -10,7 +10,15 @@ from specexp.replay.trie import TrieWriter
 from specexp.replay.turn import RecordedTurn
 from specexp.wording import counted
 
-_MEGABYTE = 1e6
+
+def size_of(size: float) -> str:
+    """Bytes for a person.
+
+    Example:
+        >>> size_of(1_300_000), size_of(4_200)
+        ('1.3 MB', '4.2 kB')
+    """
+    return f"{size / 1e6:.1f} MB" if size >= 1e5 else f"{size / 1e3:.1f} kB"
 
 
 def estimate(first: Sequence[RecordedTurn], turns: int, max_new_tokens: int, files: int) -> str:
@@ -26,10 +34,10 @@ def estimate(first: Sequence[RecordedTurn], turns: int, max_new_tokens: int, fil
     nodes = sum(len(turn.trie) for turn in first)
     file = len(parquet([_blank(first[0])]))
     each = (len(parquet(first)) - file) / tokens
-    size = (each * turns * max_new_tokens + file * files) / _MEGABYTE
+    size = each * turns * max_new_tokens + file * files
     return (
         f"The first prompt took {each:.0f} bytes a token of output ({counted(round(nodes / tokens), 'node')}): "
-        f"{counted(turns, 'answer')} of up to {counted(max_new_tokens, 'token')} will take up to {size:.1f} MB."
+        f"{counted(turns, 'answer')} of up to {counted(max_new_tokens, 'token')} will take up to {size_of(size)}."
     )
 
 

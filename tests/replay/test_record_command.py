@@ -148,7 +148,8 @@ def test_the_size_is_told_before_the_rest_is_recorded(file, folder, capsys):
     assert main([file(), *arguments(**{**SMALL, "data.max_prompts": 4})]) == 0
 
     line = next(line for line in capsys.readouterr().out.splitlines() if "bytes a token" in line)
-    promised = float(re.search(r"up to ([\d.]+) MB", line).group(1))
+    number, unit = re.search(r"will take up to ([\d.]+) (MB|kB)\.", line).groups()
+    promised = float(number) * {"MB": 1.0, "kB": 1e-3}[unit]
     each = float(re.search(r"took (\d+) bytes", line).group(1))
     assert f"{4 * 2} answers of up to 6 tokens" in line  # four conversations of two turns
     of_tokens = each * 8 * 6 / 1e6
@@ -217,6 +218,26 @@ def test_a_finished_recording_is_left_alone_and_takes_more_prompts_and_samples(f
     assert len(recording.turns) == 6
     assert recording.manifest.made_of["generation"]["samples"] == 2
     assert len(recording.manifest.made_of["prompts"]) == 3
+
+
+def test_a_larger_live_sample_and_other_arms_are_decoded_of_what_was_recorded(file, folder):
+    assert main([file(), *arguments(**{**SMALL, "record.live_sample": 1})]) == 0
+    assert {row["prompts"] for row in Recording(folder).manifest.live_sample} == {1}
+    written = (folder / "turns-00000.parquet").stat().st_mtime_ns
+
+    arms = {
+        "own": {},
+        "short": {"builder": {"class_path": "Chain", "init_args": {"length": 2}}},
+        "drawn": {"drafter": {"class_path": "DraftModel", "init_args": {"top_k": 3}}},
+        "lookup": {"reference": "hf-prompt-lookup"},
+    }
+    assert main([file(arms=arms), *arguments(**{**SMALL, "record.live_sample": 2})]) == 0
+
+    rows = {row["composition"]: row for row in Recording(folder).manifest.live_sample}
+    assert {name for name in rows if name.startswith("arm ")} == {"arm short", "arm drawn"}
+    assert rows["arm short"]["equal_prompts"] == rows["arm short"]["prompts"] == 2
+    assert "top_k" in rows["arm drawn"]["refused"]
+    assert (folder / "turns-00000.parquet").stat().st_mtime_ns == written
 
 
 @pytest.mark.parametrize("damage", ["truncated", "missing"])
