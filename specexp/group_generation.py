@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -44,6 +45,7 @@ class GroupGeneration:
         self.draft = draft
         self._verifier = _RowSampling()
         self._executor: Executor | None = None
+        self._lock = Lock()  # calls from several threads take turns
 
     def __call__(
         self,
@@ -56,6 +58,21 @@ class GroupGeneration:
         **model_kwargs: Any,
     ) -> torch.Tensor:
         """Continue every row of ``input_ids`` ``[b, p]``; returns ``[b, p + new]``, padded on the right."""
+        with self._lock:
+            return self._generate(
+                model, input_ids, logits_processor, stopping_criteria, generation_config, seed, model_kwargs
+            )
+
+    def _generate(
+        self,
+        model: PreTrainedModel,
+        input_ids: torch.Tensor,  # [b, p]
+        logits_processor: LogitsProcessorList,
+        stopping_criteria: StoppingCriteriaList,
+        generation_config: GenerationConfig,
+        seed: int | None,
+        model_kwargs: dict[str, Any],
+    ) -> torch.Tensor:
         padding = _padding(input_ids, model_kwargs.get("attention_mask"))
         refuse(input_ids[:1], generation_config, {**model_kwargs, "attention_mask": None}, padding)
         rows = input_ids.tolist()

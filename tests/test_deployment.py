@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -353,6 +354,24 @@ def test_a_schedule_continues_a_padded_batch_as_plain_generate_does(
         for extra in ({}, {"min_new_tokens": 12}):
             plain = llama.generate(batch, **settings, **extra)
             assert torch.equal(llama.generate(batch, custom_generate=fast, **settings, **extra), plain)
+
+
+@pytest.mark.parametrize("kind", ["parts", "schedule"])
+def test_calls_from_several_threads_take_turns(
+    llama: PreTrainedModel, prompt: torch.Tensor, schedule: Artifact, kind: str
+) -> None:
+    fast = custom_generate(
+        schedule if kind == "schedule" else (TokenRecycling(state="carry"), TokenRecyclingTree())
+    )
+    prompts = [prompt.roll(shift, 1) for shift in range(6)]
+    settings: dict[str, Any] = {"max_new_tokens": 15, "do_sample": False, "pad_token_id": 0}
+    expected = [llama.generate(one, **settings) for one in prompts]
+    with ThreadPoolExecutor(3) as pool:
+        calls = [pool.submit(llama.generate, one, custom_generate=fast, **settings) for one in prompts]
+    for call, plain in zip(calls, expected, strict=True):
+        assert torch.equal(call.result(), plain)
+    if kind == "schedule":
+        fast.close()  # type: ignore[attr-defined]
 
 
 def test_several_continuations_of_a_schedule_differ_and_come_again_with_the_seed(

@@ -154,7 +154,7 @@ class DraftModel(Drafter):
         source.truncate(kept)  # and what an unfinished step left
         other = next((twin for twin in self._twins if not kept and twin._prompt_known(context)), None)
         if other is not None:
-            source.copy_from(other.source, other._prompt_known(context))
+            source.copy_from(other.source, min(other._prompt_known(context), other.source.length))
         self._forget_tree()
         self._context = context
         last = min(len(context) - 1, source.context_limit)

@@ -578,3 +578,13 @@ def test_another_draft_takes_the_place_of_the_one_given_before():
         assert result.accepted_drafts == expected.accepted_drafts
     drafter.use_draft_model(None)
     assert drafter.models[0].model is one
+
+
+def test_twins_share_what_a_prompt_longer_than_the_drafts_context_left_them():
+    target = LanguageModel(hashed_model(20))
+    parts = Parts(DraftModel(hashed_model(20, context_limit=16)), Chain(3))
+    prompt = tuple(token % 20 for token in range(50))
+    with Batched().open(target, parts) as executor:
+        results = executor.run([Job(prompt, number, max_new_tokens=8) for number in range(3)]).results
+    expected = Decoder(target).generate(prompt, max_new_tokens=8).token_ids
+    assert [result.token_ids for result in results] == [expected] * 3
