@@ -2,44 +2,38 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from specexp.config import Config, ConfigError, load_config
+from specexp.command import fail, run_command
+from specexp.config import Config, ConfigError
 from specexp.tracking.mode import logged_in
 from specexp.wording import first_line
 
 if TYPE_CHECKING:
     from wandb_workspaces.workspaces import Workspace
 
-USAGE = "python -m specexp.dashboard experiments/X.yaml [--entity E] [--project P] [--dry-run] [--key value]"
+USAGE = """usage: python -m specexp.dashboard EXPERIMENT.yaml [--dry-run] [--entity E] [--project P] [--key value ...]
+
+Publishes what compares the runs of an experiment's sweep in W&B.
+--dry-run shows the panels; --entity E names the W&B user or team that will own them, --project P the study's project;
+any other --dotted.key overrides the file."""
+
+SHORT = {"entity": "tracking.entity", "project": "tracking.project"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code: 0, 1 where nothing could be published, 2 for a mistake."""
-    parser = argparse.ArgumentParser(
-        prog="python -m specexp.dashboard", usage=USAGE, description=__doc__, allow_abbrev=False
-    )
-    parser.add_argument("experiment", help="a YAML file with a sweep: section")
-    parser.add_argument("--entity", help="W&B user or team that will own it; tracking.entity")
-    parser.add_argument("--project", help="W&B project of the study's runs; tracking.project")
-    parser.add_argument("--dry-run", action="store_true", help="show the panels, and stop")
-    given, rest = parser.parse_known_args(argv)
+    return run_command(USAGE, argv, _act, SHORT)
+
+
+def _act(config: Config, dry_run: bool) -> int:
     try:
-        for name in ("entity", "project"):
-            if getattr(given, name) is not None:
-                rest += [f"--tracking.{name}", getattr(given, name)]
-        config = load_config(given.experiment, rest)
-        workspace = dashboard_of(config, given.experiment, needs_entity=not given.dry_run)
-    except ConfigError as mistake:
-        print(mistake, file=sys.stderr)
-        return 2
+        workspace = dashboard_of(config, config.file, needs_entity=not dry_run)
     except ImportError:
-        print('The dashboard needs wandb-workspaces: pip install -e ".[dashboard]"', file=sys.stderr)
-        return 1
-    if given.dry_run:
+        return fail('the dashboard needs wandb-workspaces: pip install -e ".[dashboard]"', 1)
+    if dry_run:
         show(workspace)
         return 0
     return publish(workspace)
@@ -86,15 +80,13 @@ def show(workspace: Workspace) -> None:
 def publish(workspace: Workspace) -> int:
     """Save the workspace to W&B; returns the exit code, and says in one sentence what went wrong."""
     if not logged_in():
-        print("Nobody is logged in to W&B: run wandb login first, or look with --dry-run", file=sys.stderr)
-        return 1
+        return fail("nobody is logged in to W&B: run wandb login first, or look with --dry-run", 1)
     try:
         saved = workspace.save()
         print(saved.url)
     except Exception as error:  # wandb-workspaces lets requests', GraphQL's and its own errors through
         place = f"{workspace.entity}/{workspace.project}"
-        print(f"W&B did not take the dashboard for {place}: {first_line(error)}", file=sys.stderr)
-        return 1
+        return fail(f"W&B did not take the dashboard for {place}: {first_line(error)}", 1)
     return 0
 
 

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from specexp.command import fail
+
 
 def export(path_or_reference: str | Path, to: str, output: str | Path | None = None) -> tuple[Any, str]:
     """Export an artifact.
@@ -64,8 +66,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         content, dropped = export(given.artifact, given.to, given.output)
     except ArtifactError as error:
-        print(f"specexp.export: {error}", file=sys.stderr)
-        return 2
+        return fail(error)
     print(
         to_json(content) if given.output is None else given.output, end="" if given.output is None else "\n"
     )

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from specexp.command import fail
 from specexp.config import ConfigError
 from specexp.config.annotations import PartOf, arguments_of
 from specexp.config.check import Checker
@@ -98,8 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _learn(given[0], given[1:], dry)
         values = read_fit(given[0], given[1:])
     except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        return fail(error)
     if not dry:
         fit(**values)
     return 0
@@ -138,8 +138,7 @@ def _learn(path: str, overrides: Sequence[str], dry: bool) -> int:
     try:
         print(*report(config, module), sep="\n")
     except ArtifactError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+        return fail(error, 1)
     return 0
 
 

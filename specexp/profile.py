@@ -14,7 +14,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specexp.command import run_command
+from specexp.command import fail, run_command
 from specexp.config import Config, save_resolved
 from specexp.profiling.run import check_profiling
 from specexp.whole_file import write_whole
@@ -55,8 +55,7 @@ def _act(config: Config, dry_run: bool) -> int:
     try:
         run(config)
     except ArtifactError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+        return fail(error, 1)
     return 0
 
 

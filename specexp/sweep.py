@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-import argparse
 import shlex
 import sys
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
-from specexp.config import Config, ConfigError, load_config
+from specexp.command import fail, run_command
+from specexp.config import Config, ConfigError
 from specexp.search.composition import Composition
 from specexp.search.methods import without_draft_methods
 from specexp.search.settings import Settings, read_settings
 from specexp.search.space import SpaceError
 
-USAGE = "python -m specexp.sweep experiments/X.yaml [--n-trials N] [--storage URL] [--dry-run] [--key value]"
+USAGE = """usage: python -m specexp.sweep EXPERIMENT.yaml [--dry-run] [--n-trials N] [--storage URL] [--key value ...]
+
+Searches the space of an experiment's sweep: section with Optuna, measures the best few again on prompts the search did
+not see, and exports the winner; the same command goes on where it stopped.
+--dry-run checks the file and shows what would be searched; --n-trials N ends with that many finished, distinct trials;
+--storage URL names a database, so that several workers share the study; any other --dotted.key overrides the file,
+e.g. --data.max_prompts 8 --sweep.confirm.best 5 --tracking.mode disabled."""
+
+SHORT = {"n-trials": "sweep.n_trials", "storage": "sweep.storage"}
 
 WIDTH = 120
 """Of tables that go to a file, where 80 columns would break them up."""
@@ -26,31 +35,16 @@ WIDTH = 120
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code: 0, 1 for a study that cannot go on, 2 for a mistake."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    parser = argparse.ArgumentParser(
-        prog="python -m specexp.sweep", usage=USAGE, description=__doc__, allow_abbrev=False
-    )
-    parser.add_argument("experiment", help="a YAML file with a sweep: section")
-    parser.add_argument("--n-trials", help="finished, distinct trials to end with; sweep.n_trials")
-    parser.add_argument(
-        "--storage", help="database URL, so that several workers share the study; sweep.storage"
-    )
-    parser.add_argument("--dry-run", action="store_true", help="show what would be searched, and stop")
-    given, rest = parser.parse_known_args(arguments)
-    error = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
-    try:
-        if given.n_trials is not None:
-            rest += ["--sweep.n_trials", given.n_trials]
-        if given.storage is not None:
-            rest += ["--sweep.storage", given.storage]
-        composition, settings = read_sweep(load_config(given.experiment, rest))
-        if given.dry_run:
-            show(composition, settings, Console(highlight=False, soft_wrap=True))
-            return 0
-        command = shlex.join(["python", "-m", "specexp.sweep", *arguments])
-        return _search(composition, settings, command, error)
-    except (ConfigError, SpaceError) as mistake:
-        error.print(str(mistake))
-        return 2
+    command = shlex.join(["python", "-m", "specexp.sweep", *arguments])
+    return run_command(USAGE, arguments, partial(_act, command=command), SHORT)
+
+
+def _act(config: Config, dry_run: bool, command: str) -> int:
+    composition, settings = read_sweep(config)
+    if dry_run:
+        show(composition, settings, Console(highlight=False, soft_wrap=True))
+        return 0
+    return _search(composition, settings, command)
 
 
 def read_sweep(config: Config) -> tuple[Composition, Settings]:
@@ -58,8 +52,7 @@ def read_sweep(config: Config) -> tuple[Composition, Settings]:
     the parts.
 
     Raises:
-        ConfigError: the file has no sweep section; the sentence names the command for it.
-        SpaceError: the section is wrong.
+        ConfigError: the file has no sweep section, and the sentence names the command for it; or the section is wrong.
     """
     section = config.get("sweep")
     if section is None:
@@ -71,7 +64,13 @@ def read_sweep(config: Config) -> tuple[Composition, Settings]:
     try:
         return Composition(config), read_settings(*without_draft_methods(config, section))
     except SpaceError as error:
-        raise SpaceError(f"{config.file}: {error}") from error
+        raise _placed(config, error) from error
+
+
+def _placed(config: Config, error: SpaceError) -> ConfigError:
+    """The error with the file that set its key, or the command line; it begins with the key."""
+    key = str(error).partition(" ")[0].rstrip(":")
+    return ConfigError(f"{config.source_of(tuple(config.layers.split(key)))}: {error}")
 
 
 def show(composition: Composition, settings: Settings, console: Console) -> None:
@@ -94,7 +93,7 @@ def show(composition: Composition, settings: Settings, console: Console) -> None
     console.print(f"storage: {settings.storage or composition.folder / 'journal.log'}")
 
 
-def _search(composition: Composition, settings: Settings, command: str, error: Console) -> int:
+def _search(composition: Composition, settings: Settings, command: str) -> int:
     folder = composition.folder
     key = "output"
     try:
@@ -104,38 +103,32 @@ def _search(composition: Composition, settings: Settings, command: str, error: C
         key, folder = "output", composition.folder
         made = prepare_folder(folder)
     except OSError as problem:
-        error.print(
-            f"{key}: {folder} cannot be written ({problem.strerror or problem}): set --{key} to a folder that can"
-        )
-        return 2
+        why = problem.strerror or problem
+        return fail(f"{key}: {folder} cannot be written ({why}): set --{key} to a folder that can")
     from specexp.search.journal import StudyBusyError
     from specexp.search.session import Session, silence
     from specexp.search.study import StudyError, check_optuna_parts
 
     silence()
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = WIDTH
     try:
         check_optuna_parts(settings)
-        console = Console(highlight=False)
-        if not console.is_terminal:
-            console.width = WIDTH
         Session(composition, settings, folder, console, command).run()
     except (StudyError, StudyBusyError) as problem:
-        error.print(str(problem))
-        return 1
+        return fail(problem, 1)
     except OSError as problem:
-        error.print(
-            f"{problem.filename or folder} cannot be written ({problem.strerror or problem}): nothing that "
-            "was finished is "
-            "lost, and the same command goes on once it can"
+        return fail(
+            f"{problem.filename or folder} cannot be written ({problem.strerror or problem}): nothing that was "
+            "finished is lost, and the same command goes on once it can",
+            1,
         )
-        return 1
     except KeyboardInterrupt:
-        error.print("Interrupted: the same command goes on where it stopped.")
-        return 130
+        return fail("interrupted: the same command goes on where it stopped", 130)
     except ValueError as problem:
-        error.print(str(problem))
         remove_unused(folder, made)
-        return 2
+        return fail(_placed(composition.config, problem) if isinstance(problem, SpaceError) else problem)
     return 0
 
 

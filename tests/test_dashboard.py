@@ -120,5 +120,6 @@ def test_a_refusal_of_the_server_is_one_sentence(
     monkeypatch.setattr(ws.Workspace, "save", refuse)
     assert main([experiment, "--entity", "team"]) == 1
     assert (
-        capsys.readouterr().err == "W&B did not take the dashboard for team/specexp: entity team not found\n"
+        capsys.readouterr().err
+        == "error: W&B did not take the dashboard for team/specexp: entity team not found\n"
     )

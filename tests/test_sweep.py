@@ -105,9 +105,9 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     assert main(list(arguments)) != 0
     captured = capsys.readouterr()
     sentence = captured.err.strip()
-    assert sentence, captured.out
+    assert sentence.startswith("error: "), captured
     assert "\n" not in sentence
-    return sentence
+    return sentence.removeprefix("error: ")
 
 
 def test_a_sweep_ends_with_a_confirmed_and_exported_tree(

@@ -29,6 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given, rest = parser.parse_known_args(sys.argv[1:] if arguments is None else arguments)
     from rich.console import Console
 
+    from specexp.command import fail
     from specexp.config import Config, ConfigError, build_latency, load_config, recording_folder
     from specexp.evaluation.trainer import quiet_libraries
     from specexp.replay.errors import RecordingError
@@ -42,8 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         console.print(trees_table(recording, given.trees, build_latency(config)).to_rich())
         console.print(trials_table(config, recording, given.prompts).to_rich())
     except (ConfigError, RecordingError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        return fail(error)
     return 0
 
 
