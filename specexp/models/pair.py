@@ -55,7 +55,8 @@ def load_pair(
     Args:
         target: ``"stdlib"`` for the embedded pair, otherwise hub id or folder of the target.
         draft: hub id or folder of the draft; of the embedded pair's own draft when absent, none for other
-            targets.
+            targets. Where both have the same tokenizer and vocabularies padded to different lengths, as Qwen2.5's
+            are, the draft gets the target's.
         target_dtype: ``bfloat16``, ``float16`` or ``float32``.
         draft_dtype: the same for the draft.
         device: a torch device.
@@ -81,13 +82,14 @@ def load_pair(
     if draft_source is not None:
         _check_vocabulary(tokenizer, target_source, _tokenizer("draft", draft_source), draft_source)
         draft_model = _model("draft", draft_source, draft_type, device, attn_implementation)
-        widths = target_model.config.vocab_size, draft_model.config.vocab_size
-        if widths[0] != widths[1]:
+        widths = [model.config.get_text_config().vocab_size for model in (target_model, draft_model)]
+        if min(widths) < len(tokenizer) and widths[0] != widths[1]:
             raise PairError(
                 "draft",
                 f"draft {draft_source!r} gives {widths[1]} logits, but target {target_source!r} gives "
-                f"{widths[0]}; a draft must have the target's vocabulary",
+                f"{widths[0]}; where they differ, both need one for each of the tokenizer's {len(tokenizer)} tokens",
             )
+        _pad(draft_model, widths[0])
     return ModelPair(target_model, draft_model, tokenizer, target)
 
 
@@ -179,6 +181,13 @@ def _model(
             use_safetensors=True,
         )
     except (OSError, ValueError, KeyError, ImportError) as error:
+        if (
+            'attn_implementation="eager"' in str(error) and attn_implementation != "eager"
+        ):  # as transformers advises
+            raise PairError(
+                "attn_implementation",
+                f"{role} {source!r} does not support attn_implementation {attn_implementation!r}; set it to 'eager'",
+            ) from error
         raise PairError(
             role, f"{role} {source!r} could not be loaded as a causal model: {first_line(error)}"
         ) from error
@@ -200,3 +209,18 @@ def _check_vocabulary(
             f"draft {draft_source!r} has another vocabulary ({len(given)} tokens) than target {source!r} "
             f"({len(wanted)} tokens; {different} entries differ); a draft must have the target's tokenizer",
         )
+
+
+def _pad(model: PreTrainedModel, width: int) -> None:
+    """Give a model so many logits; those of new tokens, which no tokenizer has, are the mean of the others."""
+    import torch
+
+    known = model.config.get_text_config().vocab_size
+    if known == width:
+        return
+    model.resize_token_embeddings(width, mean_resizing=False)
+    head = model.get_output_embeddings()
+    with torch.no_grad():
+        for parameter in (head.weight, getattr(head, "bias", None)):
+            if parameter is not None and known < width:
+                parameter[known:] = parameter[:known].mean(dim=0)

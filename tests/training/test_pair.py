@@ -5,7 +5,11 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
+from specexp.builders import Chain
+from specexp.decoder import Decoder
+from specexp.drafters import DraftModel
 from specexp.models.pair import PAIRS, PairError, load_pair
 from specexp.training.tokenizer import train_tokenizer
 
@@ -46,10 +50,45 @@ def test_a_draft_with_another_tokenizer_is_refused(target: str, tmp_path: Path) 
         load_pair(target, other)
 
 
-def test_a_draft_with_another_number_of_logits_is_refused(target: str, tmp_path: Path) -> None:
-    other = saved(tmp_path, vocab_size=320, text="def f(x): return x + 1")
-    with pytest.raises(ValueError, match=r"gives 320 logits, but target .* gives 300"):
+@pytest.mark.parametrize("width", [320, 290])
+def test_a_draft_padded_to_another_length_gets_the_targets(target: str, tmp_path: Path, width: int) -> None:
+    other = saved(tmp_path, vocab_size=width, text="def f(x): return x + 1")
+    pair = load_pair(target, other, target_dtype="float32")
+    again = load_pair(target, other, target_dtype="float32").draft
+    assert pair.draft is not None
+    assert again is not None
+    assert len(pair.tokenizer) < 290
+    prompt = pair.tokenizer("def f(x): return x", return_tensors="pt").input_ids
+    before = AutoModelForCausalLM.from_pretrained(other)(prompt).logits
+    logits = pair.draft(prompt).logits
+    assert logits.shape[-1] == pair.draft.config.vocab_size == pair.target.config.vocab_size == 300
+    torch.testing.assert_close(logits[..., :290], before[..., :290])
+    torch.testing.assert_close(again(prompt).logits, logits, rtol=0, atol=0)
+    expected = Decoder(pair.target).generate(prompt, max_new_tokens=12).token_ids
+    result = Decoder(pair.target, DraftModel(pair.draft), Chain(3)).generate(prompt, max_new_tokens=12)
+    assert result.token_ids == expected
+
+
+def test_a_draft_with_fewer_logits_than_the_tokenizer_has_tokens_is_refused(
+    target: str, tmp_path: Path
+) -> None:
+    other = saved(tmp_path, vocab_size=100, text="def f(x): return x + 1")
+    with pytest.raises(ValueError, match=r"gives 100 logits, but target .* gives 300; where they differ"):
         load_pair(target, other)
+
+
+def test_a_model_that_knows_no_sdpa_is_told_what_to_set(target: str, tmp_path: Path) -> None:
+    from transformers import AutoTokenizer, GPTJConfig, GPTJForCausalLM
+
+    config = GPTJConfig(vocab_size=300, n_embd=16, n_layer=1, n_head=2, n_positions=32, rotary_dim=4)
+    GPTJForCausalLM(config).save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(target).save_pretrained(tmp_path)
+    with pytest.raises(
+        PairError, match="does not support attn_implementation 'sdpa'; set it to 'eager'"
+    ) as caught:
+        load_pair(str(tmp_path))
+    assert caught.value.argument == "attn_implementation"
+    assert load_pair(str(tmp_path), attn_implementation="eager").target.config.model_type == "gptj"
 
 
 @pytest.mark.parametrize("source", ["./no/such/folder", "/no/such/folder", "no/such/folder"])
