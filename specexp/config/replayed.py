@@ -29,7 +29,9 @@ def open_recording(config: Config) -> Recording:
     from specexp.replay.fidelity import law_of
     from specexp.replay.recording import Recording
 
-    key = "recording" if config.get("recording") is not None else "backend"
+    key = "recording" if config.get("recording") is not None or not is_replayed(config) else "backend"
+    if config.get("recording") is None and config.get("record.to") is not None:
+        key = "record.to"
     try:
         recording = Recording(recording_folder(config))
         drafted = recording.manifest.made_of.get("scoring") is not None
@@ -40,7 +42,7 @@ def open_recording(config: Config) -> Recording:
         recording.check_made_of("law", law_of(build_verifier(config)))
     except RecordingError as error:
         raise ConfigError(
-            f"{config.source_of((key,))}: {key}: {first_line(error).removeprefix('recording: ')}"
+            f"{config.source_of(tuple(key.split('.')))}: {key}: {first_line(error).removeprefix('recording: ')}"
         ) from error
     return recording
 
