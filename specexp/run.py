@@ -12,7 +12,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specexp.command import run_command
+from specexp.command import fail, run_command
 from specexp.config import (
     Config,
     ConfigError,
@@ -61,8 +61,17 @@ def _act(config: Config, dry_run: bool) -> int:
     if dry_run:
         print("\n".join(arm.title for arm in arms))
         return 0
-    records = run(config)
-    return 0 if any(not record.error for record in records) else 1
+    status = 0
+    for name, why in unanswered(run(config)).items():
+        status = fail(f"arm {name!r} answered no prompt: {why}", 1)
+    return status
+
+
+def unanswered(records: Sequence[PromptRecord]) -> dict[str, str]:
+    """Arms that answered no prompt, and why they did not answer the first."""
+    first = {record.arm: record.error for record in reversed(records) if record.error}
+    answered = {record.arm for record in records if not record.error}
+    return {name: first[name] for name in reversed(first) if name not in answered}
 
 
 def run(config: Config, pair: ModelPair | None = None) -> list[PromptRecord]:
@@ -189,7 +198,7 @@ def report(config: Config, experiment: Experiment, records: Sequence[PromptRecor
         title += ", replayed"
     baselines = experiment.baselines
     results = results_table(records, title, baselines=baselines, published=config.get("published"))
-    results.notes += worth_of(experiment.arms)
+    results.notes += worth_of(arm for arm in experiment.arms if arm.name not in unanswered(records))
     tables: list[Table | None] = [
         results,
         category_table(records, baseline=baselines[0], published=config.get("published")),

@@ -18,6 +18,7 @@ from specexp.config import ConfigError, load_config
 from specexp.learning.run import learn
 from specexp.record import main as record
 from specexp.replay.recording import MANIFEST
+from specexp.run import main as run_main
 from specexp.run import run
 from specexp.sweep import main
 
@@ -265,6 +266,23 @@ def test_arms_of_the_engine_are_replayed_and_others_left_out(
     assert "no recording answers for hf-eager, assisted: left out" in said
     assert "Which tree?, replayed" in said
     assert "Replayed counts of chain are exact." in said
+
+
+def test_an_arm_the_recording_refuses_is_told_apart_and_the_others_are_measured(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wide = {"class_path": "DySpecGreedy", "init_args": {"budget": 24, "candidates": "top-k"}}
+    arms = {
+        "chain": {"builder": {"class_path": "Chain", "init_args": {"length": 3}}},
+        "wide": {"builder": wide},
+    }
+    assert run_main([write(arms=arms, sweep=None)]) == 1
+    said = capsys.readouterr()
+    assert said.err.startswith("error: arm 'wide' answered no prompt: NotRecordedError: ")
+    assert said.err.count("\n") == 1
+    assert "record with" in said.err
+    assert "Replayed counts of chain are exact." in " ".join(said.out.split())
+    assert "chain (modelled)" in said.out
 
 
 def test_an_approximate_arm_is_called_so(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
