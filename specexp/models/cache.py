@@ -69,6 +69,7 @@ class SlotCache(Cache):  # type: ignore[misc]
         self, config: PreTrainedConfig, slots: int, capacity: int, dtype: torch.dtype, device: torch.device
     ) -> None:
         text = config.get_text_config()
+        self._formed = False  # heads and width are those the configuration suggests, until a pass says better
         self._heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
         self._head_dim = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
         self._num_layers = text.num_hidden_layers
@@ -110,6 +111,7 @@ class SlotCache(Cache):  # type: ignore[misc]
     def _write(
         self, layer: int, keys: torch.Tensor, values: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
+        self._take_form(keys.shape[1], max(keys.shape[3], values.shape[3]))
         rows = keys.shape[2]
         starts = [self.lengths[slot] + self.uncommitted[slot] for slot in self._open]
         end = max(starts) + rows
@@ -118,7 +120,8 @@ class SlotCache(Cache):  # type: ignore[misc]
                 f"the KV cache has room for {self.capacity} rows a slot and {end} are needed: "
                 "reserve the prompt, the new tokens and the largest tree"
             )
-        stored_keys, stored_values = self._storage[2 * layer], self._storage[2 * layer + 1]
+        stored_keys = self._storage[2 * layer, ..., : keys.shape[3]]
+        stored_values = self._storage[2 * layer + 1, ..., : values.shape[3]]
         for index, (slot, start) in enumerate(zip(self._open, starts, strict=True)):
             stored_keys[slot, :, start : start + rows] = keys[index]
             stored_values[slot, :, start : start + rows] = values[index]
@@ -127,6 +130,22 @@ class SlotCache(Cache):  # type: ignore[misc]
             return stored_keys[first : last + 1, :, :end], stored_values[first : last + 1, :, :end]
         chosen = list(self._open)
         return stored_keys[chosen, :, :end], stored_values[chosen, :, :end]
+
+    def _take_form(self, heads: int, width: int) -> None:
+        """Hold so many heads of so many numbers: a model's own, whatever its configuration says of them.
+
+        Raises:
+            ValueError: layers differ.
+        """
+        if (heads, width) != (self._heads, self._head_dim):
+            if self._formed:
+                raise ValueError(
+                    f"layers keep {self._heads} heads of {self._head_dim} numbers and {heads} of {width}, and one form "
+                    "serves all of them"
+                )
+            self._heads, self._head_dim = heads, width
+            self._storage = self._storage.new_zeros(self._shape(self.slots, self.capacity))
+        self._formed = True
 
     @torch.inference_mode()  # the storage may have been made in a pass
     def commit(self, slot: int, rows: Sequence[int]) -> None:
@@ -162,6 +181,7 @@ class SlotCache(Cache):  # type: ignore[misc]
     @torch.inference_mode()  # the storage may have been made in a pass
     def copy_from(self, other: SlotCache, length: int) -> None:
         """Begin slot 0 with the first ``length`` committed tokens of slot 0 of another cache of the same model."""
+        self._take_form(other._heads, other._head_dim)
         self.reserve(length)
         self._storage[:, 0, :, :length] = other._storage[:, 0, :, :length]
         self.lengths[0] = length

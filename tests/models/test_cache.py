@@ -104,3 +104,25 @@ def test_a_full_cache_says_so(cache):
 
 def test_its_size_is_told(cache):
     assert cache.nbytes() == 2 * LAYERS * 3 * 2 * 10 * 8 * 8
+
+
+def test_keys_wider_than_values_and_fewer_heads_than_the_configuration_says(cache):
+    for layer in range(LAYERS):
+        keys, values = torch.full((1, 1, 3, 12), 1.0 + layer), torch.full((1, 1, 3, 5), -1.0 - layer)
+        seen_keys, seen_values = cache.update(keys.double(), values.double(), layer)
+        assert torch.equal(seen_keys, keys.double())
+        assert torch.equal(seen_values, values.double())
+    cache.commit(0, [0, 2])
+    twin = SlotCache(build("Llama", FULL_ATTENTION["Llama"]).config, 1, 0, torch.float64, torch.device("cpu"))
+    twin.copy_from(cache, 2)
+    twin.reserve(3)
+    with torch.inference_mode():
+        keys, values = twin.update(torch.zeros(1, 1, 1, 12).double(), torch.zeros(1, 1, 1, 5).double(), 1)
+    assert (keys.shape, values.shape) == ((1, 1, 3, 12), (1, 1, 3, 5))
+    assert keys[0, 0, :, 0].tolist() == [2, 2, 0]
+
+
+def test_layers_of_different_forms_are_refused(cache):
+    cache.update(torch.zeros(1, 2, 1, 8).double(), torch.zeros(1, 2, 1, 8).double(), 0)
+    with pytest.raises(ValueError, match="layers keep 2 heads of 8 numbers and 1 of 8"):
+        cache.update(torch.zeros(1, 1, 1, 8).double(), torch.zeros(1, 1, 1, 8).double(), 1)

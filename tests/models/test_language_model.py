@@ -8,14 +8,15 @@ from hypothesis import strategies as st
 from small_models import FULL_ATTENTION, SLIDING, VOCABULARY, build, small_model
 from transformers import AutoModelForCausalLM, MptConfig, T5Config, T5ForConditionalGeneration
 
-from specexp.builders import StaticTree, TokenRecyclingTree
+from specexp.builders import Chain, StaticTree, TokenRecyclingTree
 from specexp.decoder import Decoder
-from specexp.drafters import TokenRecycling
+from specexp.drafters import DraftModel, TokenRecycling
 from specexp.models.language_model import LanguageModel
 from specexp.testing.fakes import FakeCausalLM, hashed_model
 from specexp.tree import TokenTree, TreeShape, root_tree
 
 ATTENTION = ("sdpa", "eager")
+SMALL = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
 SHAPE = TreeShape.from_rank_paths([[0], [1], [2], [0, 0], [0, 1], [2, 0], [0, 1, 0], [0, 1, 1], [0, 1, 0, 0]])
 
 
@@ -160,6 +161,33 @@ def test_models_with_sliding_windows_are_refused_in_one_sentence(name):
         LanguageModel(model)
 
 
+@pytest.mark.parametrize("attention", ATTENTION)
+def test_compressed_keys_may_be_wider_than_their_values(attention):
+    widths = {
+        "qk_rope_head_dim": 8,
+        "qk_nope_head_dim": 8,
+        "v_head_dim": 12,
+        "q_lora_rank": 16,
+        "kv_lora_rank": 16,
+    }
+    heads = {
+        "num_key_value_heads": 4,
+        "n_routed_experts": 4,
+        "n_group": 1,
+        "topk_group": 1,
+        "initializer_range": 0.3,
+    }
+    model = build("DeepseekV3", {**SMALL, **widths, **heads, "intermediate_size": 48}, attention)
+    prompt = [1, 2, 3, 4]
+    decoder = Decoder(model, DraftModel(model), Chain(4))
+    result = decoder.generate(prompt, max_new_tokens=30)
+    plain = model.generate(
+        torch.tensor([prompt]), max_new_tokens=30, do_sample=False, eos_token_id=None, pad_token_id=0
+    )
+    assert result.token_ids == plain[0, 4:].tolist()
+    assert result.tokens_per_step == 5
+
+
 @pytest.mark.parametrize("layer_types", [None, ["full_attention", "sliding_attention"]], ids=["all", "some"])
 def test_a_window_as_wide_as_the_context_never_slides(layer_types):
     settings = {**FULL_ATTENTION["Qwen2"], "use_sliding_window": True, "sliding_window": 160}
@@ -171,7 +199,6 @@ def test_a_window_as_wide_as_the_context_never_slides(layer_types):
     assert close(answers[9], straight(model, [5, 6, 7, *branch(tree, 9)]))
 
 
-SMALL = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
 OLD = {"vocab_size": VOCABULARY, "n_layer": 2, "n_head": 4}
 LOCAL = {"attention_types": [[["global", "local"], 1]], "window_size": 16, "num_layers": 2, "num_heads": 4}
 OTHERS = {
