@@ -232,8 +232,10 @@ def test_a_fit_on_a_recording_exports_its_table(here: Path, capsys: pytest.Captu
     from specexp.artifacts import load_q_table
     from specexp.fit import main as fit
 
-    assert fit([write(**{**LEARNING, "sweep": None})]) == 0
-    assert "It was learned on recorded, a recording: exact." in capsys.readouterr().out
+    assert fit([write(**{**LEARNING, "sweep": None}), "--fit.epochs", "2"]) == 0
+    said = capsys.readouterr().out
+    assert " steps of 6 answers to 3 prompts; " in said
+    assert "It was learned on recorded, a recording: exact." in said
     assert load_q_table("table").steps > 10
 
 

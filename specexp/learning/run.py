@@ -180,13 +180,12 @@ def report(config: Config, module: ControllerLearning) -> list[str]:
     assert isinstance(controller, QLearning)
     name = config.get("name")
     picture = Path(config.get("output")) / name / "q_table.png"
-    draw_table(controller.table, f"{name}: {controller.steps} steps of {module.done} prompts").savefig(
-        picture, dpi=120
-    )
+    answers = f"{module.done} answers to {min(module.done, len(module.prompts))} prompts"
+    draw_table(controller.table, f"{name}: {controller.steps} steps of {answers}").savefig(picture, dpi=120)
     seen = sum(any(visits) for visits in controller.table.visits)
     begins = controller.table.values[0]
     said = [
-        f"Learned {controller.steps} steps on {module.done} prompts; {seen} of {controller.table.rows} states "
+        f"Learned from {controller.steps} steps of {answers}; {seen} of {controller.table.rows} states "
         f"were seen, epsilon is {controller.exploring:.3g}, drafting is worth {begins[0]:+.3f} over plain decoding.",
         f"The table is drawn in {picture}.",
     ]
