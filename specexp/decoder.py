@@ -23,6 +23,8 @@ from specexp.sequence import Sequence, Strategy, Verification
 from specexp.verifiers import Greedy, Verifier
 
 OutcomeObserver = Callable[[Outcome], None]
+_ROOM_AHEAD = 4096
+"""New tokens whose room in the cache is reserved before the first of them; the cache of a longer output grows."""
 
 
 class Decoder:
@@ -112,7 +114,7 @@ class Decoder:
             ):  # a new one, or another decoder used the cache in between
                 self.model.cache.truncate(0, 0)
             self._kept = self.model.conversation = context
-            self._reserve(len(prompt) + max_new_tokens)
+            self._reserve(len(prompt) + min(max_new_tokens, _ROOM_AHEAD))
             self._prefill(context)
             self.model.synchronize()
             prefill_seconds = perf_counter() - started

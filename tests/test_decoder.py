@@ -112,6 +112,21 @@ def test_a_step_interrupted_amid_its_commit_leaves_no_rows_for_the_conversation_
     assert decoder.generate(text, max_new_tokens=20, continue_conversation=True).token_ids == expected
 
 
+def test_a_distant_limit_reserves_no_room_that_the_output_does_not_need(monkeypatch):
+    drafter, builder = FakeDrafter(lambda tokens: [(tokens[-1] + 1) % 9]), Chain(2)
+    decoder = Decoder(counting_model(9, context_limit=10**6), drafter, builder)
+    decoder.generate([1], max_new_tokens=10**6, eos_token_id=4)
+    assert decoder.model.cache.capacity < 5000
+    monkeypatch.setattr("specexp.decoder._ROOM_AHEAD", 8)
+    decoder = Decoder(counting_model(9, context_limit=10**6), drafter, builder)
+    storages = set()
+    result = decoder.generate(
+        [1], max_new_tokens=1500, observers=[lambda _: storages.add(decoder.model.cache._storage.data_ptr())]
+    )
+    assert result.token_ids == [(2 + position) % 9 for position in range(1500)]
+    assert len(storages) < 8
+
+
 def test_calls_from_several_threads_wait_for_each_other(strategy):
     model = LanguageModel(hashed_model(20))
     one, two = Decoder(model, *strategy()), Decoder(model)

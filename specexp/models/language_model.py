@@ -114,7 +114,7 @@ class LanguageModel:
         """
         rows = max(tree.tokens.size for tree in trees)
         pasts = [self.cache.lengths[slot] for slot in slots]
-        self.cache.reserve(max(pasts) + rows, max(slots) + 1)
+        self._make_room(max(pasts) + rows, max(slots) + 1)
         for slot in slots:
             self.cache.uncommitted[slot] = 0
         if len(trees) == 1:
@@ -163,8 +163,7 @@ class LanguageModel:
             ``[m, V]`` logits after every new row.
         """
         past, rows = self.cache.lengths[slot], visible.shape[1]
-        if past + rows > self.cache.capacity:
-            self.cache.reserve(past + rows + max(256, past // 2), slot + 1)
+        self._make_room(past + rows, slot + 1)
         tree_mask = additive_mask(torch.from_numpy(visible).to(self.device), self.dtype)
         logits = self._forward(
             (slot,),
@@ -232,6 +231,11 @@ class LanguageModel:
         """Wait for the device, so that a clock read next is honest."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+
+    def _make_room(self, rows: int, slots: int) -> None:
+        """Room for so many rows; where the cache must grow, for half as many again, since growing copies it."""
+        spare = max(256, rows // 2) if rows > self.cache.capacity else 0
+        self.cache.reserve(rows + spare, slots)
 
     def _past_mask(self, rows: int, past: int) -> torch.Tensor:
         return torch.zeros((rows, past), dtype=self.dtype, device=self.device)
