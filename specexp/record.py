@@ -33,10 +33,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _act(config: Config, dry_run: bool) -> int:
     if dry_run:
+        from specexp.replay.folder import answers_held
         from specexp.replay.plan import plan_recording
 
         planned = plan_recording(config)
-        print("\n".join([*planned.lines(), f"to {planned.folder}"]))
+        held = answers_held(planned)
+        there = f", which holds {counted(held, 'answer')} already" if held else ""
+        print("\n".join([*planned.lines(), f"to {planned.folder}{there}"]))
         return 0
     run(config)
     return 0

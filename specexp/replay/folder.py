@@ -57,14 +57,33 @@ def manifest_of(planned: Plan, pair: ModelPair, prompts: Sequence[Prompt]) -> Ma
         if changed:
             other = f"a prompt {changed[0]!r} of other text or tokens"
     if other is not None:
-        raise ConfigError(
-            f"recording: {planned.folder} holds a recording that was made with {other}: remove it, or name another "
-            "folder in record.to"
-        )
+        raise _another(planned, other)
     manifest.made_of["prompts"] |= hashes
     recorded = manifest.made_of["generation"]
     recorded["samples"] = max(recorded["samples"], made_of["generation"]["samples"])
     return manifest
+
+
+def answers_held(planned: Plan) -> int:
+    """Answers that lie in the folder already, as far as can be told without models and prompts.
+
+    Raises:
+        ConfigError: another recording lies there.
+    """
+    manifest = _known(planned.folder)
+    if manifest is None or not manifest.files:
+        return 0
+    other = _first_other(manifest.made_of, planned.made_of())
+    if other is not None:
+        raise _another(planned, other)
+    return sum(entry["turns"] for entry in manifest.files.values())
+
+
+def _another(planned: Plan, other: str) -> ConfigError:
+    return ConfigError(
+        f"recording: {planned.folder} holds a recording that was made with {other}: remove it, or name another folder "
+        "in record.to"
+    )
 
 
 def _known(folder: Path) -> Manifest | None:

@@ -269,6 +269,16 @@ def test_a_dry_run_says_what_would_be_recorded(file, capsys):
     assert "up to 6 tokens by KeyedSampling(temperature=0.7)" in out
 
 
+def test_a_dry_run_tells_of_what_lies_there(file, folder, capsys):
+    path = file()
+    assert main([path, *arguments(**SMALL)]) == 0
+    capsys.readouterr()
+    assert main([path, "--dry-run", *arguments(**SMALL)]) == 0
+    assert f"to {folder}, which holds 4 answers already" in capsys.readouterr().out
+    assert main([path, "--dry-run", *arguments(**{**SMALL, "generation.max_new_tokens": 7})]) == 2
+    assert "made with generation.max_new_tokens 6, and the configuration says 7" in capsys.readouterr().err
+
+
 def test_a_sweep_is_recorded_with_the_prompts_of_all_its_stages_each_once(file, folder):
     space = {"builder.init_args.length": {"type": "int", "low": 1, "high": 4}}
     sweep = {
