@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from os import PathLike
+from threading import Lock
 from typing import Any, Protocol
 
 import torch
@@ -107,6 +108,7 @@ def custom_generate(
         parts.drafter.use_draft_model(draft)
     default_seed = seed
     served: LanguageModel | None = None
+    wrapping = Lock()  # of several threads' first calls one wraps the model
 
     def generate(
         model: PreTrainedModel,
@@ -120,17 +122,19 @@ def custom_generate(
     ) -> torch.Tensor:
         nonlocal served
         refuse(input_ids, generation_config, model_kwargs)
-        if served is None or not serves(served, model):
-            if artifact is not None:
-                artifact.check(model)
-            served = LanguageModel(model)
+        with wrapping:
+            if served is None or not serves(served, model):
+                if artifact is not None:
+                    artifact.check(model)
+                served = LanguageModel(model)
+            target = served
         seed = drawn_seed(seed, default_seed, generation_config)
         verifier = ProcessedSampling(
             logits_processor,
             sample=bool(generation_config.do_sample),
             temperature=generation_config.temperature or 1.0,
         )
-        decoder = Decoder(served, *parts._replace(verifier=verifier))
+        decoder = Decoder(target, *parts._replace(verifier=verifier))
         if token_streamer is not None:
             token_streamer.put(input_ids.cpu())
         try:

@@ -46,12 +46,8 @@ class LanguageModel:
                 "or AutoModelForCausalLM.from_pretrained"
             )
         check_attention(model.config)
-        if model.training:
-            raise ValueError(
-                f"the {model.config.model_type} model is in training mode, where dropout changes its answers: call "
-                "model.eval() first"
-            )
         self.model = model
+        self._check_mode()
         self.device: torch.device = model.device
         self.dtype: torch.dtype = model.dtype
         text = model.config.get_text_config()
@@ -197,8 +193,10 @@ class LanguageModel:
         """Refuse what cannot be decoded.
 
         Raises:
-            ValueError: the prompt is empty, does not fit or holds an unknown token, or no token is asked for.
+            ValueError: the prompt is empty, does not fit or holds an unknown token, no token is asked for, or the model
+                is in training mode.
         """
+        self._check_mode()
         if not prompt:
             raise ValueError("the prompt is empty: at least one token (such as BOS) is needed")
         if not isinstance(max_new_tokens, (int, np.integer)) or max_new_tokens < 1:
@@ -213,6 +211,13 @@ class LanguageModel:
             raise ValueError(
                 f"the prompt holds token id {max(prompt) if min(prompt) >= 0 else min(prompt)}; "
                 f"the target's vocabulary has ids 0 to {self.vocab_size - 1}"
+            )
+
+    def _check_mode(self) -> None:
+        if self.model.training:
+            raise ValueError(
+                f"the {self.model.config.model_type} model is in training mode, where dropout changes its answers: "
+                "call model.eval() first"
             )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LanguageModel:

@@ -247,6 +247,10 @@ def test_a_model_in_training_mode_is_refused():
     model = build("GPT2", FULL_ATTENTION["GPT2"]).train()
     with pytest.raises(ValueError, match=r"the gpt2 model is in training mode, .* call model.eval\(\) first"):
         LanguageModel(model)
+    decoder = Decoder(model.eval())
+    model.train()
+    with pytest.raises(ValueError, match="the gpt2 model is in training mode"):
+        decoder.generate([1, 2])
 
 
 def test_the_context_ends_where_longrope_would_change_the_rows_already_cached():
