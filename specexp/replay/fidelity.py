@@ -175,16 +175,21 @@ def worth(fidelity: str, manifest: Manifest) -> str:
         manifest: of the recording.
     """
     dtype = manifest.made_of["pair"]["target_dtype"]
+    off = manifest.live_error(fidelity)
     if fidelity == Grade.EXACT.value:
         if dtype == "float32":
             return fidelity
         fidelity += (
             f" but for near ties, which a target in {dtype} decides otherwise in passes of another size"
         )
-    off = manifest.live_error
+    elif off is None and fidelity.startswith(Grade.APPROXIMATE.value):
+        return f"{fidelity}; the recording's live sample holds nothing of the kind, so how far off is not known"
     if off is None:
         return fidelity
-    return f"{fidelity}; on the recording's live sample replay was off by at most {100 * off:+.2f} % tokens per step"
+    return (
+        f"{fidelity}; what the recording's live sample holds of the kind was off by at most {100 * off:+.2f} % tokens "
+        "per step"
+    )
 
 
 def is_plain_static(parts: Parts) -> bool:

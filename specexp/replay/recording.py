@@ -59,11 +59,12 @@ class Manifest:
     live_sample: list[dict[str, Any]] = field(default_factory=list)
     provenance: dict[str, Any] = field(default_factory=dict)
 
-    @property
-    def live_error(self) -> float | None:
-        """The largest error of replayed tokens per step on the live sample, with its sign; None without one."""
-        errors = [float(row["relative_error"]) for row in self.live_sample if "relative_error" in row]
-        return max(errors, key=abs, default=None)
+    def live_error(self, fidelity: str) -> float | None:
+        """The largest error of replayed tokens per step, with its sign, on the live sample's compositions of this
+        :class:`~specexp.replay.fidelity.Fidelity` as text; None where it holds none.
+        """
+        rows = [row for row in self.live_sample if row.get("fidelity") == fidelity]
+        return max((float(row["relative_error"]) for row in rows), key=abs, default=None)
 
     def save(self, folder: Path) -> None:
         """Write ``recording.json``, whole or not at all."""

@@ -174,7 +174,7 @@ def _origin(best: Confirmed, bench: ReplayBench) -> dict[str, Any]:
         "sha256": bench.composition.recording_digest(),
         "profile": bench.profile.label,
         "fidelity": best.attributes["fidelity"],
-        "live_sample_error": recording.manifest.live_error,
+        "live_sample_error": recording.manifest.live_error(best.attributes["fidelity"]),
     }
 
 

@@ -1,7 +1,9 @@
-"""What replay is held against live: also trees of which nothing was recorded."""
+"""What replay is held against live, and what that says of what was not."""
 
 from specexp.builders import Chain, DySpecGreedy, ParametricTree, StaticTree
+from specexp.replay.fidelity import worth
 from specexp.replay.live_sample import trees_between
+from specexp.replay.recording import Manifest
 
 
 def test_between_two_recorded_trees_stands_one_of_nodes_of_the_larger():
@@ -22,3 +24,11 @@ def test_between_two_recorded_trees_stands_one_of_nodes_of_the_larger():
 
 def test_nothing_stands_between_trees_of_neighbouring_sizes():
     assert list(trees_between([Chain(1), Chain(2)])) == []
+
+
+def test_the_sample_speaks_for_compositions_of_its_own_fidelity_alone():
+    row = {"composition": "Chain", "fidelity": "exact", "relative_error": -0.03}
+    manifest = Manifest({}, {"pair": {"target_dtype": "bfloat16"}}, 7, {}, live_sample=[row])
+
+    assert worth("exact", manifest).endswith("off by at most -3.00 % tokens per step")
+    assert worth("approximate (it learns)", manifest).endswith("so how far off is not known")
