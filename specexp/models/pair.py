@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from specexp.models.hub import why_unreachable
 from specexp.wording import first_line
 
 if TYPE_CHECKING:
@@ -76,12 +77,14 @@ def load_pair(
         _check_source("draft", draft_source)
     target_type, draft_type = _dtype("target_dtype", target_dtype), _dtype("draft_dtype", draft_dtype)
     _check_device(device)
-    tokenizer = _tokenizer("target", target_source)
-    target_model = _model("target", target_source, target_type, device, attn_implementation)
+    sources = [source for source in (target_source, draft_source) if source is not None]
+    offline = "" if all(Path(source).is_dir() for source in sources) else why_unreachable()
+    tokenizer = _tokenizer("target", target_source, offline)
+    target_model = _model("target", target_source, target_type, device, attn_implementation, offline)
     draft_model = None
     if draft_source is not None:
-        _check_vocabulary(tokenizer, target_source, _tokenizer("draft", draft_source), draft_source)
-        draft_model = _model("draft", draft_source, draft_type, device, attn_implementation)
+        _check_vocabulary(tokenizer, target_source, _tokenizer("draft", draft_source, offline), draft_source)
+        draft_model = _model("draft", draft_source, draft_type, device, attn_implementation, offline)
         widths = [model.config.get_text_config().vocab_size for model in (target_model, draft_model)]
         if min(widths) < len(tokenizer) and widths[0] != widths[1]:
             raise PairError(
@@ -102,7 +105,8 @@ def load_tokenizer(target: str) -> PreTrainedTokenizerBase:
     Raises:
         PairError: it cannot be loaded.
     """
-    return _tokenizer("target", sources_of(target)[0])
+    source = sources_of(target)[0]
+    return _tokenizer("target", source, "" if Path(source).is_dir() else why_unreachable())
 
 
 def sources_of(target: str, draft: str | None = None) -> tuple[str, str | None]:
@@ -155,12 +159,26 @@ def _check_device(device: str) -> None:
         raise PairError("device", f"device {device!r} cannot be used here: {first_line(error)}") from error
 
 
-def _tokenizer(role: str, source: str) -> PreTrainedTokenizerBase:
+def _not_here(role: str, source: str, offline: str) -> PairError:
+    from huggingface_hub import constants
+
+    return PairError(
+        role,
+        f"{role} {source!r} is no local folder and is not whole in the cache ({constants.HF_HUB_CACHE}), and the hub "
+        f"cannot be asked for it ({offline}): name a local folder or 'stdlib', or load it once with a network",
+    )
+
+
+def _tokenizer(role: str, source: str, offline: str) -> PreTrainedTokenizerBase:
     from transformers import AutoTokenizer
 
     try:
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            source, trust_remote_code=False, local_files_only=bool(offline)
+        )
     except (OSError, ValueError, KeyError) as error:
+        if offline and not Path(source).is_dir():
+            raise _not_here(role, source, offline) from error
         raise PairError(
             role, f"{role} {source!r} has no tokenizer that could be loaded: {first_line(error)}"
         ) from error
@@ -168,19 +186,25 @@ def _tokenizer(role: str, source: str) -> PreTrainedTokenizerBase:
 
 
 def _model(
-    role: str, source: str, dtype: torch.dtype, device: str, attn_implementation: str
+    role: str, source: str, dtype: torch.dtype, device: str, attn_implementation: str, offline: str
 ) -> PreTrainedModel:
+    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 
     try:
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
+        loaded: Any
+        loaded, report = AutoModelForCausalLM.from_pretrained(
             source,
+            output_loading_info=True,
             dtype=dtype,
             attn_implementation=attn_implementation,
             trust_remote_code=False,
             use_safetensors=True,
+            local_files_only=bool(offline),
         )
-    except (OSError, ValueError, KeyError, ImportError) as error:
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
+        if offline and isinstance(error, OSError) and not Path(source).is_dir():
+            raise _not_here(role, source, offline) from error
         if (
             'attn_implementation="eager"' in str(error) and attn_implementation != "eager"
         ):  # as transformers advises
@@ -191,6 +215,10 @@ def _model(
         raise PairError(
             role, f"{role} {source!r} could not be loaded as a causal model: {first_line(error)}"
         ) from error
+    if missing := sorted(report["missing_keys"]):  # transformers only warns, and makes them up
+        raise PairError(
+            role, f"{role} {source!r} has no weights for {len(missing)} tensors of its model, such as {missing[0]!r}"
+        )
     model: PreTrainedModel = loaded.to(device).eval()
     return model
 
