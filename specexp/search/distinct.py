@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from random import Random
 from typing import Any
 
 from optuna import Study
@@ -26,6 +27,10 @@ LEAST_DRAWS = 200
 
 DRAWS_PER_TRIAL = 2
 
+NEAREST = 0.2
+FARTHER = 0.1
+"""With what probability a parameter of the first neighbour is drawn at random, and what each further one adds to it."""
+
 DigestOf = Callable[[Mapping[str, Any]], str]
 """Of the overrides that a suggestion means; the same for two ways to one configuration."""
 
@@ -36,9 +41,9 @@ class DistinctSampler(BaseSampler):
     """Suggests what was not measured yet.
 
     Many parameters lead to one configuration, such as a depth that a tree of few nodes never reaches, and a sampler
-    that has found the best goes on suggesting it. Where the inner sampler repeats a configuration, the next ones are
-    drawn at random until one is new. What repeats is neither measured nor stored, so that the inner sampler's model is
-    not fed the same value again and again.
+    that has found the best goes on suggesting it. Where the inner sampler repeats a configuration, neighbours of it are
+    drawn, farther and farther away, until one is new. What repeats is neither measured nor stored, so that the inner
+    sampler's model is not fed the same value again and again.
 
     Args:
         inner: whose suggestions are taken while they are new.
@@ -60,6 +65,7 @@ class DistinctSampler(BaseSampler):
         self._applies = applies
         self._digest_of = digest_of
         self._random = RandomSampler(seed=seed)
+        self._chance = Random(seed)
         self._digests: dict[str, str] = {}  # by overrides
         self._given: set[str] = set()  # by this process, also what failed
         self._drawn: dict[str, Any] = {}
@@ -96,27 +102,26 @@ class DistinctSampler(BaseSampler):
         self.inner.after_trial(study, trial, state, values)
 
     def reseed_rng(self) -> None:
-        """Both samplers'."""
+        """All of them."""
         self.inner.reseed_rng()
         self._random.reseed_rng()
+        self._chance.seed()
 
     def _new(self, study: Study, trial: FrozenTrial) -> _Draw:
         """A suggestion that is new, or, of a space that is exhausted, one that repeats a measured configuration."""
         states = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)
         trials = study.get_trials(deepcopy=False, states=states)
         known = {str(other.user_attrs["digest"]) for other in trials if "digest" in other.user_attrs}
-        draw = self._draw(self._inner_suggest(study, trial))
+        first = draw = self._draw(self._inner_suggest(study, trial))
         repeat = None
-        for _ in range(max(LEAST_DRAWS, DRAWS_PER_TRIAL * len(trials))):
+        for place in range(max(LEAST_DRAWS, DRAWS_PER_TRIAL * len(trials))):
             digest = self._digest(draw.overrides)
             if digest not in known and digest not in self._given:
                 self._given.add(digest)
                 return draw
             if digest in known:
                 repeat = draw
-            draw = self._draw(
-                lambda name, distribution: self._random.sample_independent(study, trial, name, distribution)
-            )
+            draw = self._draw(self._neighbour(study, trial, first.params, NEAREST + FARTHER * place))
         self.exhausted = True
         return repeat or draw
 
@@ -129,6 +134,19 @@ class DistinctSampler(BaseSampler):
             if name in together and distribution._contains(distribution.to_internal_repr(together[name])):
                 return together[name]
             return self.inner.sample_independent(study, trial, name, distribution)
+
+        return suggest
+
+    def _neighbour(
+        self, study: Study, trial: FrozenTrial, params: Mapping[str, Any], probability: float
+    ) -> Suggest:
+        """The parameters, each with some probability another one."""
+
+        def suggest(name: str, distribution: BaseDistribution) -> Any:
+            kept = name in params and distribution._contains(distribution.to_internal_repr(params[name]))
+            if kept and self._chance.random() >= probability:
+                return params[name]
+            return self._random.sample_independent(study, trial, name, distribution)
 
         return suggest
 
