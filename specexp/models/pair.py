@@ -196,6 +196,7 @@ def _model(
         loaded, report = AutoModelForCausalLM.from_pretrained(
             source,
             output_loading_info=True,
+            ignore_mismatched_sizes=True,  # named below
             dtype=dtype,
             attn_implementation=attn_implementation,
             trust_remote_code=False,
@@ -215,9 +216,13 @@ def _model(
         raise PairError(
             role, f"{role} {source!r} could not be loaded as a causal model: {first_line(error)}"
         ) from error
-    if missing := sorted(report["missing_keys"]):  # transformers only warns, and makes them up
+    # transformers only warns, and makes them up
+    made_up = sorted({*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])})
+    if made_up:
         raise PairError(
-            role, f"{role} {source!r} has no weights for {len(missing)} tensors of its model, such as {missing[0]!r}"
+            role,
+            f"{role} {source!r} has no weights that fit {len(made_up)} tensors of the model of its config.json, as "
+            f"{made_up[0]!r}",
         )
     model: PreTrainedModel = loaded.to(device).eval()
     return model

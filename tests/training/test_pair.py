@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import pytest
@@ -112,6 +114,27 @@ def test_broken_weights_are_refused_in_one_sentence(target: str, tmp_path: Path)
         (tmp_path / file.name).write_bytes(file.read_bytes())
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(ValueError, match="could not be loaded as a causal model"):
+        load_pair(str(tmp_path))
+
+
+@pytest.mark.parametrize("changed", [{"num_hidden_layers": 2}, {"intermediate_size": 32}], ids=repr)
+def test_weights_that_are_not_all_there_are_refused_instead_of_made_up(
+    target: str, tmp_path: Path, changed: dict[str, int]
+) -> None:
+    copytree(target, tmp_path, dirs_exist_ok=True)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | changed))
+    with pytest.raises(
+        PairError, match=r"no weights that fit \d tensors of the model .* as 'model\.layers\."
+    ):
+        load_pair(str(tmp_path))
+
+
+def test_truncated_weights_are_refused_in_one_sentence(target: str, tmp_path: Path) -> None:
+    copytree(target, tmp_path, dirs_exist_ok=True)
+    whole = (tmp_path / "model.safetensors").read_bytes()
+    (tmp_path / "model.safetensors").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(PairError, match=r"could not be loaded as a causal model: .* incomplete metadata"):
         load_pair(str(tmp_path))
 
 
