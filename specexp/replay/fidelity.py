@@ -183,7 +183,9 @@ def worth(fidelity: str, manifest: Manifest) -> str:
             f" but for near ties, which a target in {dtype} decides otherwise in passes of another size"
         )
     elif off is None and fidelity.startswith(Grade.APPROXIMATE.value):
-        return f"{fidelity}; the recording's live sample holds nothing of the kind, so how far off is not known"
+        return (
+            f"{fidelity}; the recording's live sample holds nothing of the kind, so how far off is not known"
+        )
     if off is None:
         return fidelity
     return (
