@@ -16,7 +16,7 @@ CI = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
 SHORT = {
     "specexp.sweep": [
         *("--n-trials", "5", "--data.max_prompts", "3", "--sweep.confirm.data.max_prompts", "3"),
-        *("--generation.max_new_tokens", "24"),
+        *("--generation.max_new_tokens", "24", "--generation.threads", "1"),
     ],
     "specexp.run": [
         *("--data.max_prompts", "2", "--generation.max_new_tokens", "16", "--generation.samples", "2"),
