@@ -1,11 +1,16 @@
 """A program whose runs take minutes; :mod:`test_processes` interrupts the first and kills it in the second."""
 
+import signal
+
 from toy_schedules import PARTS, PausingTarget, pausing
 
 from specexp.execution import Job, Scheduled
 from specexp.testing.fakes import Pause
 
 JOBS = [Job((1, 2), "short", max_new_tokens=3), *(Job((number,), number, 1500) for number in range(5))]
+
+# Tests that run in the background were told to ignore it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def run():
