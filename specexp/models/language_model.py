@@ -46,6 +46,11 @@ class LanguageModel:
                 "or AutoModelForCausalLM.from_pretrained"
             )
         check_attention(model.config)
+        causal = all(getattr(part, "is_causal", True) for part in model.modules())
+        if getattr(model.config, "is_decoder", True) is False and not causal:
+            raise ValueError(
+                f"the {model.config.model_type} model attends to later tokens, as encoders do: use a causal model"
+            )
         self.model = model
         self._check_mode()
         self.device: torch.device = model.device
@@ -284,31 +289,33 @@ class LanguageModel:
         """
         model_type, attention = self.model.config.model_type, self.model.config._attn_implementation
         try:
-            worst = self._tree_error()
-        except Exception as error:  # of modelling code that knows no such mask, positions or cache
+            error = self._tree_error()
+        except Exception as failure:  # of modelling code that knows no such mask, positions or cache
             raise ValueError(
                 f"the {model_type} model cannot do a tree pass with attn_implementation {attention!r} "
-                f"({type_and_line(error)}): use a decoder with full attention, and positions that are learned or rotary"
-            ) from error
+                f"({type_and_line(failure)}): use a decoder with full attention, and learned or rotary positions"
+            ) from failure
         self.cache.truncate(0, 0)
         self.passes = 0
-        tolerance = 0.01 if self.dtype in (torch.float32, torch.float64) else 0.1
-        if not worst <= tolerance:
+        tolerance = 0.01 if self.dtype in (torch.float32, torch.float64) else 0.15
+        if not error <= tolerance:
             raise ValueError(
                 f"the {model_type} model failed the tree self-check (with attn_implementation {attention!r} the logits "
-                f"of a tree differ from its own by {worst:.2g} of their spread): it cannot be used for tree passes"
+                f"of a tree differ from its own by {error:.2g} of their spread): it cannot be used for tree passes"
             )
 
     @torch.inference_mode()
     def _tree_error(self) -> float:
-        """Largest difference of a row's logits from the model's own, as a share of their spread."""
+        """Difference of a row's logits from the model's own, as a share of their spread; the median of three rows,
+        since rounding may send a token of one of them to other experts.
+        """
         siblings = 14
         shape = TreeShape([-1, *[0] * siblings, 1], [-1, *range(siblings), 0])
         prefix = [token % self.vocab_size for token in (5, 6, 7)]
         tree = TokenTree(shape, np.arange(1, siblings + 3, dtype=np.int64) % self.vocab_size)
         self.prefill(0, prefix)
         answers = self.tree_pass([0], [tree])[0].double()
-        worst = 0.0
+        errors = []
         for row in (1, siblings, siblings + 1):
             branch = [int(tree.tokens[index]) for index in (0, *shape.path(row))]
             alone = self.model(input_ids=torch.tensor([prefix + branch], device=self.device), use_cache=False)
@@ -316,6 +323,8 @@ class LanguageModel:
             possible = expected > torch.finfo(self.dtype).min / 2
             expected, answer = expected[possible], answers[row, possible]
             error, spread = (answer - expected).norm(), (expected - expected.mean()).norm()
-            if not error <= 1e-6 * (1 + expected.norm()):  # a model that always says the same has no spread
-                worst = max(worst, float(error / spread)) if error.isfinite() else inf
-        return worst
+            same = bool(
+                error <= 1e-6 * (1 + expected.norm())
+            )  # a model that always says the same has no spread
+            errors.append(0.0 if same else float(error / spread) if error.isfinite() else inf)
+        return sorted(errors)[1]
