@@ -8,9 +8,8 @@ import math
 import shlex
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,30 +21,30 @@ from rich.console import Console
 
 from specexp.config import ConfigError, open_recording, save_resolved
 from specexp.environment import device_name
-from specexp.evaluation.arm import EngineArm
 from specexp.evaluation.experiment import check_models, check_prompts
-from specexp.evaluation.record import PromptRecord
 from specexp.evaluation.recorded_prompts import recorded_data, tokenizer_of
-from specexp.evaluation.table import Table
 from specexp.evaluation.trainer import quiet_libraries
 from specexp.replay.recording import Recording
 from specexp.search.bench import CompositionBench, record_hits
 from specexp.search.composition import Composition
-from specexp.search.confirm import Confirmed, confirm, select, sentences, table
-from specexp.search.export import draw_winner, draw_winners_time_line, export_best
+from specexp.search.conclusion import Conclusion
 from specexp.search.journal import study_lock
 from specexp.search.live_bench import LiveBench
-from specexp.search.objective import confirmable, distinct_finished
+from specexp.search.objective import distinct_finished
 from specexp.search.plots import save_plots
-from specexp.search.prediction import Predicted, compared, graded
 from specexp.search.progress import StageBar
 from specexp.search.replay_bench import ReplayBench
 from specexp.search.settings import Settings
-from specexp.search.study import StudyError, digest_of, open_study, others_running, resume, run_study
-from specexp.search.trial_table import is_modelled, name_of_trial, state_of, trial_row, write_trials
-from specexp.search.yardstick import write_yardstick, yardstick_of
+from specexp.search.study import digest_of, open_study, others_running, resume, run_study
+from specexp.search.trial_table import (
+    is_modelled,
+    name_of_trial,
+    speedups_of,
+    state_of,
+    trial_row,
+    write_trials,
+)
 from specexp.tracking import Tracker
-from specexp.whole_file import write_whole
 
 if TYPE_CHECKING:
     from specexp.data.prompts import PromptDataModule
@@ -123,7 +122,7 @@ class Session:
                     "Other workers are still measuring; the last one confirms the best trials."
                 )
             elif self.settings.confirm is not None:
-                self._conclude(study, bench, others["confirm"])
+                Conclusion(self, study, bench, others["confirm"]).reach()
         if hint := self.tracker.sync_hint():
             self.console.print(f"W&B: {hint}", soft_wrap=True, highlight=False)
 
@@ -277,142 +276,7 @@ class Session:
             for prompt, log_speedup in trial.intermediate_values.items():
                 name = "modelled_speedup" if is_modelled(trial) else "speedup"
                 run.log({name: math.exp(log_speedup)}, step=prompt)
-            run.summary({**_filled(row), **_speedup(row)})
-
-    def _conclude(self, study: Study, bench: CompositionBench, data: PromptDataModule) -> None:
-        confirming = self._confirming(bench, data)
-        confirmed, records = self._confirm(study, confirming, data)
-        predicted_ar = None
-        if self.replay is not None and confirming is not self.replay:
-            confirmed = [self._predict(study, one, data) for one in confirmed]
-            predicted_ar = self.replay.predict({}, data.prompts)
-        shown = table(self.name, self.composition.question, confirmed, records, predicted_ar)
-        said = sentences(confirmed, records)
-        if self.replay is not None:
-            said += self._what_replay_was_worth(confirmed)
-        self.console.print(shown.to_rich())
-        for sentence in said:
-            self.console.print(sentence, highlight=False, soft_wrap=True)
-        text = shown.to_markdown() + "\n" + "\n".join(f"{sentence}  " for sentence in said) + "\n"
-        write_whole(self.folder / "confirm.md", text)
-        write_whole(self.folder / "confirm.csv", shown.to_csv())
-        winner = confirmed[0]
-        pictures = [
-            draw_winner(winner, confirming, data.prompts, self.folder / "tree.png"),
-            draw_winners_time_line(winner, confirming, data.prompts[0], self.folder),
-        ]
-        if self.replay is not None:
-            pictures += self._hold_against_yardstick(study, winner, self.replay)
-        artifact = export_best(self, confirmed, confirming)
-        self._track_study(study, shown, pictures, artifact)
-
-    def _confirming(self, bench: CompositionBench, data: PromptDataModule) -> CompositionBench:
-        """The models, where they are at hand; otherwise the bench that searched."""
-        if self.replay is None or self.pair is None:
-            return bench
-        latency = self.composition.live_latency()
-        live = LiveBench(self.composition, self.pair, data, self.folder, latency)
-        live.lessons = bench.lessons
-        return live
-
-    def _predict(self, study: Study, one: Confirmed, data: PromptDataModule) -> Confirmed:
-        """With what replay says of it: on the same prompts, or else on the search's."""
-        assert self.replay is not None
-        found = self.replay.predict(one.attributes["resolved"], data.prompts)
-        metrics = study.get_trials(deepcopy=False)[one.trial].user_attrs["metrics"]
-        return replace(one, predicted=found or Predicted.of_search(metrics))
-
-    def _what_replay_was_worth(self, confirmed: Sequence[Confirmed]) -> list[str]:
-        assert self.recording is not None
-        winner = confirmed[0]
-        said = [compared(one) for one in confirmed[:1] if one.predicted is not None]
-        said.append(graded(winner, self.recording.manifest))
-        if self.pair is None:
-            said.append(
-                f"Nothing was confirmed live, for the models are not here ({self.no_models}): these figures are "
-                "replayed too."
-            )
-        return said
-
-    def _hold_against_yardstick(
-        self, study: Study, winner: Confirmed, bench: ReplayBench
-    ) -> list[Path | None]:
-        """How near a fixed tree of the draft model comes to the best known without a search; the picture's path."""
-        found = yardstick_of(winner.attributes["resolved"], bench)
-        if found is None:
-            return []
-        goodputs = {
-            trial.number: float(trial.user_attrs["metrics"]["modelled_tokens_per_second"])
-            for trial in confirmable(study)
-        }
-        goodput, highest = goodputs[winner.trial], max(goodputs.values())
-        said = found.sentences(winner.label, goodput)
-        if highest > goodput:
-            said.append(
-                f"The highest goodput of the search's {len(goodputs)} trees is {highest:.1f} tokens/s, "
-                f"{100 * found.share(highest):.1f} % of the yardstick; what was promoted was faster on other prompts."
-            )
-        for sentence in said:
-            self.console.print(sentence, highlight=False, soft_wrap=True)
-        return [write_yardstick(found, said, winner, goodput, self.folder)]
-
-    def _confirm(
-        self, study: Study, bench: CompositionBench, data: PromptDataModule
-    ) -> tuple[list[Confirmed], list[PromptRecord]]:
-        assert self.settings.confirm is not None
-        of_each = self.settings.confirm["of_each"]
-        trials = select(study, self.settings.confirm["best"], of_each)
-        if not trials:
-            raise StudyError(
-                "no trial was measured on every prompt within the constraints, so none can be confirmed"
-            )
-        arms = [self._arm(trial, bench) for trial in trials]
-        eager = bench.eager() if isinstance(bench, LiveBench) else None
-        with StageBar(self.console) as bar:
-            bar.stage(
-                f"confirming {len(arms)} candidates on other prompts",
-                len(data.prompts) * bench.samples,
-            )
-            confirmed, records = confirm(
-                trials,
-                arms,
-                bench.engine,
-                eager,
-                data,
-                bench.trainer,
-                self.folder / "confirm.jsonl",
-                bench.samples,
-                bar.prompt,
-                of_each,
-            )
-        return confirmed, records
-
-    def _arm(self, trial: FrozenTrial, bench: CompositionBench) -> EngineArm:
-        candidate = bench.prepare(trial.user_attrs["attributes"]["resolved"])
-        return bench.taught(bench.arm(name_of_trial(trial), candidate.parts))
-
-    def _track_study(
-        self, study: Study, shown: Table, pictures: Sequence[Path | None], artifact: Path | None
-    ) -> None:
-        rows = [
-            trial_row(trial, list(self.settings.objectives)) for trial in study.get_trials(deepcopy=False)
-        ]
-        with self.tracker.study(config=self.composition.to_dict()) as run:
-            run.table("trials", [{**row, **_speedup(row)} for row in rows])
-            run.table("confirm", shown.records())
-            for path in [*pictures, *sorted((self.folder / "plots").glob("*.png"))]:
-                if path is not None:
-                    run.picture(path.stem, path)
-            if artifact is not None and self.settings.export is not None:
-                run.artifact(artifact, self.name, self.settings.export["kind"])
-
-
-def _speedup(row: Mapping[str, Any]) -> dict[str, float]:
-    return {
-        name: math.exp(row[f"{before}log_speedup"])
-        for before, name in (("", "speedup"), ("modelled_", "modelled_speedup"))
-        if row.get(f"{before}log_speedup") is not None
-    }
+            run.summary({**_filled(row), **speedups_of(row)})
 
 
 def _filled(row: Mapping[str, Any]) -> dict[str, Any]:

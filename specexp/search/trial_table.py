@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -72,3 +73,12 @@ def column_of(trial: FrozenTrial, objective: str) -> str:
     if objective != "speedup":
         return objective
     return "modelled_log_speedup" if is_modelled(trial) else "log_speedup"
+
+
+def speedups_of(row: Mapping[str, Any]) -> dict[str, float]:
+    """Of a row that holds their logarithms."""
+    return {
+        name: math.exp(row[f"{before}log_speedup"])
+        for before, name in (("", "speedup"), ("modelled_", "modelled_speedup"))
+        if row.get(f"{before}log_speedup") is not None
+    }
