@@ -62,7 +62,7 @@ class LanguageModel:
         self.conversation: Context | None = None
         self._lock = Lock()
         self._user: int | None = None  # the thread that decodes
-        self.cache = SlotCache(model.config, slots=1, capacity=0, dtype=self.dtype, device=self.device)
+        self.cache = self._empty_cache()
         self._masks: dict[int, tuple[TreeShape, torch.Tensor]] = {}
         if self_check:
             self._self_check()
@@ -242,6 +242,9 @@ class LanguageModel:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
+    def _empty_cache(self) -> SlotCache:
+        return SlotCache(self.model.config, slots=1, capacity=0, dtype=self.dtype, device=self.device)
+
     def _make_room(self, rows: int, slots: int) -> None:
         """Room for so many rows; where the cache must grow, for half as many again, since growing copies it."""
         spare = max(256, rows // 2) if rows > self.cache.capacity else 0
@@ -295,7 +298,7 @@ class LanguageModel:
                 f"the {model_type} model cannot do a tree pass with attn_implementation {attention!r} "
                 f"({type_and_line(failure)}): use a decoder with full attention, and learned or rotary positions"
             ) from failure
-        self.cache.truncate(0, 0)
+        self.cache = self._empty_cache()  # without the room the check took
         self.passes = 0
         tolerance = 0.01 if self.dtype in (torch.float32, torch.float64) else 0.15
         if not error <= tolerance:
