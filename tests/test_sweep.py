@@ -180,6 +180,7 @@ def thresholds(experiment: dict[str, Any]) -> dict[str, Any]:
     experiment["verifier"] = {"class_path": "RejectionSampling", "init_args": {"temperature": 0.6}}
     experiment["sweep"] = {
         "n_trials": 3,
+        "pruner": {"class_path": "optuna.pruners.NopPruner"},  # on a busy machine all of them may look slow
         "space": {
             "builder.init_args.threshold": {"type": "float", "low": 0.05, "high": 0.5, "log": True},
             "builder.init_args.max_depth": {"type": "int", "low": 1, "high": 4},

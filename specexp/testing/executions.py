@@ -15,7 +15,7 @@ from specexp.composition import Parts
 from specexp.controllers import QLearning
 from specexp.decoder import Decoder
 from specexp.drafters import DraftModel, PhraseCache, PromptLookup, TokenRecycling, Union
-from specexp.execution import Execution, Job, Run, SerialSpeculative
+from specexp.execution import Execution, Executor, Job, Run, SerialSpeculative
 from specexp.execution.timeline import TARGET
 from specexp.models.language_model import LanguageModel
 from specexp.outcome import Outcome
@@ -304,13 +304,15 @@ class ExecutionContract:
 
     def test_a_target_that_fails_ends_the_run_with_its_own_error(self, execution: Execution) -> None:
         """The executor is closed, and keeps the results of what had ended."""
-        sound = LanguageModel(target_model())
-        with execution.open(sound, COMPOSITIONS["chain"]()) as executor:
-            executor.run(JOBS, eos_token_ids=EOS)
-        passes = sound.passes
-        broken = LanguageModel(PausingCausalLM(target_model(), pause := Pause(0)))
+
+        def fail_once_a_sequence_has_ended() -> None:
+            if opened and opened[0].finished:
+                raise RuntimeError("the target was to fail")
+
+        opened: list[Executor] = []
+        broken = LanguageModel(PausingCausalLM(target_model(), fail_once_a_sequence_has_ended))
         with execution.open(broken, COMPOSITIONS["chain"]()) as executor:
-            pause.fails_at = pause.calls + passes * 3 // 4
+            opened.append(executor)
             with pytest.raises(RuntimeError, match="was to fail"):
                 executor.run(JOBS, eos_token_ids=EOS)
             assert executor.closed
