@@ -1,4 +1,4 @@
-"""Pictures of a study: Optuna's own plots as PNG files."""
+"""Pictures of a study as PNG files: Optuna's own plots, and its parameters one by one."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import optuna
 from optuna import Study
 from optuna.trial import TrialState
 
+from specexp.search.slices import draw_slices
 from specexp.search.trial_table import is_modelled
 
 
@@ -46,7 +47,7 @@ def save_plots(study: Study, objectives: list[str], folder: Path) -> list[Path]:
     pictures: dict[str, Callable[[], Any]] = {
         "history": lambda: plots.plot_optimization_history(shown, **first),
         "importances": lambda: plots.plot_param_importances(searched, **first),
-        "slice": lambda: plots.plot_slice(searched, **first),
+        "slice": lambda: draw_slices(searched.get_trials(deepcopy=False), names[0]),
         "contour": lambda: plots.plot_contour(searched, params=_most_important(searched, first), **first),
     }
     if len(objectives) > 1:
@@ -69,7 +70,7 @@ def _save(draw: Callable[[], Any], path: Path) -> Path | None:
         warnings.simplefilter("ignore")
         try:
             drawn = draw()
-            figure = (drawn if not hasattr(drawn, "flat") else drawn.flat[0]).figure
+            figure = drawn.flat[0].figure if hasattr(drawn, "flat") else getattr(drawn, "figure", drawn)
             figure.savefig(path, dpi=120, bbox_inches="tight")
         except (ValueError, RuntimeError, ZeroDivisionError):
             return None  # too few trials for this picture
