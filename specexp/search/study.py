@@ -159,9 +159,7 @@ def run_study(study: Study, settings: Settings, bench: Bench, after_trial: After
     def owned(trial: optuna.Trial) -> float | tuple[float, ...]:
         trial.set_user_attr("worker", worker())
         try:
-            _ = (
-                trial.relative_params
-            )  # drawn even where no parameter has a second value, to know that it repeats
+            _ = trial.relative_params  # drawn also where no parameter has a second value: it may repeat
             return objective(trial)
         except KeyboardInterrupt:
             trial.set_user_attr("reason", "interrupted")
