@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from specexp.artifacts import load_artifact
-    from specexp.decoder import Decoder
-    from specexp.generation_result import GenerationResult
-    from specexp.models.pair import load_pair
+    from specexp.core.decoder import Decoder
+    from specexp.core.generation_result import GenerationResult
+    from specexp.pairs.pair import load_pair
 
 __version__ = "0.1.0"
 __all__ = ["Decoder", "GenerationResult", "load_artifact", "load_pair"]
 
 # Imported on first use: torch and transformers take seconds, and a mistyped key should be answered in one.
 _HOME = {
-    "Decoder": "specexp.decoder",
-    "GenerationResult": "specexp.generation_result",
+    "Decoder": "specexp.core.decoder",
+    "GenerationResult": "specexp.core.generation_result",
     "load_artifact": "specexp.artifacts",
-    "load_pair": "specexp.models.pair",
+    "load_pair": "specexp.pairs.pair",
 }
 
 

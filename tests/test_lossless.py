@@ -3,9 +3,9 @@
 from functools import cache
 
 import pytest
+from helpers.small_models import FULL_ATTENTION, VOCABULARY, small_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_models import FULL_ATTENTION, VOCABULARY, small_model
 
 from specexp.builders import (
     BeamRerank,
@@ -19,9 +19,9 @@ from specexp.builders import (
     TokenRecyclingTree,
 )
 from specexp.controllers import Fixed
-from specexp.decoder import Decoder
+from specexp.core.decoder import Decoder
+from specexp.core.language_model import LanguageModel
 from specexp.drafters import DraftModel, PromptLookup, TokenRecycling, Union
-from specexp.models.language_model import LanguageModel
 from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling
 
 K = 4

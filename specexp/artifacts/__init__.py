@@ -18,7 +18,7 @@ from specexp.artifacts.store import (
     save_artifact,
 )
 from specexp.artifacts.versions import set_alias
-from specexp.composition import Parts
+from specexp.core.composition import Parts
 
 __all__ = [
     "Artifact",

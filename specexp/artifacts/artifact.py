@@ -11,16 +11,16 @@ from specexp.artifacts.error import ArtifactError
 from specexp.artifacts.fingerprint import Fingerprint, fingerprint, first_difference
 from specexp.artifacts.manifest import Manifest
 from specexp.artifacts.parts import PARTS, check_parts, instantiate
-from specexp.composition import Parts
+from specexp.core.composition import Parts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from specexp.builders import TreeBuilder
     from specexp.controllers import Controller
-    from specexp.decoder import Decoder
+    from specexp.core.decoder import Decoder
+    from specexp.core.language_model import LanguageModel
     from specexp.drafters import Drafter
-    from specexp.models.language_model import LanguageModel
     from specexp.verifiers import Verifier
 
 
@@ -67,7 +67,7 @@ class Artifact:
         Args:
             parts: ``class_path`` and ``init_args`` of its drafter, builder, verifier and controller, defaults
                 filled in.
-            attributes: see :class:`~specexp.search.objective.Candidate`.
+            attributes: see :class:`~specexp.sweep.objective.Candidate`.
         """
         return None
 
@@ -144,8 +144,8 @@ class Artifact:
             ArtifactError: it belongs to another model. ``Decoder(target, *artifact.parts)`` does not ask.
             ValueError: the drafter needs a draft model and none is given.
         """
-        from specexp.decoder import Decoder
-        from specexp.models.language_model import LanguageModel
+        from specexp.core.decoder import Decoder
+        from specexp.core.language_model import LanguageModel
 
         self.check(target.model if isinstance(target, LanguageModel) else target)
         self.drafter.use_draft_model(draft)

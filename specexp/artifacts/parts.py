@@ -11,7 +11,7 @@ from specexp.config.annotations import arguments_of
 from specexp.config.check import Checker
 from specexp.config.layers import PARTS as FAMILIES
 from specexp.config.schema import Experiment
-from specexp.wording import did_you_mean, type_and_line
+from specexp.core.messages import did_you_mean, type_and_line
 
 PARTS = "parts.json"
 

@@ -7,7 +7,7 @@ import platform
 from collections.abc import Mapping
 from typing import Any
 
-from specexp.environment import git_commit, git_dirty, package_versions
+from specexp.artifacts.environment import git_commit, git_dirty, package_versions
 
 
 def complete_provenance(given: Mapping[str, Any]) -> dict[str, Any]:

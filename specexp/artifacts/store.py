@@ -25,8 +25,8 @@ from specexp.artifacts.plugins import class_in, names_in
 from specexp.artifacts.provenance import complete_provenance
 from specexp.artifacts.versions import resolve, set_alias, write_version
 from specexp.artifacts.wandb_reference import PREFIX, download
-from specexp.latency import LatencyProfile
-from specexp.wording import did_you_mean
+from specexp.core.latency import LatencyProfile
+from specexp.core.messages import did_you_mean
 
 AnyArtifact = TypeVar("AnyArtifact", bound=Artifact)
 
@@ -149,7 +149,8 @@ def load_adjacency_matrix(path_or_reference: str | Path) -> NDArray[np.int32]:
 
 
 def load_phrases(path_or_reference: str | Path) -> dict[str, NDArray[np.int64]]:
-    """The tensors of a ``phrase-cache`` artifact, as :meth:`specexp.phrases.PhraseStore.load_state_dict` takes them.
+    """The tensors of a ``phrase-cache`` artifact, as
+    :meth:`specexp.drafters.phrases.PhraseStore.load_state_dict` takes them.
 
     Raises:
         ArtifactError: as :func:`load_artifact`, or it is of another kind.

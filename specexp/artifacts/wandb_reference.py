@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 
 from specexp.artifacts.error import ArtifactError
+from specexp.core.messages import first_line
 from specexp.tracking.mode import logged_in
-from specexp.wording import first_line
 
 PREFIX = "wandb:"
 _REFERENCE = re.compile(r"wandb:([^/:\s]+/){0,2}[^/:\s]+:[^/:\s]+")

@@ -1,12 +1,12 @@
 """Tree builders: which candidates become nodes."""
 
-from specexp.builders._base import Build, TreeBuilder
 from specexp.builders.choice import Choice
 from specexp.builders.dyspec import BeamRerank, DySpecGreedy, DySpecThreshold
 from specexp.builders.graft import Graft
 from specexp.builders.sequoia import Sequoia
 from specexp.builders.static_tree import Chain, KConfig, SpecInfer, StaticTree, TokenRecyclingTree
 from specexp.builders.tree_search import FittedTree, ParametricTree
+from specexp.core.builder import Build, TreeBuilder
 
 __all__ = [
     "BeamRerank",

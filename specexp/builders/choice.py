@@ -4,9 +4,9 @@
 
 from dataclasses import replace
 
-from specexp.builders._base import Build, TreeBuilder
-from specexp.controllers._base import Plan
-from specexp.tree import NodeKind
+from specexp.core.builder import Build, TreeBuilder
+from specexp.core.controller import Plan
+from specexp.core.tree import NodeKind
 
 
 class Choice(TreeBuilder):

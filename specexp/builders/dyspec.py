@@ -7,10 +7,10 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from specexp.builders._base import Build, Selection, TreeBuilder, kind_of
-from specexp.builders._samplings import Samplings
-from specexp.controllers._base import Plan
-from specexp.tree import NodeKind, root_tree
+from specexp.builders.samplings import Samplings
+from specexp.core.builder import Build, Selection, TreeBuilder, kind_of
+from specexp.core.controller import Plan
+from specexp.core.tree import NodeKind, root_tree
 
 _FIRST_FLOOR = (
     0.25  # before any is known, samplings of less than this share of 1 / budget are not drawn ahead

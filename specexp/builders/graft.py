@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from specexp.builders._base import Build, TreeBuilder
-from specexp.controllers._base import Plan
-from specexp.drafters._base import Request
-from specexp.tree import NO_CANDIDATE, NodeKind, TokenTree, TreeShape
+from specexp.core.builder import Build, TreeBuilder
+from specexp.core.controller import Plan
+from specexp.core.drafter import Request
+from specexp.core.tree import NO_CANDIDATE, NodeKind, TokenTree, TreeShape
 
 Number = TypeVar("Number", np.float32, np.float64)
 

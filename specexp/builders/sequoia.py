@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from specexp.builders._acceptance_tree import BestTrees, best_trees
-from specexp.builders._base import Selection
+from specexp.builders.acceptance_tree import BestTrees, best_trees
 from specexp.builders.static_tree import StaticTree
+from specexp.core.builder import Selection
 
 _SUM_TOLERANCE = 1e-3
 _NEGLIGIBLE = 1e-12  # added to the root's 1, less would soon be rounded away

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from specexp.builders._base import Build, Selection, TreeBuilder, kind_of
-from specexp.controllers._base import Plan
-from specexp.drafters._base import Request
-from specexp.tree import NO_CANDIDATE, Level, NodeKind, TokenTree, TreeShape, root_tree
+from specexp.core.builder import Build, Selection, TreeBuilder, kind_of
+from specexp.core.controller import Plan
+from specexp.core.drafter import Request
+from specexp.core.tree import NO_CANDIDATE, Level, NodeKind, TokenTree, TreeShape, root_tree
 
 _Number = TypeVar("_Number", np.int64, np.float32)
 

@@ -11,7 +11,7 @@ from typing import Annotated
 from pydantic import Field
 
 from specexp.builders.static_tree import StaticTree
-from specexp.tree import RankPath
+from specexp.core.tree import RankPath
 
 
 class ParametricTree(StaticTree):
@@ -62,7 +62,7 @@ class FittedTree(StaticTree):
 
     Args:
         hits: JSON file of hit counts, ``{"0": 120, "0,0": 55, ...}``, as a sweep's recording stage or
-            :class:`specexp.hits.HitCounter` writes it.
+            :class:`specexp.bench.acceptance_counts.HitCounter` writes it.
         nodes: nodes, the root not counted; fewer where fewer paths were ever hit.
         depth: deepest node allowed.
 

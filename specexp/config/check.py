@@ -28,7 +28,7 @@ from specexp.config.annotations import (
 )
 from specexp.config.errors import ConfigError
 from specexp.config.layers import Key
-from specexp.wording import did_you_mean, first_line
+from specexp.core.messages import did_you_mean, first_line
 
 SourceOf = Callable[[Key], str]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specexp.composition import Parts, check_composition
 from specexp.config.annotations import arguments_of
 from specexp.config.config import (
     Config,
@@ -15,21 +14,22 @@ from specexp.config.config import (
 from specexp.config.errors import ConfigError
 from specexp.config.layers import PARTS
 from specexp.config.schema import Experiment, Generation
-from specexp.wording import first_line
+from specexp.core.composition import Parts, check_composition
+from specexp.core.messages import first_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from specexp.analyses import Analysis
     from specexp.builders import TreeBuilder
     from specexp.config.schema import Reasoning
+    from specexp.core.latency import LatencyProfile
     from specexp.data import TaskItems, Workload
     from specexp.data.prompts import PromptDataModule
     from specexp.drafters import Drafter
-    from specexp.drafters._draft_source import DraftSource
-    from specexp.execution import Execution
-    from specexp.latency import LatencyProfile
-    from specexp.models.pair import ModelPair
+    from specexp.drafters.draft_source import DraftSource
+    from specexp.pairs.pair import ModelPair
+    from specexp.papers import Analysis
+    from specexp.scheduling import Execution
     from specexp.verifiers import Verifier
 
 _FIELDS = arguments_of(Experiment) or {}
@@ -102,7 +102,7 @@ def build_pair(config: Config) -> ModelPair:
     Raises:
         ConfigError: a model cannot be loaded, or the vocabularies differ.
     """
-    from specexp.models.pair import load_pair
+    from specexp.pairs.pair import load_pair
 
     pair: ModelPair = config.checker.call(load_pair, config.get("pair"), ("pair",))
     return pair

@@ -14,7 +14,7 @@ from specexp.config.files import read_layers
 from specexp.config.layers import Key, Layers
 from specexp.config.methods import METHOD
 from specexp.config.schema import OVERRIDES, Experiment
-from specexp.wording import did_you_mean
+from specexp.core.messages import did_you_mean
 
 _MISSING = object()
 _NOWHERE = object()

@@ -11,7 +11,7 @@ import yaml
 
 from specexp.config.errors import ConfigError
 from specexp.config.layers import Layers
-from specexp.wording import first_line
+from specexp.core.messages import first_line
 
 COMMAND_LINE = "command line"
 

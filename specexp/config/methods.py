@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from specexp.wording import did_you_mean
+from specexp.core.messages import did_you_mean
 
 METHOD = "method"
 """Key of ``sweep.space`` whose choices are whole methods: a drafter with its builder and controller."""

@@ -8,10 +8,10 @@ from specexp.config.composed import build_generation, build_verifier, is_grouped
 from specexp.config.config import Config, is_replayed, recording_folder
 from specexp.config.errors import ConfigError
 from specexp.config.schema import Generation
-from specexp.wording import first_line
+from specexp.core.messages import first_line
 
 if TYPE_CHECKING:
-    from specexp.replay.recording import Recording
+    from specexp.replay.format.recording import Recording
 
 _SAME_PAIR = ("target", "target_dtype")
 _SAME_DRAFT = ("draft", "draft_dtype")
@@ -25,9 +25,9 @@ def open_recording(config: Config) -> Recording:
     Raises:
         ConfigError: there is none, it was cut off or damaged, or its output is another one than would be replayed.
     """
-    from specexp.replay.errors import RecordingError
-    from specexp.replay.fidelity import law_of
-    from specexp.replay.recording import Recording
+    from specexp.replay.format.errors import RecordingError
+    from specexp.replay.format.recording import Recording
+    from specexp.replay.play.fidelity import law_of
 
     key = "recording" if config.get("recording") is not None or not is_replayed(config) else "backend"
     if config.get("recording") is None and config.get("record.to") is not None:
@@ -53,7 +53,7 @@ def _check_length(recording: Recording, wanted: Generation) -> None:
     Raises:
         RecordingError: one sentence with both numbers.
     """
-    from specexp.replay.errors import RecordingError
+    from specexp.replay.format.errors import RecordingError
 
     made = recording.manifest.made_of["generation"]
     several = any(turns[0].turns > 1 for turns in recording.turns.values())

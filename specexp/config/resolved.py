@@ -7,11 +7,11 @@ from pathlib import Path
 
 import yaml
 
+from specexp.artifacts.atomic_write import write_whole
+from specexp.artifacts.environment import environment
 from specexp.config.config import Config
 from specexp.config.errors import ConfigError
-from specexp.environment import environment
-from specexp.whole_file import write_whole
-from specexp.wording import first_line
+from specexp.core.messages import first_line
 
 
 def save_resolved(config: Config, folder: str | Path, command: list[str] | None = None) -> None:

@@ -15,7 +15,7 @@ Dtype = Literal["bfloat16", "float16", "float32"]
 
 @dataclass(frozen=True)
 class Pair:
-    """Arguments of :func:`specexp.models.pair.load_pair`."""
+    """Arguments of :func:`specexp.pairs.pair.load_pair`."""
 
     target: str = "stdlib"
     draft: str | None = None
@@ -145,7 +145,9 @@ class WhatIf:
         max_depth: deepest node.
     """
 
-    profiles: list[Annotated[Any, CallOf("specexp.latency.LatencyProfile")]] = field(default_factory=list)
+    profiles: list[Annotated[Any, CallOf("specexp.core.latency.LatencyProfile")]] = field(
+        default_factory=list
+    )
     files: list[str] = field(default_factory=list)
     max_nodes: Annotated[int, Field(ge=1, le=512)] = 64
     max_depth: Annotated[int, Field(ge=1, le=32)] = 10
@@ -287,7 +289,7 @@ class Fit:
 
 @dataclass(frozen=True)
 class Sweep:
-    """Arguments of a study; the meaning of each is :mod:`specexp.search.settings`'s."""
+    """Arguments of a study; the meaning of each is :mod:`specexp.sweep.settings`'s."""
 
     space: dict[str, dict[str, Any]]
     direction: Literal["maximize", "minimize"] = "maximize"
@@ -340,10 +342,10 @@ class Experiment:
     controller: Annotated[Any, PartOf("specexp.controllers.Controller")] = field(
         default_factory=lambda: {"class_path": "Fixed"}
     )
-    execution: Annotated[Any, PartOf("specexp.execution.Execution")] | None = None
+    execution: Annotated[Any, PartOf("specexp.scheduling.Execution")] | None = None
     reasoning: Reasoning = field(default_factory=Reasoning)
     generation: Generation = field(default_factory=Generation)
-    latency: Annotated[Any, CallOf("specexp.latency.LatencyProfile")] | None = None
+    latency: Annotated[Any, CallOf("specexp.core.latency.LatencyProfile")] | None = None
     trainer: dict[str, Any] = field(default_factory=dict)
     output: str = "runs"
     tracking: Tracking = field(default_factory=Tracking)
@@ -357,6 +359,6 @@ class Experiment:
     baselines: list[Literal["engine", "hf-eager"]] = field(default_factory=lambda: ["engine", "hf-eager"])
     published: list[dict[str, str | float | None]] = field(default_factory=list)
     figure: str | None = None
-    analyses: list[Annotated[Any, PartOf("specexp.analyses.Analysis")]] = field(default_factory=list)
+    analyses: list[Annotated[Any, PartOf("specexp.papers.Analysis")]] = field(default_factory=list)
     fit: Fit | None = None
     sweep: Sweep | None = None

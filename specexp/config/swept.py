@@ -12,7 +12,7 @@ from specexp.config.errors import ConfigError
 from specexp.config.layers import Key
 from specexp.config.methods import METHOD, check_method, overrides_of, with_parts
 from specexp.config.schema import SPACE_ENTRIES
-from specexp.wording import did_you_mean
+from specexp.core.messages import did_you_mean
 
 HITS = "hits.json"
 """What a study's recording is called in its folder."""

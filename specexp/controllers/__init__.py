@@ -1,6 +1,5 @@
 """Controllers: how much to draft."""
 
-from specexp.controllers._base import Controller, DraftState, Plan
 from specexp.controllers.adaptive_confidence import AdaptiveConfidence
 from specexp.controllers.bandit import Bandit
 from specexp.controllers.confidence_threshold import ConfidenceThreshold
@@ -10,6 +9,7 @@ from specexp.controllers.oracle import Oracle
 from specexp.controllers.q_learning import QLearning
 from specexp.controllers.switch_off import SwitchOff
 from specexp.controllers.threshold_tracker import ThresholdTracker
+from specexp.core.controller import Controller, DraftState, Plan
 
 __all__ = [
     "AdaptiveConfidence",

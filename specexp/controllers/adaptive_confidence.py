@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from pydantic import Field
 
-from specexp.context import Context
-from specexp.controllers._base import Controller, DraftState, Plan
-from specexp.outcome import Outcome
+from specexp.core.context import Context
+from specexp.core.controller import Controller, DraftState, Plan
+from specexp.core.outcome import Outcome
 
 _LEAST_TOKENS = 6
 _LEARNED = ("confidences", "matches", "threshold")

@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from specexp.context import Context
-from specexp.controllers._base import Controller, Plan
-from specexp.latency import LatencyProfile
-from specexp.outcome import Outcome
-from specexp.per_sequence import PerSequence
+from specexp.core.context import Context
+from specexp.core.controller import Controller, Plan
+from specexp.core.latency import LatencyProfile
+from specexp.core.outcome import Outcome
+from specexp.core.per_sequence import PerSequence
 
 _SUMS = 6
 

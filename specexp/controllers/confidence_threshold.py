@@ -7,8 +7,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from specexp.context import Context
-from specexp.controllers._base import Controller, DraftState, Plan
+from specexp.core.context import Context
+from specexp.core.controller import Controller, DraftState, Plan
 
 
 class ConfidenceThreshold(Controller):

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from specexp.context import Context
-from specexp.controllers._base import Controller, Plan
+from specexp.core.context import Context
+from specexp.core.controller import Controller, Plan
 
 
 class Fixed(Controller):

@@ -6,9 +6,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from specexp.context import Context
-from specexp.controllers._base import Controller, Plan
-from specexp.outcome import Outcome
+from specexp.core.context import Context
+from specexp.core.controller import Controller, Plan
+from specexp.core.outcome import Outcome
 
 
 class Heuristic(Controller):

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from specexp.context import Context
-from specexp.controllers._base import Controller, Plan
-from specexp.latency import LatencyProfile
+from specexp.core.context import Context
+from specexp.core.controller import Controller, Plan
+from specexp.core.latency import LatencyProfile
 
 if TYPE_CHECKING:
     from specexp.builders import TreeBuilder
@@ -24,7 +24,7 @@ class Oracle(Controller):
     same draft model takes less time under the same costs.
 
     It cannot be deployed. An arm of ``python -m specexp.run`` makes the schedule before it decodes a prompt, outside
-    the clock (:func:`specexp.evaluation.oracle.foresee`); where tokens part from the foreseen ones (bfloat16, at a near
+    the clock (:func:`specexp.bench.oracle.foresee`); where tokens part from the foreseen ones (bfloat16, at a near
     tie) the schedule goes on by position.
 
     Args:
@@ -81,8 +81,8 @@ class Oracle(Controller):
     ) -> None:
         """Refuse what cannot be foreseen."""
         from specexp.builders import Chain
+        from specexp.core.tree import NodeKind
         from specexp.drafters import DraftModel
-        from specexp.tree import NodeKind
         from specexp.verifiers import DeterministicVerifier
 
         if not isinstance(drafter, DraftModel):

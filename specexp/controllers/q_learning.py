@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from specexp.context import Context
-from specexp.controllers._base import Controller, DraftState, Plan
-from specexp.controllers._costs import Costs
-from specexp.controllers._episode import Drafted, Episode, Point
-from specexp.controllers._q_table import CONTINUE, STOP, QTable, same_bins
-from specexp.latency import LatencyProfile
-from specexp.outcome import Outcome
-from specexp.per_sequence import PerSequence
+from specexp.controllers.costs import Costs
+from specexp.controllers.episode import Drafted, Episode, Point
+from specexp.controllers.q_table import CONTINUE, STOP, QTable, same_bins
+from specexp.core.context import Context
+from specexp.core.controller import Controller, DraftState, Plan
+from specexp.core.latency import LatencyProfile
+from specexp.core.outcome import Outcome
+from specexp.core.per_sequence import PerSequence
 
 if TYPE_CHECKING:
     from specexp.artifacts.kinds.q_table import QTableArtifact

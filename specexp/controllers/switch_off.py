@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from specexp.context import Context
-from specexp.controllers._base import Controller, DraftState, Plan
 from specexp.controllers.oracle import Oracle
-from specexp.latency import LatencyProfile
-from specexp.outcome import Outcome
+from specexp.core.context import Context
+from specexp.core.controller import Controller, DraftState, Plan
+from specexp.core.latency import LatencyProfile
+from specexp.core.outcome import Outcome
 
 if TYPE_CHECKING:
     from specexp.builders import TreeBuilder

@@ -13,8 +13,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from specexp.core.messages import first_line
 from specexp.data.prompt_set import PromptSetError
-from specexp.wording import first_line
 
 READERS = {".json": "json", ".jsonl": "json", ".txt": "text", ".parquet": "parquet", ".csv": "csv"}
 COMPRESSIONS = {".gz", ".bz2", ".xz", ".zst"}

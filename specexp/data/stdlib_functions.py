@@ -10,8 +10,8 @@ import sysconfig
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from specexp.training.sources import Document, documents_of, fingerprint, python_files
-from specexp.training.split import is_test_module, split_of
+from specexp.data.corpus.sources import Document, documents_of, fingerprint, python_files
+from specexp.data.corpus.split import is_test_module, split_of
 
 if TYPE_CHECKING:
     import datasets

@@ -1,6 +1,6 @@
 """Drafters: who guesses the next tokens."""
 
-from specexp.drafters._base import Candidates, Drafter, Request
+from specexp.core.drafter import Candidates, Drafter, Request
 from specexp.drafters.draft_model import DraftModel
 from specexp.drafters.phrase_cache import PhraseCache
 from specexp.drafters.prompt_lookup import PromptLookup

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import numpy as np
 from pydantic import Field
 
-from specexp.context import Context
-from specexp.drafters._base import Candidates, Drafter, Request
-from specexp.drafters._draft_source import DraftSource, Fed, ModelSource, Scoring
-from specexp.outcome import Outcome
-from specexp.tree import NO_CANDIDATE, NodeKind
+from specexp.core.context import Context
+from specexp.core.drafter import Candidates, Drafter, Request
+from specexp.core.outcome import Outcome
+from specexp.core.tree import NO_CANDIDATE, NodeKind
+from specexp.drafters.draft_source import DraftSource, Fed, ModelSource, Scoring
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from transformers import PreTrainedModel
 
-    from specexp.models.language_model import LanguageModel
+    from specexp.core.language_model import LanguageModel
 
 
 class DraftModel(Drafter):
@@ -101,7 +101,7 @@ class DraftModel(Drafter):
         if isinstance(model, DraftSource):
             source = model
         else:
-            from specexp.models.language_model import LanguageModel
+            from specexp.core.language_model import LanguageModel
 
             source = ModelSource(LanguageModel(model))
         self.reset()

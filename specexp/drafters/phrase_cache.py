@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from specexp.context import Context
-from specexp.drafters._base import Candidates, Drafter, Request
-from specexp.outcome import Outcome
-from specexp.per_sequence import PerSequence
-from specexp.phrases import Phrase, PhraseStore
-from specexp.tree import NO_CANDIDATE
+from specexp.core.context import Context
+from specexp.core.drafter import Candidates, Drafter, Request
+from specexp.core.outcome import Outcome
+from specexp.core.per_sequence import PerSequence
+from specexp.core.tree import NO_CANDIDATE
+from specexp.drafters.phrases import Phrase, PhraseStore
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from specexp.drafters._draft_source import DraftSource
-    from specexp.models.language_model import LanguageModel
+    from specexp.core.language_model import LanguageModel
+    from specexp.drafters.draft_source import DraftSource
 
 Initialisation = Literal["empty", "prompt"]
 StatePolicy = Literal["cold", "carry", "preloaded"]

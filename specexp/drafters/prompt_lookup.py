@@ -7,11 +7,11 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from specexp.context import Context
-from specexp.drafters._base import Candidates, Drafter, Request
-from specexp.outcome import Outcome
-from specexp.per_sequence import PerSequence
-from specexp.tree import NO_CANDIDATE
+from specexp.core.context import Context
+from specexp.core.drafter import Candidates, Drafter, Request
+from specexp.core.outcome import Outcome
+from specexp.core.per_sequence import PerSequence
+from specexp.core.tree import NO_CANDIDATE
 
 
 class PromptLookup(Drafter):

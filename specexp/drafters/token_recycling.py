@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from specexp.context import Context
-from specexp.drafters._base import Candidates, Drafter, Request
-from specexp.outcome import Outcome
-from specexp.tree import NO_CANDIDATE
+from specexp.core.context import Context
+from specexp.core.drafter import Candidates, Drafter, Request
+from specexp.core.outcome import Outcome
+from specexp.core.tree import NO_CANDIDATE
 
 UpdateRule = Literal["last", "first", "merge", "accepted"]
 Initialisation = Literal["empty", "prompt"]

@@ -4,16 +4,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from specexp.context import Context
-from specexp.drafters._base import Candidates, Drafter, Request
-from specexp.outcome import Outcome
-from specexp.tree import NO_CANDIDATE
+from specexp.core.context import Context
+from specexp.core.drafter import Candidates, Drafter, Request
+from specexp.core.outcome import Outcome
+from specexp.core.tree import NO_CANDIDATE
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from specexp.drafters._draft_source import DraftSource
-    from specexp.models.language_model import LanguageModel
+    from specexp.core.language_model import LanguageModel
+    from specexp.drafters.draft_source import DraftSource
 
 
 class Union(Drafter):

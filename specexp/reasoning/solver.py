@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Literal
 
-from specexp.execution import Job, Run, TimeLine
 from specexp.reasoning.search import Continuations, Values
 from specexp.reasoning.tasks import Check, Ending, Item, Task
+from specexp.scheduling import Job, Run, TimeLine
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from specexp.execution import Executor
-    from specexp.outcome import Outcome
+    from specexp.core.outcome import Outcome
     from specexp.reasoning.search import Request, Search, SearchResult, State
+    from specexp.scheduling import Executor
 
 Role = Literal["generator", "evaluator"]
 

@@ -11,17 +11,17 @@ from typing import Any, cast
 import pytest
 from transformers import PreTrainedTokenizerBase
 
-from specexp.analyses import Analysis, Report
+from specexp.bench.arm import Generation
+from specexp.bench.decoder_arm import DecoderArm
+from specexp.bench.record import Group, PromptRecord, Role
 from specexp.builders import DySpecGreedy, KConfig
+from specexp.core.decoder import Decoder
+from specexp.core.language_model import LanguageModel
+from specexp.core.outcome import Outcome
 from specexp.data import Prompt
-from specexp.decoder import Decoder
 from specexp.drafters import DraftModel
-from specexp.evaluation.arm import Generation
-from specexp.evaluation.decoder_arm import DecoderArm
-from specexp.evaluation.record import Group, PromptRecord, Role
-from specexp.execution.timeline import BUSY, TARGET, TimeLine
-from specexp.models.language_model import LanguageModel
-from specexp.outcome import Outcome
+from specexp.papers import Analysis, Report
+from specexp.scheduling.timeline import BUSY, TARGET, TimeLine
 from specexp.testing.fakes import FakeDrafter, hashed_model
 from specexp.verifiers import RejectionSampling
 

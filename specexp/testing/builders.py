@@ -9,10 +9,10 @@ import pytest
 
 from specexp.builders import TreeBuilder
 from specexp.controllers import Plan
-from specexp.decoder import Decoder
+from specexp.core.decoder import Decoder
+from specexp.core.tree import NO_CANDIDATE, NodeKind, RankPath, TokenTree
 from specexp.drafters import Candidates, Drafter, PhraseCache, Request
 from specexp.testing.fakes import DistributionDrafter, FakeCausalLM, FakeDrafter, hashed_model
-from specexp.tree import NO_CANDIDATE, NodeKind, RankPath, TokenTree
 
 Guess = Callable[[tuple[int, ...]], Sequence[int]]
 _VOCABULARY = 101

@@ -5,14 +5,14 @@ import pytest
 import torch
 
 from specexp.builders import Chain, Choice, DySpecThreshold, TreeBuilder
-from specexp.context import Context
 from specexp.controllers import Controller, DraftState, Plan, SwitchOff
-from specexp.decoder import Decoder
+from specexp.core.context import Context
+from specexp.core.decoder import Decoder
+from specexp.core.latency import LatencyProfile
+from specexp.core.outcome import Outcome
+from specexp.core.tree import TokenTree, TreeShape
 from specexp.drafters import Drafter, DraftModel
-from specexp.latency import LatencyProfile
-from specexp.outcome import Outcome
 from specexp.testing.fakes import FakeCausalLM, counting_model
-from specexp.tree import TokenTree, TreeShape
 
 _COSTS = LatencyProfile("made up", {1: 10.0, 8: 11.0}, {1: 1.0, 8: 1.2}, step_ms=0.1)
 _DEAR_DRAFTS = LatencyProfile("drafts cost more than they bring", {1: 10.0}, {1: 100.0})

@@ -10,12 +10,12 @@ import torch
 from numpy.typing import NDArray
 
 from specexp.builders import StaticTree
-from specexp.context import Context
-from specexp.decoder import Decoder
+from specexp.core.context import Context
+from specexp.core.decoder import Decoder
+from specexp.core.outcome import Outcome, prefill_outcome
+from specexp.core.tree import NO_CANDIDATE, NodeKind, TokenTree, TreeShape
 from specexp.drafters import Candidates, Drafter, Request
-from specexp.outcome import Outcome, prefill_outcome
 from specexp.testing.fakes import hashed_model
-from specexp.tree import NO_CANDIDATE, NodeKind, TokenTree, TreeShape
 
 _DRAWN = (NodeKind.DRAWN, NodeKind.DRAWN_WITH_REPLACEMENT)
 _SHAPE = TreeShape.from_rank_paths([[0], [1], [0, 0], [0, 1], [0, 0, 0]])

@@ -11,14 +11,14 @@ import pytest
 from numpy.typing import NDArray
 
 from specexp.builders import Chain, DySpecGreedy, Graft, KConfig, StaticTree
-from specexp.composition import Parts
 from specexp.controllers import QLearning
-from specexp.decoder import Decoder
+from specexp.core.composition import Parts
+from specexp.core.decoder import Decoder
+from specexp.core.language_model import LanguageModel
+from specexp.core.outcome import Outcome
 from specexp.drafters import DraftModel, PhraseCache, PromptLookup, TokenRecycling, Union
-from specexp.execution import Execution, Executor, Job, Run, SerialSpeculative
-from specexp.execution.timeline import TARGET
-from specexp.models.language_model import LanguageModel
-from specexp.outcome import Outcome
+from specexp.scheduling import Execution, Executor, Job, Run, SerialSpeculative
+from specexp.scheduling.timeline import TARGET
 from specexp.testing.fakes import (
     FakeCausalLM,
     FakeDrafter,

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from transformers import DynamicCache, PreTrainedConfig
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
-from specexp.context import Context
+from specexp.core.context import Context
+from specexp.core.outcome import Outcome
+from specexp.core.tree import NO_CANDIDATE, NodeKind
 from specexp.drafters import Candidates, Drafter, Request
-from specexp.outcome import Outcome
-from specexp.tree import NO_CANDIDATE, NodeKind
 
 
 class FakeCausalLM(torch.nn.Module):

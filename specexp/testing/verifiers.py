@@ -8,10 +8,10 @@ import torch
 from numpy.typing import NDArray
 
 from specexp.builders import StaticTree
-from specexp.context import Context
-from specexp.decoder import Decoder
+from specexp.core.context import Context
+from specexp.core.decoder import Decoder
+from specexp.core.tree import NodeKind, TokenTree, TreeShape, root_tree
 from specexp.testing.fakes import FakeDrafter, hashed_model
-from specexp.tree import NodeKind, TokenTree, TreeShape, root_tree
 from specexp.verifiers import DeterministicVerifier, Verifier
 
 _SHAPE = TreeShape.from_rank_paths([[0], [1], [2], [0, 0], [0, 1], [1, 0], [0, 0, 0], [0, 1, 0]])

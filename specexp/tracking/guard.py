@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from specexp.wording import type_and_line
+from specexp.core.messages import type_and_line
 
 log = logging.getLogger(__name__)
 

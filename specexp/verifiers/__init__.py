@@ -1,6 +1,6 @@
 """Verifiers: what of a draft is accepted."""
 
-from specexp.verifiers._base import DeterministicVerifier, Verdict, Verifier
+from specexp.core.verifier import DeterministicVerifier, Verdict, Verifier
 from specexp.verifiers.greedy import Greedy
 from specexp.verifiers.keyed_sampling import KeyedSampling
 from specexp.verifiers.rejection_sampling import RejectionSampling

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from specexp.context import Context
-from specexp.verifiers._base import DeterministicVerifier
+from specexp.core.context import Context
+from specexp.core.verifier import DeterministicVerifier
 
 if TYPE_CHECKING:
     import torch

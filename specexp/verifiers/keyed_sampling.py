@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from specexp.context import Context
-from specexp.processors import Processors
-from specexp.verifiers._base import DeterministicVerifier
+from specexp.core.context import Context
+from specexp.core.sampling import Processors
+from specexp.core.verifier import DeterministicVerifier
 
 if TYPE_CHECKING:
     import torch

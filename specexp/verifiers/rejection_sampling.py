@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from specexp.context import Context
-from specexp.processors import Processors
-from specexp.tree import NodeKind, TokenTree
-from specexp.verifiers._base import Verdict, Verifier
+from specexp.core.context import Context
+from specexp.core.sampling import Processors
+from specexp.core.tree import NodeKind, TokenTree
+from specexp.core.verifier import Verdict, Verifier
 
 if TYPE_CHECKING:
     import torch

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import numpy as np
 from pydantic import Field
 
-from specexp.context import Context
-from specexp.processors import Processors
-from specexp.tree import TokenTree
-from specexp.verifiers._base import Verdict, Verifier
+from specexp.core.context import Context
+from specexp.core.sampling import Processors
+from specexp.core.tree import TokenTree
+from specexp.core.verifier import Verdict, Verifier
 from specexp.verifiers.rejection_sampling import sample
 
 if TYPE_CHECKING:

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_models import small_model
+from helpers.small_models import small_model
 
 import specexp
 from specexp.artifacts import ArtifactError, load_artifact, save_artifact
 from specexp.artifacts.kinds.composition import CompositionArtifact
 from specexp.builders import Chain, StaticTree
 from specexp.controllers import ConfidenceThreshold
-from specexp.export import export
+from specexp.export.__main__ import export
 
 CHAIN = {
     "drafter": {"class_path": "DraftModel", "init_args": {"coupled": True}},

@@ -13,7 +13,7 @@ from specexp.artifacts.export_format import ExportFormat
 from specexp.artifacts.formats.growmap import read_growmap
 from specexp.artifacts.plugins import class_in
 from specexp.builders import KConfig, Sequoia, TokenRecyclingTree
-from specexp.export import export, main
+from specexp.export.__main__ import export, main
 
 PATHS = [[0], [1], [0, 0], [1, 0], [1, 1], [1, 1, 0]]
 GROWMAP: dict[str, Any] = {

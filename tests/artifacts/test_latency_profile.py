@@ -8,8 +8,8 @@ import pytest
 
 from specexp.artifacts import ArtifactError, load_artifact, load_latency_profile, save_artifact
 from specexp.artifacts.kinds.latency_profile import LatencyProfileArtifact
-from specexp.export import main
-from specexp.latency import LatencyProfile, Overhead
+from specexp.core.latency import LatencyProfile, Overhead
+from specexp.export.__main__ import main
 
 PROFILE = LatencyProfile(
     "a device", {1: 10.0, 8: 12.0}, {1: 2.0}, 0.5, prefix_tokens=64, target_prefix_ms=1.5,

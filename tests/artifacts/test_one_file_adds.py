@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from specexp.artifacts import formats, kinds, load_artifact, save_artifact
-from specexp.export import export
+from specexp.export.__main__ import export
 
 KIND = """
 from specexp.artifacts.artifact import Artifact

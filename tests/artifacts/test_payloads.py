@@ -9,7 +9,7 @@ from specexp.artifacts import ArtifactError, load_artifact, save_artifact
 from specexp.artifacts.kinds.adjacency_matrix import AdjacencyMatrixArtifact
 from specexp.artifacts.kinds.static_tree import StaticTreeArtifact
 from specexp.artifacts.kinds.thresholds import ThresholdsArtifact
-from specexp.tree import NodeKind
+from specexp.core.tree import NodeKind
 
 PATHS = [[0], [1], [0, 0]]
 PARTS: dict[str, Any] = {

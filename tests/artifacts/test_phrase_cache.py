@@ -7,7 +7,7 @@ import torch
 from specexp import Decoder
 from specexp.artifacts import ArtifactError, load_artifact, load_phrases, save_artifact
 from specexp.builders import Chain, Graft
-from specexp.deployment import custom_generate
+from specexp.deployment.custom_generate import custom_generate
 from specexp.drafters import DraftModel, PhraseCache, TokenRecycling
 from specexp.testing.fakes import hashed_model
 

@@ -5,7 +5,7 @@ import pytest
 from specexp.artifacts.kinds.phrase_cache import PhraseCacheArtifact
 from specexp.artifacts.kinds.q_table import QTableArtifact
 from specexp.controllers import QLearning
-from specexp.phrases import PhraseStore
+from specexp.drafters.phrases import PhraseStore
 
 
 @pytest.mark.parametrize(("name", "leaves"), [("QLearning", True), ("Fixed", False)])

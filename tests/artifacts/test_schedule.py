@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_models import small_model
+from helpers.small_models import small_model
 
 from specexp.artifacts import Artifact, ArtifactError, fingerprint, load_artifact, save_artifact
 from specexp.artifacts.kinds.schedule import ScheduleArtifact
-from specexp.execution import Batched, Job, LeastProgress, Scheduled, Serial
-from specexp.models.language_model import LanguageModel
+from specexp.core.language_model import LanguageModel
+from specexp.scheduling import Batched, Job, LeastProgress, Scheduled, Serial
 
 SCHEDULE: dict[str, Any] = {
     "class_path": "Scheduled",
@@ -98,7 +98,7 @@ def test_without_a_drafter_there_is_nothing_to_open(tmp_path: Path) -> None:
         ),
         ({"class_path": "Serial"}, "class_path is 'Serial', plain decoding; a strategy that drafts is"),
         ({"class_path": "specexp.drafters.DraftModel"}, "'specexp.drafters.DraftModel' is no Execution"),
-        ({"class_path": "specexp.execution.Execution"}, "is only the contract of its family"),
+        ({"class_path": "specexp.scheduling.Execution"}, "is only the contract of its family"),
         ({"class_path": "no.such.Thing"}, "'no.such.Thing' cannot be imported"),
         ({"class_path": "Scheduled", "n": 3}, "unknown key 'n'; a part has class_path and init_args"),
         ({"class_path": "Scheduled", "init_args": [3]}, r"init_args is \[3\]; allowed is a mapping"),

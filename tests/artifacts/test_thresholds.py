@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_models import small_model
+from helpers.small_models import small_model
 
 import specexp
 from specexp.artifacts import ArtifactError, load_artifact, save_artifact

@@ -3,11 +3,11 @@
 import pytest
 
 from specexp.builders import Chain, Choice, DySpecGreedy, DySpecThreshold, KConfig, SpecInfer
-from specexp.composition import check_composition
 from specexp.controllers import Plan, ThresholdTracker
+from specexp.core.composition import check_composition
+from specexp.core.tree import NodeKind
 from specexp.drafters import DraftModel, PromptLookup, TokenRecycling
 from specexp.testing.builders import TreeBuilderContract, grow, plenty
-from specexp.tree import NodeKind
 
 
 class TestChoice(TreeBuilderContract):

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from specexp.builders import Chain, KConfig, SpecInfer, StaticTree
-from specexp.context import Context
 from specexp.controllers import Plan
+from specexp.core.context import Context
+from specexp.core.tree import NO_CANDIDATE, NodeKind
 from specexp.drafters import Candidates
 from specexp.testing.builders import DrawingTreeBuilderContract, TreeBuilderContract, grow
 from specexp.testing.fakes import DistributionDrafter
-from specexp.tree import NO_CANDIDATE, NodeKind
 
 
 class TestDrawnStaticTree(DrawingTreeBuilderContract):

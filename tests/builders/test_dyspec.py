@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specexp.builders import BeamRerank, DySpecGreedy, DySpecThreshold
-from specexp.context import Context
 from specexp.controllers import Plan
+from specexp.core.context import Context
+from specexp.core.tree import NodeKind
 from specexp.drafters import Request
 from specexp.testing.builders import DrawingTreeBuilderContract, TreeBuilderContract, grow, plenty
 from specexp.testing.fakes import DistributionDrafter
-from specexp.tree import NodeKind
 
 SELECTIONS = ("drawn", "top-k")
 

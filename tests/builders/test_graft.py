@@ -6,9 +6,9 @@ import pytest
 from specexp.builders import Chain, DySpecGreedy, DySpecThreshold, Graft, KConfig, SpecInfer
 from specexp.builders.graft import grafted
 from specexp.controllers import Plan
+from specexp.core.tree import NodeKind, TokenTree, TreeShape
 from specexp.drafters import Candidates, Request
 from specexp.testing.builders import DrawingTreeBuilderContract, TreeBuilderContract
-from specexp.tree import NodeKind, TokenTree, TreeShape
 
 
 class TestGraft(TreeBuilderContract):

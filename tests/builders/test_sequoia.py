@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from specexp.builders import Sequoia
 from specexp.config.check import Checker
 from specexp.config.errors import ConfigError
+from specexp.core.tree import NodeKind, TreeShape
 from specexp.testing.builders import DrawingTreeBuilderContract, TreeBuilderContract, grow
-from specexp.tree import NodeKind, TreeShape
 
 VECTOR = [0.5, 0.2, 0.1, 0.05, 0.15]
 

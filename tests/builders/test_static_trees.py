@@ -5,14 +5,14 @@ import json
 import numpy as np
 import pytest
 
+from specexp.bench.acceptance_counts import HitCounter
 from specexp.builders import Chain, FittedTree, ParametricTree, StaticTree, TokenRecyclingTree
 from specexp.builders.tree_search import most_hit_paths, read_hits
-from specexp.context import Context
 from specexp.controllers import Plan
-from specexp.hits import HitCounter
-from specexp.outcome import Outcome
+from specexp.core.context import Context
+from specexp.core.outcome import Outcome
+from specexp.core.tree import TokenTree, TreeShape
 from specexp.testing.builders import TreeBuilderContract, grow
-from specexp.tree import TokenTree, TreeShape
 
 
 class TestStaticTree(TreeBuilderContract):

@@ -5,18 +5,18 @@ from typing import Any
 
 import pytest
 
-import specexp.analyses
 import specexp.builders
 import specexp.controllers
 import specexp.data
 import specexp.drafters
+import specexp.papers
 import specexp.reasoning.search
 import specexp.reasoning.tasks
 import specexp.verifiers
 from specexp.config.annotations import _hints
 
 FAMILIES = (
-    specexp.analyses, specexp.builders, specexp.controllers, specexp.data, specexp.drafters,
+    specexp.papers, specexp.builders, specexp.controllers, specexp.data, specexp.drafters,
     specexp.reasoning.search, specexp.reasoning.tasks, specexp.verifiers
 )  # fmt: skip
 PARTS = sorted(
@@ -26,7 +26,7 @@ PARTS = sorted(
         for part in vars(family).values()
         if inspect.isclass(part)
         and "__init__" in vars(part)
-        and not issubclass(part, Exception | tuple | specexp.analyses.Report)
+        and not issubclass(part, Exception | tuple | specexp.papers.Report)
     },
     key=lambda part: part.__name__,
 )

@@ -8,12 +8,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specexp.context import Context
 from specexp.controllers import AdaptiveConfidence, DraftState
 from specexp.controllers.adaptive_confidence import best_threshold
-from specexp.outcome import Outcome
+from specexp.core.context import Context
+from specexp.core.outcome import Outcome
+from specexp.core.tree import TokenTree, TreeShape
 from specexp.testing.controllers import ControllerContract
-from specexp.tree import TokenTree, TreeShape
 
 
 class TestAdaptiveConfidence(ControllerContract):

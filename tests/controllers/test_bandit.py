@@ -7,15 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specexp.builders import Chain, Choice, KConfig
-from specexp.context import Context
 from specexp.controllers import Bandit, Plan
-from specexp.decoder import Decoder
+from specexp.core.context import Context
+from specexp.core.decoder import Decoder
+from specexp.core.latency import LatencyProfile
+from specexp.core.outcome import Outcome
+from specexp.core.tree import root_tree
 from specexp.drafters import DraftModel
-from specexp.latency import LatencyProfile
-from specexp.outcome import Outcome
 from specexp.testing.controllers import ControllerContract, FrozenControllerContract
 from specexp.testing.fakes import counting_model, hashed_model
-from specexp.tree import root_tree
 
 
 class TestUcb(ControllerContract):

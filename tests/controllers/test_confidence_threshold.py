@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specexp.builders import Chain
-from specexp.context import Context
 from specexp.controllers import ConfidenceThreshold, DraftState
-from specexp.decoder import Decoder
+from specexp.core.context import Context
+from specexp.core.decoder import Decoder
 from specexp.drafters import DraftModel
 from specexp.testing.controllers import ControllerContract
 from specexp.testing.fakes import FakeDrafter, bigram_model

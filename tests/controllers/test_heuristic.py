@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from specexp.context import Context
 from specexp.controllers import Heuristic
-from specexp.outcome import Outcome
+from specexp.core.context import Context
+from specexp.core.outcome import Outcome
+from specexp.core.tree import TokenTree, TreeShape, root_tree
 from specexp.testing.controllers import ControllerContract
-from specexp.tree import TokenTree, TreeShape, root_tree
 
 
 class TestHeuristic(ControllerContract):

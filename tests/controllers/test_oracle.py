@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from specexp.bench.arm import Generation
+from specexp.bench.decoder_arm import DecoderArm
+from specexp.bench.oracle import best_schedule, draft_matches, foresee
 from specexp.builders import Chain, KConfig
-from specexp.context import Context
 from specexp.controllers import (
     AdaptiveConfidence,
     Bandit,
@@ -19,13 +21,11 @@ from specexp.controllers import (
     Oracle,
     SwitchOff,
 )
+from specexp.core.context import Context
+from specexp.core.decoder import Decoder
+from specexp.core.latency import LatencyProfile
 from specexp.data import Prompt
-from specexp.decoder import Decoder
 from specexp.drafters import DraftModel, PhraseCache
-from specexp.evaluation.arm import Generation
-from specexp.evaluation.decoder_arm import DecoderArm
-from specexp.evaluation.oracle import best_schedule, draft_matches, foresee
-from specexp.latency import LatencyProfile
 from specexp.testing.controllers import ControllerContract
 from specexp.testing.fakes import FakeCausalLM, hashed_model
 from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling
@@ -214,7 +214,7 @@ def test_a_later_turn_is_foreseen_too():
 def test_teacher_forcing_of_a_long_output_goes_block_by_block(monkeypatch):
     output = Decoder(target()).generate([1, 2], max_new_tokens=40).token_ids
     whole = draft_matches(DraftModel(draft()), [1, 2], output)
-    monkeypatch.setattr("specexp.evaluation.oracle._BLOCK", 7)
+    monkeypatch.setattr("specexp.bench.oracle._BLOCK", 7)
     drafter = DraftModel(draft())
     assert draft_matches(drafter, [1, 2], output).tolist() == whole.tolist()
     assert drafter.draft_passes == 6

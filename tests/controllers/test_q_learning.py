@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from specexp.artifacts import ArtifactError, save_artifact
 from specexp.artifacts.kinds.q_table import payloads_of_state
-from specexp.context import Context
 from specexp.controllers import DraftState, QLearning
-from specexp.controllers._q_table import CONTINUE, STOP
-from specexp.latency import LatencyProfile
-from specexp.outcome import Outcome
+from specexp.controllers.q_table import CONTINUE, STOP
+from specexp.core.context import Context
+from specexp.core.latency import LatencyProfile
+from specexp.core.outcome import Outcome
+from specexp.core.tree import TokenTree, TreeShape
 from specexp.testing.controllers import ControllerContract
-from specexp.tree import TokenTree, TreeShape
 
 PAPER = LatencyProfile("paper", {1: 152.0, 64: 155.0}, {1: 21.0, 64: 21.4}, step_ms=2.2)
 

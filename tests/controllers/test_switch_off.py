@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from specexp.builders import Chain
-from specexp.context import Context
 from specexp.controllers import (
     Bandit,
     ConfidenceThreshold,
@@ -15,13 +14,14 @@ from specexp.controllers import (
     SwitchOff,
     ThresholdTracker,
 )
-from specexp.decoder import Decoder
+from specexp.core.context import Context
+from specexp.core.decoder import Decoder
+from specexp.core.latency import LatencyProfile
+from specexp.core.outcome import Outcome
+from specexp.core.tree import TokenTree, TreeShape, root_tree
 from specexp.drafters import DraftModel
-from specexp.latency import LatencyProfile
-from specexp.outcome import Outcome
 from specexp.testing.controllers import ControllerContract, FrozenControllerContract
 from specexp.testing.fakes import FakeCausalLM, counting_model
-from specexp.tree import TokenTree, TreeShape, root_tree
 
 OFF = Plan(max_depth=0)
 

@@ -5,14 +5,14 @@ import pytest
 import torch
 
 from specexp.builders import Chain, DySpecThreshold
-from specexp.context import Context
 from specexp.controllers import ThresholdTracker
-from specexp.decoder import Decoder
+from specexp.core.context import Context
+from specexp.core.decoder import Decoder
+from specexp.core.outcome import Outcome
+from specexp.core.tree import TokenTree, TreeShape, root_tree
 from specexp.drafters import DraftModel
-from specexp.outcome import Outcome
 from specexp.testing.controllers import ControllerContract
 from specexp.testing.fakes import hashed_model
-from specexp.tree import TokenTree, TreeShape, root_tree
 from specexp.verifiers import RejectionSampling
 
 

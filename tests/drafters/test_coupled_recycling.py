@@ -5,13 +5,13 @@ import pytest
 import torch
 
 from specexp.builders import Chain
-from specexp.context import Context
-from specexp.decoder import Decoder
+from specexp.core.context import Context
+from specexp.core.decoder import Decoder
+from specexp.core.outcome import Outcome
+from specexp.core.tree import root_tree
 from specexp.drafters import Request, TokenRecycling
-from specexp.outcome import Outcome
 from specexp.testing.drafters import DrafterContract
 from specexp.testing.fakes import bigram_model
-from specexp.tree import root_tree
 from specexp.verifiers import KeyedSampling, Verdict, Verifier
 
 VOCABULARY = 6

@@ -5,24 +5,24 @@ import copy
 import numpy as np
 import pytest
 import torch
+from helpers.small_models import FULL_ATTENTION, small_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
-from small_models import FULL_ATTENTION, small_model
 
 from specexp.builders import Chain, DySpecGreedy, DySpecThreshold, KConfig, SpecInfer, StaticTree
-from specexp.composition import Parts
-from specexp.context import Context
 from specexp.controllers import Fixed
-from specexp.decoder import Decoder
+from specexp.core.composition import Parts
+from specexp.core.context import Context
+from specexp.core.decoder import Decoder
+from specexp.core.language_model import LanguageModel
+from specexp.core.logits import LogitsError
+from specexp.core.outcome import Outcome
+from specexp.core.tree import NodeKind, TokenTree, TreeShape
 from specexp.drafters import DraftModel, PromptLookup, Request, Union
-from specexp.execution import Batched, Job, SerialSpeculative
-from specexp.models.language_model import LanguageModel
-from specexp.models.logits import LogitsError
-from specexp.outcome import Outcome
+from specexp.scheduling import Batched, Job, SerialSpeculative
 from specexp.testing.drafters import DrafterContract, DrawingDrafterContract
 from specexp.testing.fakes import FakeCausalLM, bigram_model, counting_model, hashed_model
-from specexp.tree import NodeKind, TokenTree, TreeShape
 from specexp.verifiers import KeyedSampling, RejectionSampling
 
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from specexp.drafters._drawing import draw
-from specexp.noise import UniformStream
+from specexp.core.noise import UniformStream
+from specexp.drafters.drawing import draw
 
 Q = np.array([0.4, 0.3, 0.15, 0.1, 0.05])
 

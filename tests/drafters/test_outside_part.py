@@ -3,11 +3,11 @@
 import numpy as np
 
 from specexp.builders import Chain
-from specexp.decoder import Decoder
+from specexp.core.decoder import Decoder
+from specexp.core.tree import NO_CANDIDATE
 from specexp.drafters import Candidates, Drafter
 from specexp.testing.drafters import DrafterContract
 from specexp.testing.fakes import counting_model
-from specexp.tree import NO_CANDIDATE
 
 
 class Successor(Drafter):

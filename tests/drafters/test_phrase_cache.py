@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from specexp.builders import Chain, DySpecGreedy, Graft, KConfig, SpecInfer, StaticTree
-from specexp.context import Context
-from specexp.decoder import Decoder
+from specexp.core.context import Context
+from specexp.core.decoder import Decoder
+from specexp.core.outcome import Outcome
+from specexp.core.tree import TokenTree, TreeShape
 from specexp.drafters import DraftModel, PhraseCache, PromptLookup, Request, TokenRecycling, Union
-from specexp.outcome import Outcome
 from specexp.testing.drafters import DrawingDrafterContract, PhraseDrafterContract
 from specexp.testing.fakes import DistributionDrafter, FakeCausalLM, FakeDrafter, counting_model, hashed_model
-from specexp.tree import TokenTree, TreeShape
 from specexp.verifiers import KeyedSampling, RejectionSampling
 
 VOCABULARY = 12

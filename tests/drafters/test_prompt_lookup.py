@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from specexp.context import Context
+from specexp.core.context import Context
+from specexp.core.outcome import Outcome
+from specexp.core.tree import NO_CANDIDATE, root_tree
 from specexp.drafters import PromptLookup, Request
-from specexp.outcome import Outcome
 from specexp.testing.drafters import DrafterContract
-from specexp.tree import NO_CANDIDATE, root_tree
 
 
 class TestPromptLookup(DrafterContract):

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from specexp.context import Context
+from specexp.core.context import Context
+from specexp.core.outcome import Outcome, prefill_outcome
+from specexp.core.tree import NO_CANDIDATE, TokenTree, TreeShape
 from specexp.drafters import Request, TokenRecycling
-from specexp.outcome import Outcome, prefill_outcome
 from specexp.testing.drafters import DrafterContract
-from specexp.tree import NO_CANDIDATE, TokenTree, TreeShape
 
 VOCABULARY = 6
 NONE = NO_CANDIDATE

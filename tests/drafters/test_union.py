@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from specexp.context import Context
+from specexp.core.context import Context
 from specexp.drafters import PromptLookup, Request, TokenRecycling, Union
 from specexp.testing.drafters import DrafterContract
 from specexp.testing.fakes import FakeDrafter

@@ -1,15 +1,15 @@
 """A solver builds the same tree of thoughts however its sequences are decoded."""
 
 import pytest
-from countdown import SIGNS, Countdown, DigitTokenizer
+from helpers.countdown import SIGNS, Countdown, DigitTokenizer
 
 from specexp.builders import Chain, KConfig
-from specexp.composition import Parts
+from specexp.core.composition import Parts
+from specexp.core.language_model import LanguageModel
 from specexp.drafters import DraftModel, TokenRecycling
-from specexp.execution import Batched, Scheduled, Serial, SerialSpeculative
-from specexp.models.language_model import LanguageModel
 from specexp.reasoning.search import BestFirst, BreadthFirst, MonteCarlo
 from specexp.reasoning.solver import Solver
+from specexp.scheduling import Batched, Scheduled, Serial, SerialSpeculative
 from specexp.testing.fakes import hashed_model
 from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling
 

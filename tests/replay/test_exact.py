@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from fifty_prompts import GENERATION, PROMPTS, VOCABULARY, Models, counts, decoded, record
+from helpers.fifty_prompts import GENERATION, PROMPTS, VOCABULARY, Models, counts, decoded, record
 
 from specexp.builders import (
     BeamRerank,
@@ -14,14 +14,14 @@ from specexp.builders import (
     ParametricTree,
     Sequoia,
 )
-from specexp.composition import Parts
 from specexp.controllers import ConfidenceThreshold, Fixed, Heuristic, QLearning
+from specexp.core.composition import Parts
 from specexp.drafters import DraftModel, PromptLookup, TokenRecycling, Union
-from specexp.drafters._draft_source import ModelSource
-from specexp.evaluation.replay_arm import ReplayArm, source_for
-from specexp.replay.errors import NotRecordedError
-from specexp.replay.fidelity import Grade
-from specexp.replay.recording_source import RecordingSource
+from specexp.drafters.draft_source import ModelSource
+from specexp.record.recording_source import RecordingSource
+from specexp.replay.format.errors import NotRecordedError
+from specexp.replay.play.fidelity import Grade
+from specexp.replay.play.replay_arm import ReplayArm, source_for
 from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling
 
 COVERAGE = [Chain(8), KConfig([3, 2, 1]), DySpecGreedy(16, candidates="top-k"), BeamRerank(8, 3, 3)]

@@ -9,30 +9,30 @@ from math import erfc, sqrt
 import numpy as np
 import pytest
 import torch
-from branching import logits_of, outcomes
-from fake_turns import LIMIT, recorded_draft, recorded_turn, save_recording
+from helpers.branching import logits_of, outcomes
+from helpers.fake_turns import LIMIT, recorded_draft, recorded_turn, save_recording
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from specexp.bench.record import read_records, write_records
 from specexp.builders import Chain, KConfig, StaticTree
-from specexp.composition import Parts
 from specexp.config.schema import Generation
 from specexp.controllers import Fixed
+from specexp.core.composition import Parts
+from specexp.core.decoder import Decoder
+from specexp.core.latency import LatencyProfile
+from specexp.core.sequence import Strategy
+from specexp.core.tree import NodeKind, TokenTree, TreeShape
 from specexp.data import Prompt
-from specexp.decoder import Decoder
 from specexp.drafters import DraftModel
-from specexp.evaluation.record import read_records, write_records
-from specexp.evaluation.replay_arm import ReplayArm, source_for
-from specexp.latency import LatencyProfile
-from specexp.replay.errors import NotRecordedError, RecordingError
-from specexp.replay.expected import expected_counts
-from specexp.replay.fidelity import Grade
-from specexp.replay.player import Player
-from specexp.replay.trie import Ranked
-from specexp.replay.verification import RecordedTarget
-from specexp.sequence import Strategy
+from specexp.replay.format.errors import NotRecordedError, RecordingError
+from specexp.replay.format.trie import Ranked
+from specexp.replay.play.expected import expected_counts
+from specexp.replay.play.fidelity import Grade
+from specexp.replay.play.player import Player
+from specexp.replay.play.replay_arm import ReplayArm, source_for
+from specexp.replay.play.verification import RecordedTarget
 from specexp.testing.fakes import hashed_model
-from specexp.tree import NodeKind, TokenTree, TreeShape
 from specexp.verifiers import RejectionSampling, rejection_sampling
 
 EOS = 2

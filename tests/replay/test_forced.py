@@ -4,19 +4,19 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from fake_turns import recorded_turn, save_recording
+from helpers.fake_turns import recorded_turn, save_recording
 
 from specexp.builders import Chain, DySpecGreedy, KConfig, StaticTree
-from specexp.composition import Parts
 from specexp.config.schema import Generation
 from specexp.controllers import Fixed
+from specexp.core.composition import Parts
+from specexp.core.latency import LatencyProfile
 from specexp.data import Prompt
 from specexp.drafters import DraftModel, PromptLookup, TokenRecycling
-from specexp.evaluation.replay_arm import ReplayArm
-from specexp.latency import LatencyProfile
-from specexp.replay.errors import RecordingError
-from specexp.replay.forced import forced_yardstick, rank_paths
-from specexp.search.yardstick import yardstick_of
+from specexp.replay.format.errors import RecordingError
+from specexp.replay.play.forced import forced_yardstick, rank_paths
+from specexp.replay.play.replay_arm import ReplayArm
+from specexp.sweep.yardstick import yardstick_of
 from specexp.verifiers import KeyedSampling
 
 TOKENS, K = 30, 3

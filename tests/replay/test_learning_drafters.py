@@ -1,16 +1,16 @@
 """Drafters that learn from every fed node: replayed exactly with what was recorded, closely with anything else."""
 
 import pytest
-from fifty_prompts import GENERATION, PROMPTS, VOCABULARY, Models, counts, decoded, record
+from helpers.fifty_prompts import GENERATION, PROMPTS, VOCABULARY, Models, counts, decoded, record
 
 from specexp.builders import Chain, Graft, ParametricTree
-from specexp.composition import Parts
 from specexp.controllers import Fixed
+from specexp.core.composition import Parts
 from specexp.drafters import DraftModel, PhraseCache, TokenRecycling
-from specexp.drafters._draft_source import ModelSource
-from specexp.evaluation.replay_arm import ReplayArm, source_for
-from specexp.replay.fidelity import Grade
-from specexp.replay.recording_source import RecordingSource
+from specexp.drafters.draft_source import ModelSource
+from specexp.record.recording_source import RecordingSource
+from specexp.replay.play.fidelity import Grade
+from specexp.replay.play.replay_arm import ReplayArm, source_for
 from specexp.verifiers import KeyedSampling
 
 VERIFIER = KeyedSampling(0.7)

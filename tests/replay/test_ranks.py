@@ -2,19 +2,19 @@
 
 import numpy as np
 import pytest
-from fake_turns import LIMIT, conversation, recorded_draft, recorded_turn
+from helpers.fake_turns import LIMIT, conversation, recorded_draft, recorded_turn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specexp.builders import StaticTree
 from specexp.controllers import Fixed
-from specexp.latency import LatencyProfile
-from specexp.replay.errors import NotRecordedError
-from specexp.replay.player import Player
-from specexp.replay.ranks import MISSED, RankTable
-from specexp.replay.verification import RecordedTarget
-from specexp.sequence import Strategy
-from specexp.tree import TreeShape
+from specexp.core.latency import LatencyProfile
+from specexp.core.sequence import Strategy
+from specexp.core.tree import TreeShape
+from specexp.replay.format.errors import NotRecordedError
+from specexp.replay.play.player import Player
+from specexp.replay.play.ranks import MISSED, RankTable
+from specexp.replay.play.verification import RecordedTarget
 from specexp.verifiers import Greedy
 
 PROFILE = LatencyProfile(

@@ -10,22 +10,22 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from specexp.builders import BeamRerank, Chain, DySpecGreedy, KConfig
-from specexp.composition import Parts
 from specexp.config.schema import Generation
-from specexp.context import Context
+from specexp.core.composition import Parts
+from specexp.core.context import Context
+from specexp.core.language_model import LanguageModel
 from specexp.data import Prompt
 from specexp.drafters import DraftModel, TokenRecycling
-from specexp.drafters._draft_source import ModelSource, Scoring
-from specexp.evaluation.replay_arm import ReplayArm, recorded_turns, source_for
-from specexp.models.language_model import LanguageModel
-from specexp.replay import all_roots
-from specexp.replay.coverage import Coverage
-from specexp.replay.errors import NotRecordedError, RecordingError
-from specexp.replay.fidelity import law_of
-from specexp.replay.recorder import Recorder
-from specexp.replay.recording import Manifest, Recording, hash_of, write_turns
-from specexp.replay.recording_source import RecordingSource
-from specexp.replay.weights import weights_fingerprint
+from specexp.drafters.draft_source import ModelSource, Scoring
+from specexp.record import all_roots
+from specexp.record.coverage import Coverage
+from specexp.record.recorder import Recorder
+from specexp.record.recording_source import RecordingSource
+from specexp.replay.format.errors import NotRecordedError, RecordingError
+from specexp.replay.format.recording import Manifest, Recording, hash_of, write_turns
+from specexp.replay.format.weights import weights_fingerprint
+from specexp.replay.play.fidelity import law_of
+from specexp.replay.play.replay_arm import ReplayArm, recorded_turns, source_for
 from specexp.testing.fakes import hashed_model
 from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling
 

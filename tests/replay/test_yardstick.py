@@ -4,16 +4,16 @@ import json
 from functools import cache
 
 import pytest
-from fake_turns import LIMIT, recorded_turn
+from helpers.fake_turns import LIMIT, recorded_turn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specexp.builders import FittedTree, Sequoia
-from specexp.latency import LatencyProfile
-from specexp.replay.rank_paths import RankPathHits, save_hits
-from specexp.replay.ranks import MISSED, RankTable
-from specexp.replay.yardstick import yardstick
-from specexp.tree import TreeShape
+from specexp.core.latency import LatencyProfile
+from specexp.core.tree import TreeShape
+from specexp.replay.play.rank_paths import RankPathHits, save_hits
+from specexp.replay.play.ranks import MISSED, RankTable
+from specexp.replay.play.yardstick import yardstick
 
 PROFILE = LatencyProfile(
     "of a test",

@@ -3,9 +3,9 @@
 import numpy as np
 import torch
 
-from specexp.context import Context
+from specexp.core.context import Context
+from specexp.core.tree import TokenTree, TreeShape
 from specexp.testing.verifiers import DeterministicVerifierContract
-from specexp.tree import TokenTree, TreeShape
 from specexp.verifiers import Greedy, Verdict
 
 

@@ -9,9 +9,9 @@ from scipy import stats
 from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from specexp.builders import StaticTree
-from specexp.context import Context
-from specexp.decoder import Decoder
-from specexp.noise import gumbel
+from specexp.core.context import Context
+from specexp.core.decoder import Decoder
+from specexp.core.noise import gumbel
 from specexp.testing.fakes import FakeDrafter, bigram_model
 from specexp.testing.verifiers import DeterministicVerifierContract
 from specexp.verifiers import KeyedSampling

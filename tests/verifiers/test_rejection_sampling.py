@@ -7,19 +7,19 @@ from itertools import permutations, product
 import numpy as np
 import pytest
 import torch
-from branching import continued, joint_of, logits_of, mixed, outcomes, same
+from helpers.branching import continued, joint_of, logits_of, mixed, outcomes, same
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specexp.builders import Chain, DySpecGreedy, KConfig, SpecInfer
 from specexp.builders.graft import grafted
-from specexp.context import Context
-from specexp.decoder import Decoder
+from specexp.core.context import Context
+from specexp.core.decoder import Decoder
+from specexp.core.sampling import Processors
+from specexp.core.tree import NodeKind, TokenTree, TreeShape
 from specexp.drafters import DraftModel
-from specexp.processors import Processors
 from specexp.testing.fakes import hashed_model
 from specexp.testing.verifiers import LosslessVerifierContract
-from specexp.tree import NodeKind, TokenTree, TreeShape
 from specexp.verifiers import RejectionSampling, rejection_sampling
 from specexp.verifiers.rejection_sampling import residual, sample, without
 

@@ -5,16 +5,16 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
-from branching import logits_of
+from helpers.branching import logits_of
 from scipy import stats
 
 from specexp.builders import KConfig
-from specexp.context import Context
-from specexp.decoder import Decoder
+from specexp.core.context import Context
+from specexp.core.decoder import Decoder
+from specexp.core.tree import TokenTree, TreeShape
 from specexp.drafters import DraftModel
 from specexp.testing.fakes import FakeDrafter, bigram_model, hashed_model
 from specexp.testing.verifiers import LosslessVerifierContract
-from specexp.tree import TokenTree, TreeShape
 from specexp.verifiers import Greedy, SampleMatch, sample_match
 
 

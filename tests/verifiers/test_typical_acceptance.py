@@ -5,15 +5,15 @@ from math import exp, log
 import numpy as np
 import pytest
 import torch
-from branching import logits_of
+from helpers.branching import logits_of
 
 from specexp.builders import KConfig
-from specexp.context import Context
-from specexp.decoder import Decoder
+from specexp.core.context import Context
+from specexp.core.decoder import Decoder
+from specexp.core.tree import TokenTree, TreeShape, root_tree
 from specexp.drafters import DraftModel
 from specexp.testing.fakes import hashed_model
 from specexp.testing.verifiers import VerifierContract
-from specexp.tree import TokenTree, TreeShape, root_tree
 from specexp.verifiers import Greedy, TypicalAcceptance
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from specexp.artifacts.artifact import Artifact
 from specexp.artifacts.error import ArtifactError
 from specexp.artifacts.formats._fixed_tree import controller_lost, drafter_of, rank_paths_of
-from specexp.tree import TreeShape
+from specexp.core.tree import TreeShape
 
 
 def without_gaps(artifact: Artifact, format_name: str) -> tuple[TreeShape, str]:

@@ -17,7 +17,7 @@ from specexp.artifacts.error import ArtifactError
 from specexp.artifacts.export_format import Export, ExportFormat
 from specexp.artifacts.formats._ordered_children import without_gaps
 from specexp.artifacts.manifest import read_bytes, read_json
-from specexp.tree import TreeShape
+from specexp.core.tree import TreeShape
 
 _FIELDS = ("size", "Successors", "roots", "branches", "depth", "mask")
 _TORCH_FILES = (".pt", ".pth", ".bin", ".pkl", ".pickle")

@@ -12,7 +12,7 @@ from specexp.artifacts.artifact import Artifact
 from specexp.artifacts.error import ArtifactError
 from specexp.config import ConfigError
 from specexp.config.check import Checker
-from specexp.latency import LatencyProfile, Milliseconds
+from specexp.core.latency import LatencyProfile, Milliseconds
 
 PROFILE = "profile.json"
 _BY_TOKENS = ("target_ms", "draft_ms")
@@ -85,8 +85,8 @@ class Measured:
 
 
 class LatencyProfileArtifact(Artifact):
-    """``profile.json``: the arguments of :class:`~specexp.latency.LatencyProfile`, all of them, tokens as text, and,
-    where it was measured, ``measured``: the points with their intervals, device and dtypes.
+    """``profile.json``: the arguments of :class:`~specexp.core.latency.LatencyProfile`, all of them, tokens as text,
+    and, where it was measured, ``measured``: the points with their intervals, device and dtypes.
 
     An experiment takes it as ``latency: {artifact: PATH}``. It composes no decoder.
 
@@ -104,7 +104,7 @@ class LatencyProfileArtifact(Artifact):
     purpose = "a latency profile is for experiments, as latency: {artifact: PATH}"
 
     def read(self, payloads: Mapping[str, Any]) -> None:
-        """Every value must be there, and be what :class:`~specexp.latency.LatencyProfile` allows."""
+        """Every value must be there, and be what :class:`~specexp.core.latency.LatencyProfile` allows."""
         content, where = payloads[PROFILE], self._where(PROFILE)
         if not isinstance(content, dict):
             raise ArtifactError(f"{where} is no object; one with the arguments of LatencyProfile is expected")

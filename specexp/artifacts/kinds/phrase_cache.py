@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from specexp.artifacts.artifact import Artifact
 from specexp.artifacts.error import ArtifactError
 from specexp.artifacts.parts import PARTS, instantiate
-from specexp.phrases import PhraseStore
+from specexp.drafters.phrases import PhraseStore
 
 if TYPE_CHECKING:
     from specexp.drafters import Drafter

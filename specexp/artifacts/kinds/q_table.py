@@ -56,8 +56,8 @@ class QTableArtifact(Artifact):
             raise ArtifactError(
                 f"{self._where(Q)} holds {sorted(arrays)}; tensors 'q' and 'visits' are expected"
             )
-        from specexp.controllers._costs import Costs
-        from specexp.controllers._q_table import QTable, same_bins
+        from specexp.controllers.costs import Costs
+        from specexp.controllers.q_table import QTable, same_bins
 
         try:
             bins = content["bins"]

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 from specexp.artifacts.artifact import Artifact
 from specexp.artifacts.error import ArtifactError
 from specexp.artifacts.parts import PARTS
-from specexp.composition import Parts
 from specexp.config import ConfigError
 from specexp.config.annotations import PartOf
 from specexp.config.check import Checker
-from specexp.wording import type_and_line
+from specexp.core.composition import Parts
+from specexp.core.messages import type_and_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from specexp.execution import Execution, Executor
-    from specexp.models.language_model import LanguageModel
+    from specexp.core.language_model import LanguageModel
+    from specexp.scheduling import Execution, Executor
 
 SCHEDULE = "schedule.json"
-_FAMILY = Annotated[Any, PartOf("specexp.execution.Execution")]
-_PLAIN = ("Serial", "specexp.execution.Serial", "specexp.execution.serial.Serial")
+_FAMILY = Annotated[Any, PartOf("specexp.scheduling.Execution")]
+_PLAIN = ("Serial", "specexp.scheduling.Serial", "specexp.scheduling.serial.Serial")
 
 
 class ScheduleArtifact(Artifact):
@@ -56,7 +56,7 @@ class ScheduleArtifact(Artifact):
 
     def read(self, payloads: Mapping[str, Any]) -> None:
         """A strategy whose constructor takes its arguments."""
-        from specexp.execution import Serial
+        from specexp.scheduling import Serial
 
         content, where = payloads[SCHEDULE], self._where(SCHEDULE)
         if not isinstance(content, dict):
@@ -88,7 +88,7 @@ class ScheduleArtifact(Artifact):
             ArtifactError: it belongs to another model, or a part is not recorded or cannot be made.
             ValueError: the drafter needs a draft model and none is given, or the parts cannot work so.
         """
-        from specexp.models.language_model import LanguageModel
+        from specexp.core.language_model import LanguageModel
 
         model = target if isinstance(target, LanguageModel) else LanguageModel(target)
         self.check(model.model)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, get_args
 from specexp.artifacts.artifact import Artifact
 from specexp.artifacts.error import ArtifactError
 from specexp.artifacts.parts import PARTS
-from specexp.builders._base import Selection
-from specexp.tree import TreeShape
+from specexp.core.builder import Selection
+from specexp.core.tree import TreeShape
 
 if TYPE_CHECKING:
     from specexp.builders import TreeBuilder
@@ -22,7 +22,7 @@ def fixed_tree(attributes: Mapping[str, Any]) -> dict[str, Any] | None:
     """A candidate's fixed shape as a ``StaticTree``; None where it has none, or no rank paths that name its nodes.
 
     Args:
-        attributes: see :class:`~specexp.search.objective.Candidate`.
+        attributes: see :class:`~specexp.sweep.objective.Candidate`.
     """
     paths, candidates = attributes.get("rank_paths"), attributes.get("candidates")
     if paths is None or candidates not in get_args(Selection):

@@ -12,8 +12,8 @@ from specexp.artifacts.parts import PARTS
 from specexp.builders import DySpecThreshold
 from specexp.config import ConfigError
 from specexp.config.check import Checker
+from specexp.core.messages import did_you_mean
 from specexp.drafters import DraftModel
-from specexp.wording import did_you_mean
 
 if TYPE_CHECKING:
     from specexp.builders import TreeBuilder

@@ -10,6 +10,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
+from specexp.core.messages import did_you_mean
 from specexp.reasoning.blocks import (
     OPERATORS,
     Action,
@@ -21,7 +22,6 @@ from specexp.reasoning.blocks import (
 )
 from specexp.reasoning.pddl import PDDLError, read_domain, read_plan, read_problem
 from specexp.reasoning.tasks._base import Check, Ending, Item, Task, TaskFileError, read_prompt, read_text
-from specexp.wording import did_you_mean
 
 GOOD, BAD = 10.0, 1.0
 DONE = "done"

@@ -1,0 +1,38 @@
+"""Counts which rank paths of a draft tree the target accepts."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+from specexp.artifacts.atomic_write import write_whole
+from specexp.core.outcome import Outcome
+from specexp.core.tree import RankPath
+
+
+class HitCounter:
+    """Counts, for every rank path, in how many steps it was drafted and in how many it was accepted.
+
+    Attributes:
+        steps: steps seen.
+        hits: accepted nodes by rank path.
+        drafted: drafted nodes by rank path.
+    """
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.hits: Counter[RankPath] = Counter()
+        self.drafted: Counter[RankPath] = Counter()
+
+    def observe(self, outcome: Outcome) -> None:
+        """Count one step."""
+        self.steps += 1
+        paths = outcome.tree.shape.rank_paths
+        self.drafted.update(paths[1:])
+        self.hits.update(paths[row] for row in outcome.accepted)
+
+    def save(self, path: str | Path) -> None:
+        """Write the hits as JSON, rank paths as ``"0,2,1"``."""
+        text = {",".join(map(str, rank_path)): count for rank_path, count in self.hits.most_common()}
+        write_whole(Path(path), json.dumps(text, indent=0) + "\n")

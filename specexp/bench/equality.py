@@ -1,0 +1,163 @@
+"""Is the output still plain decoding's, token for token? Near ties of a low precision are counted."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from specexp.bench.record import Difference, PromptRecord
+from specexp.verifiers import KeyedSampling
+
+if TYPE_CHECKING:
+    from specexp.bench.arm import EngineArm
+    from specexp.core.outcome import Outcome
+    from specexp.data import Prompt
+
+NEAR_TIE = {"bfloat16": 0.125, "float16": 0.125 / 8, "float32": 0.0, "float64": 0.0}
+"""Largest gap, in logits + T * noise, at which outputs may part: the dtype's rounding; float32 may not."""
+
+
+def first_difference(tokens: tuple[int, ...], reference: tuple[int, ...]) -> int | None:
+    """Number of the first token in which two outputs differ; None if they are equal."""
+    for index, (token, expected) in enumerate(zip(tokens, reference, strict=False)):
+        if token != expected:
+            return index
+    return None if len(tokens) == len(reference) else min(len(tokens), len(reference))
+
+
+def _same_output(record: PromptRecord, reference: PromptRecord) -> bool:
+    """Whether the two should be equal token for token."""
+    return record.keyed and reference.keyed and record.verifier == reference.verifier
+
+
+def compare(record: PromptRecord, reference: PromptRecord, plain: EngineArm, prompt: Prompt) -> PromptRecord:
+    """The record with its difference from plain decoding, if there is one.
+
+    The scores at the first difference are recomputed by decoding the prompt once more up to there.
+
+    Args:
+        record: of any arm.
+        reference: plain decoding's, of the same prompt and sample.
+        plain: the arm that made it.
+        prompt: the prompt.
+    """
+    if record.error or reference.error or not _same_output(record, reference):
+        return record
+    index = first_difference(record.token_ids, reference.token_ids)
+    if index is None:
+        return record
+    gap = None
+    if index < len(reference.token_ids):
+        other = record.token_ids[index] if index < len(record.token_ids) else None
+        gap = _gap(plain, prompt, record.sample, index, other)
+    tolerance = NEAR_TIE.get(record.dtype, 0.0) if record.dtype == reference.dtype else 0.0
+    near = gap is not None and gap <= tolerance and tolerance > 0
+    return dataclasses.replace(record, difference=Difference(index, gap, near))
+
+
+def _gap(plain: EngineArm, prompt: Prompt, sample: int, index: int, other: int | None) -> float | None:
+    """How close plain decoding came to another token at place ``index`` of its output."""
+    seen = 0
+
+    def observe(outcome: Outcome) -> None:
+        nonlocal seen
+        if seen == index:
+            raise _Found(tie_gap(plain, outcome, other))
+        seen += len(outcome.new_token_ids)
+
+    try:
+        plain.replay(prompt, sample, observe)
+    except _Found as found:
+        return found.gap
+    return None
+
+
+class _Found(Exception):  # noqa: N818
+    """Ends the second decoding where the first difference is."""
+
+    def __init__(self, gap: float) -> None:
+        super().__init__()
+        self.gap = gap
+
+
+def tie_gap(plain: EngineArm, outcome: Outcome, other: int | None) -> float:
+    """Gap of the two best values of logits + T * noise, or the distance to the top-k / top-p cut if less.
+
+    Args:
+        plain: the arm of plain decoding.
+        outcome: its step.
+        other: the token another arm put there.
+    """
+    verifier = plain.strategy.verifier
+    logits = outcome.logits[0].float()  # [V]
+    temperature = verifier.temperature if isinstance(verifier, KeyedSampling) else 0.0
+    if not isinstance(verifier, KeyedSampling) or temperature == 0:
+        best = torch.topk(logits, 2).values
+        return float(best[0] - best[1])
+    position = len(outcome.context) - len(outcome.new_token_ids)
+    scores = verifier.noisy_scores(outcome.context, outcome.logits[0], position)
+    kept = np.isfinite(scores)
+    order = np.sort(scores[kept])
+    gap = float(order[-1] - order[-2]) * temperature if order.size > 1 else float("inf")
+    if kept.all() or other is None:
+        return gap
+    values = logits.numpy(force=True)
+    if not kept[other]:
+        return min(gap, float(values[kept].min() - values[other]))
+    chosen = outcome.new_token_ids[0]
+    return min(gap, float(values[chosen] - values[~kept].max()))
+
+
+@dataclass(frozen=True)
+class Equality:
+    """Outputs of one arm beside plain decoding's.
+
+    Attributes:
+        compared: prompts that both answered.
+        equal: identical outputs.
+        near_ties: outputs that part at a near tie.
+        wrong: outputs that part elsewhere.
+    """
+
+    compared: int
+    equal: int
+    near_ties: int
+    wrong: int
+
+    def __str__(self) -> str:
+        if not self.compared:
+            return "not compared"
+        text = f"{self.equal}/{self.compared}"
+        if self.near_ties:
+            text += f" + {self.near_ties} near ties"
+        return f"{text}, {self.wrong} DIFFER" if self.wrong else text
+
+
+def token_equality(records: Iterable[PromptRecord], arm: str, baseline: str = "engine") -> Equality:
+    """Count an arm's outputs that equal the baseline's, from records alone.
+
+    Args:
+        records: of a run.
+        arm: whose outputs.
+        baseline: plain decoding.
+    """
+    records = list(records)
+    reference = {record.key: record for record in records if record.arm == baseline and not record.error}
+    equal = near = wrong = 0
+    for record in records:
+        if record.arm != arm or record.error or record.key not in reference:
+            continue
+        if not _same_output(record, reference[record.key]):
+            continue
+        if record.token_ids == reference[record.key].token_ids:
+            equal += 1
+        elif record.difference is not None and record.difference.near_tie:
+            near += 1
+        else:
+            wrong += 1
+    return Equality(equal + near + wrong, equal, near, wrong)

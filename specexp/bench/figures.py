@@ -1,0 +1,191 @@
+"""Pictures of a run: speedups as bars, curves over a swept parameter, the phases of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import cycle
+from textwrap import fill
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from specexp.bench import clock
+from specexp.bench.phases import breakdown
+from specexp.bench.record import PromptRecord
+from specexp.bench.statistics import Speedup, arm_names, paired_speedup, summarise
+
+BLUE, GREY, ORANGE, INK = "#33658a", "#b4bec6", "#d1782f", "#22303c"
+CURVE_COLOURS = (BLUE, ORANGE, "#6b9080", "#8d6a9f")
+CHARACTERS_PER_INCH = 12  # of a title
+WIDE = 16  # a parameter whose values span more than this is drawn over its logarithm
+PHASE_COLOURS = {
+    "target": "#33658a",
+    "draft": "#d1782f",
+    "build": "#e9b872",
+    "verify": "#6b9080",
+    "commit": "#a4c3b2",
+    "update": "#8d6a9f",
+}
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Arms that differ in one parameter.
+
+    Attributes:
+        title: of the group of arms.
+        axis: what differs, on the x axis.
+        points: value and arm, in the order of the axis.
+    """
+
+    title: str
+    axis: str
+    points: Sequence[tuple[float, str]]
+
+
+def _figure(
+    width: float, height: float, title: str, rows: int = 1, columns: int = 1
+) -> tuple[Figure, list[list[Axes]]]:
+    figure = Figure(figsize=(width, height), dpi=130, layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.suptitle(fill(title, int(CHARACTERS_PER_INCH * width)), fontsize=11, color=INK)
+    axes = figure.subplots(rows, columns, squeeze=False, sharey="row")
+    for ax in axes.flat:
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.tick_params(labelsize=9, colors=INK)
+    return figure, axes.tolist()
+
+
+def _interval(speedup: Speedup) -> tuple[float, float]:
+    return speedup.ratio - speedup.low, speedup.high - speedup.ratio
+
+
+def speedup_bars(
+    records: Iterable[PromptRecord],
+    *,
+    baseline: str = "engine",
+    title: str = "",
+    published: Mapping[str, float] | None = None,
+) -> Figure:
+    """One bar an arm, its 95 % interval across its end; refused speedups are named and have no bar.
+
+    Args:
+        records: of a run.
+        baseline: at 1.
+        title: above.
+        published: figures of a paper by name, drawn hollow: not run here.
+    """
+    records = list(records)
+    speedups = [paired_speedup(records, name, baseline) for name in arm_names(records) if name != baseline]
+    rows = len(speedups) + len(published or {})
+    used = summarise(records, baseline).clock  # of every bar: a speedup over another clock is refused
+    figure, [[ax]] = _figure(7.5, 1.3 + 0.36 * max(rows, 2), clock.title(title, used))
+    labels = []
+    for place, speedup in enumerate(speedups):
+        if speedup.refused:
+            labels.append(speedup.arm)
+            ax.text(0.02, place, "refused", va="center", fontsize=8, color=ORANGE)
+            continue
+        tokens = summarise(records, speedup.arm).tokens_per_step
+        labels.append(speedup.arm)
+        low, high = _interval(speedup)
+        ax.barh(place, speedup.ratio, color=BLUE if speedup.is_faster else GREY, height=0.62)
+        ax.errorbar(speedup.ratio, place, xerr=[[low], [high]], color=INK, capsize=3, lw=1.2)
+        text = f"  {speedup.ratio:.2f}x {clock.word(used)}".rstrip() + f", {tokens:.2f} tokens/step"
+        ax.text(speedup.high, place, text, va="center", fontsize=8, color=INK)
+    for place, (name, ratio) in enumerate((published or {}).items(), start=len(speedups)):
+        labels.append(f"{name} (not run here)")
+        ax.barh(place, ratio, fill=False, edgecolor=GREY, ls="--", height=0.62)
+        ax.text(ratio, place, f"  {ratio:.2f}x published", va="center", fontsize=8, color=INK)
+    ax.axvline(1, color=INK, lw=0.8, ls=":")
+    ax.set_yticks(range(len(labels)), labels)
+    ax.invert_yaxis()
+    ax.set_xlabel(f"{clock.word(used)}speedup over {baseline} (seconds per token, 95 % interval)", fontsize=9)
+    ax.margins(x=0.3)
+    ax.set_xlim(left=0)
+    return figure
+
+
+def parameter_curves(
+    records: Iterable[PromptRecord], curves: Sequence[Curve], *, baseline: str = "engine", title: str = ""
+) -> Figure:
+    """Speedup with its interval above, tokens per step below, over each swept parameter; curves over the same one
+    share their axes.
+    """
+    records = list(records)
+    panels: dict[str, list[Curve]] = {}
+    for curve in curves:
+        panels.setdefault(curve.axis, []).append(curve)
+    used = summarise(records, baseline).clock
+    figure, rows = _figure(4.2 * max(len(panels), 1.4), 5.2, clock.title(title, used), 2, len(panels))
+    for top, bottom, (axis, shown) in zip(*rows, panels.items(), strict=True):
+        for curve, colour in zip(shown, cycle(CURVE_COLOURS), strict=False):
+            _draw_curve(top, bottom, records, curve, baseline, colour)
+        top.axhline(1, color=INK, lw=0.8, ls=":")
+        top.set_title(shown[0].title if len(shown) == 1 else "", fontsize=10)
+        if len(shown) > 1:
+            bottom.legend(fontsize=8, frameon=False)
+        bottom.set_xlabel(axis, fontsize=9)
+        values = sorted({value for curve in shown for value, _ in curve.points})
+        for ax in (top, bottom):
+            if values[0] > 0 and values[-1] / values[0] >= WIDE:
+                ax.set_xscale("log", base=2)
+            ax.set_xticks(values, [f"{value:g}" for value in values])
+            ax.grid(axis="y", color="#e3e8ec", lw=0.7)
+            ax.set_axisbelow(True)
+    rows[0][0].set_ylabel(f"{clock.word(used)}speedup over {baseline}", fontsize=9)
+    rows[1][0].set_ylabel("tokens per step", fontsize=9)
+    return figure
+
+
+def _draw_curve(
+    top: Axes, bottom: Axes, records: Sequence[PromptRecord], curve: Curve, baseline: str, colour: str
+) -> None:
+    speedups = [(value, paired_speedup(records, arm, baseline)) for value, arm in curve.points]
+    given = [(value, speedup) for value, speedup in speedups if not speedup.refused]
+    if given:
+        errors = list(zip(*(_interval(speedup) for _, speedup in given), strict=True))
+        ratios = [speedup.ratio for _, speedup in given]
+        top.errorbar([value for value, _ in given], ratios, yerr=errors, color=colour, marker="o", capsize=3)
+    steps = [summarise(records, arm).tokens_per_step for _, arm in curve.points]
+    bottom.plot([value for value, _ in curve.points], steps, color=colour, marker="s", label=curve.title)
+
+
+def phase_bars(records: Iterable[PromptRecord], *, title: str = "") -> Figure:
+    """How a step's time divides into phases, one stacked bar an arm."""
+    records = list(records)
+    parts = [part for name in arm_names(records) if (part := breakdown(records, name)) is not None]
+    clocks = {part.clock for part in parts}
+    shown = clock.title(title, clocks.pop()) if len(clocks) == 1 else title
+    figure, [[ax]] = _figure(7.5, 1.7 + 0.45 * max(len(parts), 2), shown)
+    phases = [phase for phase in PHASE_COLOURS if any(phase in part.shares for part in parts)]
+    for place, part in enumerate(parts):
+        start = 0.0
+        for phase in phases:
+            share = 100 * part.shares.get(phase, 0.0)
+            ax.barh(
+                place,
+                share,
+                left=start,
+                color=PHASE_COLOURS[phase],
+                height=0.6,
+                label=phase if not place else None,
+            )
+            if share >= 4:
+                text = f"{share:.0f}" if share < 10 else f"{share:.1f} %"
+                ax.text(start + share / 2, place, text, ha="center", va="center", fontsize=8, color="white")
+            start += share
+    labels = []
+    for part in parts:
+        outside = f"{100 * part.outside_forward:.1f} % outside forward passes"
+        labels.append(
+            f"{part.arm}\n{1000 * part.step_seconds:.2f} {clock.word(part.clock)}ms/step, {outside}"
+        )
+    ax.set_yticks(range(len(parts)), labels, fontsize=8)
+    ax.invert_yaxis()
+    ax.set_xlim(0, 100)
+    ax.set_xlabel("share of a step (%)", fontsize=9)
+    figure.legend(loc="outside lower center", ncols=len(phases) or 1, fontsize=8, frameon=False)
+    return figure

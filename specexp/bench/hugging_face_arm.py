@@ -1,0 +1,226 @@
+"""Hugging Face's own ``generate`` as arms, made to emit the engine's tokens."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import torch
+from transformers import GenerationConfig, LogitsProcessorList
+
+from specexp.bench.arm import Arm, Generation, describe, eos_of, sequence_name, turns
+from specexp.bench.generate_run import GenerateRun
+from specexp.bench.keyed_noise import KeyedNoise
+from specexp.bench.record import MEASURED, PromptRecord
+from specexp.core.context_limit import context_limit
+from specexp.core.latency import PLAIN
+from specexp.core.noise import place_key
+from specexp.verifiers import Greedy, KeyedSampling, Verifier
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from specexp.core.latency import LatencyProfile
+    from specexp.data import Prompt
+
+Reference = Literal["hf-eager", "hf-assisted", "hf-prompt-lookup"]
+
+_COMPOSITIONS = {
+    "hf-eager": PLAIN,
+    "hf-assisted": "DraftModel + StaticTree",
+    "hf-prompt-lookup": "PromptLookup + StaticTree",
+}
+"""Whose overheads a loop is charged under a latency profile: of the composition that does the same."""
+
+
+class HuggingFaceArm(Arm):
+    """One of Hugging Face's own decoding loops.
+
+    The clock of decoding starts when ``generate`` hands over the first tokens, which its pass over the prompt
+    gave, and stops when it returns; those first tokens are not in ``decode_tokens`` (see
+    :class:`PromptRecord`). Every turn of a conversation is prefilled anew, for assisted generation cannot
+    continue from a cache.
+
+    Args:
+        name: in every table.
+        reference: ``hf-eager`` is plain ``model.generate`` with its dynamic cache.
+        target: the model.
+        tokenizer: its.
+        generation: how much to generate.
+        verifier: ``Greedy`` or ``KeyedSampling``: what decides on the tokens.
+        draft: for ``hf-assisted``.
+        num_assistant_tokens: drafted by ``hf-assisted`` at every step (constant schedule).
+        assistant_confidence_threshold: the draft stops below; 0 never.
+        prompt_lookup_num_tokens: drafted by ``hf-prompt-lookup`` at most.
+        max_matching_ngram_size: of ``hf-prompt-lookup``.
+        latency: by which seconds are modelled, where it says so; measured if None.
+
+    Raises:
+        ValueError: ``hf-assisted`` has no draft, or the verifier has no equivalent here.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        reference: Reference,
+        target: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        generation: Generation,
+        verifier: Verifier | None = None,
+        draft: PreTrainedModel | None = None,
+        *,
+        num_assistant_tokens: int = 4,
+        assistant_confidence_threshold: float = 0.0,
+        prompt_lookup_num_tokens: int = 8,
+        max_matching_ngram_size: int = 2,
+        latency: LatencyProfile | None = None,
+    ) -> None:
+        verifier = verifier or Greedy()
+        if reference not in get_args(Reference):
+            raise ValueError(f"reference is {reference!r}; allowed are {', '.join(get_args(Reference))}")
+        if not isinstance(verifier, Greedy | KeyedSampling):
+            raise ValueError(
+                f"{reference} cannot follow {type(verifier).__name__}: Hugging Face's arms emit the same "
+                "tokens only with Greedy or KeyedSampling"
+            )
+        if reference == "hf-assisted" and draft is None:
+            raise ValueError(f"arm {name!r} is hf-assisted and the pair has no draft model: give pair.draft")
+        self.name = name
+        self.reference = reference
+        self.target = target
+        self.draft = draft if reference == "hf-assisted" else None
+        self.tokenizer = tokenizer
+        self.generation = generation
+        self.verifier = verifier
+        self.latency: LatencyProfile | None = None
+        if latency is not None and latency.modelled:
+            self.latency = latency.labelled(_COMPOSITIONS[reference])
+        self._limit = context_limit(target.config)
+        self._lookup = (prompt_lookup_num_tokens, max_matching_ngram_size)
+        self._assistant_config: Any = None
+        if self.draft is not None:
+            self._assistant_config = copy.deepcopy(self.draft.generation_config)
+            self._assistant_config.num_assistant_tokens = num_assistant_tokens
+            self._assistant_config.num_assistant_tokens_schedule = "constant"
+            self._assistant_config.assistant_confidence_threshold = assistant_confidence_threshold
+        self.eos = eos_of(tokenizer, target) if generation.stop_at_eos else frozenset()
+
+    def decode(self, prompt: Prompt, sample: int = 0, max_new_tokens: int | None = None) -> PromptRecord:
+        """Answer all turns."""
+        runs: list[GenerateRun] = []
+
+        def answer(asked: list[int], turn: int) -> list[int]:
+            runs.append(self._generate(asked, sequence_name(prompt, sample), max_new_tokens))
+            return runs[-1].token_ids
+
+        asked = [tokens for tokens, _ in turns(prompt, self.tokenizer, answer)]
+        first_tokens = sum(run.tokens_of_pass[0] for run in runs)
+        token_ids = tuple(token for run in runs for token in run.token_ids)
+        accepted = sum(run.accepted_drafts() for run in runs)
+        if self.latency is None:
+            prefill, decoding = (
+                sum(run.prefill_seconds for run in runs),
+                sum(run.decode_seconds for run in runs),
+            )
+        else:
+            prefill, decoding = 0.0, sum(run.modelled_seconds(self.latency) for run in runs)
+        return PromptRecord(
+            arm=self.name,
+            prompt_id=prompt.prompt_id,
+            category=prompt.category,
+            sample=sample,
+            prompt_tokens=sum(asked),
+            token_ids=token_ids,
+            turn_tokens=tuple(len(run.token_ids) for run in runs),
+            finish_reasons=tuple(run.finish_reason for run in runs),
+            steps=sum(len(run.fed) for run in runs),
+            accepted_drafts=accepted,
+            bonus_tokens=len(token_ids) - accepted,
+            draft_passes=sum(run.draft_passes for run in runs),
+            drafted_nodes=sum(run.drafted_nodes() for run in runs),
+            prefill_seconds=prefill,
+            decode_seconds=decoding,
+            decode_tokens=len(token_ids) - first_tokens,
+            clock=MEASURED if self.latency is None else self.latency.label,
+            beyond_profile=0 if self.latency is None else sum(run.beyond(self.latency) for run in runs),
+            dtype=str(self.target.dtype).removeprefix("torch."),
+            device=str(self.target.device),
+            verifier=describe(self.verifier),
+            lossless=True,
+            keyed=True,
+            seed=self.generation.seed,
+        )
+
+    def _generate(self, asked: list[int], sequence: str, max_new_tokens: int | None) -> GenerateRun:
+        room = self._limit - len(asked)
+        if room < 1:
+            raise ValueError(
+                f"the prompt has {len(asked)} tokens and the model's context holds {self._limit}"
+            )
+        wanted = max_new_tokens or self.generation.max_new_tokens
+        run = GenerateRun(len(asked))
+        options: dict[str, Any] = {}
+        if self.draft is not None:
+            options["assistant_model"] = self.draft
+        if isinstance(self.verifier, KeyedSampling) and self.verifier.temperature > 0:
+            noise = KeyedNoise(self.verifier, place_key(self.generation.seed, sequence, "target"))
+            options["logits_processor"] = LogitsProcessorList([noise])
+        config = GenerationConfig(
+            max_new_tokens=min(wanted, room),
+            do_sample=False,
+            eos_token_id=sorted(self.eos) or None,
+            pad_token_id=min(self.eos, default=0),
+        )
+        if self.reference == "hf-prompt-lookup":
+            config.prompt_lookup_num_tokens, config.max_matching_ngram_size = self._lookup
+        input_ids = torch.tensor([asked], device=self.target.device)
+        with self._counted(run, config), torch.inference_mode():
+            run.started = perf_counter()
+            output = self.target.generate(
+                input_ids,
+                attention_mask=torch.ones_like(input_ids),
+                streamer=run.clock,
+                **options,
+            )
+            if self.target.device.type == "cuda":
+                torch.cuda.synchronize(self.target.device)
+            run.finished = perf_counter()
+        run.token_ids = [int(token) for token in output[0, len(asked) :].tolist()]
+        if run.token_ids[-1] in self.eos:
+            run.finish_reason = "eos"
+        elif wanted > room:
+            run.finish_reason = "context"
+        return run
+
+    @contextmanager
+    def _counted(self, run: GenerateRun, config: GenerationConfig) -> Iterator[None]:
+        """Count passes, and put generation settings of our own in the models' place.
+
+        ``generate`` fills settings that are None, such as no EOS, from the model's; so the model's are
+        exchanged.
+        """
+
+        def count_target(module: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            run.fed.append(kwargs["input_ids"])
+
+        def count_draft(module: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            run.draft_fed.append((len(run.fed), kwargs["input_ids"].shape[1]))
+
+        hooks = [self.target.register_forward_pre_hook(count_target, with_kwargs=True)]
+        kept = self.target.generation_config
+        self.target.generation_config = config
+        if self.draft is not None:
+            hooks.append(self.draft.register_forward_pre_hook(count_draft, with_kwargs=True))
+            kept_draft = self.draft.generation_config
+            self.draft.generation_config = self._assistant_config
+        try:
+            yield
+        finally:
+            self.target.generation_config = kept
+            if self.draft is not None:
+                self.draft.generation_config = kept_draft
+            for hook in hooks:
+                hook.remove()

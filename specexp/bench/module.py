@@ -1,0 +1,196 @@
+"""A comparison as a Lightning module: ``Trainer.test`` decodes every prompt by every arm, interleaved."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lightning import LightningModule
+
+from specexp.bench import clock
+from specexp.bench.arm import EngineArm
+from specexp.bench.equality import compare
+from specexp.bench.execution_arm import ExecutionArm
+from specexp.bench.record import MEASURED, PromptRecord, write_records
+from specexp.core.messages import type_and_line
+
+if TYPE_CHECKING:
+    import torch
+
+    from specexp.bench.arm import Arm
+    from specexp.data import Prompt
+    from specexp.papers import Analysis
+
+WARM_UP_TOKENS = 16
+
+
+class EvaluationModule(LightningModule):
+    """Decodes each prompt by each arm; the order of the arms rotates from prompt to prompt.
+
+    A first, unrecorded decoding warms every arm up, after which it is reset. A prompt that fails is recorded
+    with its reason, and the run goes on. Models live in the arms, which are no submodules: nothing of them is
+    in the ``state_dict``.
+
+    Args:
+        arms: with different names.
+        baseline: name of the arm of plain decoding that outputs are compared with.
+        records_path: JSONL file that records are appended to after every prompt; None keeps them in memory
+            only.
+        samples: continuations of every prompt.
+        orders: for arms that take the prompts in another order: all prompts in that order.
+        on_records: called with the records of each step, e.g. to track them.
+        analyses: watch every step of the engine's arms, the warming up not counted.
+
+    Raises:
+        ValueError: two arms share a name, or ``baseline`` is not an arm of the engine.
+
+    Attributes:
+        records: of all prompts so far, each arm's in its own order.
+
+    Example:
+        >>> module = EvaluationModule(arms, baseline="engine")  # doctest: +SKIP
+        >>> Trainer(logger=False).test(module, datamodule=data)  # doctest: +SKIP
+        >>> paired_speedup(module.records, "recycling", "engine")  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        arms: Sequence[Arm],
+        *,
+        baseline: str = "engine",
+        records_path: str | Path | None = None,
+        samples: int = 1,
+        orders: Mapping[str, Sequence[Prompt]] | None = None,
+        on_records: Callable[[Sequence[PromptRecord]], None] | None = None,
+        analyses: Sequence[Analysis] = (),
+    ) -> None:
+        super().__init__()
+        names = [arm.name for arm in arms]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"two arms are named {twice[0]!r}; every arm needs a name of its own")
+        plain = next((arm for arm in arms if arm.name == baseline), None)
+        if not isinstance(plain, EngineArm):
+            raise ValueError(
+                f"baseline {baseline!r} is not an arm of the engine; arms are {', '.join(names)}"
+            )
+        self.arms = tuple(arms)
+        self.plain = plain
+        self.samples = samples
+        self.records_path = None if records_path is None else Path(records_path)
+        self.orders = dict(orders or {})
+        self.on_records = on_records
+        self.analyses = tuple(analyses)
+        self._found: dict[tuple[str, str, int], PromptRecord] = {}
+        self._prompts: dict[str, Prompt] = {}
+
+    @property
+    def records(self) -> list[PromptRecord]:
+        """All records so far."""
+        return list(self._found.values())
+
+    def on_test_start(self) -> None:
+        """Start from every arm's stated initial state, with nothing recorded."""
+        self._found.clear()
+        for arm in self.arms:
+            arm.reset()
+            if isinstance(arm, EngineArm):
+                arm.observers = ()
+            if isinstance(arm, ExecutionArm):
+                arm.timeline_observers = ()
+
+    def close(self) -> None:
+        """Stop what the arms keep running."""
+        for arm in self.arms:
+            arm.close()
+
+    def transfer_batch_to_device(self, batch: Prompt, device: torch.device, dataloader_idx: int) -> Prompt:
+        """The batch itself: it holds no tensor, and Lightning's own transfer refuses a frozen dataclass."""
+        return batch
+
+    def test_step(self, prompt: Prompt, batch_index: int) -> None:
+        """Decode one prompt by every arm."""
+        if batch_index == 0:
+            self._warm_up(prompt)
+        new: list[PromptRecord] = []
+        for sample in range(self.samples):
+            shift = (batch_index * self.samples + sample) % len(self.arms)
+            for place, arm in enumerate(self.arms[shift:] + self.arms[:shift]):
+                own = self.orders[arm.name][batch_index] if arm.name in self.orders else prompt
+                self._prompts[own.prompt_id] = own
+                new.append(dataclasses.replace(decode_safely(arm, own, sample), turn_in_rotation=place))
+        for record in new:
+            self._found[record.arm, *record.key] = record
+        keys = {record.key for record in new}
+        changed = self._compare(keys)
+        new = [changed.pop((record.arm, *record.key), record) for record in new]
+        new += changed.values()  # records of earlier prompts whose plain decoding came only now
+        if self.records_path is not None:
+            write_records(self.records_path, new)
+        if self.on_records is not None:
+            self.on_records(new)
+        self._log_progress(keys)
+
+    def _warm_up(self, prompt: Prompt) -> None:
+        for arm in self.arms:
+            decode_safely(arm, prompt, 0, WARM_UP_TOKENS)
+            arm.reset()
+        watched = [arm for arm in self.arms if isinstance(arm, EngineArm)]
+        for analysis in self.analyses:
+            analysis.begin({arm.name: arm.strategy for arm in watched})
+        for arm in watched:
+            arm.observers = [partial(analysis.observe, arm.name) for analysis in self.analyses]
+            if isinstance(arm, ExecutionArm):
+                arm.timeline_observers = [
+                    partial(analysis.observe_run, arm.name) for analysis in self.analyses
+                ]
+
+    def _compare(self, keys: set[tuple[str, int]]) -> dict[tuple[str, str, int], PromptRecord]:
+        """Add the differences from plain decoding that can be told now; the records that changed."""
+        changed: dict[tuple[str, str, int], PromptRecord] = {}
+        for key in keys:
+            reference = self._found.get((self.plain.name, *key))
+            for arm in self.arms if reference is not None else ():
+                record = self._found.get((arm.name, *key))
+                if record is None or record.difference is not None or reference is None:
+                    continue
+                compared = compare(record, reference, self.plain, self._prompts[record.prompt_id])
+                if compared is not record:
+                    changed[arm.name, *key] = compared
+        self._found.update(changed)
+        return changed
+
+    def _log_progress(self, keys: set[tuple[str, int]]) -> None:
+        """The log ratios of this step; Lightning's mean of them is the objective of a study."""
+        for arm in self.arms:
+            ratios, used = [], MEASURED
+            for key in keys:
+                ours = self._found.get((arm.name, *key))
+                plain = self._found.get((self.plain.name, *key))
+                if (
+                    ours
+                    and plain
+                    and ours.clock == plain.clock
+                    and ours.seconds_per_token
+                    and plain.seconds_per_token
+                ):
+                    used = ours.clock
+                    ratios.append(math.log(plain.seconds_per_token / ours.seconds_per_token))
+            if arm is not self.plain and ratios:
+                mean = sum(ratios) / len(ratios)
+                name = f"{clock.key(used)}log_speedup/{arm.name}"
+                self.log(name, mean, prog_bar=len(self.arms) <= 4, batch_size=1)
+
+
+def decode_safely(
+    arm: Arm, prompt: Prompt, sample: int = 0, max_new_tokens: int | None = None
+) -> PromptRecord:
+    """The record of a prompt, or one that says why there is none."""
+    try:
+        return arm.decode(prompt, sample, max_new_tokens)
+    except Exception as error:
+        return PromptRecord(arm.name, prompt.prompt_id, prompt.category, sample, error=type_and_line(error))

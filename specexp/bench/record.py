@@ -1,0 +1,253 @@
+"""What decoding one prompt with one arm took, as one line of JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+MEASURED = "measured"
+"""The clock of records whose seconds are the run's own."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Where an output first parts from plain decoding's, and whether that is excused.
+
+    Attributes:
+        index: number of the token, from 0 over all turns.
+        gap: how far the two best tokens of plain decoding lay apart there, in logits + T * noise; the
+            distance to the top-k / top-p cut where that is nearer. None where it could not be measured.
+        near_tie: whether the gap is within the tolerance of the dtype.
+    """
+
+    index: int
+    gap: float | None
+    near_tie: bool
+
+
+@dataclass(frozen=True)
+class Role:
+    """One component of a search, over all sequences it asked for.
+
+    Attributes:
+        sequences: asked for.
+        tokens: new ones.
+        steps: steps of its sequences; a target pass over several is a step of each.
+        accepted_drafts: drafted tokens that became output.
+        drafted_nodes: nodes fed to the target, roots not counted.
+        draft_passes: forward passes of a draft model.
+        prefill_seconds: of the runs it asked for.
+        decode_seconds: of the runs it asked for, prefills apart.
+    """
+
+    sequences: int = 0
+    tokens: int = 0
+    steps: int = 0
+    accepted_drafts: int = 0
+    drafted_nodes: int = 0
+    draft_passes: int = 0
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Group:
+    """What several sequences decoded for one prompt took, beside their sums.
+
+    Attributes:
+        sequences: decoded.
+        wall_seconds: end to end: search, prompts and tokenizing included.
+        busy_seconds: in which the target ran a pass or a prefill.
+        overlap_seconds: of these, in which a drafter worked too.
+        roles: of a search, ``generator`` and ``evaluator``; otherwise ``continuations`` alone.
+        correct: whether the task's checker accepts the answer; None where there is no task.
+        unparsable: evaluations that could not be read.
+        draft_bytes: of draft models after the run: ``weights``, and ``caches`` of all sequences.
+    """
+
+    sequences: int
+    wall_seconds: float
+    busy_seconds: float
+    overlap_seconds: float
+    roles: dict[str, Role] = field(default_factory=dict)
+    correct: bool | None = None
+    unparsable: int = 0
+    draft_bytes: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PromptRecord:
+    """One prompt, one arm; sums over the prompt's turns.
+
+    Seconds per token are ``decode_seconds / decode_tokens``. For the engine's arms the prefill feeds all
+    prompt tokens but the last, and every new token is paid by a step: ``decode_tokens == new_tokens``.
+    Hugging Face's ``generate`` feeds the whole prompt in the pass that gives its first tokens: that pass is
+    prefill, and ``decode_tokens`` leaves its tokens out. Both are the steady cost of a token with the prompt
+    already in the cache.
+
+    Attributes:
+        arm: name of the arm.
+        prompt_id: of the prompt.
+        category: of the prompt, what tables are grouped by.
+        sample: which continuation of the prompt, from 0.
+        prompt_tokens: tokens of the turns as fed, answers left out.
+        token_ids: the new tokens of all turns; EOS, where it came, is a turn's last.
+        turn_tokens: new tokens of each turn.
+        finish_reasons: of each turn: ``eos``, ``stop``, ``length`` or ``context``.
+        steps: target passes that gave tokens. This and the next four are whole numbers, but expected values where a
+            recording is replayed whose output says so much and no more (``specexp.replay.play.expected``).
+        accepted_drafts: drafted tokens that became output.
+        bonus_tokens: tokens the target added itself.
+        draft_passes: forward passes of a draft model.
+        drafted_nodes: nodes fed to the target, roots not counted.
+        useful_tokens: drafted tokens the target answered identically, also beyond the first mismatch; None if
+            not counted.
+        prefill_seconds: before decoding; 0 where seconds are modelled.
+        decode_seconds: of decoding.
+        decode_tokens: tokens that ``decode_seconds`` paid for.
+        seconds: decode time by phase; empty for Hugging Face's own loops, which are not split.
+        dtype: of the target.
+        device: of the target.
+        state: ``cold``, ``carry``, ``preloaded``, or ``stateless``.
+        verifier: with its arguments, e.g. ``KeyedSampling(temperature=0.7)``.
+        lossless: whether the output has the target's distribution.
+        keyed: whether the output depends on the target, prompt, seed and sample alone, so that it can be
+            compared with plain decoding token by token.
+        seed: seed of the run.
+        clock: ``measured``, or which latency profile the seconds are modelled by.
+        beyond_profile: target passes that fed more tokens than the profile states milliseconds for.
+        group: of several sequences decoded together, each then a turn; None of one conversation.
+        turn_in_rotation: how many arms decoded before this one at this step of the run.
+        difference: from plain decoding; None when equal or not compared.
+        error: why the prompt failed; everything counted is then 0.
+    """
+
+    arm: str
+    prompt_id: str
+    category: str
+    sample: int = 0
+    prompt_tokens: int = 0
+    token_ids: tuple[int, ...] = ()
+    turn_tokens: tuple[int, ...] = ()
+    finish_reasons: tuple[str, ...] = ()
+    steps: float = 0
+    accepted_drafts: float = 0
+    bonus_tokens: float = 0
+    draft_passes: float = 0
+    drafted_nodes: float = 0
+    useful_tokens: int | None = None
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
+    decode_tokens: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+    dtype: str = ""
+    device: str = ""
+    state: str = "stateless"
+    verifier: str = ""
+    lossless: bool = True
+    keyed: bool = True
+    seed: int = 0
+    clock: str = MEASURED
+    beyond_profile: int = 0
+    group: Group | None = None
+    turn_in_rotation: int = 0
+    difference: Difference | None = None
+    error: str | None = None
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """What pairs the records of two arms: prompt and sample."""
+        return self.prompt_id, self.sample
+
+    @property
+    def new_tokens(self) -> int:
+        """Tokens generated."""
+        return len(self.token_ids)
+
+    @property
+    def turns(self) -> int:
+        """Turns answered."""
+        return len(self.turn_tokens)
+
+    @property
+    def finish_reason(self) -> str | None:
+        """Of the last turn."""
+        return self.finish_reasons[-1] if self.finish_reasons else None
+
+    @property
+    def seconds_per_token(self) -> float | None:
+        """Decode seconds per token; None when decoding paid for no token."""
+        return self.decode_seconds / self.decode_tokens if self.decode_tokens and not self.error else None
+
+    @property
+    def tokens_per_step(self) -> float | None:
+        """New tokens per target pass that gave tokens; None without one."""
+        return self.new_tokens / self.steps if self.steps else None
+
+    def answers(self) -> list[tuple[int, ...]]:
+        """The new tokens of each turn."""
+        found, start = [], 0
+        for length in self.turn_tokens:
+            found.append(self.token_ids[start : start + length])
+            start += length
+        return found
+
+
+class RecordError(ValueError):
+    """A file holds something that is no record; the sentence names file, line and what is wrong."""
+
+
+def write_records(path: str | Path, records: Iterable[PromptRecord]) -> None:
+    """Append records to a JSONL file, one line each, flushed: a kill loses at most the line being written.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    with Path(path).open("a", encoding="utf-8") as file:
+        for record in records:
+            file.write(json.dumps({**dataclasses.asdict(record), "new_tokens": record.new_tokens}) + "\n")
+
+
+def read_records(path: str | Path) -> list[PromptRecord]:
+    """Records of a JSONL file, in the order of their first line.
+
+    Of two with the same arm, prompt and sample the later counts.
+    A last line cut short by a kill is left out.
+
+    Raises:
+        RecordError: any other line is not a record.
+
+    Example:
+        >>> write_records(path, records); read_records(path) == records  # doctest: +SKIP
+        True
+    """
+    lines = Path(path).read_text(encoding="utf-8").split("\n")
+    found: dict[tuple[str, str, int], PromptRecord] = {}
+    for number, line in enumerate(lines, start=1):
+        if not line:
+            continue
+        try:
+            record = _record(json.loads(line))
+        except (ValueError, TypeError, KeyError) as error:
+            if number == len(lines):  # complete lines end with a line break, so the last piece is empty
+                break
+            raise RecordError(f"{path}, line {number}: not a prompt record ({error})") from error
+        found[record.arm, *record.key] = record
+    return list(found.values())
+
+
+def _record(values: dict[str, Any]) -> PromptRecord:
+    values.pop("new_tokens", None)
+    for name in ("token_ids", "turn_tokens", "finish_reasons"):
+        values[name] = tuple(values[name])
+    if values["difference"] is not None:
+        values["difference"] = Difference(**values["difference"])
+    group = values.get("group")
+    if group is not None:
+        roles = {name: Role(**role) for name, role in group["roles"].items()}
+        values["group"] = Group(**{**group, "roles": roles})
+    return PromptRecord(**values)

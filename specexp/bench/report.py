@@ -1,0 +1,320 @@
+"""The tables of a run, made from its records alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from specexp.bench import clock
+from specexp.bench.equality import token_equality
+from specexp.bench.phases import breakdown
+from specexp.bench.record import MEASURED, PromptRecord
+from specexp.bench.statistics import (
+    ArmSummary,
+    arm_names,
+    categories,
+    paired_speedup,
+    summarise,
+)
+from specexp.bench.table import Cell, Column, Table
+
+MOST_CATEGORIES, PROMPTS_PER_CATEGORY = 8, 3  # more, or of fewer prompts, say nothing on a page; CSV has all
+OTHERS = "others"
+_RESULT_COLUMNS = (
+    Column("arm"),
+    Column("nodes/step", 1),
+    Column("tokens/step"),
+    Column("macro"),
+)
+
+
+def results_table(
+    records: Iterable[PromptRecord],
+    title: str = "Results",
+    *,
+    baselines: Sequence[str] = ("engine", "hf-eager"),
+    published: Sequence[Mapping[str, Any]] = (),
+) -> Table:
+    """One row an arm: tokens per step, speed, speedup over each baseline, equality of the output.
+
+    Args:
+        records: of a run.
+        title: above the table.
+        baselines: arms that speedups are over, as far as they were run; outputs are compared with the first.
+        published: rows of a paper's table that were not run: ``method``, ``tokens_per_step``,
+            ``tokens_per_second``, ``speedup``, ``source``.
+    """
+    records = list(records)
+    names = arm_names(records)
+    baselines = [name for name in baselines if name in names]
+    clocks = {name: summarise(records, name).clock for name in names}
+    shared = _shared(clocks.values())
+    speed = Column(f"{clock.word(shared)}tokens/s", 0 if shared == MEASURED else 2)
+    speedups = [Column(f"{clock.word(clocks[name])}vs {name}", interval=True) for name in baselines]
+    columns = [*_RESULT_COLUMNS, speed, *speedups, Column("equal outputs"), Column("state")]
+    table = Table(clock.title(title, shared), columns)
+    for name in names:
+        summary = summarise(records, name)
+        row: list[Cell] = [_label(summary, shared), *_speed_cells(summary)]
+        row += [
+            None if name == baseline else paired_speedup(records, name, baseline) for baseline in baselines
+        ]
+        row += (
+            ["reference" if name == baselines[0] else str(token_equality(records, name, baselines[0]))]
+            if (baselines)
+            else ["not compared"]
+        )
+        table.rows.append([*row, summary.state])
+    for item in published:
+        if "category" not in item:
+            table.rows.append(_published_row(item, len(baselines), shared))
+    table.notes = _notes(records, names, baselines)
+    table.notes += _sources([item for item in published if "category" not in item])
+    return table
+
+
+def _shared(clocks: Iterable[str]) -> str:
+    """The clock that headings tell; where arms have several, each arm's name tells its own."""
+    found = set(clocks)
+    return found.pop() if len(found) == 1 else MEASURED
+
+
+def _label(summary: ArmSummary, shared: str) -> str:
+    modelled = "" if summary.clock == shared else f" ({clock.word(summary.clock).strip() or MEASURED})"
+    return summary.arm + (" (LOSSY)" if "LOSSY" in summary.verifier else "") + modelled
+
+
+def _speed_cells(summary: ArmSummary) -> list[Cell]:
+    if not summary.prompts:
+        return [None, None, None, None]
+    return [
+        summary.nodes_per_step,
+        summary.tokens_per_step,
+        summary.tokens_per_step_macro,
+        summary.tokens_per_second,
+    ]
+
+
+def _published_row(item: Mapping[str, Any], baselines: int, shared: str) -> list[Cell]:
+    speedup = item.get("speedup")
+    figures: list[Cell] = [None] * baselines
+    if baselines and speedup is not None:
+        figures[-1] = (
+            f"{speedup:.2f}x published"  # papers compare with Hugging Face's generate: the last baseline
+        )
+    speed = item.get("tokens_per_second")
+    if speed is not None and shared != MEASURED:
+        speed = f"{speed:.2f} published"  # measured by the paper, under a heading that says modelled
+    return [
+        f"{item['method']} (not run here)",
+        None,
+        item.get("tokens_per_step"),
+        None,
+        speed,
+        *figures,
+        None,
+        None,
+    ]
+
+
+def _sources(published: Sequence[Mapping[str, Any]]) -> list[str]:
+    sources = dict.fromkeys(str(item.get("source") or "the paper") for item in published)
+    return [
+        f"Not run here: figures as published by {source}, on its models and device." for source in sources
+    ]
+
+
+def _notes(records: Sequence[PromptRecord], names: Sequence[str], baselines: Sequence[str]) -> list[str]:
+    """What a reader must know beside the numbers."""
+    good = [record for record in records if not record.error]
+    if not good:
+        return [f"Every prompt failed; the first said: {records[0].error}."] if records else []
+    notes = []
+    setting = sorted({(record.dtype, record.device, record.verifier) for record in good})
+    for dtype, device, verifier in setting:
+        notes.append(f"Target in {dtype} on {device}, verifier {verifier}.")
+    notes += clock_notes(good)
+    reference = summarise(good, baselines[0] if baselines else names[0])
+    notes.append(
+        f"{len({record.prompt_id for record in good})} prompts; of the answers of {reference.arm} "
+        f"{100 * reference.eos_share:.0f} % end by EOS, {100 * reference.loop_share:.0f} % in a loop "
+        "(which flatters every method)."
+    )
+    notes.append(
+        "Speedups: seconds per decoded token (prefill apart), paired prompt by prompt, geometric mean, 95 % "
+        "bootstrap interval. tokens/step: all tokens / all target passes; macro: mean of the prompts' own."
+    )
+    near = sum(record.difference is not None and record.difference.near_tie for record in good)
+    if near:
+        notes.append(f"{near} outputs part from plain decoding at a near tie of the {good[0].dtype} logits.")
+    failed = [record for record in records if record.error]
+    if failed:
+        first = failed[0]
+        notes.append(f"{len(failed)} failed, e.g. {first.arm} on {first.prompt_id}: {first.error}")
+    for name in names:
+        for baseline in baselines:
+            left_out = (
+                paired_speedup(records, name, baseline, resamples=1).left_out if name != baseline else 0
+            )
+            if left_out:
+                notes.append(
+                    f"{name} vs {baseline}: {left_out} prompts without a time per token in both left out."
+                )
+    return notes
+
+
+def clock_notes(good: Sequence[PromptRecord]) -> list[str]:
+    """What modelled seconds are, and how far they go beyond what the profile states."""
+    notes = []
+    for one in sorted({record.clock for record in good} - {MEASURED}):
+        own = [record for record in good if record.clock == one]
+        notes.append(
+            f"Seconds are {one}: the milliseconds it states for the tokens fed in every target and draft pass. The "
+            "passes are those of this run's own pair."
+        )
+        beyond = sum(record.beyond_profile for record in own)
+        if beyond:
+            notes.append(
+                f"{beyond} of {sum(record.steps for record in own):.0f} target passes fed more tokens than the profile "
+                "states milliseconds for: its last slope goes on beyond them."
+            )
+    return notes
+
+
+def category_table(
+    records: Iterable[PromptRecord],
+    *,
+    baseline: str = "engine",
+    title: str = "By category",
+    published: Sequence[Mapping[str, Any]] = (),
+) -> Table | None:
+    """Speedup and tokens per step by category, those of few prompts together; None where nothing is told apart.
+
+    Args:
+        records: of a run.
+        baseline: what speedups are over.
+        title: above.
+        published: rows of a paper's table; of those with a ``category`` each method has a row, or a note where the
+            run has none of these categories.
+    """
+    records = list(records)
+    groups = _groups(records)
+    theirs: dict[str, dict[str, float]] = {}
+    for item in published:
+        if "category" in item:
+            theirs.setdefault(item["method"], {})[item["category"]] = item["speedup"]
+    rows = {method: row for method, row in theirs.items() if row.keys() & groups.keys()}
+    if len(groups) < 2 and not rows:
+        return None
+    used = summarise(records, baseline).clock
+    columns = list(dict.fromkeys([*groups, *(name for row in rows.values() for name in row)]))
+    table = Table(
+        clock.title(title, used), [Column("arm"), *(Column(name) for name in columns), Column("all")]
+    )
+    for name in arm_names(records):
+        row: list[Cell] = [name]
+        for chosen in [*(groups.get(column, []) for column in columns), records]:
+            summary = summarise(chosen, name)
+            speedup = paired_speedup(chosen, name, baseline, resamples=1)
+            ratio = "refused" if speedup.refused else f"{speedup.ratio:.2f}x"
+            row.append(f"{ratio} ({summary.tokens_per_step:.2f})" if summary.prompts else None)
+        table.rows.append(row)
+    for method, speedups in rows.items():
+        shown = (f"{speedups[name]:.2f}x" if name in speedups else None for name in columns)
+        table.rows.append([f"{method} (not run here)", *shown, None])
+    speedup_word = "Speedup" if used == MEASURED else "Modelled speedup"
+    table.notes.append(f"{speedup_word} over {baseline} (tokens per step).")
+    if OTHERS in groups:
+        together = ", ".join(sorted({record.category for record in groups[OTHERS]}))
+        table.notes.append(
+            f"{OTHERS.capitalize()}, of fewer than {PROMPTS_PER_CATEGORY} prompts each: {together}."
+        )
+    for method, speedups in theirs.items():
+        if method not in rows:
+            told = ", ".join(f"{category} {ratio:.2f}x" for category, ratio in speedups.items())
+            table.notes.append(f"{method} (not run here): {told}.")
+    table.notes += _sources([item for item in published if "category" in item])
+    return table
+
+
+def _groups(records: Sequence[PromptRecord]) -> dict[str, list[PromptRecord]]:
+    """Records by category, the largest categories first where there are too many; the rest are one group."""
+    prompts = {name: set[str]() for name in categories(records)}
+    for record in records:
+        prompts[record.category].add(record.prompt_id)
+    named = sorted(
+        (name for name, found in prompts.items() if len(found) >= PROMPTS_PER_CATEGORY),
+        key=lambda name: -len(prompts[name]),
+    )[:MOST_CATEGORIES]
+    groups: dict[str, list[PromptRecord]] = {name: [] for name in prompts if name in named}
+    for record in records if groups else ():
+        groups.setdefault(record.category if record.category in named else OTHERS, []).append(record)
+    return groups
+
+
+def phase_table(records: Iterable[PromptRecord], title: str = "Where a step's time goes") -> Table | None:
+    """Share of each phase of a step, for the arms whose time is split; None without one."""
+    records = list(records)
+    found = [part for name in arm_names(records) if (part := breakdown(records, name)) is not None]
+    if not found:
+        return None
+    phases = list(dict.fromkeys(phase for part in found for phase in part.shares))
+    shared = _shared(part.clock for part in found)
+    if shared != MEASURED:  # a profile tells passes, and one figure for the rest
+        phases = [phase for phase in phases if any(part.shares.get(phase) for part in found)]
+    columns = [
+        Column("arm"),
+        Column(f"{clock.word(shared)}ms/step"),
+        *(Column(phase, 1, "%") for phase in phases),
+    ]
+    table = Table(clock.title(title, shared), [*columns, Column("outside forward passes", 1, "%")])
+    for part in found:
+        shares = [part.shares.get(phase, 0.0) for phase in phases]
+        label = _label(summarise(records, part.arm), shared)
+        table.rows.append([label, 1000 * part.step_seconds, *shares, part.outside_forward])
+    return table
+
+
+def long_table(
+    records: Iterable[PromptRecord], *, baselines: Sequence[str] = ("engine", "hf-eager")
+) -> Table:
+    """Every arm in every category and in all: what CSV holds."""
+    records = list(records)
+    baselines = [name for name in baselines if name in arm_names(records)]
+    titles: tuple[str, ...] = (
+        "arm",
+        "category",
+        "prompts",
+        "failed",
+        "state",
+        "dtype",
+        "verifier",
+        "clock",
+        "nodes_per_step",
+    )
+    titles += ("tokens_per_step", "tokens_per_step_macro", "tokens_per_second", "prefill_seconds")
+    titles += (
+        "draft_passes_per_step",
+        "utilisation",
+        "eos_share",
+        "loop_share",
+        "equal",
+        "near_ties",
+        "wrong",
+    )
+    clocks = {name: summarise(records, name).clock for name in arm_names(records)}
+    speedups = [Column(f"{clock.word(clocks[name])}speedup vs {name}", interval=True) for name in baselines]
+    seconds = clock.key(_shared(clocks.values()))
+    heads = [f"{seconds}{title}" if title == "tokens_per_second" else title for title in titles]
+    table = Table("All figures", [*map(Column, heads), *speedups])
+    for category in [None, *categories(records)]:
+        chosen = [record for record in records if category in (None, record.category)]
+        for name in arm_names(records):
+            one = summarise(chosen, name)
+            equality = token_equality(chosen, name, baselines[0]) if baselines else None
+            row: list[Cell] = [name, category or "all"]
+            row += [getattr(one, title) for title in titles[2:17]]
+            row += [equality.equal, equality.near_ties, equality.wrong] if equality else [None] * 3
+            row += [None if name == other else paired_speedup(chosen, name, other) for other in baselines]
+            table.rows.append(row)
+    return table

@@ -1,0 +1,62 @@
+"""Lightning's Trainer as an experiment describes it, and the libraries under it made quiet."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from specexp.config import Config, ConfigError
+from specexp.config.check import import_object
+from specexp.core.messages import first_line
+
+if TYPE_CHECKING:
+    from lightning import Trainer
+
+
+def build_trainer(config: Config, **overrides: Any) -> Trainer:
+    """The Trainer of the ``trainer:`` section, over defaults that write nothing of their own.
+
+    Args:
+        config: of the file.
+        overrides: arguments that the command decides on, whatever the file says.
+
+    Raises:
+        ConfigError: Lightning refuses the arguments, or a ``class_path`` among them cannot be made.
+    """
+    from lightning import Trainer
+
+    settings = {
+        "accelerator": "cpu",  # models stand where pair.device says; the Trainer moves nothing
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_model_summary": False,
+        **config.get("trainer"),
+        **overrides,
+    }
+    quiet_libraries()
+    try:
+        return Trainer(**{name: _object(value) for name, value in settings.items()})
+    except Exception as error:  # Lightning raises its own errors, and those of every library it asks
+        raise ConfigError(f"{config.source_of(('trainer',))}: trainer: {first_line(error)}") from error
+
+
+def quiet_libraries() -> None:
+    """What Transformers and Lightning tell of loading and testing would bury a command's own lines."""
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    for name in ("lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module="lightning")
+
+
+def _object(value: Any) -> Any:
+    """Build what has a ``class_path``: loggers, callbacks, profilers."""
+    if isinstance(value, list):
+        return [_object(item) for item in value]
+    if isinstance(value, Mapping) and "class_path" in value:
+        return import_object(str(value["class_path"]))(**(value.get("init_args") or {}))
+    return value

@@ -1,0 +1,110 @@
+"""The four parts of a decoder, and which go together: checked when composed, never in the middle of a run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from specexp.core.tree import NodeKind
+
+if TYPE_CHECKING:
+    from specexp.builders import TreeBuilder
+    from specexp.controllers import Controller
+    from specexp.drafters import Drafter
+    from specexp.verifiers import Verifier
+
+
+class Parts(NamedTuple):
+    """What :class:`specexp.Decoder` takes after the target: ``Decoder(target, *parts)``."""
+
+    drafter: Drafter | None
+    builder: TreeBuilder | None
+    verifier: Verifier | None = None
+    controller: Controller | None = None
+
+
+def check_composition(
+    drafter: Drafter | None,
+    builder: TreeBuilder | None,
+    verifier: Verifier | None = None,
+    controller: Controller | None = None,
+) -> None:
+    """Refuse parts that cannot work together.
+
+    Raises:
+        ValueError: one sentence that says what to change.
+    """
+    if (drafter is None) != (builder is None):
+        missing = "drafter" if drafter is None else "builder"
+        raise ValueError(
+            f"the composition has no {missing}: give both drafter and builder, or neither for plain decoding"
+        )
+    if drafter is not None and builder is not None:
+        _check_candidates(drafter, builder)
+    if controller is not None:
+        controller.check_parts(drafter, builder, verifier)
+    coupled = drafter is not None and drafter.coupled
+    if coupled and verifier is not None and verifier.noise_temperature is None:
+        raise ValueError(
+            f"{type(drafter).__name__} is coupled, but {type(verifier).__name__} draws noise of its own: "
+            "set coupled to false or verify with KeyedSampling"
+        )
+    if (
+        controller is not None
+        and controller.needs_log_probs
+        and drafter is not None
+        and not drafter.gives_log_probs
+    ):
+        raise ValueError(
+            f"{type(controller).__name__} decides by draft probabilities and {type(drafter).__name__} gives none: "
+            "draft with DraftModel or take another controller"
+        )
+    if controller is not None and builder is not None and controller.arms > builder.arms:
+        raise ValueError(
+            f"{type(controller).__name__} chooses from {controller.arms} builders and {type(builder).__name__} holds "
+            f"{builder.arms}: list as many builders in a Choice"
+        )
+    if (
+        controller is not None
+        and controller.plans_threshold
+        and (builder is None or not builder.takes_threshold)
+    ):
+        given = "plain decoding" if builder is None else type(builder).__name__
+        raise ValueError(
+            f"{type(controller).__name__} plans a threshold and {given} follows none: use DySpecThreshold or "
+            "another controller"
+        )
+
+
+def _check_candidates(drafter: Drafter, builder: TreeBuilder) -> None:
+    for choice in getattr(builder, "builders", ()):  # each has a width and a kind of its own
+        _check_candidates(drafter, choice)
+    if builder.max_candidates > drafter.max_candidates and not builder.makes_do:
+        raise ValueError(
+            f"the {type(builder).__name__} asks for {builder.max_candidates} candidates a node "
+            f"and {type(drafter).__name__} ranks at most {drafter.max_candidates}: "
+            "narrow the tree or widen the drafter"
+        )
+    if builder.phrase_length > drafter.phrase_length:
+        raise ValueError(
+            f"{type(builder).__name__} asks for phrases of {builder.phrase_length} tokens and {type(drafter).__name__} "
+            + (
+                f"keeps phrases of {drafter.phrase_length}: shorten them or keep longer ones"
+                if drafter.phrase_length > 1
+                else "has none: wrap it in a PhraseCache"
+            )
+        )
+    if builder.needs_log_probs and not drafter.gives_log_probs:
+        raise ValueError(
+            f"{type(builder).__name__} decides by draft probabilities and {type(drafter).__name__} gives none: "
+            "draft with DraftModel or build a static tree"
+        )
+    if builder.kind is not NodeKind.POINT_MASS and drafter.coupled:
+        raise ValueError(
+            f"{type(builder).__name__} draws its candidates and {type(drafter).__name__} is coupled, so it ranks them "
+            "by the target's noise: set candidates to top-k or draft with a DraftModel that is not coupled"
+        )
+    if builder.kind is not NodeKind.POINT_MASS and not drafter.draws:
+        raise ValueError(
+            f"{type(builder).__name__} draws its candidates and {type(drafter).__name__} has no distribution to "
+            "draw from: set candidates to top-k or draft with DraftModel"
+        )

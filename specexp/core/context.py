@@ -1,0 +1,119 @@
+"""The committed tokens of one continuation, and the place its randomness is keyed by."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specexp.core.noise import UniformStream, gumbel, place_key
+
+_POSITIONS_KEPT = 64
+
+
+class Context:
+    """Committed tokens of one sequence; the last one is the root of the next draft tree.
+
+    Args:
+        token_ids: ``[p]`` prompt, at least one token.
+        seed: seed of the run.
+        sequence: which continuation this is, e.g. ``"HumanEval/3#0"`` for a prompt and a sample; two samples of one
+            prompt need two values.
+        noise_temperature: at which the target's tokens are keyed samples; 0 if they are not.
+
+    Attributes:
+        prompt_length: tokens before the ones being generated.
+        continued: whether this is a later turn, with everything before it already known to the parts.
+        steps: decoding steps absorbed so far.
+    """
+
+    def __init__(
+        self,
+        token_ids: Sequence[int],
+        *,
+        seed: int = 0,
+        sequence: int | str = 0,
+        noise_temperature: float = 0.0,
+    ) -> None:
+        self.prompt_length = len(token_ids)
+        self.seed = seed
+        self.sequence = sequence
+        self.noise_temperature = noise_temperature
+        self.continued = False
+        self.steps = 0
+        self.target_noise_key = place_key(seed, sequence, "target")
+        self._buffer = np.empty(max(256, 2 * len(token_ids)), dtype=np.int64)
+        self._buffer[: len(token_ids)] = token_ids
+        self._length = len(token_ids)
+        self._noise: dict[int, NDArray[np.float32]] = {}
+        self._streams: dict[str, UniformStream] = {}
+
+    def __len__(self) -> int:
+        return self._length
+
+    @property
+    def token_ids(self) -> NDArray[np.int64]:
+        """``[length]`` committed tokens, the root last; a view that the next :meth:`append` may invalidate."""
+        return self._buffer[: self._length]
+
+    @property
+    def root(self) -> int:
+        """The last committed token."""
+        return int(self._buffer[self._length - 1])
+
+    @property
+    def new_token_ids(self) -> list[int]:
+        """Tokens generated so far, the prompt left out."""
+        return [int(token) for token in self._buffer[self.prompt_length : self._length]]
+
+    def target_noise(self, position: int, vocab_size: int) -> NDArray[np.float32]:
+        """Gumbel noise of an absolute position, ``[vocab_size]``; read-only.
+
+        It is drawn once: a coupled drafter that looked ahead leaves it for the verifier.
+        """
+        noise = self._noise.get(position)
+        if noise is None or noise.size != vocab_size:
+            noise = gumbel(self.target_noise_key, position, vocab_size)
+            self.take_noise(position, noise)
+        return noise
+
+    def drawn_noise(self) -> tuple[int, ...]:
+        """Positions still to come whose :meth:`target_noise` was drawn, in order."""
+        return tuple(sorted(position for position in self._noise if position >= self._length))
+
+    def take_noise(self, position: int, noise: NDArray[np.float32]) -> None:
+        """:meth:`target_noise` of a position, drawn by another context of the same sequence."""
+        if len(self._noise) >= _POSITIONS_KEPT:
+            self._noise = {at: kept for at, kept in self._noise.items() if at >= self._length}
+        self._noise[position] = noise
+
+    def uniforms(
+        self, purpose: str, position: int, path: tuple[int, ...] = (), *, size: int
+    ) -> NDArray[np.float64]:
+        """``[size]`` uniform numbers in (0, 1) of a place; streams of different purposes are independent.
+
+        Args:
+            purpose: e.g. ``"draft"`` or ``"verify"``.
+            position: absolute position of the root.
+            path: rank path of a node below it.
+            size: how many; the first ones are the same however many are asked for.
+        """
+        stream = self._streams.get(purpose)
+        if stream is None:
+            stream = self._streams[purpose] = UniformStream(place_key(self.seed, self.sequence, purpose))
+        return stream.at(position, path, size=size)
+
+    def next_turn(self, token_ids: Sequence[int]) -> None:
+        """Continue the conversation: ``token_ids`` follow what is committed, and are prompt."""
+        self.append(token_ids)
+        self.prompt_length = self._length
+        self.continued = True
+
+    def append(self, token_ids: Sequence[int]) -> None:
+        """Commit tokens."""
+        end = self._length + len(token_ids)
+        if end > self._buffer.size:
+            self._buffer = np.concatenate((self._buffer, np.empty(end, dtype=np.int64)))
+        self._buffer[self._length : end] = token_ids
+        self._length = end

@@ -1,0 +1,333 @@
+"""A Hugging Face causal LM with a slot cache: prefill, tree passes, commit. The only place that runs a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from math import inf
+from threading import Lock, get_ident
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from specexp.core.cache import SlotCache
+from specexp.core.context import Context
+from specexp.core.context_limit import context_limit
+from specexp.core.masks import additive_mask, check_attention
+from specexp.core.messages import type_and_line
+from specexp.core.tree import TokenTree, TreeShape
+
+_PREFILL_CHUNK = 1024
+
+
+class LanguageModel:
+    """Any decoder-only ``AutoModelForCausalLM`` with full attention, ready for tree passes.
+
+    Args:
+        model: the model, in eval mode, loaded with ``attn_implementation`` ``sdpa`` or ``eager``.
+        self_check: compare one small tree pass with the model's own passes over the same tokens.
+
+    Raises:
+        ValueError: it is no model, is in training mode, is no decoder with full attention and a stated context, has an
+            unsupported attention implementation, or fails the self-check.
+
+    Attributes:
+        passes: forward passes run since construction, prefill included.
+        conversation: whose tokens slot 0 holds, for decoders that share the model; None if nobody goes on with them.
+    """
+
+    def __init__(self, model: PreTrainedModel, *, self_check: bool = True) -> None:
+        if not isinstance(getattr(model, "config", None), PreTrainedConfig):
+            raise ValueError(
+                f"a model was expected and {model!r:.60} is a {type(model).__name__}: load one with specexp.load_pair "
+                "or AutoModelForCausalLM.from_pretrained"
+            )
+        check_attention(model.config)
+        causal = all(getattr(part, "is_causal", True) for part in model.modules())
+        if getattr(model.config, "is_decoder", True) is False and not causal:
+            raise ValueError(
+                f"the {model.config.model_type} model attends to later tokens, as encoders do: use a causal model"
+            )
+        self.model = model
+        self._check_mode()
+        self.device: torch.device = model.device
+        self.dtype: torch.dtype = model.dtype
+        text = model.config.get_text_config()
+        self.vocab_size: int = text.vocab_size
+        self.context_limit = context_limit(model.config)
+        self.passes = 0
+        self.conversation: Context | None = None
+        self._lock = Lock()
+        self._user: int | None = None  # the thread that decodes
+        self.cache = self._empty_cache()
+        self._masks: dict[int, tuple[TreeShape, torch.Tensor]] = {}
+        if self_check:
+            self._self_check()
+
+    @torch.inference_mode()
+    def prefill(
+        self, slot: int, token_ids: Sequence[int], *, all_logits: bool = False
+    ) -> torch.Tensor | None:
+        """Feed tokens behind what the slot holds and commit them.
+
+        Args:
+            slot: the sequence's slot.
+            token_ids: ``[p]`` token ids; may be empty.
+            all_logits: return the logits of every fed position (the vocabulary projection of a long prompt is
+                expensive, so ask only if a drafter learns from it).
+
+        Returns:
+            ``[p, V]`` logits, or None when not asked for or nothing was fed.
+        """
+        kept: list[torch.Tensor] = []
+        self.cache.reserve(0, slot + 1)
+        self.cache.reserve(self.cache.lengths[slot] + len(token_ids))
+        for start in range(0, len(token_ids), _PREFILL_CHUNK):
+            chunk = list(token_ids[start : start + _PREFILL_CHUNK])
+            past = self.cache.lengths[slot]
+            rows = torch.arange(past, past + len(chunk), device=self.device)
+            visible = torch.arange(past + len(chunk), device=self.device)[None] <= rows[:, None]
+            logits = self._forward(
+                [slot],
+                torch.tensor([chunk], device=self.device),
+                rows[None],
+                additive_mask(visible[None, None], self.dtype),
+                logits_to_keep=0 if all_logits else 1,
+            )
+            self.cache.commit(slot, range(len(chunk)))
+            if all_logits:
+                kept.append(logits[0])
+        return torch.cat(kept) if kept else None
+
+    @torch.inference_mode()
+    def tree_pass(self, slots: Sequence[int], trees: Sequence[TokenTree]) -> list[torch.Tensor]:
+        """Verify one tree a slot in a single pass; nothing is committed.
+
+        Args:
+            slots: distinct slots.
+            trees: a tree for each; sizes may differ (the shorter are padded and masked).
+
+        Returns:
+            For each tree ``[n + 1, V]`` logits: row i is the target's answer after row i.
+        """
+        rows = max(tree.tokens.size for tree in trees)
+        pasts = [self.cache.lengths[slot] for slot in slots]
+        self._make_room(max(pasts) + rows, max(slots) + 1)
+        for slot in slots:
+            self.cache.uncommitted[slot] = 0
+        if len(trees) == 1:
+            tree = trees[0]
+            positions = torch.from_numpy(tree.shape.depths)[None].to(self.device) + pasts[0]
+            tokens = torch.from_numpy(tree.tokens)[None].to(self.device)
+            mask = torch.cat((self._past_mask(rows, pasts[0]), self._shape_mask(tree.shape)), dim=1)
+            return [self._forward(slots, tokens, positions, mask[None, None])[0]]
+        keys = max(pasts) + rows
+        token_rows = np.zeros((len(trees), rows), dtype=np.int64)
+        position_rows = np.zeros_like(token_rows)
+        visible = np.zeros((len(trees), 1, rows, keys), dtype=np.bool_)
+        for index, (tree, past) in enumerate(zip(trees, pasts, strict=True)):
+            size = tree.tokens.size
+            token_rows[index, :size] = tree.tokens
+            position_rows[index] = past
+            position_rows[index, :size] += tree.shape.depths
+            visible[index, 0, :, :past] = True
+            visible[index, 0, :size, past : past + size] = tree.shape.ancestor_mask
+            visible[index, 0, size:, past] = True  # padding rows attend the root, so that no softmax is empty
+        logits = self._forward(
+            slots,
+            torch.from_numpy(token_rows).to(self.device),
+            torch.from_numpy(position_rows).to(self.device),
+            additive_mask(torch.from_numpy(visible).to(self.device), self.dtype),
+        )
+        return [logits[index, : tree.tokens.size] for index, tree in enumerate(trees)]
+
+    @torch.inference_mode()
+    def grow(
+        self,
+        slot: int,
+        tokens: NDArray[np.int64],
+        depths: NDArray[np.int64],
+        visible: NDArray[np.bool_],
+    ) -> torch.Tensor:
+        """Feed more rows of a tree that grows pass by pass; nothing is committed, all rows stay until then.
+
+        Args:
+            slot: the slot, whose cache holds ``u`` uncommitted rows of this tree.
+            tokens: ``[m]`` of the new rows.
+            depths: ``[m]`` their distance from the last committed token, less one.
+            visible: ``[m, u + m]`` true where a new row may attend to an uncommitted one, itself included.
+
+        Returns:
+            ``[m, V]`` logits after every new row.
+        """
+        past, rows = self.cache.lengths[slot], visible.shape[1]
+        self._make_room(past + rows, slot + 1)
+        tree_mask = additive_mask(torch.from_numpy(visible).to(self.device), self.dtype)
+        logits = self._forward(
+            (slot,),
+            torch.from_numpy(tokens)[None].to(self.device),
+            torch.from_numpy(depths)[None].to(self.device) + past,
+            torch.cat((self._past_mask(tokens.size, past), tree_mask), dim=1)[None, None],
+        )
+        self.cache.uncommitted[slot] += tokens.size
+        return logits[0]
+
+    @contextmanager
+    def exclusively(self) -> Iterator[None]:
+        """Keep other threads off the cache while one decodes with it; they wait.
+
+        Raises:
+            ValueError: the thread is decoding with this model already.
+        """
+        if self._user == get_ident():
+            raise ValueError(
+                "the model is decoding already, and what it generates would be overwritten: give an observer that "
+                "decodes a Decoder around another LanguageModel"
+            )
+        with self._lock:
+            self._user = get_ident()
+            try:
+                yield
+            finally:
+                self._user = None
+
+    def check_request(self, prompt: Sequence[int], max_new_tokens: int) -> None:
+        """Refuse what cannot be decoded.
+
+        Raises:
+            ValueError: the prompt is empty, does not fit or holds an unknown token, no token is asked for, or the model
+                is in training mode.
+        """
+        self._check_mode()
+        if not prompt:
+            raise ValueError("the prompt is empty: at least one token (such as BOS) is needed")
+        if not isinstance(max_new_tokens, (int, np.integer)) or max_new_tokens < 1:
+            raise ValueError(f"max_new_tokens was {max_new_tokens!r}; a whole number from 1 is needed")
+        limit = self.context_limit
+        if len(prompt) >= limit:
+            raise ValueError(
+                f"the prompt has {len(prompt)} tokens and the model's context holds {limit}: "
+                "shorten it to leave room for at least one new token"
+            )
+        if not 0 <= min(prompt) <= max(prompt) < self.vocab_size:
+            raise ValueError(
+                f"the prompt holds token id {max(prompt) if min(prompt) >= 0 else min(prompt)}; "
+                f"the target's vocabulary has ids 0 to {self.vocab_size - 1}"
+            )
+
+    def _check_mode(self) -> None:
+        if self.model.training:
+            raise ValueError(
+                f"the {self.model.config.model_type} model is in training mode, where dropout changes its answers: "
+                "call model.eval() first"
+            )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> LanguageModel:
+        """The same weights with an empty cache of its own."""
+        return LanguageModel(self.model, self_check=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """The same in another process: the weights' memory is shared, the cache is empty."""
+        return LanguageModel._of_weights, (self.model,)
+
+    @staticmethod
+    def _of_weights(model: PreTrainedModel) -> LanguageModel:
+        return LanguageModel(model, self_check=False)
+
+    def synchronize(self) -> None:
+        """Wait for the device, so that a clock read next is honest."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def _empty_cache(self) -> SlotCache:
+        return SlotCache(self.model.config, slots=1, capacity=0, dtype=self.dtype, device=self.device)
+
+    def _make_room(self, rows: int, slots: int) -> None:
+        """Room for so many rows; where the cache must grow, for half as many again, since growing copies it."""
+        spare = max(256, rows // 2) if rows > self.cache.capacity else 0
+        self.cache.reserve(rows + spare, slots)
+
+    def _past_mask(self, rows: int, past: int) -> torch.Tensor:
+        return torch.zeros((rows, past), dtype=self.dtype, device=self.device)
+
+    def _shape_mask(self, shape: TreeShape) -> torch.Tensor:
+        """``[n + 1, n + 1]`` additive ancestor mask; kept for shapes that come again (static trees)."""
+        known = self._masks.get(id(shape))
+        if known is not None and known[0] is shape:
+            return known[1]
+        mask = additive_mask(torch.from_numpy(shape.ancestor_mask).to(self.device), self.dtype)
+        if len(self._masks) >= 256:
+            self._masks.clear()
+        self._masks[id(shape)] = (shape, mask)
+        return mask
+
+    def _forward(
+        self,
+        slots: Sequence[int],
+        tokens: torch.Tensor,  # [b, rows]
+        positions: torch.Tensor,  # [b, rows]
+        mask: torch.Tensor,  # [b, 1, rows, past + rows]
+        **kwargs: Any,
+    ) -> torch.Tensor:
+        self.cache.open(slots)
+        self.passes += 1
+        output = self.model(
+            input_ids=tokens,
+            position_ids=positions,
+            attention_mask=mask,
+            past_key_values=self.cache,
+            use_cache=True,
+            **kwargs,
+        )
+        logits: torch.Tensor = output.logits
+        return logits
+
+    def _self_check(self) -> None:
+        """The model must answer the rows of a tree as it answers the same tokens fed alone, without mask and cache.
+
+        The tree is wide, so that a position taken from a row's place in the cache would be far off.
+        """
+        model_type, attention = self.model.config.model_type, self.model.config._attn_implementation
+        try:
+            error = self._tree_error()
+        except Exception as failure:  # of modelling code that knows no such mask, positions or cache
+            raise ValueError(
+                f"the {model_type} model cannot do a tree pass with attn_implementation {attention!r} "
+                f"({type_and_line(failure)}): use a decoder with full attention, and learned or rotary positions"
+            ) from failure
+        self.cache = self._empty_cache()  # without the room the check took
+        self.passes = 0
+        tolerance = 0.01 if self.dtype in (torch.float32, torch.float64) else 0.15
+        if not error <= tolerance:
+            raise ValueError(
+                f"the {model_type} model failed the tree self-check (with attn_implementation {attention!r} the logits "
+                f"of a tree differ from its own by {error:.2g} of their spread): it cannot be used for tree passes"
+            )
+
+    @torch.inference_mode()
+    def _tree_error(self) -> float:
+        """Difference of a row's logits from the model's own, as a share of their spread; the median of three rows,
+        since rounding may send a token of one of them to other experts.
+        """
+        siblings = 14
+        shape = TreeShape([-1, *[0] * siblings, 1], [-1, *range(siblings), 0])
+        prefix = [token % self.vocab_size for token in (5, 6, 7)]
+        tree = TokenTree(shape, np.arange(1, siblings + 3, dtype=np.int64) % self.vocab_size)
+        self.prefill(0, prefix)
+        answers = self.tree_pass([0], [tree])[0].double()
+        errors = []
+        for row in (1, siblings, siblings + 1):
+            branch = [int(tree.tokens[index]) for index in (0, *shape.path(row))]
+            alone = self.model(input_ids=torch.tensor([prefix + branch], device=self.device), use_cache=False)
+            expected = alone.logits[0, -1].double()
+            possible = expected > torch.finfo(self.dtype).min / 2
+            expected, answer = expected[possible], answers[row, possible]
+            error, spread = (answer - expected).norm(), (expected - expected.mean()).norm()
+            same = bool(
+                error <= 1e-6 * (1 + expected.norm())
+            )  # a model that always says the same has no spread
+            errors.append(0.0 if same else float(error / spread) if error.isfinite() else inf)
+        return sorted(errors)[1]

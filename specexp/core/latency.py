@@ -1,0 +1,359 @@
+"""What steps cost on a device: passes by the tokens fed and the prefix, and what is around them; measured there,
+published or assumed.
+"""
+
+# No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
+
+from pydantic import Field
+
+if TYPE_CHECKING:
+    from specexp.builders import TreeBuilder
+    from specexp.core.outcome import Outcome
+    from specexp.drafters import Drafter
+
+Milliseconds = Annotated[float, Field(ge=0)]
+PLAIN = "plain"
+"""Composition of plain decoding, among ``overheads``."""
+
+_SHORTEST = 0.1
+"""A pass over a short prefix takes at least this share of one over the stated prefix."""
+
+_BESIDE_ARTIFACT = ("artifact", "name", "modelled")
+
+
+@dataclass(frozen=True)
+class Overhead:
+    """What a composition's steps cost outside their passes.
+
+    Args:
+        step_ms: of a step that drafts.
+        node_ms: of every node it drafts.
+        token_ms: of every new token, of plain steps too.
+    """
+
+    step_ms: Milliseconds = 0.0
+    node_ms: Milliseconds = 0.0
+    token_ms: Milliseconds = 0.0
+
+
+class StepSeconds(NamedTuple):
+    """Of one step: its target pass, its draft passes, and everything beside them."""
+
+    target: float
+    draft: float
+    beside: float
+
+
+@dataclass(frozen=True)
+class LatencyProfile:
+    """Milliseconds of a target pass and of a draft pass by the tokens they are fed; between two given numbers of tokens
+    on a straight line, beyond the last one on with the last slope (never falling). A longer prefix adds to both.
+
+    Args:
+        name: of the models and the device, in tables.
+        target_ms: by tokens fed, 1 among them.
+        draft_ms: by tokens fed, 1 among them; empty where there is no draft model.
+        step_ms: what a step that drafts costs beside its passes (cache look-up, roll-back, controller).
+        node_ms: what every node of such a step costs beside the passes.
+        token_ms: what every new token costs beside the passes (verification, commit), in plain steps too.
+        prefix_tokens: tokens in the cache that ``target_ms`` and ``draft_ms`` are stated at.
+        target_prefix_ms: of a target pass for every 1,000 tokens that the prefix is longer; a shorter one takes less.
+        target_prefix_token_ms: the same for every token fed, for each of them attends to the prefix.
+        draft_prefix_ms: as ``target_prefix_ms``, of a draft pass.
+        draft_prefix_token_ms: as ``target_prefix_token_ms``, of a draft pass.
+        overheads: ``step_ms``, ``node_ms`` and ``token_ms`` of single compositions by :func:`composition_label`, where
+            they are known; :meth:`of` looks them up.
+        source: whether it was measured, published, or assumed.
+        modelled: whether the seconds of a run are modelled by it; if not they are measured, and only controllers weigh
+            costs by it.
+        artifact: path of a ``latency-profile`` artifact that all of this comes from, but ``modelled`` and, if one is
+            given, the name; None once it is loaded.
+
+    Raises:
+        ValueError: 1 is missing, a number of tokens is below 1, or a target pass takes no time; there is neither a
+            name nor an artifact; the artifact cannot be loaded, or other values are given beside it.
+
+    Example:
+        >>> LatencyProfile("7B drafts for 70B", {1: 152.0}, {1: 21.0}).step_seconds(5, [1, 1, 1, 1])
+        0.236
+    """
+
+    name: str = ""
+    target_ms: dict[int, Milliseconds] = field(default_factory=dict)
+    draft_ms: dict[int, Milliseconds] = field(default_factory=dict)
+    step_ms: Milliseconds = 0.0
+    node_ms: Milliseconds = 0.0
+    token_ms: Milliseconds = 0.0
+    prefix_tokens: Annotated[int, Field(ge=0)] = 0
+    target_prefix_ms: Milliseconds = 0.0
+    target_prefix_token_ms: Milliseconds = 0.0
+    draft_prefix_ms: Milliseconds = 0.0
+    draft_prefix_token_ms: Milliseconds = 0.0
+    overheads: dict[str, Overhead] = field(default_factory=dict)
+    source: Literal["measured", "published", "assumed"] = "assumed"
+    modelled: bool = True
+    artifact: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.artifact is not None:
+            self._take(self.artifact)
+        if not self.name:
+            raise ValueError(
+                "a latency profile needs a name, such as its models and device, or an artifact to load"
+            )
+        overheads = {
+            label: Overhead(**given) if isinstance(given, Mapping) else given
+            for label, given in self.overheads.items()
+        }
+        object.__setattr__(self, "overheads", overheads)
+        for label in overheads:
+            if label != PLAIN and " + " not in label:
+                raise ValueError(
+                    f"overheads of latency profile {self.name!r} has {label!r}; 'plain' or a drafter and a builder are "
+                    "allowed, such as 'DraftModel + StaticTree'"
+                )
+        for what in ("target_ms", "draft_ms"):
+            given: Mapping[int, float] = getattr(self, what)
+            if given and 1 not in given:
+                raise ValueError(
+                    f"{what} of latency profile {self.name!r} states no milliseconds for 1 token"
+                )
+            if given and min(given) < 1:
+                raise ValueError(
+                    f"{what} of latency profile {self.name!r} is stated for {min(given)} tokens; 1 or more are allowed"
+                )
+        if not self.target_ms or min(self.target_ms.values()) <= 0:
+            raise ValueError(f"target_ms of latency profile {self.name!r} must hold milliseconds above 0")
+
+    def _take(self, artifact: str) -> None:
+        """All values of an artifact; it may be given another name."""
+        given = [
+            one.name
+            for one in fields(self)
+            if one.name not in _BESIDE_ARTIFACT and getattr(self, one.name) != _default(one)
+        ]
+        if given:
+            raise ValueError(
+                f"a latency profile was given artifact {artifact!r} and {given[0]}: the artifact states it, leave one "
+                "of the two out"
+            )
+        from specexp.artifacts import load_latency_profile
+
+        loaded = load_latency_profile(artifact)
+        for one in fields(self):
+            if one.name not in _BESIDE_ARTIFACT:
+                object.__setattr__(self, one.name, getattr(loaded, one.name))
+        object.__setattr__(self, "name", self.name or loaded.name)
+        object.__setattr__(self, "artifact", None)
+
+    @property
+    def label(self) -> str:
+        """What figures modelled by it are called, e.g. ``modelled: 7B drafts for 70B (published)``."""
+        return f"modelled: {self.name} ({self.source})"
+
+    @property
+    def max_target_tokens(self) -> int:
+        """Most tokens of a target pass it states milliseconds for; a profile of one point holds for any number."""
+        return max(self.target_ms)
+
+    def exceeded_by(self, tokens: int) -> bool:
+        """Whether a target pass feeds more tokens than it states milliseconds for."""
+        return len(self.target_ms) > 1 and tokens > self.max_target_tokens
+
+    @property
+    def by_prefix(self) -> bool:
+        """Whether passes take longer behind a longer prefix."""
+        target = self.target_prefix_ms + self.target_prefix_token_ms
+        return target + self.draft_prefix_ms + self.draft_prefix_token_ms > 0
+
+    def of(self, drafter: "Drafter | None", builder: "TreeBuilder | None") -> Self:
+        """The same with ``step_ms``, ``node_ms`` and ``token_ms`` of a composition.
+
+        They are those listed for it; if there are none, those of the first one listed that has the same drafter; else
+        they stay. Asked once more, also of another composition, the profile found stays as it is.
+
+        Args:
+            drafter: of the composition; None, with ``builder`` None, is plain decoding.
+            builder: of the composition.
+        """
+        return self.labelled(composition_label(drafter, builder))
+
+    def labelled(self, composition: str) -> Self:
+        """As :meth:`of` a composition with this :func:`composition_label`."""
+        if not self.overheads:
+            return self
+        found = self.overheads.get(composition)
+        if found is None and composition != PLAIN:
+            drafter = composition.rpartition(" + ")[0]
+            listed = (label for label in self.overheads if label.rpartition(" + ")[0] == drafter)
+            found = self.overheads.get(next(listed, ""))
+        own = {} if found is None else asdict(found)
+        return replace(self, overheads={}, **own)
+
+    def target_seconds(self, tokens: int, prefix: int | None = None) -> float:
+        """Of a target pass over ``tokens`` tokens, the root among them.
+
+        Args:
+            tokens: fed.
+            prefix: tokens in the cache; as many as it is stated at if None.
+        """
+        by_prefix = self.target_prefix_ms + self.target_prefix_token_ms * tokens
+        return self._pass(_between(self._target_points, tokens), by_prefix, prefix)
+
+    def draft_seconds(self, tokens: int, prefix: int | None = None) -> float:
+        """Of a draft pass.
+
+        Args:
+            tokens: fed.
+            prefix: tokens in the cache; as many as it is stated at if None.
+
+        Raises:
+            ValueError: the profile states none.
+        """
+        if not self.draft_ms:
+            raise ValueError(f"latency profile {self.name!r} states no draft_ms, but a draft model was run")
+        by_prefix = self.draft_prefix_ms + self.draft_prefix_token_ms * tokens
+        return self._pass(_between(self._draft_points, tokens), by_prefix, prefix)
+
+    def beside_seconds(self, tokens: int, draft_passes: int, new_tokens: int = 1) -> float:
+        """Of what a step does beside its passes."""
+        drafting = self.step_ms + self.node_ms * (tokens - 1) if tokens > 1 or draft_passes else 0.0
+        return (drafting + self.token_ms * new_tokens) / 1e3
+
+    def step_seconds(
+        self, tokens: int, pass_tokens: Sequence[int] = (), new_tokens: int = 1, prefix: int | None = None
+    ) -> float:
+        """Of a whole step.
+
+        Args:
+            tokens: fed to the target, the root among them.
+            pass_tokens: fed in each draft pass.
+            new_tokens: committed by the step: accepted drafts, and the bonus token.
+            prefix: tokens in the cache before the step; as many as it is stated at if None.
+        """
+        return sum(self.step_parts(tokens, pass_tokens, new_tokens, prefix))
+
+    def step_parts(
+        self, tokens: int, pass_tokens: Sequence[int] = (), new_tokens: int = 1, prefix: int | None = None
+    ) -> StepSeconds:
+        """:meth:`step_seconds`, taken apart."""
+        return StepSeconds(
+            self.target_seconds(tokens, prefix),
+            sum(self.draft_seconds(fed, prefix) for fed in pass_tokens),
+            self.beside_seconds(tokens, len(pass_tokens), new_tokens),
+        )
+
+    def outcome_parts(self, outcome: "Outcome") -> StepSeconds:
+        """:meth:`step_parts` of a step that was taken."""
+        new_tokens = len(outcome.new_token_ids)
+        prefix = len(outcome.context) - new_tokens - 1  # all that was committed before it, but the root
+        return self.step_parts(outcome.tree.num_nodes + 1, outcome.pass_tokens, new_tokens, prefix)
+
+    def outcome_seconds(self, outcome: "Outcome") -> float:
+        """:meth:`step_seconds` of a step that was taken."""
+        return sum(self.outcome_parts(outcome))
+
+    def plain_seconds(self, prompt_tokens: int, new_tokens: int) -> float:
+        """Of plain decoding, a step for every new token.
+
+        Args:
+            prompt_tokens: before them.
+            new_tokens: decoded.
+        """
+        plain = self.labelled(PLAIN)
+        if not plain.by_prefix:
+            return new_tokens * plain.step_seconds(1)
+        known = range(prompt_tokens - 1, prompt_tokens - 1 + new_tokens)
+        return sum(plain.step_seconds(1, prefix=prefix) for prefix in known)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values, the keys of the milliseconds as text, for JSON; :meth:`from_dict` reads them."""
+        values = asdict(self)
+        for what in ("target_ms", "draft_ms"):
+            values[what] = {str(tokens): ms for tokens, ms in values[what].items()}
+        return {name: value for name, value in values.items() if name not in ("modelled", "artifact")}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], modelled: bool = True) -> Self:
+        """The profile that :meth:`to_dict` wrote.
+
+        Raises:
+            ValueError: a value is not allowed.
+            TypeError: a value is of another type, or unknown.
+        """
+        read = dict(values)
+        for what in ("target_ms", "draft_ms"):
+            if what in read:
+                read[what] = {int(tokens): float(ms) for tokens, ms in read[what].items()}
+        return cls(**read, modelled=modelled)
+
+    @cached_property
+    def _target_points(self) -> list[tuple[int, float]]:
+        return sorted(self.target_ms.items())
+
+    @cached_property
+    def _draft_points(self) -> list[tuple[int, float]]:
+        return sorted(self.draft_ms.items())
+
+    def _pass(self, milliseconds: float, prefix_ms: float, prefix: int | None) -> float:
+        if prefix is not None and prefix_ms:
+            longer = prefix_ms * (prefix - self.prefix_tokens) / 1e3
+            milliseconds = max(milliseconds + longer, _SHORTEST * milliseconds)
+        return milliseconds / 1e3
+
+
+def composition_label(drafter: "Drafter | None", builder: "TreeBuilder | None") -> str:
+    """Composition as the ``overheads`` of a profile name it: ``DraftModel + DySpecGreedy``, ``coupled TokenRecycling +
+    StaticTree`` (for all trees of a fixed shape cost the same beside their passes), ``Union(PromptLookup,
+    TokenRecycling) + StaticTree``, or ``plain``.
+
+    Args:
+        drafter: of the composition; None, with ``builder`` None, is plain decoding.
+        builder: of the composition.
+    """
+    if drafter is None or builder is None:
+        return PLAIN
+    coupled = "coupled " if drafter.coupled else ""
+    return f"{coupled}{_drafter_name(drafter)} + {_builder_name(builder)}"
+
+
+def _drafter_name(drafter: "Drafter") -> str:
+    inner: Sequence[Drafter] = getattr(drafter, "drafters", ())
+    name = type(drafter).__name__
+    return f"{name}({', '.join(map(_drafter_name, inner))})" if inner else name
+
+
+def _builder_name(builder: "TreeBuilder") -> str:
+    from specexp.builders import StaticTree
+
+    if isinstance(builder, StaticTree):
+        return StaticTree.__name__
+    inner: Sequence[TreeBuilder] = getattr(builder, "builders", None) or [
+        one for one in (getattr(builder, "builder", None),) if one is not None
+    ]
+    name = type(builder).__name__
+    return f"{name}({', '.join(dict.fromkeys(map(_builder_name, inner)))})" if inner else name
+
+
+def _default(one: Any) -> Any:
+    return one.default_factory() if one.default is MISSING else one.default
+
+
+def _between(points: Sequence[tuple[int, float]], tokens: int) -> float:
+    """Milliseconds at ``tokens`` on the line through sorted points."""
+    place = bisect_left(points, (tokens,))
+    if place < len(points) and points[place][0] == tokens:
+        return points[place][1]
+    if place == 0 or len(points) == 1:
+        return points[0][1]
+    (before, low), (after, high) = points[min(place, len(points) - 1) - 1 : min(place, len(points) - 1) + 1]
+    slope = (high - low) / (after - before)
+    if place == len(points):
+        return high + max(slope, 0.0) * (tokens - after)
+    return low + slope * (tokens - before)

@@ -1,0 +1,94 @@
+"""``python -m specexp.dashboard EXPERIMENT.yaml``: publishes what compares a study's runs in W&B."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from specexp.config import Config, ConfigError
+from specexp.config.command import fail, run_command
+from specexp.core.messages import first_line
+from specexp.tracking.mode import logged_in
+
+if TYPE_CHECKING:
+    from wandb_workspaces.workspaces import Workspace
+
+USAGE = """usage: python -m specexp.dashboard EXPERIMENT.yaml [--dry-run] [--entity E] [--project P] [--key value ...]
+
+Publishes what compares the runs of an experiment's sweep in W&B.
+--dry-run shows the panels; --entity E names the W&B user or team that will own them, --project P the study's project;
+any other --dotted.key overrides the file."""
+
+SHORT = {"entity": "tracking.entity", "project": "tracking.project"}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code: 0, 1 where nothing could be published, 2 for a mistake."""
+    return run_command(USAGE, argv, _act, SHORT)
+
+
+def _act(config: Config, dry_run: bool) -> int:
+    try:
+        workspace = dashboard_of(config, config.file, needs_entity=not dry_run)
+    except ImportError:
+        return fail('the dashboard needs wandb-workspaces: pip install -e ".[dashboard]"', 1)
+    if dry_run:
+        show(workspace)
+        return 0
+    return publish(workspace)
+
+
+def dashboard_of(config: Config, file: str, needs_entity: bool = True) -> Workspace:
+    """Build the workspace of an experiment's study, from its name, search space and ``tracking`` section.
+
+    Raises:
+        ConfigError: the file has no sweep section, or nothing says who will own the workspace.
+        ImportError: the extra ``dashboard`` is not installed.
+    """
+    sweep = config.section("sweep")
+    if not sweep:
+        raise ConfigError(f"{file} has no sweep: section, so there is no study to compare")
+    tracking = config.section("tracking")
+    entity = tracking.get("entity")
+    if not entity and needs_entity:
+        raise ConfigError(
+            "tracking.entity is not set: --entity names the W&B user or team that will own the dashboard"
+        )
+    from specexp.tracking.dashboard import build_dashboard
+
+    latency = config.section("latency")
+    return build_dashboard(
+        config.get("name"),
+        list(sweep["space"]),
+        entity or "your-entity",
+        tracking["project"],
+        modelled=bool(latency and latency["modelled"]),
+    )
+
+
+def show(workspace: Workspace) -> None:
+    """Print what would be published."""
+    print(f"{workspace.name} -> {workspace.entity}/{workspace.project}")
+    for section in workspace.sections:
+        print(f"  {section.name}")
+        for panel in section.panels:
+            title = getattr(panel, "title", None)
+            print(f"    {type(panel).__name__}" + (f": {title}" if title else ""))
+
+
+def publish(workspace: Workspace) -> int:
+    """Save the workspace to W&B; returns the exit code, and says in one sentence what went wrong."""
+    if not logged_in():
+        return fail("nobody is logged in to W&B: run wandb login first, or look with --dry-run", 1)
+    try:
+        saved = workspace.save()
+        print(saved.url)
+    except Exception as error:  # wandb-workspaces lets requests', GraphQL's and its own errors through
+        place = f"{workspace.entity}/{workspace.project}"
+        return fail(f"W&B did not take the dashboard for {place}: {first_line(error)}", 1)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

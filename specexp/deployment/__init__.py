@@ -1,0 +1,1 @@
+"""Tuned compositions at work elsewhere: inside Hugging Face's ``generate``."""

@@ -1,0 +1,251 @@
+"""Where a :class:`~specexp.drafters.DraftModel` has its answers from: a model here, or a recording of one."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specexp.core.context import Context
+from specexp.core.drafter import Candidates, Request
+from specexp.core.tree import NO_CANDIDATE, NodeKind
+from specexp.drafters.drawing import draw
+
+if TYPE_CHECKING:
+    import torch
+
+    from specexp.core.language_model import LanguageModel
+    from specexp.core.sampling import Processors
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """How a draft model's answers become candidates; the arguments of a :class:`~specexp.drafters.DraftModel`."""
+
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    coupled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Fed:
+    """The rows of one pass: committed tokens not fed before, then new nodes of the step's tree.
+
+    Attributes:
+        tokens: ``[m]`` of all rows.
+        depths: ``[m]`` their distance from the last committed row.
+        pending: committed tokens that the step's first pass feeds, the root last.
+        known: nodes fed in earlier passes of this step, the root (node 0) among them; 0 in the first pass.
+        ancestors: of every node of the step so far, the new ones last: nodes from the root down, itself included.
+    """
+
+    tokens: Sequence[int]
+    depths: Sequence[int]
+    pending: int
+    known: int
+    ancestors: Sequence[Sequence[int]]
+
+
+class DraftSource(ABC):
+    """Answers passes over a growing tree, and ranks or draws from the answers.
+
+    It keeps the committed rows of one sequence, as the cache of a model does.
+    """
+
+    @property
+    @abstractmethod
+    def vocab_size(self) -> int:
+        """Tokens of the draft's vocabulary."""
+
+    @property
+    @abstractmethod
+    def context_limit(self) -> int:
+        """Positions the draft takes at most."""
+
+    @property
+    @abstractmethod
+    def length(self) -> int:
+        """Committed rows."""
+
+    @abstractmethod
+    def truncate(self, rows: int) -> None:
+        """Keep the first rows alone, and what an unfinished step left not at all."""
+
+    @abstractmethod
+    def copy_from(self, other: DraftSource, rows: int) -> None:
+        """Take the first rows of another source of the same kind, instead of feeding the same tokens."""
+
+    @abstractmethod
+    def prefill(self, token_ids: Sequence[int]) -> None:
+        """Commit tokens; no draft pass."""
+
+    @abstractmethod
+    def feed(self, context: Context, fed: Fed) -> list[Any]:
+        """One pass; the answer of every new node, as :meth:`candidates` takes it."""
+
+    @abstractmethod
+    def commit(self, rows: Sequence[int]) -> None:
+        """Keep these of the rows fed since the last commit, and drop the others."""
+
+    @abstractmethod
+    def candidates(
+        self, scoring: Scoring, context: Context, request: Request, answers: Sequence[Any]
+    ) -> Candidates:
+        """Rank or draw.
+
+        Args:
+            scoring: of the drafter.
+            context: the sequence.
+            request: what is asked.
+            answers: of the ``f`` frontier rows.
+        """
+
+    @abstractmethod
+    def twin(self) -> DraftSource:
+        """The same with no committed rows."""
+
+
+class ModelSource(DraftSource):
+    """A language model with a cache of its own.
+
+    Args:
+        model: the draft.
+    """
+
+    def __init__(self, model: LanguageModel) -> None:
+        self.model = model
+        self._processors: Processors | None = None
+
+    @property
+    def vocab_size(self) -> int:
+        """The model's."""
+        return self.model.vocab_size
+
+    @property
+    def context_limit(self) -> int:
+        """The model's."""
+        return self.model.context_limit
+
+    @property
+    def length(self) -> int:
+        """Rows of the cache."""
+        return self.model.cache.lengths[0]
+
+    def truncate(self, rows: int) -> None:
+        """Shorten the cache."""
+        self.model.cache.truncate(0, rows)
+
+    def copy_from(self, other: DraftSource, rows: int) -> None:
+        """Copy cached rows."""
+        assert isinstance(other, ModelSource)
+        self.model.cache.copy_from(other.model.cache, rows)
+
+    def prefill(self, token_ids: Sequence[int]) -> None:
+        """Feed them."""
+        passes = self.model.passes
+        self.model.prefill(0, token_ids)
+        self.model.passes = passes  # the prefill is not drafting
+
+    def feed(self, context: Context, fed: Fed) -> list[Any]:
+        """Run the model; an answer is the pass's logits and which row."""
+        from specexp.core.logits import check_logits
+
+        pending, size = fed.pending, len(fed.tokens)
+        first = fed.known + pending - 1 if fed.known else 0  # of the new rows among the uncommitted ones
+        visible = np.zeros((size, first + size), dtype=np.bool_)
+        visible[:, :pending] = True  # the committed tokens, the root among them
+        if fed.known == 0:
+            visible[:pending, :pending] = np.tri(pending, dtype=np.bool_)
+        new_nodes = fed.ancestors[fed.known or 1 :]
+        for index, ancestors in enumerate(new_nodes, size - len(new_nodes)):
+            visible[index, np.array(ancestors) + pending - 1] = True
+        logits = self.model.grow(0, np.array(fed.tokens), np.array(fed.depths), visible)
+        check_logits(logits, "draft", context)
+        return [(logits, index) for index in range(0 if fed.known else pending - 1, size)]
+
+    def commit(self, rows: Sequence[int]) -> None:
+        """Keep cached rows in place."""
+        self.model.cache.commit(0, rows)
+
+    def candidates(
+        self, scoring: Scoring, context: Context, request: Request, answers: Sequence[Any]
+    ) -> Candidates:
+        """From the logits, by the scoring."""
+        logits = _stacked(answers)  # [f, V]
+        if scoring.coupled:
+            return self._coupled(scoring, context, request, logits)
+        temperature = 1.0 if scoring.temperature is None else scoring.temperature
+        scores = self._processors_at(scoring, temperature).scores(logits)
+        if request.kind is NodeKind.POINT_MASS:
+            return _best(scores, request.k)
+        position = len(context) - 1
+        paths = [request.rank_path(row) for row in request.rows.tolist()]
+
+        def uniforms(rows: NDArray[np.int64], start: int, count: int) -> NDArray[np.float64]:
+            return np.stack(
+                [
+                    context.uniforms("draft", position, paths[row], size=start + count)[start:]
+                    for row in rows.tolist()
+                ]
+            )
+
+        return draw(
+            scores.float().softmax(dim=-1),
+            uniforms,
+            request.k,
+            enough=request.enough,
+            replacement=request.kind is NodeKind.DRAWN_WITH_REPLACEMENT,
+        )
+
+    def twin(self) -> ModelSource:
+        """The same weights with an empty cache."""
+        return ModelSource(deepcopy(self.model))
+
+    def _coupled(
+        self, scoring: Scoring, context: Context, request: Request, logits: torch.Tensor
+    ) -> Candidates:
+        import torch
+
+        temperature = context.noise_temperature
+        scores = self._processors_at(scoring, temperature or 1.0).scores(logits)
+        if temperature > 0:
+            vocabulary = scores.shape[-1]
+            noise = [context.target_noise(len(context) + depth, vocabulary) for depth in request.depths()]
+            scores = scores.log_softmax(dim=-1) + torch.from_numpy(np.stack(noise)).to(scores.device)
+        return _best(scores, request.k)
+
+    def _processors_at(self, scoring: Scoring, temperature: float) -> Processors:
+        from specexp.core.sampling import Processors
+
+        if self._processors is None or self._processors.temperature != temperature:
+            self._processors = Processors(temperature, scoring.top_k, scoring.top_p)
+        return self._processors
+
+
+def _stacked(answers: Sequence[tuple[torch.Tensor, int]]) -> torch.Tensor:
+    """``[f, V]`` logits; a view where they are consecutive rows of one pass."""
+    import torch
+
+    logits, start = answers[0]
+    if all(one is logits and row == start + index for index, (one, row) in enumerate(answers)):
+        return logits[start : start + len(answers)]
+    return torch.stack([one[row] for one, row in answers])
+
+
+def _best(scores: torch.Tensor, k: int) -> Candidates:
+    """The ``k`` best of ``[f, V]`` scores with their log-probabilities; removed tokens are no candidates."""
+    values, tokens = scores.topk(min(k, scores.shape[-1]), dim=-1)
+    log_probs = (values - scores.logsumexp(dim=-1, keepdim=True)).float().numpy(force=True)
+    found = tokens.numpy(force=True)
+    found[np.isneginf(log_probs)] = NO_CANDIDATE
+    if found.shape[1] < k:
+        missing = ((0, 0), (0, k - found.shape[1]))
+        found = np.pad(found, missing, constant_values=NO_CANDIDATE)
+        log_probs = np.pad(log_probs, missing, constant_values=-np.inf)
+    return Candidates(found, log_probs)

@@ -1,0 +1,230 @@
+"""A bounded store of phrases: short continuations keyed by the token they follow (Post-use & Pre-cut, section 5.1)."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specexp.core.tree import NO_CANDIDATE
+
+Phrase = tuple[int, ...]
+"""Tokens that follow a key."""
+
+ENTRIES = ("counts", "keys", "phrases", "uses")
+"""Tensors of a saved store."""
+
+
+class PhraseStore:
+    """Phrases by key, newest first. Look-up, insertion and eviction take the same time however much it holds.
+
+    Of keys the least used one is evicted, among equals the one whose use (or insertion) is longest ago; of a key's
+    phrases the oldest. A phrase inserted again is the newest again. Of two phrases of a key of which one begins with
+    the other only the longer one is kept, as new as the newer.
+
+    Args:
+        phrase_length: longest phrase; more tokens are cut off.
+        max_keys: keys.
+        max_phrases: phrases of a key.
+
+    Example:
+        >>> store = PhraseStore(phrase_length=3, max_keys=2, max_phrases=2)
+        >>> store.insert(7, [1, 2])
+        >>> store.insert(7, [1, 3, 5, 9])
+        >>> store.lookup(7, 5)
+        [(1, 3, 5), (1, 2)]
+    """
+
+    def __init__(self, phrase_length: int, max_keys: int, max_phrases: int) -> None:
+        self.phrase_length = phrase_length
+        self.max_keys = max_keys
+        self.max_phrases = max_phrases
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._phrases: dict[int, OrderedDict[Phrase, None]] = {}  # of each key, the newest last
+        self._uses: dict[int, int] = {}
+        self._used: dict[int, OrderedDict[int, None]] = {}  # keys by number of uses, longest ago first
+        self._fewest = 0  # uses of the key to be evicted next
+
+    def copy(self) -> PhraseStore:
+        """A store with the same content that learns on its own."""
+        twin = PhraseStore(self.phrase_length, self.max_keys, self.max_phrases)
+        twin._phrases = {key: phrases.copy() for key, phrases in self._phrases.items()}
+        twin._uses = self._uses.copy()
+        twin._used = {uses: keys.copy() for uses, keys in self._used.items()}
+        twin._fewest = self._fewest
+        return twin
+
+    def __len__(self) -> int:
+        """Keys held."""
+        return len(self._phrases)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._phrases
+
+    @property
+    def num_phrases(self) -> int:
+        """Phrases held, of all keys."""
+        return sum(map(len, self._phrases.values()))
+
+    @property
+    def largest_token(self) -> int:
+        """Largest token id held; -1 if it is empty."""
+        return max(
+            (max(key, *map(max, phrases)) for key, phrases in self._phrases.items()), default=NO_CANDIDATE
+        )
+
+    def lookup(self, key: int, count: int) -> list[Phrase]:
+        """The newest phrases after a token; changes nothing.
+
+        Args:
+            key: the token.
+            count: most phrases wanted.
+        """
+        phrases = self._phrases.get(key)
+        return [] if phrases is None else list(islice(reversed(phrases), count))
+
+    def insert(self, key: int, phrase: Sequence[int]) -> None:
+        """Put a phrase before a key's others; a phrase without a token is none.
+
+        Args:
+            key: token the phrase follows.
+            phrase: tokens.
+        """
+        new = tuple(phrase[: self.phrase_length])
+        if not new:
+            return
+        phrases = self._phrases.get(key)
+        if phrases is None:
+            if len(self._phrases) >= self.max_keys:
+                self._evict()
+            phrases = self._phrases[key] = OrderedDict()
+            self._count(key, 0)
+        elif new in phrases:
+            phrases.move_to_end(new)
+            return
+        elif len(new) < self.phrase_length:
+            for known in phrases:
+                if known[: len(new)] == new:
+                    phrases.move_to_end(known)
+                    return
+        for length in range(1, len(new)):
+            phrases.pop(new[:length], None)
+        phrases[new] = None
+        if len(phrases) > self.max_phrases:
+            phrases.popitem(last=False)
+
+    def use(self, key: int) -> None:
+        """Count a use of a key; of a key it does not hold, nothing."""
+        uses = self._uses.get(key)
+        if uses is None:
+            return
+        self._leave(key, uses)
+        if uses == self._fewest and uses not in self._used:
+            self._fewest = uses + 1
+        self._count(key, uses + 1)
+
+    def state_dict(self) -> dict[str, Any]:
+        """``keys`` and ``uses`` ``[n]`` (in the order of eviction), ``counts`` ``[n]`` of their phrases, and
+        ``phrases`` ``[m, phrase_length]`` (key by key, oldest first, filled up with ``NO_CANDIDATE``), as tensors.
+        """
+        import torch  # late: a configuration is checked without it
+
+        keys = [key for uses in sorted(self._used) for key in self._used[uses]]
+        rows = [phrase for key in keys for phrase in self._phrases[key]]
+        phrases = np.full((len(rows), self.phrase_length), NO_CANDIDATE, dtype=np.int32)
+        for number, phrase in enumerate(rows):
+            phrases[number, : len(phrase)] = phrase
+        return {
+            "counts": torch.tensor([len(self._phrases[key]) for key in keys], dtype=torch.int32),
+            "keys": torch.tensor(keys, dtype=torch.int32),
+            "phrases": torch.from_numpy(phrases),
+            "uses": torch.tensor([self._uses[key] for key in keys], dtype=torch.int64),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from :meth:`state_dict`, of this store or of one with less room.
+
+        Raises:
+            ValueError: the entries, their shapes or their values are not those of a saved store, or do not fit.
+        """
+        counts, keys, phrases, uses = self._checked(state)
+        self.clear()
+        start = 0
+        for key, count, used in zip(keys.tolist(), counts.tolist(), uses.tolist(), strict=True):
+            self._phrases[key] = OrderedDict(
+                (tuple(token for token in row if token != NO_CANDIDATE), None)
+                for row in phrases[start : start + count].tolist()
+            )
+            self._count(key, used)
+            start += count
+        self._fewest = min(self._used, default=0)
+
+    def _checked(self, state: Mapping[str, Any]) -> tuple[NDArray[np.int64], ...]:
+        if sorted(state) != list(ENTRIES):
+            raise ValueError(f"saved phrases have the entries {list(ENTRIES)}, but {sorted(state)} was given")
+        arrays = {name: np.asarray(state[name]) for name in ENTRIES}
+        for name, array in arrays.items():
+            wanted = 2 if name == "phrases" else 1
+            if array.ndim != wanted or not np.issubdtype(array.dtype, np.integer):
+                raise ValueError(
+                    f"the saved {name} are {array.dtype} {list(array.shape)}; integers of {wanted} "
+                    f"dimension{'s' if wanted > 1 else ''} are expected"
+                )
+        counts, keys, phrases, uses = (arrays[name].astype(np.int64) for name in ENTRIES)
+        if not counts.size == keys.size == uses.size or counts.sum() != phrases.shape[0]:
+            raise ValueError(
+                f"the saved phrases do not belong together: {keys.size} keys, {uses.size} uses, {counts.size} "
+                f"counts of {counts.sum()} phrases together, and {phrases.shape[0]} phrases"
+            )
+        if keys.size > self.max_keys or counts.max(initial=0) > self.max_phrases:
+            raise ValueError(
+                f"the saved phrases have {keys.size} keys with up to {counts.max(initial=0)} phrases; there is room "
+                f"for {self.max_keys} keys with {self.max_phrases}: raise max_keys or max_phrases"
+            )
+        filled = phrases != NO_CANDIDATE
+        lengths = filled.sum(axis=1)
+        if lengths.max(initial=0) > self.phrase_length:
+            raise ValueError(
+                f"the saved phrases have up to {lengths.max()} tokens; there is room for {self.phrase_length}: raise "
+                "phrase_length"
+            )
+        whole = (np.arange(phrases.shape[1]) < lengths[:, np.newaxis]) == filled
+        if (
+            counts.min(initial=1) < 1
+            or lengths.min(initial=1) < 1
+            or not whole.all()
+            or min(keys.min(initial=0), uses.min(initial=0)) < 0
+            or phrases.min(initial=0) < NO_CANDIDATE
+            or np.unique(keys).size < keys.size
+        ):
+            raise ValueError(
+                "the saved phrases are damaged: distinct keys, uses from 0, and phrases of token ids filled up with "
+                f"{NO_CANDIDATE} are expected"
+            )
+        return counts, keys, phrases, uses
+
+    def _evict(self) -> None:
+        key, _ = self._used[self._fewest].popitem(last=False)
+        if not self._used[self._fewest]:
+            del self._used[self._fewest]  # the key that is inserted next has the fewest uses
+        del self._phrases[key], self._uses[key]
+
+    def _leave(self, key: int, uses: int) -> None:
+        """Take a key out of those of so many uses."""
+        equals = self._used[uses]
+        del equals[key]
+        if not equals:
+            del self._used[uses]
+
+    def _count(self, key: int, uses: int) -> None:
+        self._uses[key] = uses
+        self._used.setdefault(uses, OrderedDict())[key] = None
+        if uses == 0:
+            self._fewest = 0

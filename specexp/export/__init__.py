@@ -1,0 +1,1 @@
+"""``python -m specexp.export``: an artifact in another project's format."""

@@ -1,0 +1,113 @@
+"""``python -m specexp.export ARTIFACT --to FORMAT``: turns an artifact into what a deployment accepts."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from specexp.config.command import fail
+
+
+def export(path_or_reference: str | Path, to: str, output: str | Path | None = None) -> tuple[Any, str]:
+    """Export an artifact.
+
+    Args:
+        path_or_reference: as for :func:`specexp.load_artifact`.
+        to: name of a format, e.g. ``rank-paths``.
+        output: JSON file to write, whole or not at all. Where the format is a part of a larger file, such as
+            a model's ``generation_config.json``, the other keys of an existing file stay.
+
+    Returns:
+        The content, and one sentence on what the format had to drop, empty where it says all.
+
+    Raises:
+        ArtifactError: the artifact or the format is wrong, or the file cannot be written.
+
+    Example:
+        >>> paths, dropped = export("artifacts/tree_shape/best", "rank-paths")  # doctest: +SKIP
+    """
+    from specexp.artifacts import ArtifactError, formats, load_artifact
+    from specexp.artifacts.export_format import ExportFormat
+    from specexp.artifacts.plugins import class_in, names_in
+    from specexp.core.messages import did_you_mean
+
+    try:
+        chosen = class_in(formats, to, ExportFormat)()
+    except LookupError as error:
+        raise ArtifactError(
+            f"--to: format {to!r} is not known{did_you_mean(to, names_in(formats))}"
+        ) from error
+    artifact = load_artifact(path_or_reference)
+    if artifact.kind not in chosen.kinds:
+        raise ArtifactError(
+            f"{artifact.folder}: kind {artifact.kind!r} cannot be exported to {to}, "
+            f"which takes {', '.join(chosen.kinds)}" + (f"; {artifact.purpose}" if artifact.purpose else "")
+        )
+    result = chosen.export(artifact)
+    if output is not None:
+        _write(Path(output), result.content, keep_other_keys=chosen.updates)
+    return result.content, result.dropped
+
+
+def to_json(content: Any) -> str:
+    """JSON text: an object with one key a line, a list on one line."""
+    return json.dumps(content, indent=2 if isinstance(content, dict) else None) + "\n"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command; returns its exit code."""
+    parser = _parser()
+    given = parser.parse_args(arguments)
+    from specexp.artifacts import ArtifactError
+
+    try:
+        content, dropped = export(given.artifact, given.to, given.output)
+    except ArtifactError as error:
+        return fail(error)
+    print(
+        to_json(content) if given.output is None else given.output, end="" if given.output is None else "\n"
+    )
+    if dropped:
+        print(dropped, file=sys.stderr)
+    return 0
+
+
+def _write(path: Path, content: Any, *, keep_other_keys: bool) -> None:
+    from specexp.artifacts import ArtifactError
+    from specexp.artifacts.manifest import read_bytes, read_json
+    from specexp.artifacts.versions import write_file
+
+    if path.is_dir():
+        raise ArtifactError(f"--output: {path} is a folder; name a file in it")
+    if keep_other_keys and path.exists():
+        existing = read_json(read_bytes(path, str(path)), str(path))
+        if not isinstance(existing, dict):
+            raise ArtifactError(f"--output: {path} exists and is no JSON object; name another file")
+        content = {**existing, **content}
+    write_file(path, to_json(content).encode())
+
+
+def _parser() -> argparse.ArgumentParser:
+    """The command line; the formats are the files of ``specexp/artifacts/formats``, none of them imported."""
+    folder = Path(__file__).parent / "artifacts" / "formats"
+    formats = sorted(file.stem.replace("_", "-") for file in folder.glob("[!_]*.py"))
+    parser = argparse.ArgumentParser(
+        prog="python -m specexp.export", description="Turn an artifact into what a deployment accepts."
+    )
+    parser.add_argument(
+        "artifact",
+        metavar="ARTIFACT",
+        help="folder, alias such as artifacts/tree_shape/best, or wandb:entity/project/name:alias",
+    )
+    parser.add_argument("--to", required=True, metavar="FORMAT", help=f"one of: {', '.join(formats)}")
+    parser.add_argument(
+        "--output", metavar="FILE", help="file to write; without it the text goes to the output"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

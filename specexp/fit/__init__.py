@@ -1,0 +1,1 @@
+"""``python -m specexp.fit``: learns a controller, or trains a model."""

@@ -1,0 +1,166 @@
+"""``python -m specexp.fit CONFIG.yaml [--key value]``: trains what a configuration describes, with Lightning's Trainer:
+models, or, of an experiment with a ``fit:`` section, its controller."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from specexp.config import ConfigError
+from specexp.config.annotations import PartOf, arguments_of
+from specexp.config.check import Checker
+from specexp.config.command import fail
+from specexp.config.config import check_trainer
+from specexp.config.files import read_layers
+
+USAGE = """usage: python -m specexp.fit CONFIG.yaml [--dry-run] [--key value ...]
+
+An experiment with a fit: section lets its QLearning learn on the prompts of data; the run continues from the last
+checkpoint in its output folder.
+
+Any other CONFIG.yaml trains a model. It names model and data (class_path, init_args), trainer (arguments of
+lightning.Trainer), work_dir and export_to; --dotted.key overrides the file, e.g. --model.init_args.minutes 5
+--trainer.precision 32-true. The run continues from the last checkpoint in work_dir, if there is one.
+
+W&B logs offline unless WANDB_MODE says otherwise."""
+
+
+def fit(
+    model: Annotated[Any, PartOf("lightning.LightningModule")],
+    data: Annotated[Any, PartOf("lightning.LightningDataModule")],
+    *,
+    work_dir: str | Path,
+    trainer: dict[str, Any] | None = None,
+    export_to: str | Path | None = None,
+    checkpoint_every: Annotated[int, Field(ge=1)] = 100,
+    name: str = "fit",
+) -> Any:
+    """Train ``model`` on ``data``, continuing from ``work_dir/checkpoints/last.ckpt`` where it exists.
+
+    Args:
+        model: a LightningModule.
+        data: a LightningDataModule with a method ``tokenizer()``.
+        work_dir: checkpoints and logs go here.
+        trainer: arguments of `lightning.Trainer`.
+        export_to: where the trained model is written as a Hugging Face folder; nowhere when absent.
+        checkpoint_every: steps between two checkpoints.
+        name: of the Weights & Biases run.
+
+    Returns:
+        The trainer, after the run.
+    """
+    os.environ.setdefault("WANDB_MODE", "offline")
+    import lightning
+    from lightning.pytorch.callbacks import ModelCheckpoint
+    from lightning.pytorch.loggers import WandbLogger
+
+    work = Path(work_dir)
+    work.mkdir(parents=True, exist_ok=True)
+    checkpoints = ModelCheckpoint(
+        dirpath=work / "checkpoints",
+        filename="last",
+        every_n_train_steps=checkpoint_every,
+        enable_version_counter=False,
+    )
+    arguments = {
+        "max_steps": -1,
+        "max_epochs": -1,
+        "enable_progress_bar": sys.stderr.isatty(),
+        **(trainer or {}),
+    }
+    if "logger" not in arguments:
+        arguments["logger"] = WandbLogger(name=name, project="specexp", save_dir=str(work))
+    runner = lightning.Trainer(default_root_dir=work, callbacks=[checkpoints], **arguments)
+    last = work / "checkpoints" / "last.ckpt"
+    runner.fit(model, datamodule=data, ckpt_path=str(last) if last.exists() else None, weights_only=True)
+    runner.save_checkpoint(last, weights_only=False)
+    if export_to is not None:
+        from specexp.fit.training.export import export_model
+
+        export_model(model.model, data.tokenizer(), export_to)
+    return runner
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if not given or given[0] in ("-h", "--help"):
+        print(USAGE)
+        return 0 if given else 2
+    dry = "--dry-run" in given
+    given = [argument for argument in given if argument != "--dry-run"]
+    try:
+        if _of_controller(given[0], given[1:]):
+            return _learn(given[0], given[1:], dry)
+        values = read_fit(given[0], given[1:])
+    except ConfigError as error:
+        return fail(error)
+    if not dry:
+        fit(**values)
+    return 0
+
+
+def _of_controller(path: str, overrides: Sequence[str]) -> bool:
+    """Whether a file is an experiment whose controller is fitted.
+
+    Raises:
+        ConfigError: it is neither that nor a training of models.
+    """
+    values = read_layers(path, overrides).values
+    if "fit" in values:
+        return True
+    if "model" in values:
+        return False
+    raise ConfigError(
+        f"{path} has neither a fit: section, which lets an experiment's controller learn, nor a model: to train"
+    )
+
+
+def _learn(path: str, overrides: Sequence[str], dry: bool) -> int:
+    from specexp.config import load_config
+    from specexp.fit.learn import check_learning, learn, report
+
+    config = load_config(path, overrides)
+    check_learning(config)
+    if dry:
+        fitted = config.get("fit")
+        learner = config.get("controller")["class_path"]
+        print(f"{config.get('name')}: {fitted['epochs']} x the prompts of data, by {learner}")
+        return 0
+    from specexp.artifacts import ArtifactError
+
+    module = learn(config)
+    try:
+        print(*report(config, module), sep="\n")
+    except ArtifactError as error:
+        return fail(error, 1)
+    return 0
+
+
+def read_fit(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """The arguments of :func:`fit` that a file describes; its signature is the schema of the file.
+
+    Args:
+        path: YAML, read as :func:`specexp.config.load_config` reads an experiment.
+        overrides: ``--dotted.key value``, later ones win.
+
+    Raises:
+        ConfigError: a key is unknown, a value is not allowed, or model or data cannot be made.
+    """
+    layers = read_layers(path, overrides)
+    checker = Checker(lambda key: layers.source_of(key, str(path)))
+    values = checker.arguments(fit, layers.values, ())
+    check_trainer(values["trainer"] or {}, checker)
+    signature = arguments_of(fit) or {}
+    for name in ("model", "data"):
+        values[name] = checker.build(values[name], signature[name].annotation, (name,))
+    return values
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The recipe of the embedded pair: tokenizer, training, export and its figures."""

@@ -1,0 +1,186 @@
+"""Training rows: whole documents, each ``bos text eos``, drawn by origin and joined into rows of equal
+length."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import lightning
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+if TYPE_CHECKING:
+    import datasets
+    from transformers import PreTrainedTokenizerBase
+
+
+class MixedRows(IterableDataset[torch.Tensor]):
+    """An endless, reproducible stream of batches ``[batch_size, row_length]`` of token ids.
+
+    An origin is drawn for every document so that the *token* shares approach ``weights``; each origin is
+    passed through in a new shuffled order every time. Batch ``i`` depends on the arguments alone, so a stream
+    that starts at ``first_batch`` continues an earlier one exactly.
+    """
+
+    def __init__(
+        self,
+        documents: dict[str, list[list[int]]],
+        weights: dict[str, float],
+        *,
+        batch_size: int,
+        row_length: int,
+        seed: int = 0,
+        first_batch: int = 0,
+    ) -> None:
+        self.documents = {origin: documents[origin] for origin in sorted(documents) if documents[origin]}
+        self.weights = weights
+        self.batch_size = batch_size
+        self.row_length = row_length
+        self.seed = seed
+        self.first_batch = first_batch
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        size = self.batch_size * self.row_length
+        buffer: list[int] = []
+        batch = 0
+        for document in self._stream():
+            buffer += document
+            while len(buffer) >= size:
+                if batch >= self.first_batch:
+                    yield torch.tensor(buffer[:size]).view(self.batch_size, self.row_length)
+                del buffer[:size]
+                batch += 1
+
+    def _stream(self) -> Iterator[list[int]]:
+        rng = random.Random(self.seed)
+        passes = {origin: self._passes(origin) for origin in self.documents}
+        taken = dict.fromkeys(self.documents, 0.0)
+        while True:
+            # The origin that lags furthest behind its share, with a little noise so that there is no fixed
+            # cycle.
+            origin = min(taken, key=lambda name: taken[name] / self.weights.get(name, 1e-9) + rng.random())
+            document = next(passes[origin])
+            taken[origin] += len(document)
+            yield document
+
+    def _passes(self, origin: str) -> Iterator[list[int]]:
+        for number in range(1_000_000):
+            order = list(range(len(self.documents[origin])))
+            random.Random(f"{self.seed}/{origin}/{number}").shuffle(order)
+            for index in order:
+                yield self.documents[origin][index]
+
+
+class CodeRows(lightning.LightningDataModule):
+    """The corpus of `build_corpus` as rows, with its tokenizer; both are made once and kept in ``cache_dir``.
+
+    Args:
+        cache_dir: where the corpus and the tokenizer are kept; remove it to build them again.
+        row_length: tokens per row.
+        batch_size: rows per batch.
+        weights: share of the training tokens by origin (``stdlib``, ``stdlib-test``, ``package``).
+        validation_rows: so many rows of held-out functions make up the validation loss while training.
+        vocab_size: size of a tokenizer that has to be trained.
+        seed: of the order of the documents.
+    """
+
+    def __init__(
+        self,
+        cache_dir: str,
+        row_length: int = 512,
+        batch_size: int = 8,
+        weights: dict[str, float] | None = None,
+        validation_rows: int = 48,
+        vocab_size: int = 4096,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        self.cache_dir = Path(cache_dir)
+        self.row_length = row_length
+        self.batch_size = batch_size
+        self.weights = weights or {"stdlib": 0.45, "stdlib-test": 0.12, "package": 0.43}
+        self.validation_rows = validation_rows
+        self.vocab_size = vocab_size
+        self.seed = seed
+        self._documents: dict[str, list[list[int]]] = {}
+        self._validation: list[int] = []
+
+    def prepare_data(self) -> None:
+        """Builds corpus and tokenizer, where they are not there yet."""
+        from specexp.data.corpus.modules import build_corpus
+        from specexp.fit.training.tokenizer import train_tokenizer
+
+        if not (self.cache_dir / "corpus").exists():
+            self.cache_dir.mkdir(parents=True, exist_ok=True)
+            corpus = build_corpus()
+            partial = self.cache_dir / f"corpus.{os.getpid()}"
+            corpus.save_to_disk(partial)
+            partial.rename(self.cache_dir / "corpus")
+        if not (self.cache_dir / "tokenizer").exists():
+            tokenizer = train_tokenizer(self._tokenizer_texts(), vocab_size=self.vocab_size)
+            tokenizer.save_pretrained(self.cache_dir / "tokenizer")
+
+    def setup(self, stage: str | None = None) -> None:
+        """Encodes the documents."""
+        corpus = self.corpus()
+        tokenizer = self.tokenizer()
+        self._documents = {}
+        for origin in self.weights:
+            chosen = corpus["train"].filter(
+                lambda value, o=origin: value == o, input_columns="origin", keep_in_memory=True
+            )
+            self._documents[origin] = _encode(tokenizer, chosen["text"][:])
+        self._validation = [
+            token for ids in _encode(tokenizer, corpus["validation"]["text"][:]) for token in ids
+        ]
+
+    def corpus(self) -> datasets.DatasetDict:
+        """The corpus as text, after `prepare_data`."""
+        import datasets
+
+        loaded = datasets.load_from_disk(str(self.cache_dir / "corpus"))
+        assert isinstance(loaded, datasets.DatasetDict)
+        return loaded
+
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The tokenizer, after `prepare_data`."""
+        from transformers import AutoTokenizer
+
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(self.cache_dir / "tokenizer")
+        return tokenizer
+
+    def train_dataloader(self) -> DataLoader[torch.Tensor]:
+        """The stream of batches, from the first one that the trained module has not seen."""
+        module: Any = self.trainer.lightning_module if self.trainer else None
+        rows = MixedRows(
+            self._documents,
+            self.weights,
+            batch_size=self.batch_size,
+            row_length=self.row_length,
+            seed=self.seed,
+            first_batch=getattr(module, "batches_done", 0),
+        )
+        return DataLoader(rows, batch_size=None)
+
+    def val_dataloader(self) -> DataLoader[torch.Tensor]:
+        """Rows of held-out functions of the validation modules."""
+        count = min(self.validation_rows, len(self._validation) // self.row_length)
+        rows = torch.tensor(self._validation[: count * self.row_length]).view(count, self.row_length)
+        return DataLoader(rows, batch_size=self.batch_size)  # type: ignore[arg-type]
+
+    def _tokenizer_texts(self) -> Iterator[str]:
+        train = self.corpus()["train"]
+        for text, origin in zip(train["text"], train["origin"], strict=True):
+            for _ in range(3 if origin == "stdlib" else 1):
+                yield text
+
+
+def _encode(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> list[list[int]]:
+    if not texts:
+        return []
+    eos = tokenizer.eos_token_id
+    return [[*ids, eos] for ids in tokenizer(texts, verbose=False)["input_ids"]]

@@ -1,0 +1,218 @@
+"""Training of a causal language model: cross-entropy, optionally distilled from a teacher, against a
+budget."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from typing import Any
+
+import lightning
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from specexp.fit.training.optimizer import MuonAdamW
+from specexp.fit.training.repetition import repeating_rows, unlikelihood
+
+
+class CausalLMTraining(lightning.LightningModule):
+    """Trains a `LlamaForCausalLM` on rows of token ids ``[batch, length]``.
+
+    The learning rate follows the progress of the budget, whichever of ``minutes`` and ``max_steps`` is nearer
+    to its
+    end: a short rise, a plateau, then a line down to zero. Minutes spent are kept in the checkpoint.
+
+    Args:
+        architecture: arguments of `transformers.LlamaConfig`.
+        minutes: wall-clock budget of training; no limit when absent.
+        max_steps: limit on optimiser steps; no limit when absent. One of the two must be given.
+        muon_lr: see `MuonAdamW`.
+        adamw_lr: see `MuonAdamW`.
+        weight_decay: see `MuonAdamW`.
+        plateau: share of the budget after which the learning rate goes down.
+        teacher: folder or hub id of a model to be distilled from; its vocabulary must be the same.
+        distillation: weight of the divergence from the teacher; the rest is cross-entropy.
+        repetition_from: share of the budget from which the last row of a batch is made repetitive, see
+            `repetition`.
+        repetition_weight: weight of its unlikelihood.
+        seed: of the initial weights and of the repeated pieces.
+    """
+
+    def __init__(
+        self,
+        architecture: dict[str, Any],
+        minutes: float | None = None,
+        max_steps: int | None = None,
+        muon_lr: float = 0.02,
+        adamw_lr: float = 3e-3,
+        weight_decay: float = 0.01,
+        plateau: float = 0.3,
+        teacher: str | None = None,
+        distillation: float = 0.8,
+        repetition_from: float = 1.0,
+        repetition_weight: float = 0.5,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        if minutes is None and max_steps is None:
+            raise ValueError("a training needs a budget, but neither minutes nor max_steps was given")
+        from transformers import LlamaConfig, LlamaForCausalLM
+
+        self.minutes = minutes
+        self.max_steps = max_steps
+        self.muon_lr = muon_lr
+        self.adamw_lr = adamw_lr
+        self.weight_decay = weight_decay
+        self.plateau = plateau
+        self.distillation = distillation
+        self.repetition_from = repetition_from
+        self.repetition_weight = repetition_weight
+        self.seed = seed
+        self.batches_done = 0
+        self.tokens_done = 0
+        self.seconds_done = 0.0
+        self._last_tick: float | None = None
+        torch.manual_seed(seed)
+        config = LlamaConfig(**{"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1, **architecture})
+        self.model: nn.Module = LlamaForCausalLM(config)
+        with torch.no_grad():  # outputs of a block start at zero, so that a deep stack starts as the identity
+            for name, parameter in self.model.named_parameters():
+                if name.endswith(("o_proj.weight", "down_proj.weight")):
+                    parameter.zero_()
+        self._teacher: tuple[nn.Module, ...] = (
+            () if teacher is None else (_frozen(teacher, config.vocab_size),)
+        )
+        self.line_ends: torch.Tensor
+        self.register_buffer("line_ends", torch.zeros(config.vocab_size, dtype=torch.bool))
+
+    def setup(self, stage: str) -> None:
+        """Learns from the tokenizer of the data which tokens are line breaks."""
+        data: Any = getattr(self.trainer, "datamodule", None)
+        if data is not None:
+            tokenizer = data.tokenizer()
+            if len(tokenizer) > self.line_ends.numel():
+                raise ValueError(
+                    f"the tokenizer has {len(tokenizer)} tokens, but architecture.vocab_size is "
+                    f"{self.line_ends.numel()}"
+                )
+            for token, index in tokenizer.get_vocab().items():
+                self.line_ends[index] = token.startswith("Ċ")
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """One optimiser for all parameters."""
+        return MuonAdamW(
+            self.model, muon_lr=self.muon_lr, adamw_lr=self.adamw_lr, weight_decay=self.weight_decay
+        )
+
+    @property
+    def progress(self) -> float:
+        """Share of the budget spent, 0 to 1."""
+        by_time = 0.0 if self.minutes is None else self.seconds_done / (60 * self.minutes)
+        by_steps = 0.0 if self.max_steps is None else self.batches_done / self.max_steps
+        return min(1.0, max(by_time, by_steps))
+
+    def lr_scale(self) -> float:
+        """Factor on the peak learning rates at this moment."""
+        rise = min(1.0, (self.batches_done + 1) / 60)
+        fall = min(1.0, (1.0 - self.progress) / (1.0 - self.plateau))
+        return rise * max(fall, 0.005)
+
+    def on_train_start(self) -> None:
+        """Starts the clock of the budget; a spent one ends the training at once."""
+        self.trainer.should_stop = self.progress >= 1.0
+        self._last_tick = time.monotonic()
+
+    def on_train_batch_start(self, batch: torch.Tensor, batch_idx: int) -> None:
+        """Sets the learning rates of this step."""
+        scale = self.lr_scale()
+        for group in self.trainer.optimizers[0].param_groups:
+            group["lr"] = group["peak_lr"] * scale
+
+    def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
+        """The loss of one batch ``[batch, length]`` of token ids."""
+        role = torch.zeros_like(batch, dtype=torch.int8)  # [batch, length]
+        if self.progress >= self.repetition_from:
+            rng = random.Random(f"{self.seed}/{self.batches_done}")
+            batch = batch.clone()
+            batch[-1:], role[-1:] = repeating_rows(batch[-1:], self.line_ends, rng)
+        logits = self.model(input_ids=batch, use_cache=False).logits[:, :-1].flatten(0, 1).float()
+        targets, role = batch[:, 1:].flatten(), role[:, 1:].flatten()
+        ordinary = role == 0
+        if bool(ordinary.all()):
+            loss = cross_entropy = F.cross_entropy(logits, targets)
+        else:
+            loss = cross_entropy = F.cross_entropy(logits, targets.masked_fill(~ordinary, -100))
+            repeated = unlikelihood(logits[role == 2], targets[role == 2])
+            loss = loss + self.repetition_weight * repeated
+            self.log("train/unlikelihood", repeated)
+        if self._teacher:
+            loss = (1 - self.distillation) * loss + self.distillation * self._divergence(
+                batch, logits, ordinary
+            )
+        self.log("train/loss", cross_entropy, prog_bar=True)
+        self.tokens_done += batch.numel()
+        return loss
+
+    def _divergence(self, batch: torch.Tensor, logits: torch.Tensor, ordinary: torch.Tensor) -> torch.Tensor:
+        """KL from the teacher to the student, mean over the ordinary tokens."""
+        with torch.no_grad():
+            wanted = self._teacher[0](input_ids=batch, use_cache=False).logits[:, :-1].flatten(0, 1).float()
+        per_token = F.kl_div(
+            F.log_softmax(logits, -1), F.log_softmax(wanted, -1), reduction="none", log_target=True
+        ).sum(-1)
+        divergence = per_token[ordinary].mean()
+        self.log("train/divergence", divergence)
+        return divergence
+
+    def on_train_batch_end(self, outputs: Any, batch: torch.Tensor, batch_idx: int) -> None:
+        """Books what was spent and ends the training with the budget."""
+        self.batches_done += 1
+        now = time.monotonic()
+        self.seconds_done += now - (self._last_tick or now)
+        self._last_tick = now
+        self.log("train/lr_scale", self.lr_scale())
+        if self.batches_done % 20 == 0:
+            loss = float(self.trainer.callback_metrics.get("train/loss", math.nan))
+            validation = float(self.trainer.callback_metrics.get("validation/loss", math.nan))
+            print(
+                f"step {self.batches_done}  tokens {self.tokens_done}  minutes {self.seconds_done / 60:.1f}  "
+                f"loss {loss:.3f}  validation {validation:.4f}",
+                flush=True,
+            )
+        if self.progress >= 1.0:
+            self.trainer.should_stop = True
+
+    def validation_step(self, batch: torch.Tensor, batch_idx: int) -> None:
+        """Logs the loss on rows of held-out functions."""
+        logits = self.model(input_ids=batch, use_cache=False).logits[:, :-1].flatten(0, 1).float()
+        loss = F.cross_entropy(logits, batch[:, 1:].flatten())
+        self.log("validation/loss", loss, prog_bar=True, batch_size=len(batch))
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keeps what was spent of the budget."""
+        # Callbacks that save run before `on_train_batch_end`: the trainer's own count is the right one.
+        batches = self.trainer.global_step
+        checkpoint["spent"] = {"batches": batches, "tokens": self.tokens_done, "seconds": self.seconds_done}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Takes up what was spent of the budget."""
+        spent = checkpoint["spent"]
+        self.batches_done = spent["batches"]
+        self.tokens_done = spent["tokens"]
+        self.seconds_done = spent["seconds"]
+
+
+def _frozen(source: str, vocab_size: int) -> nn.Module:
+    """A teacher: not a submodule of the student, so never in its checkpoint."""
+    from transformers import AutoModelForCausalLM
+
+    teacher: Any = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+    if teacher.config.vocab_size != vocab_size:
+        raise ValueError(
+            f"the teacher {source!r} has {teacher.config.vocab_size} tokens, "
+            f"but architecture.vocab_size is {vocab_size}"
+        )
+    frozen: nn.Module = teacher.eval().requires_grad_(False)
+    return frozen

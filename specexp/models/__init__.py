@@ -1,1 +1,0 @@
-"""Language models and what decoding needs of them."""

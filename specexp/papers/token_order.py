@@ -1,0 +1,193 @@
+"""Orders of a tree's rows that leave fewer blocks of its attention mask to compute (Xiong et al. 2024, appendix C)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, get_args, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specexp.core.tree import TokenTree, TreeShape
+
+TokenOrder = Literal["depth-first", "heavy-path"]
+
+
+def order_of(shape: TreeShape, order: TokenOrder) -> tuple[int, ...]:
+    """All rows of a tree in another order, every parent before its children.
+
+    ``depth-first`` visits children in row order. ``heavy-path`` is depth first too, but visits the child with the
+    most nodes below it first, as in the decomposition of Sleator and Tarjan (1981): long paths stay in one piece.
+
+    Args:
+        shape: of the tree.
+        order: which.
+
+    Raises:
+        ValueError: there is no such order.
+
+    Example:
+        >>> order_of(TreeShape.from_rank_paths([[0], [1], [1, 0]]), "heavy-path")
+        (0, 2, 3, 1)
+    """
+    if order == "depth-first":
+        return shape.depth_first
+    if order != "heavy-path":
+        raise ValueError(f"token order was {order!r}; allowed are {', '.join(get_args(TokenOrder))}")
+    size = subtree_sizes(shape).tolist()
+    rows: list[int] = []
+    stack = [0]
+    while stack:
+        row = stack.pop()
+        rows.append(row)
+        stack.extend(sorted(shape.children[row], key=lambda child: (size[child], -child)))
+    return tuple(rows)
+
+
+def value_order(tree: TokenTree) -> tuple[int, ...]:
+    """Rows by falling value, parents before children: the order in which DySpec's heap adds them.
+
+    Raises:
+        ValueError: no dynamic builder made the tree, so its nodes have no value.
+    """
+    if tree.values is None:
+        raise ValueError("the tree has no values: only those of dynamic builders, such as DySpecGreedy, have")
+    values = tree.values.copy()
+    for row, parent in enumerate(tree.shape.parents.tolist()[1:], start=1):
+        values[row] = min(values[row], values[parent])  # rounding must not put a child before its parent
+    return tuple(np.argsort(-values, kind="stable").tolist())
+
+
+def subtree_sizes(shape: TreeShape) -> NDArray[np.int64]:
+    """``[n + 1]`` rows at and below each row."""
+    sizes = [1] * shape.parents.size
+    parents = shape.parents.tolist()
+    for row in range(len(parents) - 1, 0, -1):  # children stand after their parent
+        sizes[parents[row]] += sizes[row]
+    return np.array(sizes)
+
+
+@overload
+def reorder(tree: TokenTree, order: TokenOrder) -> TokenTree: ...
+@overload
+def reorder(tree: TreeShape, order: TokenOrder) -> TreeShape: ...
+def reorder(tree: TokenTree | TreeShape, order: TokenOrder) -> TokenTree | TreeShape:
+    """The same tree with its rows in another order.
+
+    Args:
+        tree: with or without tokens.
+        order: see :func:`order_of`.
+
+    Raises:
+        ValueError: there is no such order.
+
+    Example:
+        >>> reorder(TreeShape.from_rank_paths([[0], [1], [0, 0]]), "depth-first").rank_paths
+        ((), (0,), (0, 0), (1,))
+    """
+    if isinstance(tree, TokenTree):
+        return permute(tree, order_of(tree.shape, order))
+    return permute_shape(tree, order_of(tree, order))
+
+
+def permute_shape(shape: TreeShape, rows: Sequence[int]) -> TreeShape:
+    """The shape with its rows in this order.
+
+    Args:
+        shape: of ``n + 1`` rows.
+        rows: every row once, the root first, parents before children.
+
+    Raises:
+        ValueError: the order is none of the rows, or a child stands before its parent.
+    """
+    taken = np.asarray(rows, dtype=np.int64)
+    new_row = _new_rows(taken, shape.parents.size)
+    parents = shape.parents[taken]
+    parents[1:] = new_row[parents[1:]]
+    return TreeShape(parents, shape.ranks[taken])
+
+
+def permute(tree: TokenTree, rows: Sequence[int]) -> TokenTree:
+    """The tree with its rows in this order; the children of a node are still tried in the order they were drawn in.
+
+    Args:
+        tree: of ``n + 1`` rows.
+        rows: every row once, the root first, parents before children.
+
+    Raises:
+        ValueError: as :func:`permute_shape`.
+    """
+    shape = permute_shape(tree.shape, rows)
+    taken = np.asarray(rows, dtype=np.int64)
+    new_row = _new_rows(taken, taken.size).tolist()
+    draws = {
+        new_row[row]: tuple(new_row[child] for child in drawn) for row, drawn in (tree.draws or {}).items()
+    }
+    for row in range(taken.size):
+        tried = tuple(new_row[child] for child in tree.draw_order(row))
+        if new_row[row] not in draws and tried != shape.children[new_row[row]]:
+            draws[new_row[row]] = tried
+    return TokenTree(
+        shape,
+        tree.tokens[taken],
+        None if tree.log_probs is None else tree.log_probs[taken],
+        None if tree.kinds is None else tree.kinds[taken],
+        None if tree.q is None else {new_row[row]: q for row, q in tree.q.items()},
+        draws or None,
+        None if tree.values is None else tree.values[taken],
+        None if tree.grafted is None else tree.grafted[taken],
+    )
+
+
+def _new_rows(taken: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+    """``[n + 1]`` where each row went."""
+    if not np.array_equal(np.sort(taken), np.arange(size)):
+        raise ValueError(f"an order names each of the {size} rows once; {taken.size} rows were given")
+    new_row = np.empty(size, dtype=np.int64)
+    new_row[taken] = np.arange(size)
+    return new_row
+
+
+def block_count(shape: TreeShape, block: int = 32, prefix: int = 0) -> int:
+    """Blocks of the mask that hold anything: what a block-sparse attention kernel computes.
+
+    Args:
+        shape: of the tree; its rows are the mask's rows, and its last columns.
+        block: rows and columns of a block.
+        prefix: committed tokens, whose columns come first and are seen by every row.
+
+    Raises:
+        ValueError: the block or the prefix is too small.
+
+    Example:
+        >>> block_count(TreeShape.from_rank_paths([[0], [1], [0, 0]]), block=2)
+        3
+    """
+    if block < 1 or prefix < 0:
+        raise ValueError(f"block was {block} and prefix {prefix}; at least 1 and 0 are needed")
+    size = shape.parents.size
+    row = np.arange(size)
+    seen = np.zeros((-(-size // block), -(-(prefix + size) // block)), dtype=np.bool_)
+    seen[:, : -(-prefix // block)] = True
+    ancestor = row
+    while row.size:  # one level up at a time, all rows together
+        seen[row // block, (prefix + ancestor) // block] = True
+        ancestor = shape.parents[ancestor]
+        row, ancestor = row[ancestor >= 0], ancestor[ancestor >= 0]
+    return int(seen.sum())
+
+
+def random_shape(rows: int, generator: np.random.Generator) -> TreeShape:
+    """A random tree whose every node hangs below any of the earlier rows with equal probability.
+
+    Args:
+        rows: of the tree, the root among them.
+        generator: drawn from.
+    """
+    parents = [-1, *generator.integers(0, np.arange(1, rows)).tolist()]
+    children = [0] * rows
+    ranks = [-1]
+    for parent in parents[1:]:
+        ranks.append(children[parent])
+        children[parent] += 1
+    return TreeShape(parents, ranks)

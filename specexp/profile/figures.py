@@ -1,0 +1,105 @@
+"""A measured profile as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from textwrap import fill
+from typing import TYPE_CHECKING, Any
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from specexp.bench.figures import CURVE_COLOURS, INK
+from specexp.core.latency import PLAIN
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from specexp.artifacts.kinds.latency_profile import Measured, MeasuredPass
+    from specexp.core.latency import LatencyProfile
+
+_COSTS = (("of the step", "#6b9080"), ("of its nodes", "#e9b872"), ("of its new tokens", "#8d6a9f"))
+_LABEL = 30  # characters of a composition in a line
+
+
+def draw(profile: LatencyProfile, measured: Measured) -> Figure:
+    """Passes over their tokens, a line for every prefix with its interval; below, what a mean step of each composition
+    costs beside them.
+
+    Args:
+        profile: as fitted.
+        measured: what it was fitted to.
+    """
+    kinds = [
+        (name, points) for name, points in (("Target", measured.target), ("Draft", measured.draft)) if points
+    ]
+    bars = 0.42 * max(len(profile.overheads), 1) + 1.1
+    figure = Figure(figsize=(9.5, 4.2 + bars), dpi=130, layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.suptitle(fill(f"{profile.name} ({profile.source})", 100), fontsize=11, color=INK)
+    panels: Any = figure.subfigures(2, 1, height_ratios=[4.0, bars])
+    above, below = panels
+    for axes, (name, points) in zip(above.subplots(1, len(kinds), squeeze=False)[0], kinds, strict=True):
+        _draw_pass(axes, name, points)
+    _draw_costs(below.subplots(), profile, measured)
+    return figure
+
+
+def _draw_pass(axes: Axes, name: str, points: Sequence[MeasuredPass]) -> None:
+    sizes = sorted({point.tokens for point in points})
+    for number, prefix in enumerate(sorted({point.prefix for point in points})):
+        own = sorted((point for point in points if point.prefix == prefix), key=lambda point: point.tokens)
+        colour = CURVE_COLOURS[number % len(CURVE_COLOURS)]
+        places = [point.tokens for point in own]
+        axes.fill_between(
+            places,
+            [point.low for point in own],
+            [point.high for point in own],
+            color=colour,
+            alpha=0.25,
+            lw=0,
+        )
+        axes.plot(
+            places, [point.ms for point in own], color=colour, marker="o", ms=3, lw=1.4, label=str(prefix)
+        )
+    axes.set_xscale("log", base=2)
+    ticks = [size for size in sizes if size & (size - 1) == 0] or sizes
+    axes.set_xticks(ticks, [str(size) for size in ticks])
+    axes.minorticks_off()
+    axes.set_ylim(bottom=0)
+    axes.set_title(f"{name} pass", fontsize=10, color=INK)
+    axes.set_xlabel("new tokens", fontsize=9)
+    axes.set_ylabel("ms (median, 95 % interval)", fontsize=9)
+    axes.grid(axis="y", lw=0.4, alpha=0.5)
+    _plain_look(axes)
+    axes.legend(title="tokens in the cache", fontsize=8, title_fontsize=8, frameon=False)
+
+
+def _draw_costs(axes: Axes, profile: LatencyProfile, measured: Measured) -> None:
+    """Stacked bars at every composition's mean step."""
+    labels = [label for label in profile.overheads if any(arm.composition == label for arm in measured.arms)]
+    longest = 0.0
+    for place, label in enumerate(labels):
+        arms = [arm for arm in measured.arms if arm.composition == label]
+        steps = sum(arm.steps for arm in arms)
+        nodes = sum(arm.nodes for arm in arms) / steps
+        tokens = sum(arm.tokens for arm in arms) / steps
+        cost, left = profile.overheads[label], 0.0
+        parts = (0.0 if label == PLAIN else cost.step_ms, cost.node_ms * nodes, cost.token_ms * tokens)
+        for (what, colour), width in zip(_COSTS, parts, strict=True):
+            axes.barh(place, width, left=left, color=colour, height=0.6, label=None if place else what)
+            left += width
+        said = f"  {left:.2f} ms" + ("" if label == PLAIN else f" at {nodes:.1f} nodes, {tokens:.2f} tokens")
+        axes.text(left, place, said, va="center", fontsize=8, color=INK)
+        longest = max(longest, left)
+    axes.set_yticks(range(len(labels)), [fill(label, _LABEL) for label in labels], fontsize=8)
+    axes.invert_yaxis()
+    axes.set_xlim(0, 1.45 * longest or 1.0)
+    axes.set_xlabel("ms of a mean step beside its passes", fontsize=9)
+    _plain_look(axes)
+    axes.legend(fontsize=8, frameon=False, loc="upper right")
+
+
+def _plain_look(axes: Axes) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(labelsize=8, colors=INK)

@@ -1,0 +1,158 @@
+"""A latency profile fitted to measured passes and measured steps."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from statistics import fmean, median
+from typing import Any
+
+import numpy as np
+
+from specexp.artifacts.kinds.latency_profile import MeasuredArm, MeasuredPass
+from specexp.core.latency import PLAIN, LatencyProfile, Overhead
+from specexp.profile.steps import Step, TimedSteps
+
+_TRIMMED = 0.01  # share of steps at either end: what a disturbance made far longer, or a lucky cache shorter
+_RIDGE = 1e-3
+
+
+@dataclass(frozen=True)
+class FittedPass:
+    """A pass as a profile states it.
+
+    Attributes:
+        prefix: tokens in the cache it is stated at.
+        ms: there, by tokens fed.
+        prefix_ms: for every 1,000 tokens of prefix more.
+        prefix_token_ms: the same for every token fed.
+    """
+
+    prefix: int
+    ms: dict[int, float]
+    prefix_ms: float
+    prefix_token_ms: float
+
+
+def fit_pass(points: Sequence[MeasuredPass]) -> FittedPass:
+    """Stated at the middle prefix; non-negative least squares of the relative errors for what a longer one adds.
+
+    Args:
+        points: as measured, the same sizes at every prefix.
+    """
+    from scipy.optimize import nnls
+
+    prefixes = sorted({point.prefix for point in points})
+    stated = prefixes[(len(prefixes) - 1) // 2]
+    by_tokens: dict[int, list[MeasuredPass]] = defaultdict(list)
+    for point in points:
+        by_tokens[point.tokens].append(point)
+    rows, rest = [], []
+    for tokens, group in by_tokens.items():
+        level = fmean(point.ms for point in group)
+        centre = fmean(point.prefix for point in group)
+        for point in group:
+            longer = (point.prefix - centre) / 1e3 / level
+            rows.append((longer, longer * tokens))
+            rest.append(point.ms / level - 1)
+    prefix_ms, prefix_token_ms = map(float, nnls(np.array(rows), np.array(rest))[0])
+    ms = {
+        tokens: median(
+            point.ms - (prefix_ms + prefix_token_ms * tokens) * (point.prefix - stated) / 1e3
+            for point in group
+        )
+        for tokens, group in by_tokens.items()
+    }
+    return FittedPass(stated, ms, prefix_ms, prefix_token_ms)
+
+
+def fit_overhead(profile: LatencyProfile, steps: Sequence[Step]) -> Overhead:
+    """What the steps of a composition cost beyond their passes by the profile: non-negative least squares, the steps
+    that are furthest off at either end left out.
+
+    Trees of one size alone cannot tell a step's cost from its nodes': each then gets half.
+
+    Args:
+        profile: of the passes; what it says of the rest is not looked at.
+        steps: of one composition.
+    """
+    from scipy.optimize import nnls
+
+    bare = replace(profile, step_ms=0.0, node_ms=0.0, token_ms=0.0, overheads={})
+    rows = np.array([_row(step) for step in steps], dtype=np.float64)  # [n, 3]
+    rest = np.array([1e3 * (step.seconds - _predicted(bare, step)) for step in steps])
+    kept = np.ones(len(steps), dtype=np.bool_)
+    found = np.zeros(3)
+    for _ in range(2):
+        scale = np.linalg.norm(rows[kept], axis=0)
+        scale[scale == 0] = np.inf  # a column of zeros costs nothing
+        scaled = np.vstack((rows[kept] / scale, _RIDGE * np.eye(3)))
+        found = nnls(scaled, np.append(rest[kept], np.zeros(3)))[0] / scale
+        left = rest - rows @ found
+        low, high = np.quantile(left, [_TRIMMED, 1 - _TRIMMED])
+        kept = (left >= low) & (left <= high)
+    return Overhead(*(float(value) for value in found))
+
+
+def fit_profile(
+    about: Mapping[str, Any],
+    target: Sequence[MeasuredPass],
+    draft: Sequence[MeasuredPass],
+    arms: Iterable[TimedSteps],
+) -> LatencyProfile:
+    """The whole profile; its top-level costs are those of all compositions that draft, together.
+
+    Args:
+        about: further arguments of the profile, such as its name.
+        target: passes.
+        draft: passes; empty without a draft model.
+        arms: that were decoded.
+    """
+    of_target = fit_pass(target)
+    of_draft = fit_pass(draft) if draft else FittedPass(of_target.prefix, {}, 0.0, 0.0)
+    profile = LatencyProfile(
+        target_ms=of_target.ms,
+        draft_ms=of_draft.ms,
+        prefix_tokens=of_target.prefix,
+        target_prefix_ms=of_target.prefix_ms,
+        target_prefix_token_ms=of_target.prefix_token_ms,
+        draft_prefix_ms=of_draft.prefix_ms,
+        draft_prefix_token_ms=of_draft.prefix_token_ms,
+        source="measured",
+        **about,
+    )
+    steps: dict[str, list[Step]] = defaultdict(list)
+    for arm in arms:
+        steps[arm.composition] += arm.steps
+    overheads = {label: fit_overhead(profile, taken) for label, taken in steps.items() if taken}
+    drafting = [step for label, taken in steps.items() if label != PLAIN for step in taken]
+    together = fit_overhead(profile, drafting) if drafting else Overhead()
+    return replace(profile, overheads=overheads, **asdict(together))
+
+
+def predicted(profile: LatencyProfile, arms: Iterable[TimedSteps]) -> list[MeasuredArm]:
+    """Every arm's milliseconds per token beside those the profile has for the same steps; arms that were over before
+    anything was measured are left out.
+    """
+    found = []
+    for arm in arms:
+        tokens = sum(step.new_tokens for step in arm.steps)
+        if tokens:
+            own = profile.labelled(arm.composition)
+            measured = 1e3 * sum(step.seconds for step in arm.steps) / tokens
+            modelled = 1e3 * sum(_predicted(own, step) for step in arm.steps) / tokens
+            nodes = sum(step.tokens - 1 for step in arm.steps)
+            found.append(
+                MeasuredArm(arm.arm.name, arm.composition, tokens, len(arm.steps), nodes, measured, modelled)
+            )
+    return found
+
+
+def _predicted(profile: LatencyProfile, step: Step) -> float:
+    return profile.step_seconds(step.tokens, step.pass_tokens, step.new_tokens, step.prefix)
+
+
+def _row(step: Step) -> tuple[int, int, int]:
+    """Whether it drafted, its nodes, and its new tokens."""
+    return int(step.tokens > 1 or bool(step.pass_tokens)), step.tokens - 1, step.new_tokens

@@ -1,0 +1,203 @@
+"""Passes of the target and of the draft model by tokens fed and prefix: warm, interleaved, repeated."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from functools import partial
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specexp.artifacts.kinds.latency_profile import MeasuredPass
+from specexp.core.context import Context
+from specexp.core.tree import TokenTree, TreeShape
+from specexp.drafters import Request
+
+if TYPE_CHECKING:
+    from specexp.core.language_model import LanguageModel
+    from specexp.drafters import DraftModel
+
+CANDIDATES = 8
+"""Ranked for every node of a draft pass."""
+
+_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+_WIDTH = 4  # children of a node in the trees fed
+_RESAMPLES = 2000
+
+
+class TimedPass(ABC):
+    """A pass of a model that can be timed over any number of tokens behind any prefix.
+
+    Args:
+        token_ids: ``[p]`` text; prefixes are the beginnings of it.
+        vocab_size: of the model.
+    """
+
+    def __init__(self, token_ids: NDArray[np.int64], vocab_size: int) -> None:
+        self.token_ids = token_ids
+        self.vocab_size = vocab_size
+        self._trees: dict[int, TokenTree] = {}
+
+    @abstractmethod
+    def prepare(self, prefix: int) -> None:
+        """Put the first ``prefix`` tokens into the cache."""
+
+    @abstractmethod
+    def seconds(self, tokens: int) -> float:
+        """Of a pass over a tree of ``tokens`` rows; the cache is as before."""
+
+    def tree(self, tokens: int) -> TokenTree:
+        """A root with ``tokens - 1`` nodes below it, four children a node; the same object every time, as a static tree
+        is.
+        """
+        if tokens not in self._trees:
+            rows = np.arange(tokens)
+            width = min(_WIDTH, self.vocab_size)
+            ranks = np.where(rows == 0, -1, (rows - 1) % width)
+            shape = TreeShape(np.where(rows == 0, -1, (rows - 1) // width), ranks)
+            self._trees[tokens] = TokenTree(shape, np.maximum(ranks, 0) * (self.vocab_size // width))
+        return self._trees[tokens]
+
+
+class TargetPass(TimedPass):
+    """A tree pass of the target, as the decoding loop makes it.
+
+    Args:
+        model: with a cache of its own.
+        token_ids: ``[p]`` text.
+    """
+
+    def __init__(self, model: LanguageModel, token_ids: NDArray[np.int64]) -> None:
+        super().__init__(token_ids, model.vocab_size)
+        self.model = model
+
+    def prepare(self, prefix: int) -> None:
+        """Prefill slot 0."""
+        self.model.cache.truncate(0, min(prefix, self.model.cache.lengths[0]))
+        self.model.prefill(0, self.token_ids[self.model.cache.lengths[0] : prefix].tolist())
+        self.model.synchronize()
+
+    def seconds(self, tokens: int) -> float:
+        """Nothing is committed."""
+        tree = self.tree(tokens)
+        started = perf_counter()
+        self.model.tree_pass((0,), (tree,))
+        self.model.synchronize()
+        return perf_counter() - started
+
+
+class DraftPass(TimedPass):
+    """An answer of a draft model that takes a pass: the root and new nodes are fed, their candidates ranked.
+
+    Args:
+        drafter: with a model of its own.
+        token_ids: ``[p]`` text.
+    """
+
+    def __init__(self, drafter: DraftModel, token_ids: NDArray[np.int64]) -> None:
+        super().__init__(token_ids, drafter.max_candidates)
+        self.drafter = drafter
+        self._context = Context([0])
+
+    def prepare(self, prefix: int) -> None:
+        """Begin a sequence whose root follows the prefix."""
+        self._context = Context(self.token_ids[: prefix + 1].tolist(), sequence="profile")
+        self.drafter.begin(self._context, None)
+
+    def seconds(self, tokens: int) -> float:
+        """All rows in one pass, the root's alone where there is no other."""
+        tree = self.tree(tokens)
+        rows = np.arange(1, tokens) if tokens > 1 else np.zeros(1, dtype=np.int64)
+        k = min(CANDIDATES, self.vocab_size)
+        request = Request(tree.tokens, tree.shape.parents, tree.shape.ranks, rows, k)
+        started = perf_counter()
+        self.drafter.propose(self._context, request)
+        elapsed = perf_counter() - started
+        self.drafter.begin(self._context, None)  # forgets the tree and keeps the prefix
+        return elapsed
+
+
+class PassSamples:
+    """Repeated measurements of one model's passes.
+
+    Args:
+        timed: the pass.
+        prefixes: tokens in the cache.
+        sizes: tokens fed.
+        seed: of the orders.
+    """
+
+    def __init__(
+        self, timed: TimedPass, prefixes: Sequence[int], sizes: Sequence[int], seed: int = 0
+    ) -> None:
+        self.timed = timed
+        self.prefixes = prefixes
+        self.sizes = sizes
+        self._seed = seed
+        self._milliseconds: dict[tuple[int, int], list[float]] = defaultdict(list)
+
+    def warm_up(self) -> None:
+        """Take every pass once, and forget what it took."""
+        for block in self.blocks(1):
+            block()
+        self._milliseconds.clear()
+
+    def blocks(self, repeats: int) -> list[Callable[[], None]]:
+        """What takes every pass so many times: each takes all sizes behind one prefix once, and every repetition has
+        orders of its own, so that a disturbance meets any of them.
+        """
+        return [
+            partial(self._take, prefix, np.random.default_rng([self._seed, number, prefix]))
+            for number in range(repeats)
+            for prefix in np.random.default_rng([self._seed, number]).permutation(self.prefixes).tolist()
+        ]
+
+    def points(self) -> list[MeasuredPass]:
+        """Medians with their intervals, by prefix, then tokens."""
+        return [
+            MeasuredPass(tokens, prefix, *median_interval(np.array(self._milliseconds[prefix, tokens])))
+            for prefix in self.prefixes
+            for tokens in self.sizes
+        ]
+
+    def _take(self, prefix: int, generator: np.random.Generator) -> None:
+        self.timed.prepare(prefix)
+        self.timed.seconds(self.sizes[0])  # what runs right after a prefill is slower
+        for tokens in generator.permutation(self.sizes).tolist():
+            self._milliseconds[prefix, tokens].append(1e3 * self.timed.seconds(tokens))
+
+
+def sizes_up_to(max_tokens: int) -> list[int]:
+    """Numbers of tokens to measure: close together where kernels change, then further apart."""
+    sizes = list(_SIZES)
+    while sizes[-1] < max_tokens:
+        sizes.append(2 * sizes[-2])
+    return sorted({*(size for size in sizes if size < max_tokens), max_tokens})
+
+
+def longest_prefix(context_limit: int, max_tokens: int) -> int:
+    """Tokens in the cache behind which the deepest row of the largest tree still has room.
+
+    Raises:
+        ValueError: the context has no room for any.
+    """
+    depth, row = 0, max_tokens - 1
+    while row > 0:
+        depth, row = depth + 1, (row - 1) // _WIDTH
+    room = context_limit - depth - 1
+    if room < 1:
+        raise ValueError(
+            f"profile.max_tokens is {max_tokens}, for which a context of {context_limit} tokens has no room; lower it"
+        )
+    return room
+
+
+def median_interval(values: NDArray[np.float64], seed: int = 0) -> tuple[float, float, float]:
+    """Median of ``[n]`` values, and its 95 % percentile interval from seeded resamples."""
+    chosen = np.random.default_rng(seed).integers(0, values.size, size=(_RESAMPLES, values.size))
+    low, high = np.quantile(np.median(values[chosen], axis=1), [0.025, 0.975])
+    return float(np.median(values)), float(low), float(high)

@@ -1,0 +1,88 @@
+"""Steps of live decoding, each with its own time: what a profile's fixed costs are fitted to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from specexp.core.latency import composition_label
+
+if TYPE_CHECKING:
+    from specexp.bench.decoder_arm import DecoderArm
+    from specexp.core.outcome import Outcome
+    from specexp.data import Prompt
+
+SKIPPED = 2
+"""First steps of an answer that are not measured: they come right after the prefill."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of decoding.
+
+    Attributes:
+        tokens: fed to the target, the root among them.
+        pass_tokens: fed in each draft pass.
+        new_tokens: committed.
+        prefix: tokens in the cache before it.
+        seconds: from the end of the step before to its own, learning included.
+    """
+
+    tokens: int
+    pass_tokens: tuple[int, ...]
+    new_tokens: int
+    prefix: int
+    seconds: float
+
+
+class TimedSteps:
+    """Watches an arm decode.
+
+    Args:
+        arm: of the engine; its clock is the device's own from now on.
+
+    Attributes:
+        arm: the same.
+        composition: its :func:`~specexp.core.latency.composition_label`.
+        steps: taken so far.
+    """
+
+    def __init__(self, arm: DecoderArm) -> None:
+        arm.latency = None
+        arm.observers = (self._note,)
+        self.arm = arm
+        self.composition = composition_label(arm.strategy.drafter, arm.strategy.builder)
+        self.steps: list[Step] = []
+        self._taken = 0
+        self._answer = -1
+        self._left = 0.0
+
+    def decode(self, prompt: Prompt, max_new_tokens: int) -> None:
+        """Note the steps of a prompt's answers."""
+        self._answer = -1
+        self.arm.decode(prompt, max_new_tokens=max_new_tokens)
+
+    def warm_up(self, prompt: Prompt, max_new_tokens: int) -> None:
+        """Decode, forget the steps, and begin anew."""
+        self.decode(prompt, max_new_tokens)
+        self.steps.clear()
+        self.arm.reset()
+
+    def _note(self, outcome: Outcome) -> None:
+        now = perf_counter()
+        if outcome.context.prompt_length != self._answer:  # of another turn
+            self._answer, self._taken = outcome.context.prompt_length, 0
+        self._taken += 1
+        if self._taken > SKIPPED:
+            new_tokens = len(outcome.new_token_ids)
+            self.steps.append(
+                Step(
+                    outcome.tree.num_nodes + 1,
+                    outcome.pass_tokens,
+                    new_tokens,
+                    len(outcome.context) - new_tokens - 1,
+                    now - self._left,
+                )
+            )
+        self._left = perf_counter()

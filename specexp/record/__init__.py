@@ -1,0 +1,1 @@
+"""``python -m specexp.record``: what a target and its draft say, once and for all."""

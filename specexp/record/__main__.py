@@ -1,0 +1,83 @@
+"""``python -m specexp.record CONFIG.yaml [--key value]``: what a target and its draft say, once and for all.
+
+Writes ``recording.json`` and ``turns-*.parquet`` into ``recordings/<name>``, or where ``record.to`` says; killed, the
+same command goes on after the last complete file.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from specexp.config import Config
+from specexp.config.command import run_command
+from specexp.core.messages import counted
+
+if TYPE_CHECKING:
+    from specexp.pairs.pair import ModelPair
+    from specexp.replay.format.recording import Recording
+
+USAGE = """usage: python -m specexp.record CONFIG.yaml [--dry-run] [--key value ...]
+
+Records the prompts of an experiment or of all stages of a sweep: the target's output, and what draft and target say at
+every token of it to the builders of record.coverage. Whatever these ask, backend: replay answers without the models.
+A recording that was cut off goes on where it stopped. --dry-run checks the file and says what would be recorded; any
+other --dotted.key overrides the file, e.g. --data.max_prompts 8 --record.to recordings/small --record.live_sample 0."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    return run_command(USAGE, arguments, _act)
+
+
+def _act(config: Config, dry_run: bool) -> int:
+    if dry_run:
+        from specexp.record.folder import answers_held
+        from specexp.record.plan import plan_recording
+
+        planned = plan_recording(config)
+        held = answers_held(planned)
+        there = f", which holds {counted(held, 'answer')} already" if held else ""
+        print("\n".join([*planned.lines(), f"to {planned.folder}{there}"]))
+        return 0
+    run(config)
+    return 0
+
+
+def run(config: Config, pair: ModelPair | None = None) -> Recording:
+    """Record what a file describes and print how it compares with a live sample.
+
+    Args:
+        config: of the file.
+        pair: models loaded already; the file's own if None.
+
+    Raises:
+        ConfigError: the file, its data or models cannot be used, or its folder holds another recording.
+        OSError: the recording cannot be written.
+    """
+    from rich.console import Console
+
+    from specexp.bench.trainer import quiet_libraries
+    from specexp.record.making import make
+    from specexp.record.size import size_of
+    from specexp.sweep.progress import StageBar
+
+    quiet_libraries()
+    console = Console(width=None if sys.stdout.isatty() else 180)
+    with StageBar(console) as bar:
+        recording = make(config, pair, lambda line: console.print(line, highlight=False, markup=False), bar)
+    rows = recording.manifest.live_sample
+    if rows:
+        from specexp.replay.play.live_sample import to_table
+
+        console.print(to_table(rows).to_rich())
+    turns = sum(entry["turns"] for entry in recording.manifest.files.values())
+    console.print(
+        f"{counted(turns, 'answer')}, {size_of(recording.bytes)}, in {recording.folder}", markup=False
+    )
+    return recording
+
+
+if __name__ == "__main__":
+    sys.exit(main())

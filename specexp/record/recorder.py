@@ -1,0 +1,288 @@
+"""Filling a recording: plain decoding, then covering builders at every root of its output, then drafters that learn.
+
+A draft model is asked at every root, so that a replayed run may come by any. What a drafter that learns would be told
+depends on all its steps before, so it decodes once with every covering builder: replayed with one of these it is told
+what it was told then, and with a builder between them nearly that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from specexp.controllers import Fixed
+from specexp.core.context import Context
+from specexp.core.decoder import Decoder
+from specexp.core.outcome import Outcome, prefill_outcome
+from specexp.core.sequence import Drafting
+from specexp.core.tree import root_tree
+from specexp.drafters import Drafter, DraftModel
+from specexp.record.all_roots import AllRoots
+from specexp.record.coverage import Coverage, covering, without_phrases
+from specexp.record.recording_source import RecordingSource
+from specexp.record.target_answers import TargetAnswers
+from specexp.replay.format.trie import TrieWriter
+from specexp.replay.format.turn import RecordedTurn
+from specexp.replay.play.fidelity import drafters_in, learns, scoring_of
+from specexp.replay.play.outcome import NO_LOGITS
+from specexp.verifiers import KeyedSampling, Verifier
+
+if TYPE_CHECKING:
+    from specexp.core.language_model import LanguageModel
+
+
+class Recorder:
+    """Records answered turns with models.
+
+    Args:
+        model: the target.
+        verifier: whose output is recorded.
+        drafter: with its models; None records the target alone.
+        source: of the draft model inside the drafter; None where there is none.
+        coverage: what is asked.
+    """
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        verifier: Verifier,
+        drafter: Drafter | None,
+        source: RecordingSource | None,
+        coverage: Coverage,
+    ) -> None:
+        self.model = model
+        self.verifier = verifier
+        self.drafter = drafter
+        self.source = source
+        self.coverage = coverage
+        self.plain = Decoder(model, verifier=verifier)
+        self._builders = covering(coverage.builders)
+        self._asked = drafter  # at every root
+        self._taught: Drafter | None = None  # by what the target said at every root
+        self._runs: list[Decoder] = []
+        if drafter is not None and learns(drafter):
+            self._asked = None
+            scoring = scoring_of(drafter)
+            if source is not None and scoring is not None:
+                self._asked = DraftModel(
+                    None, scoring.temperature, scoring.top_k, scoring.top_p, scoring.coupled
+                )
+                self._asked.use_draft_model(source)
+                self._builders = covering(
+                    [one for builder in coverage.builders for one in without_phrases(builder)]
+                )
+            self._taught = deepcopy(drafter)
+            self._runs = [
+                Decoder(model, deepcopy(drafter), builder, verifier) for builder in coverage.builders
+            ]
+        self._all_roots: AllRoots | None = None
+        if source is not None and type(self._asked) is DraftModel:
+            self._all_roots = AllRoots(source, self._asked.scoring, self._builders)
+        self._answers = TargetAnswers(model, coverage.target_top_k)
+
+    @property
+    def carries(self) -> bool:
+        """Whether what is recorded of a prompt depends on the prompts before."""
+        return self.drafter is not None and self.drafter.carries
+
+    def state_dict(self) -> list[dict[str, Any]]:
+        """What its drafters learned so far."""
+        return [drafter.state_dict() for drafter in self._learning()]
+
+    def load_state_dict(self, state: Sequence[dict[str, Any]]) -> None:
+        """Go on from :meth:`state_dict`."""
+        for drafter, learned in zip(self._learning(), state, strict=True):
+            drafter.load_state_dict(learned)
+
+    def _learning(self) -> list[Drafter]:
+        drafters = (self._taught, *(run.strategy.drafter for run in self._runs))
+        return [drafter for drafter in drafters if drafter is not None]
+
+    @torch.inference_mode()
+    def conversation(
+        self,
+        prompt_id: str,
+        category: str,
+        index: int,
+        sample: int,
+        asked: Callable[[int, list[int]], list[int]],
+        turns: int,
+        *,
+        sequence: str,
+        seed: int,
+        max_new_tokens: int,
+        eos_token_ids: frozenset[int],
+    ) -> Iterator[RecordedTurn]:
+        """Record the turns of a conversation.
+
+        Args:
+            prompt_id: of the prompt.
+            category: of the prompt.
+            index: of the prompt in its set.
+            sample: which continuation.
+            asked: the whole context of a turn, from its number and the tokens before.
+            turns: how many.
+            sequence: that randomness is keyed by.
+            seed: of the run.
+            max_new_tokens: per turn.
+            eos_token_ids: that end an answer.
+        """
+        before: list[int] = []
+        drafting: Drafting | None = None
+        for turn in range(turns):
+            prompt = asked(turn, before)
+            fresh = np.array(
+                prompt[max(len(before) - 1, 0) : -1], dtype=np.int64
+            )  # what the turn's prefill feeds
+            top: list[tuple[NDArray[np.int64], NDArray[np.float32]]] = []
+            log_probs: list[float] = []
+            self.model.check_request(prompt, max_new_tokens)
+            if not turn:
+                self.model.cache.truncate(0, 0)
+                self.model.conversation = None
+            result = self.plain.generate(
+                prompt,
+                max_new_tokens=max_new_tokens,
+                eos_token_id=eos_token_ids,
+                seed=seed,
+                sequence=sequence,
+                continue_conversation=turn > 0,
+                observers=(partial(self._watch, top, log_probs),),
+            )
+            answer = result.token_ids
+            writer = TrieWriter(prompt[-1], answer)
+            for node, kept in enumerate(top):
+                writer.target[node] = kept
+            asked_logits = self._reread(prompt, fresh)
+            if drafting is None:
+                noise = self.verifier.noise_temperature or 0.0
+                context = Context(prompt, seed=seed, sequence=sequence, noise_temperature=noise)
+                drafting = Drafting(self._asked, None, Fixed(), context)  # the builder follows
+            else:
+                drafting.context.next_turn(prompt[len(before) :])
+            draft_log_probs = np.full(len(answer), np.nan, dtype=np.float32)
+            if self.source is not None:
+                self.source.open(writer, len(prompt))
+                draft_log_probs = self.source.draft_log_probs
+            limit = min(max_new_tokens, self.model.context_limit - len(prompt))
+            if self._all_roots is not None:
+                self._answers.drafted = self._all_roots.cover(drafting.context, limit)
+                drafting.context.append(answer)
+            else:
+                self._answers.drafted = set()
+                prefill = prefill_outcome(drafting.context, fresh, asked_logits)
+                drafting.begin(prefill if fresh.size else None)
+                for root in range(len(answer)):
+                    self._cover(drafting, writer, root, limit - root - 1, answer[root])
+            if self._taught is not None:
+                self._teach(writer, prompt, fresh, asked_logits, answer, limit, seed, sequence)
+            for run in self._runs:
+                drafter = run.strategy.drafter
+                for source in (one.source for one in drafters_in(drafter) if isinstance(one, DraftModel)):
+                    assert isinstance(source, RecordingSource)
+                    source.open(writer, len(prompt))
+                run.generate(
+                    prompt,
+                    max_new_tokens=max_new_tokens,
+                    eos_token_id=eos_token_ids,
+                    seed=seed,
+                    sequence=sequence,
+                    continue_conversation=turn > 0,
+                    observers=(partial(self._watch_run, writer, len(prompt)),),
+                )
+            self.model.cache.truncate(0, len(prompt) - 1)
+            self._answers.ask_rest(writer)
+            before = [*prompt, *answer]
+            values, tokens = (
+                asked_logits.topk(self.coverage.target_top_k, dim=-1)
+                if fresh.size
+                else (torch.empty(0, self.coverage.target_top_k), torch.empty(0, self.coverage.target_top_k))
+            )
+            yield RecordedTurn(
+                prompt_id=prompt_id,
+                category=category,
+                index=index,
+                sample=sample,
+                turn=turn,
+                turns=turns,
+                prompt=np.array(prompt, dtype=np.int32),
+                answer=np.array(answer, dtype=np.int32),
+                finish_reason=str(result.finish_reason),
+                asked=tokens.numpy(force=True).astype(np.int32),
+                asked_logits=values.float().numpy(force=True),
+                trie=writer.finish(),
+                target_log_probs=np.array(log_probs, dtype=np.float32),
+                draft_log_probs=draft_log_probs,
+            )
+
+    def _watch(self, top: list[Any], log_probs: list[float], outcome: Outcome) -> None:
+        """Keep what the target said in a step of plain decoding."""
+        k = self.coverage.target_top_k
+        top.append((outcome.top_k(k)[0].copy(), outcome.top_k_logits(k)[0].copy()))
+        verifier = self.verifier
+        if isinstance(verifier, KeyedSampling) and verifier.temperature > 0:
+            scores = verifier.processors.scores(outcome.logits[:1]).float()
+            log_probs.append(float(scores.log_softmax(dim=-1)[0, outcome.new_token_ids[0]]))
+        else:
+            log_probs.append(0.0)  # greedy decoding gives its token for sure
+
+    def _reread(self, prompt: Sequence[int], fresh: NDArray[np.int64]) -> torch.Tensor:
+        """``[a, V]`` logits of what the turn's prefill fed; leaves the cache at the prompt, less its last token."""
+        self.model.cache.truncate(0, len(prompt) - 1 - fresh.size)
+        logits = self.model.prefill(0, fresh.tolist(), all_logits=True)
+        return torch.empty(0, self.model.vocab_size) if logits is None else logits
+
+    def _cover(self, drafting: Drafting, writer: TrieWriter, root: int, depth: int, following: int) -> None:
+        """Ask all covering builders at a root, then go on by one token."""
+        context = drafting.context
+        for builder in self._builders if self._asked is not None else ():
+            if self.source is not None:
+                self.source.width = builder.max_candidates
+            drafting.builder = builder
+            self._answers.enter(writer, root, drafting.draft(depth).tree)
+        context.append([following])
+        context.steps += 1
+        drafting.learn(Outcome(context, root_tree(context.root), NO_LOGITS, (), (following,)))
+
+    def _teach(
+        self,
+        writer: TrieWriter,
+        prompt: list[int],
+        fresh: NDArray[np.int64],
+        asked: torch.Tensor,
+        answer: Sequence[int],
+        limit: int,
+        seed: int,
+        sequence: str,
+    ) -> None:
+        """Let the drafter that learns draft its largest tree at every root, and keep what the target says of it."""
+        assert self._taught is not None
+        for one in drafters_in(self._taught):
+            if isinstance(one, DraftModel):
+                assert isinstance(one.source, RecordingSource)
+                one.source.open(writer, len(prompt))
+        noise = self.verifier.noise_temperature or 0.0
+        context = Context(prompt, seed=seed, sequence=sequence, noise_temperature=noise)
+        largest = max(self.coverage.builders, key=lambda builder: builder.max_nodes)
+        drafting = Drafting(self._taught, largest, Fixed(), context)
+        self.model.cache.truncate(0, len(prompt) - 1)
+        drafting.begin(prefill_outcome(context, fresh, asked) if fresh.size else None)
+        for root, following in enumerate(answer):
+            tree = drafting.draft(limit - root - 1).tree
+            (logits,) = self.model.tree_pass((0,), (tree,))
+            self._answers.keep_tree(writer, root, tree, logits)
+            self.model.cache.commit(0, [0])
+            context.append([following])
+            context.steps += 1
+            drafting.learn(Outcome(context, tree, logits, (), (following,)))
+
+    def _watch_run(self, writer: TrieWriter, prompt_length: int, outcome: Outcome) -> None:
+        """Keep what the target said in a step of a drafter that learns."""
+        root = len(outcome.context) - len(outcome.new_token_ids) - prompt_length
+        self._answers.keep_tree(writer, root, outcome.tree, outcome.logits)

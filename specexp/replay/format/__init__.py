@@ -1,0 +1,1 @@
+"""What a recording holds, and how it lies on disk."""

@@ -1,0 +1,301 @@
+"""A recording on disk: ``recording.json`` and Parquet files of answered turns.
+
+Every file is written whole and then listed with its hash: a recording cut off anywhere goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from specexp.artifacts.atomic_write import write_whole
+from specexp.artifacts.fingerprint import Fingerprint
+from specexp.artifacts.manifest import sha256
+from specexp.replay.format.errors import RecordingError
+from specexp.replay.format.turn import RecordedTurn
+from specexp.replay.play.estimates import Estimates
+
+if TYPE_CHECKING:
+    from specexp.data import Prompt
+
+MANIFEST = "recording.json"
+SCHEMA_VERSION = 1
+_NEEDED = "record it with python -m specexp.record"
+_ORDER = ("tokenizer", "model", "target", "draft")
+"""Sections of a fingerprint, what everything else depends on first."""
+_SECTIONS = {"law": "verifier"}
+"""What the sections of :attr:`Manifest.made_of` are called in a configuration."""
+
+
+@dataclass
+class Manifest:
+    """What a recording is of.
+
+    Attributes:
+        fingerprint: of target, draft and tokenizer, weights included.
+        made_of: what the answers depend on, as configured: ``pair``, ``law`` (of the verifier's output),
+            ``generation``, ``drafter``, ``scoring`` (of the draft model inside it, or None), ``coverage``,
+            ``candidates`` and ``target_top_k``; and ``prompts``, by id the hash of each one's tokens.
+        vocab_size: of both models.
+        context_limits: of ``target`` and ``draft``.
+        files: name to ``{"sha256": ..., "bytes": ..., "turns": ..., "conversations": [[prompt id, sample], ...]}``.
+        complete: whether every prompt is in it.
+        live_sample: what the recorded composition took live, and what replay said of the same prompts.
+        provenance: command, git commit, package versions, device, creation time.
+    """
+
+    fingerprint: Fingerprint
+    made_of: dict[str, Any]
+    vocab_size: int
+    context_limits: dict[str, int]
+    files: dict[str, dict[str, Any]] = field(default_factory=dict)
+    complete: bool = False
+    live_sample: list[dict[str, Any]] = field(default_factory=list)
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+    def live_error(self, fidelity: str) -> float | None:
+        """The largest error of replayed tokens per step, with its sign, on the live sample's compositions of this
+        :class:`~specexp.replay.play.fidelity.Fidelity` as text; None where it holds none.
+        """
+        rows = [row for row in self.live_sample if row.get("fidelity") == fidelity]
+        return max((float(row["relative_error"]) for row in rows), key=abs, default=None)
+
+    def save(self, folder: Path) -> None:
+        """Write ``recording.json``, whole or not at all."""
+        fields = {"schema_version": SCHEMA_VERSION, **asdict(self)}
+        write_whole(folder / MANIFEST, json.dumps(fields, indent=1, default=str) + "\n")
+
+    @staticmethod
+    def load(folder: Path) -> Manifest:
+        """Read ``recording.json``.
+
+        Raises:
+            RecordingError: there is none, or it is not one.
+        """
+        path = folder / MANIFEST
+        try:
+            fields = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError as error:
+            raise RecordingError(f"recording: {folder} holds no {MANIFEST}; {_NEEDED}") from error
+        except (OSError, ValueError) as error:
+            raise RecordingError(f"recording: {path} cannot be read ({error}); {_NEEDED} again") from error
+        if not isinstance(fields, dict) or fields.get("schema_version") != SCHEMA_VERSION:
+            found = fields.get("schema_version") if isinstance(fields, dict) else None
+            raise RecordingError(
+                f"recording: {path} has schema_version {found!r}; {SCHEMA_VERSION} is expected: {_NEEDED} again"
+            )
+        fields.pop("schema_version")
+        try:
+            manifest = Manifest(**fields)
+            wrong = manifest._damage()
+        except TypeError as error:
+            wrong = str(error)
+        if wrong:
+            raise RecordingError(f"recording: {path} is not whole ({wrong}); {_NEEDED} again")
+        return manifest
+
+    def _damage(self) -> str:
+        """What is not as it was written, in a few words; empty where all is there."""
+        tables = {"made_of": self.made_of, "context_limits": self.context_limits, "files": self.files}
+        for name, table in tables.items():
+            if not isinstance(table, dict):
+                return f"{name} is no table"
+        for name in ("pair", "law", "generation"):
+            if not isinstance(self.made_of.get(name), dict):
+                return f"made_of.{name} is no table"
+        if not isinstance(self.context_limits.get("target"), int) or not isinstance(self.vocab_size, int):
+            return "context_limits.target or vocab_size is no integer"
+        for name, entry in self.files.items():
+            lacking = {"sha256", "bytes", "turns"} - {*(entry if isinstance(entry, dict) else ())}
+            if lacking:
+                return f"files.{name} lacks {', '.join(sorted(lacking))}"
+        return ""
+
+
+class Recording:
+    """A finished recording, its turns read when first asked for.
+
+    Args:
+        folder: where it lies.
+
+    Raises:
+        RecordingError: there is none, or it was cut off and not finished.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self.manifest = Manifest.load(self.folder)
+        if not self.manifest.complete:
+            raise RecordingError(
+                f"recording: {self.folder} was cut off after {sum(f['turns'] for f in self.manifest.files.values())} "
+                "turns; record on with the command that made it, which goes on where it stopped"
+            )
+
+    @cached_property
+    def turns(self) -> dict[tuple[str, int], list[RecordedTurn]]:
+        """By prompt id and sample the turns of each conversation, in the order recorded.
+
+        Raises:
+            RecordingError: a file is missing or damaged.
+        """
+        found: dict[tuple[str, int], list[RecordedTurn]] = {}
+        for name, entry in self.manifest.files.items():
+            for turn in read_turns(self.folder / name, entry):
+                found.setdefault((turn.prompt_id, turn.sample), []).append(turn)
+        return found
+
+    @cached_property
+    def estimates(self) -> Estimates:
+        """Of what the target would have said where nothing was recorded."""
+        return Estimates(turn for turns in self.turns.values() for turn in turns)
+
+    @property
+    def bytes(self) -> int:
+        """Of its Parquet files."""
+        return int(sum(entry["bytes"] for entry in self.manifest.files.values()))
+
+    def conversation(self, prompt_id: str, sample: int = 0) -> list[RecordedTurn]:
+        """The turns of a prompt.
+
+        Raises:
+            RecordingError: it was not recorded.
+        """
+        turns = self.turns.get((prompt_id, sample))
+        if turns is None:
+            raise RecordingError(
+                f"recording: {self.folder} holds no sample {sample} of prompt {prompt_id!r}; record the prompts of "
+                "the experiment's data, and those of its stages"
+            )
+        return turns
+
+    def check_fingerprint(self, given: Fingerprint) -> None:
+        """Refuse other models or another tokenizer.
+
+        Args:
+            given: of what is configured, as :func:`specexp.replay.format.weights.recording_fingerprint` makes it;
+                sections that are not given are not compared.
+
+        Raises:
+            RecordingError: one sentence that names what differs, and what to record.
+        """
+        found = difference(self.manifest.fingerprint, given)
+        if found is not None:
+            raise RecordingError(
+                f"recording: {self.folder} was made with {found}: record with the configured pair"
+            )
+
+    def check_made_of(
+        self, section: str, given: Mapping[str, Any], keys: Sequence[str] | None = None
+    ) -> None:
+        """Refuse a configuration whose output differs from the recorded one.
+
+        Args:
+            section: of :attr:`Manifest.made_of`, such as ``pair``, ``law`` or ``generation``.
+            given: as configured.
+            keys: what must be equal; everything if None.
+
+        Raises:
+            RecordingError: one sentence with both values.
+        """
+        recorded = self.manifest.made_of[section]
+        for key in keys if keys is not None else sorted({*recorded, *given}):
+            if recorded.get(key) != given.get(key):
+                name = f"{_SECTIONS.get(section, section)}.{key}"
+                raise RecordingError(
+                    f"recording: {self.folder} was made with {name} {recorded.get(key)!r} and the configuration says "
+                    f"{given.get(key)!r}: record with the latter, or configure what was recorded"
+                )
+
+
+def hash_of(prompt: Prompt) -> str:
+    """Tells a prompt from another one of the same id, by the text of all its turns and the tokens of the first."""
+    return sha256(repr((prompt.turns, prompt.token_ids)).encode())[:16]
+
+
+def difference(recorded: Fingerprint, given: Fingerprint) -> str | None:
+    """What the recorded models were and the given ones are not, as a clause; None where they are the same."""
+    for section in sorted(given, key=_ORDER.index):
+        known = recorded.get(section, {})
+        for key, value in given[section].items():
+            if key not in known or known[key] == value:
+                continue
+            if key == "dtype":
+                return f"the {section} in {known[key]}, and the configured one is in {value}"
+            of = "model" if section in ("target", "draft") else section
+            what = "target" if section == "model" else section
+            fine_tuned = ", whose answers are its own" if key == "weights_sha256" else ""
+            return (
+                f"another {what}{fine_tuned} ({of} {key} {_short(known[key])}, and the configured one has "
+                f"{_short(value)})"
+            )
+    return None
+
+
+def _short(value: Any) -> str:
+    return f"{value[:12]}..." if isinstance(value, str) and len(value) > 24 else str(value)
+
+
+def check_file(path: Path, entry: Mapping[str, Any]) -> bytes:
+    """The bytes of a Parquet file.
+
+    Raises:
+        RecordingError: it is missing, or is not what was written.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise RecordingError(
+            f"recording: {path} cannot be read ({error.strerror or error}): {_NEEDED}, which makes it again"
+        ) from error
+    if len(data) != entry["bytes"] or sha256(data) != entry["sha256"]:
+        changed = len(data) == entry["bytes"]
+        what = "other bytes than were written" if changed else f"{len(data)} of {entry['bytes']} bytes"
+        raise RecordingError(
+            f"recording: {path} holds {what}, for it was truncated or changed: {_NEEDED}, which makes it again"
+        )
+    return data
+
+
+def read_turns(path: Path, entry: Mapping[str, Any]) -> Iterator[RecordedTurn]:
+    """The turns of a Parquet file.
+
+    Raises:
+        RecordingError: it is missing, or is not what was written.
+    """
+    from datasets import Dataset, disable_progress_bars
+
+    check_file(path, entry)
+    disable_progress_bars()
+    with tempfile.TemporaryDirectory() as cache:
+        table = Dataset.from_parquet(str(path), cache_dir=cache, keep_in_memory=True)
+        for row in table.with_format("numpy"):
+            yield RecordedTurn.from_row(row)
+
+
+def parquet(turns: Sequence[RecordedTurn]) -> bytes:
+    """Turns as a Parquet file."""
+    from datasets import Dataset, disable_progress_bars
+
+    disable_progress_bars()
+    buffer = BytesIO()
+    Dataset.from_list([turn.to_row() for turn in turns]).to_parquet(buffer)
+    return buffer.getvalue()
+
+
+def write_turns(path: Path, turns: Sequence[RecordedTurn]) -> dict[str, Any]:
+    """Write a Parquet file, whole or not at all; its entry in the manifest."""
+    data = parquet(turns)
+    write_whole(path, data)
+    conversations = dict.fromkeys((turn.prompt_id, turn.sample) for turn in turns)
+    return {
+        "sha256": sha256(data),
+        "bytes": len(data),
+        "turns": len(turns),
+        "conversations": [list(one) for one in conversations],
+    }

@@ -1,0 +1,178 @@
+"""What two models said in one answered turn, as a tree of token contexts.
+
+Node 0 is the prompt. Nodes ``1..n`` are the *spine*: the answer's tokens one after the other. All other nodes hang
+off it: drafted tokens that did not become output. What is said after a path below a root belongs to one node,
+whichever root it was asked from, so that overlapping draft trees of neighbouring roots are stored once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specexp.core.tree import NO_CANDIDATE
+
+NOWHERE = -1
+"""Stands for a node that is not in the trie."""
+
+_TOKEN_BITS = 32
+
+
+class Ranked:
+    """Ranked tokens with values, a list of any length for every node.
+
+    Args:
+        counts: ``[nodes]`` length of each list.
+        tokens: all lists one after the other.
+        values: of each token.
+
+    Attributes:
+        end: of all lists.
+    """
+
+    def __init__(
+        self, counts: NDArray[np.int32], tokens: NDArray[np.int32], values: NDArray[np.float32]
+    ) -> None:
+        self.counts = counts
+        self.end = tokens.size
+        self._longest = int(counts.max(initial=0))
+        self._tokens = np.concatenate((tokens, np.full(self._longest, NO_CANDIDATE, dtype=np.int32)))
+        self._values = np.concatenate((values, np.full(self._longest, -np.inf, dtype=np.float32)))
+        self._counts: list[int] = counts.tolist()
+        self._starts: list[int] = (np.cumsum(counts, dtype=np.int64) - counts).tolist()
+
+    @property
+    def tokens(self) -> NDArray[np.int32]:
+        """All lists one after the other."""
+        return self._tokens[: self.end]
+
+    @property
+    def values(self) -> NDArray[np.float32]:
+        """Of each token."""
+        return self._values[: self.end]
+
+    def __getitem__(self, node: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """Tokens and values of a node, best first; views."""
+        start = self._starts[node]
+        end = start + self._counts[node]
+        return self._tokens[start:end], self._values[start:end]
+
+    def count(self, node: int) -> int:
+        """Length of a node's list."""
+        return self._counts[node]
+
+    def starts(self, nodes: Sequence[int], k: int) -> list[int]:
+        """``[f]`` where the nodes' lists start; :attr:`end` of nodes that are nowhere or whose lists are shorter than
+        ``k``.
+        """
+        counts, starts = self._counts, self._starts
+        return [starts[node] if node != NOWHERE and counts[node] >= k else self.end for node in nodes]
+
+    def read(self, starts: Sequence[int], k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """``[f, k]`` tokens and values from these :meth:`starts` on; ``NO_CANDIDATE`` and -inf from the end on."""
+        if k > self._longest:
+            shape = len(starts), k
+            return np.full(shape, NO_CANDIDATE, dtype=np.int64), np.full(shape, -np.inf, dtype=np.float32)
+        if len(starts) == 1:  # a chain asks for little else
+            here = slice(starts[0], starts[0] + k)
+            return self._tokens[np.newaxis, here].astype(np.int64), self._values[np.newaxis, here]
+        places = np.array(starts)[:, np.newaxis] + np.arange(k)
+        return self._tokens[places].astype(np.int64), self._values[places]
+
+    @staticmethod
+    def of(lists: Mapping[int, tuple[NDArray[Any], NDArray[Any]]], nodes: int) -> Ranked:
+        """From a list for some of the nodes."""
+        counts = np.zeros(nodes, dtype=np.int32)
+        for node, (tokens, _) in lists.items():
+            counts[node] = tokens.size
+        ordered = [lists[node] for node in sorted(lists)]
+        empty = [(np.empty(0, dtype=np.int32), np.empty(0, dtype=np.float32))]
+        tokens = np.concatenate([tokens for tokens, _ in ordered or empty]).astype(np.int32)
+        values = np.concatenate([values for _, values in ordered or empty]).astype(np.float32)
+        return Ranked(counts, tokens, values)
+
+
+class Trie:
+    """A finished trie.
+
+    Args:
+        parents: ``[nodes]``, -1 for node 0.
+        tokens: ``[nodes]``; node 0's is the prompt's last token.
+        draft: the draft's ranked candidates with log-probabilities after each node.
+        target: the target's best tokens with logits after each node.
+        spine: nodes of the answer.
+    """
+
+    def __init__(
+        self,
+        parents: NDArray[np.int32],
+        tokens: NDArray[np.int32],
+        draft: Ranked,
+        target: Ranked,
+        spine: int,
+    ) -> None:
+        self.parents = parents
+        self.tokens = tokens
+        self.draft = draft
+        self.target = target
+        self.spine = spine
+        keys = (parents[1:].astype(np.int64) << _TOKEN_BITS) | tokens[1:]
+        self._children = dict(zip(keys.tolist(), range(1, parents.size), strict=True))
+
+    def child(self, node: int, token: int) -> int:
+        """The node after ``node`` with ``token``; ``NOWHERE`` where there is none."""
+        return self._children.get((node << _TOKEN_BITS) | token, NOWHERE) if node >= 0 else NOWHERE
+
+    def path(self, node: int) -> tuple[int, list[int]]:
+        """The spine node a node hangs off, and the tokens from there."""
+        tokens: list[int] = []
+        while node > self.spine:
+            tokens.append(int(self.tokens[node]))
+            node = int(self.parents[node])
+        return node, tokens[::-1]
+
+    def __len__(self) -> int:
+        return int(self.parents.size)
+
+
+class TrieWriter:
+    """A trie being recorded.
+
+    Args:
+        root: the prompt's last token.
+        answer: tokens of the answer.
+    """
+
+    def __init__(self, root: int, answer: Sequence[int]) -> None:
+        self.parents = [-1]
+        self.tokens = [root]
+        self.draft: dict[int, tuple[NDArray[Any], NDArray[Any]]] = {}
+        self.target: dict[int, tuple[NDArray[Any], NDArray[Any]]] = {}
+        self._children: dict[int, int] = {}
+        for node, token in enumerate(answer):
+            self.enter(node, token)
+        self.spine = len(answer)
+
+    def enter(self, node: int, token: int) -> int:
+        """The node after ``node`` with ``token``, made if there is none."""
+        key = (node << _TOKEN_BITS) | token
+        child = self._children.get(key)
+        if child is None:
+            child = self._children[key] = len(self.parents)
+            self.parents.append(node)
+            self.tokens.append(token)
+        return child
+
+    def finish(self) -> Trie:
+        """The trie as it is."""
+        size = len(self.parents)
+        return Trie(
+            np.array(self.parents, dtype=np.int32),
+            np.array(self.tokens, dtype=np.int32),
+            Ranked.of(self.draft, size),
+            Ranked.of(self.target, size),
+            self.spine,
+        )

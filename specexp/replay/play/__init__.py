@@ -1,0 +1,1 @@
+"""Playing a recording with the parts that would have decoded it."""

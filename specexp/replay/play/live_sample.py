@@ -1,0 +1,217 @@
+"""How close replay comes to the models: a few recorded prompts decoded once more, live and from the recording."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import sqrt
+from typing import TYPE_CHECKING, Any
+
+from specexp.bench.decoder_arm import DecoderArm
+from specexp.bench.table import Column, Table
+from specexp.builders import StaticTree, TreeBuilder
+from specexp.config import (
+    Config,
+    ConfigError,
+    apply_overrides,
+    arms_of,
+    build_generation,
+    build_latency,
+    build_parts,
+)
+from specexp.controllers import Controller
+from specexp.core.composition import Parts
+from specexp.core.decoder import Decoder
+from specexp.core.language_model import LanguageModel
+from specexp.core.messages import counted, first_line
+from specexp.record.plan import Plan, describe_part
+from specexp.replay.format.errors import RecordingError
+from specexp.replay.play.fidelity import Grade, law_of, learns
+from specexp.replay.play.replay_arm import ReplayArm, source_for
+
+if TYPE_CHECKING:
+    from specexp.bench.record import PromptRecord
+    from specexp.core.latency import LatencyProfile
+    from specexp.data import Prompt
+    from specexp.pairs.pair import ModelPair
+    from specexp.replay.format.recording import Recording
+
+_FIXED = {"class_path": "Fixed"}
+_COUNTS = ("steps", "accepted_drafts", "bonus_tokens", "draft_passes", "drafted_nodes")
+
+
+def sample_live(
+    planned: Plan,
+    pair: ModelPair,
+    recording: Recording,
+    prompts: Sequence[Prompt],
+    decoded: Callable[[], None] = lambda: None,
+) -> list[dict[str, Any]]:
+    """Decode prompts with the file's composition and with every builder of the coverage, and replay the same.
+
+    Args:
+        planned: what was recorded.
+        pair: its models.
+        recording: of the prompts, among others.
+        prompts: of the sample.
+        decoded: called after each prompt of each composition.
+
+    Returns:
+        A row for every composition: ``composition``, ``fidelity``, ``prompts``, ``equal_prompts`` (all of whose counts
+        are the live ones), of each count ``<count>_live`` and ``<count>_replayed``, ``tokens_per_step_live``,
+        ``tokens_per_step_replayed`` and their ``relative_error``; or ``refused``, why it cannot be replayed.
+    """
+    model = LanguageModel(pair.target)
+    rows = []
+    for name, config in compositions(planned):
+        try:
+            rows.append(_row(name, config, model, pair, recording, prompts, decoded))
+        except (RecordingError, ConfigError) as error:
+            rows.append({"composition": name, "refused": first_line(error)})
+    return rows
+
+
+def compositions(planned: Plan) -> Iterator[tuple[str, Config]]:
+    """The file's composition and its arms, then the same drafter with every builder of the coverage and nothing that
+    controls it.
+
+    Of a drafter that learns, which is told what it was told when it was recorded with these, also with trees between
+    each two of them, of which nothing was recorded.
+    """
+    config = planned.config
+    if config.get("drafter") is None:
+        return
+    controlled = config.get("controller") != apply_overrides(config, {"controller": _FIXED}).get("controller")
+    controller = f", {describe_part(config.get('controller'), Controller)}" if controlled else ""
+    yield describe_part(config.get("builder")) + controller, config
+    yield from _arms(config)
+    law = law_of(planned.verifier)
+    verifier = {"class_path": "KeyedSampling", "init_args": law} if law["temperature"] else "Greedy"
+    for given in planned.covered_by:
+        if given != config.get("builder") or controlled:
+            parts = {"builder": given, "controller": _FIXED, "verifier": verifier}
+            yield describe_part(given), apply_overrides(config, parts)
+    if learns(planned.drafter()):
+        for paths, name in trees_between(planned.coverage):
+            tree = {"class_path": "StaticTree", "init_args": {"rank_paths": paths}}
+            parts = {"builder": tree, "controller": _FIXED, "verifier": verifier}
+            yield name, apply_overrides(config, parts)
+
+
+def _arms(config: Config) -> Iterator[tuple[str, Config]]:
+    """Our own loops with a drafter, but for the one that is the file's composition."""
+    if config.get("arms"):
+        own = {part: config.get(part) for part in Parts._fields}
+        for arm in arms_of(config):
+            drafts = arm.reference is None and arm.config.get("drafter") is not None
+            if drafts and {part: arm.config.get(part) for part in Parts._fields} != own:
+                yield f"arm {arm.title}", arm.config
+
+
+def trees_between(builders: Sequence[TreeBuilder]) -> Iterator[tuple[list[list[int]], str]]:
+    """Between every two fixed trees of growing size, and below the smallest, one of nodes of the larger: those of the
+    lowest ranks nearest the root.
+
+    Yields:
+        Rank paths, and what the tree is called.
+    """
+    trees = sorted((one for one in builders if isinstance(one, StaticTree)), key=lambda one: one.max_nodes)
+    for smaller, larger in zip([None, *trees], trees, strict=False):
+        below = 1 if smaller is None else smaller.max_nodes
+        nodes = round(sqrt(below * larger.max_nodes))
+        if below < nodes < larger.max_nodes:
+            paths = sorted(larger.rank_paths, key=lambda path: (sum(path) + len(path), len(path), path))
+            yield paths[:nodes], f"{nodes} of the {counted(larger.max_nodes, 'node')}, not recorded"
+
+
+def to_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """The rows of a live sample for a person."""
+    compared = [row for row in rows if "refused" not in row]
+    columns = [
+        Column("replayed against live"),
+        Column("prompts"),
+        Column("equal"),
+        Column("steps live"),
+        Column("replayed"),
+        Column("tokens a step live"),
+        Column("replayed"),
+        Column("difference", digits=2, unit="%"),
+        Column("worth"),
+    ]
+    cells = [
+        [
+            row["composition"],
+            row["prompts"],
+            row["equal_prompts"],
+            row["steps_live"],
+            row["steps_replayed"],
+            row["tokens_per_step_live"],
+            row["tokens_per_step_replayed"],
+            row["relative_error"],
+            row["fidelity"],
+        ]
+        for row in compared
+    ]
+    notes = [f"{row['composition']}: {row['refused']}" for row in rows if "refused" in row]
+    notes += [
+        f"{row['composition']}: {row['prompts'] - row['equal_prompts']} of {counted(row['prompts'], 'prompt')} parted "
+        "from the live run though the replay is exact; passes of another size round otherwise, which decides near ties "
+        "of a 16-bit model"
+        for row in compared
+        if row["fidelity"] == Grade.EXACT.value and row["equal_prompts"] < row["prompts"]
+    ]
+    return Table("A live sample", columns, cells, notes)
+
+
+def _row(
+    name: str,
+    config: Config,
+    model: LanguageModel,
+    pair: ModelPair,
+    recording: Recording,
+    prompts: Sequence[Prompt],
+    decoded: Callable[[], None],
+) -> dict[str, Any]:
+    generation, latency = build_generation(config), _latency(config)
+    config = _without_awaited(config)
+    replayed = ReplayArm(name, recording, build_parts(config, source_for(recording)), generation, latency)
+    if replayed.fidelity.grade is Grade.MODELLED and latency is None:
+        raise RecordingError(f"{replayed.fidelity.why}: give the experiment a latency profile to replay it")
+    live = DecoderArm(
+        name, Decoder(model, *build_parts(config, pair.draft)), pair.tokenizer, generation, latency=latency
+    )
+    live.reset()
+    replayed.reset()
+    pairs: list[tuple[PromptRecord, PromptRecord]] = []
+    for prompt in prompts:
+        pairs.append((live.decode(prompt), replayed.decode(prompt)))
+        decoded()
+    row: dict[str, Any] = {
+        "composition": name,
+        "fidelity": str(replayed.fidelity),
+        "prompts": len(pairs),
+        "equal_prompts": sum(_counts(one) == _counts(other) for one, other in pairs),
+    }
+    for side, records in zip(("live", "replayed"), zip(*pairs, strict=True), strict=True):
+        for count in _COUNTS:
+            row[f"{count}_{side}"] = sum(getattr(record, count) for record in records)
+        tokens = sum(len(record.token_ids) for record in records)
+        row[f"tokens_{side}"] = tokens
+        row[f"tokens_per_step_{side}"] = tokens / row[f"steps_{side}"]
+    row["relative_error"] = row["tokens_per_step_replayed"] / row["tokens_per_step_live"] - 1
+    return row
+
+
+def _counts(record: PromptRecord) -> tuple[Any, ...]:
+    return (record.token_ids, *(getattr(record, count) for count in _COUNTS))
+
+
+def _latency(config: Config) -> LatencyProfile | None:
+    """None as well where it is an artifact that is yet to be measured."""
+    try:
+        return build_latency(config)
+    except ConfigError:
+        return None
+
+
+def _without_awaited(config: Config) -> Config:
+    return config if _latency(config) is not None else apply_overrides(config, {"latency": None})

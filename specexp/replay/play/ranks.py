@@ -1,0 +1,237 @@
+"""Static trees on a recording, thousands a second: which candidate rank is the output's next token, at every position.
+
+A fixed tree of a draft model's ranked candidates decides nothing at run time, so its steps can be read off one table:
+below any root the accepted path goes along the ranks of the output's own tokens as far as the tree has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specexp.core.latency import LatencyProfile
+from specexp.core.tree import TreeShape
+from specexp.replay.format.errors import NotRecordedError
+from specexp.replay.format.turn import RecordedTurn
+
+MISSED = -1
+"""Rank of a token that is not among the recorded candidates."""
+
+
+@dataclass(frozen=True)
+class StaticCounts:
+    """What a tree takes on every turn: arrays ``[turns]``.
+
+    Attributes:
+        steps: target passes.
+        accepted: drafted tokens that became output.
+        tokens: new tokens.
+        drafted: nodes fed to the target.
+        draft_passes: passes of the draft model.
+        seconds: by the latency profile; None without one.
+    """
+
+    steps: NDArray[np.int64]
+    accepted: NDArray[np.int64]
+    tokens: NDArray[np.int64]
+    drafted: NDArray[np.int64]
+    draft_passes: NDArray[np.int64]
+    seconds: NDArray[np.float64] | None
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Micro mean."""
+        return float(self.tokens.sum() / self.steps.sum())
+
+    @property
+    def tokens_per_second(self) -> float:
+        """All tokens / all seconds."""
+        assert self.seconds is not None
+        return float(self.tokens.sum() / self.seconds.sum())
+
+
+class RankTable:
+    """Ranks of the output's tokens among the draft's candidates.
+
+    Args:
+        turns: of a recording with a draft model.
+        max_new_tokens: per turn, at most as many as were recorded.
+        context_limit: of the target.
+
+    Raises:
+        NotRecordedError: a turn holds no candidates after one of its tokens.
+
+    Attributes:
+        ranks: ``[positions]`` of all turns one after the other, ``MISSED`` where the token is no candidate.
+        width: ranks below it are known everywhere.
+        room: ``[positions]`` deepest node of use at each root.
+        left: ``[positions]`` tokens to come.
+        prefixes: ``[positions]`` tokens in the cache.
+    """
+
+    def __init__(self, turns: Sequence[RecordedTurn], max_new_tokens: int, context_limit: int) -> None:
+        self.turns = turns
+        found: list[int] = []
+        self.width = 2**31
+        room, prefixes = [], []
+        self._sizes: list[int] = []
+        for turn in turns:
+            size = min(turn.answer.size, max_new_tokens)
+            limit = min(max_new_tokens, context_limit - turn.prompt.size)
+            for node, token in enumerate(turn.answer[:size].tolist()):
+                candidates, _ = turn.trie.draft[node]
+                if node + 1 >= limit:  # the last token wanted is the target's: nothing is drafted for it
+                    found.append(MISSED)
+                    continue
+                if candidates.size == 0:
+                    raise NotRecordedError(
+                        f"prompt {turn.prompt_id!r}: the draft's candidates after {node} new tokens were not recorded; "
+                        "record with a draft model and a coverage of at least a Chain"
+                    )
+                self.width = min(self.width, candidates.size)
+                place = np.flatnonzero(candidates == token)
+                found.append(int(place[0]) if place.size else MISSED)
+            room.append(limit - 1 - np.arange(size))
+            prefixes.append(turn.prompt.size - 1 + np.arange(size))
+            self._sizes.append(size)
+        self.ranks = np.array(found, dtype=np.int64)
+        self._turn = np.repeat(np.arange(len(turns)), self._sizes)
+        self._first = np.zeros(self.ranks.size, dtype=np.bool_)
+        self._first[np.cumsum([0, *self._sizes[:-1]])] = True
+        self.room = np.concatenate(room)
+        self.prefixes = np.concatenate(prefixes)
+        self.left = np.concatenate([size - np.arange(size) for size in self._sizes])
+
+    @property
+    def positions(self) -> int:
+        """Roots, whether a run comes by them or not."""
+        return int(self.ranks.size)
+
+    def matches(self, shape: TreeShape) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """``[positions]`` accepted nodes below every root and the last one's row, the length limit left aside.
+
+        Raises:
+            NotRecordedError: the tree has a higher rank than was recorded.
+        """
+        highest = int(shape.ranks.max(initial=-1))
+        if highest >= self.width:
+            raise NotRecordedError(
+                f"the tree asks for {highest + 1} candidates a node and {self.width} were recorded: record with "
+                f"record.candidates of at least {highest + 1}"
+            )
+        # node after (node, rank); the last column, which MISSED means too, leads nowhere
+        below = np.zeros((shape.num_nodes + 1, highest + 2), dtype=np.int64)
+        below[shape.parents[1:], shape.ranks[1:]] = np.arange(1, shape.num_nodes + 1)
+        accepted = np.zeros(self.positions, dtype=np.int64)
+        last = np.zeros(self.positions, dtype=np.int64)
+        ranks = np.where(self.ranks > highest, MISSED, self.ranks)
+        roots, node = np.arange(self.positions), np.zeros(self.positions, dtype=np.int64)
+        for depth in range(shape.max_depth):
+            if depth:
+                inside = depth < self.left[roots]
+                roots, node = roots[inside], node[inside]
+            node = below[node, ranks[roots + depth]]
+            alive = np.flatnonzero(node)
+            roots, node = roots[alive], node[alive]
+            if roots.size == 0:
+                break
+            accepted[roots] = depth + 1
+            last[roots] = node
+        return accepted, last
+
+    def evaluate(self, shape: TreeShape, latency: LatencyProfile | None = None) -> StaticCounts:
+        """What the tree takes where each run begins at its prompt.
+
+        Args:
+            shape: of the tree.
+            latency: of the composition (:meth:`LatencyProfile.of`), whose seconds are charged.
+        """
+        matched, last = self.matches(shape)
+        accepted = np.minimum(matched, np.minimum(self.room, self.left))
+        new = np.minimum(accepted + 1, self.left)
+        roots = self._visited(new)
+        cuts = np.minimum(self.room[roots], shape.max_depth)  # of a tree near the length limit
+        sizes = np.bincount(
+            shape.depths, minlength=shape.max_depth + 1
+        ).cumsum()  # rows of the tree cut at a depth
+        nodes = sizes[cuts] - 1
+        turn = self._turn[roots]
+        seconds: NDArray[np.float64] | None = None
+        if latency is not None:
+            leaf = np.ones(shape.parents.size, dtype=np.bool_)
+            leaf[shape.parents[1:]] = False
+            ends = (accepted[roots] > 0) & ((accepted[roots] == cuts) | leaf[last[roots]])
+            asked = np.bincount(shape.depths[~leaf], minlength=shape.max_depth)  # rows of each depth
+            spent = self._seconds(latency, roots, sizes, asked, cuts, new[roots], ends)
+            seconds = np.bincount(turn, spent, minlength=len(self.turns)).astype(np.float64)
+
+        def by_turn(values: NDArray[np.int64]) -> NDArray[np.int64]:
+            return np.bincount(turn, values, minlength=len(self.turns)).astype(np.int64)
+
+        return StaticCounts(
+            steps=np.bincount(turn, minlength=len(self.turns)),
+            accepted=by_turn(accepted[roots]),
+            tokens=by_turn(new[roots]),
+            drafted=by_turn(nodes),
+            draft_passes=by_turn(cuts),
+            seconds=seconds,
+        )
+
+    def _visited(self, new: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The roots that the runs come by."""
+        following = (np.arange(new.size) + new).tolist()
+        roots: list[int] = []
+        at, size = 0, new.size
+        while at < size:  # the end of a turn is the beginning of the next
+            roots.append(at)
+            at = following[at]
+        return np.array(roots)
+
+    def _seconds(
+        self,
+        latency: LatencyProfile,
+        roots: NDArray[np.int64],
+        sizes: NDArray[np.int64],
+        asked: NDArray[np.int64],
+        cuts: NDArray[np.int64],
+        new: NDArray[np.int64],
+        ends: NDArray[np.bool_],
+    ) -> NDArray[np.float64]:
+        """``[steps]`` of every step.
+
+        Args:
+            latency: of the composition.
+            roots: where the steps begin.
+            sizes: ``[depth + 1]`` rows of the tree cut at each depth.
+            asked: ``[depth]`` rows of each depth that have children: the draft is fed them in one pass.
+            cuts: at which depth each step's tree is cut.
+            new: tokens of each step.
+            ends: whether the last accepted node of each was never fed to the draft: a leaf.
+        """
+        prefix = self.prefixes[roots]
+        near, far = int(prefix.min()), int(prefix.max())
+        beyond = (prefix - near) / max(far - near, 1)
+
+        def line(seconds: Callable[[int, int], float], tokens: int) -> NDArray[np.float64]:
+            """Of a pass at the nearest prefix, and how much more at the farthest; it grows linearly between them."""
+            low = seconds(tokens, near)
+            return np.array((low, seconds(tokens, far) - low))
+
+        nodes = sizes - 1
+        by_cut = np.array([line(latency.target_seconds, size) for size in sizes.tolist()])  # [depth + 1, 2]
+        by_cut[:, 0] += np.where(nodes > 0, latency.step_ms + latency.node_ms * nodes, 0.0) / 1e3
+        if asked.size:
+            later = [line(latency.draft_seconds, rows) for rows in asked[1:].tolist()]
+            by_cut[2:] += np.cumsum(np.array(later).reshape(-1, 2), axis=0)
+        spent = by_cut[cuts, 0] + by_cut[cuts, 1] * beyond + latency.token_ms * new / 1e3
+        if asked.size:
+            # committed tokens that the first pass feeds: the root, and before it an accepted leaf
+            pending = np.zeros(roots.size, dtype=np.int64)
+            pending[1:] = ends[:-1]
+            pending[self._first[roots]] = 0
+            first = np.array([line(latency.draft_seconds, tokens) for tokens in (1, 2)])
+            spent += np.where(cuts > 0, first[pending, 0] + first[pending, 1] * beyond, 0.0)
+        return np.asarray(spent)

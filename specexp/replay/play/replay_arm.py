@@ -1,0 +1,293 @@
+"""An arm that replays a recording instead of running models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from specexp.bench.arm import Arm, EngineArm, Generation, describe, sequence_name
+from specexp.bench.decoder_arm import state_of
+from specexp.bench.record import PromptRecord
+from specexp.controllers import Fixed
+from specexp.core.composition import Parts, check_composition
+from specexp.core.sequence import PHASES, Counts, Strategy
+from specexp.replay.format.errors import RecordingError
+from specexp.replay.format.recording import Recording, hash_of
+from specexp.replay.format.turn import RecordedTurn
+from specexp.replay.play.expected import ExpectedCounts, chain_length, expected_counts
+from specexp.replay.play.fidelity import (
+    Fidelity,
+    Grade,
+    fidelity,
+    is_plain_static,
+    law_of,
+    scoring_of,
+    settings_of,
+    worth,
+)
+from specexp.replay.play.player import Player
+from specexp.replay.play.source import Missing, RecordedSource
+from specexp.replay.play.verification import RecordedTarget
+from specexp.verifiers import DeterministicVerifier, Greedy
+
+if TYPE_CHECKING:
+    from specexp.core.decoder import OutcomeObserver
+    from specexp.core.latency import LatencyProfile
+    from specexp.core.outcome import Outcome
+    from specexp.data import Prompt
+
+NO_CLOCK = "none: replayed without a latency profile"
+_NO_STEPS = (
+    "a chain of drawn candidates is replayed as expected values, which have no steps to watch: leave the analyses out, "
+    "or set candidates to top-k"
+)
+
+
+class ReplayArm(EngineArm):
+    """Parts that answer prompts of a recording; seconds are a latency profile's.
+
+    Args:
+        name: in every table.
+        recording: of the models.
+        parts: what is replayed, its draft model made by :func:`source_for`.
+        generation: how much to generate.
+        latency: what steps cost; None counts alone.
+
+    Raises:
+        RecordingError: the recording cannot say what the parts would do.
+
+    Attributes:
+        fidelity: what the figures are worth.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        recording: Recording,
+        parts: Parts,
+        generation: Generation,
+        latency: LatencyProfile | None = None,
+    ) -> None:
+        check_composition(*parts)
+        verifier = parts.verifier or Greedy()
+        made_of = recording.manifest.made_of
+        for key, value in law_of(verifier).items():
+            if made_of["law"].get(key) != value:
+                raise RecordingError(
+                    f"recording: {recording.folder} was made with verifier {key} {made_of['law'].get(key)!r}, and "
+                    f"{describe(verifier)} is to be replayed: record with it, or verify as recorded"
+                )
+        self.name = name
+        self.recording = recording
+        self.parts = parts
+        self.generation = generation
+        self.latency = None if latency is None else latency.of(parts.drafter, parts.builder)
+        self.fidelity: Fidelity = fidelity(parts)
+        self.controller_state: dict[str, Any] = {}
+        self.drafter_state: dict[str, Any] = {}
+        self._strategy = Strategy(parts.drafter, parts.builder, verifier, parts.controller or Fixed())
+        if parts.drafter is not None:
+            parts.drafter.check_vocabulary(recording.manifest.vocab_size)
+        self._source = source_in(parts)
+        limits = recording.manifest.context_limits
+        self._target = RecordedTarget(limits["target"])
+        lenient = self.fidelity.grade is Grade.APPROXIMATE
+        if self._source is not None:
+            self._source.missing = missing_answers(parts, lenient)
+        seed = recording.manifest.made_of["generation"]["seed"]
+        estimates = recording.estimates if lenient else None
+        self._player = Player(self._strategy, self._source, self._target, seed, lenient, estimates)
+
+    @property
+    def strategy(self) -> Strategy:
+        """The parts."""
+        return self._strategy
+
+    def replay(self, prompt: Prompt, sample: int, observe: OutcomeObserver) -> None:
+        """All turns.
+
+        Raises:
+            RecordingError: what is known of them are expected values.
+        """
+        if self.fidelity.grade is Grade.EXPECTED:
+            raise RecordingError(_NO_STEPS)
+        self._play(prompt, sample, None, (observe,))
+
+    def decode(self, prompt: Prompt, sample: int = 0, max_new_tokens: int | None = None) -> PromptRecord:
+        """Replay all turns."""
+        turns = recorded_turns(self.recording, prompt, sample)
+        seconds = dict.fromkeys(PHASES, 0.0)
+        beyond = 0
+
+        def count_seconds(outcome: Outcome) -> None:
+            nonlocal beyond
+            assert self.latency is not None
+            beyond += self.latency.exceeded_by(outcome.tree.num_nodes + 1)
+            for phase, spent in outcome.seconds.items():
+                seconds[phase] += spent
+
+        observers = self.observers if self.latency is None else (*self.observers, count_seconds)
+        limit = max_new_tokens or self.generation.max_new_tokens
+        counts: Sequence[Counts | ExpectedCounts]
+        if self.fidelity.grade is Grade.EXPECTED:
+            counts = expected = self._expected(turns[:1] if max_new_tokens else turns, limit)
+            beyond = sum(count.beyond_profile for count in expected)
+            for count in expected:
+                for phase, spent in count.seconds.items():
+                    seconds[phase] += spent
+        else:
+            counts = self._play(prompt, sample, max_new_tokens, observers)
+        answers = [turn.answer[:limit].tolist() for turn in turns]
+        before = 0
+        asked = []
+        for turn in turns:
+            asked.append(turn.prompt.size - before)
+            before = turn.prompt.size + turn.answer.size
+        verifier = self._strategy.verifier
+        pair = self.recording.manifest.made_of["pair"]
+        return PromptRecord(
+            arm=self.name,
+            prompt_id=prompt.prompt_id,
+            category=prompt.category,
+            sample=sample,
+            prompt_tokens=sum(asked),
+            token_ids=tuple(token for answer in answers for token in answer),
+            turn_tokens=tuple(map(len, answers)),
+            finish_reasons=tuple(
+                "length" if turn.answer.size > limit else turn.finish_reason for turn in turns
+            ),
+            steps=sum(count.steps for count in counts),
+            accepted_drafts=sum(count.accepted_drafts for count in counts),
+            bonus_tokens=sum(count.bonus_tokens for count in counts),
+            draft_passes=sum(count.draft_passes for count in counts),
+            drafted_nodes=sum(count.drafted_nodes for count in counts),
+            decode_seconds=sum(seconds.values()),
+            decode_tokens=sum(map(len, answers)),
+            seconds=seconds,
+            clock=NO_CLOCK if self.latency is None else self.latency.label,
+            beyond_profile=beyond,
+            dtype=pair["target_dtype"],
+            device=pair["device"],
+            state=state_of(self._strategy.drafter),
+            verifier=describe(verifier),
+            lossless=verifier.lossless,
+            keyed=isinstance(verifier, DeterministicVerifier),
+            seed=self.generation.seed,
+        )
+
+    def reset(self) -> None:
+        """Reset drafter and controller; they go on from what was remembered or given, if anything was."""
+        strategy = self._strategy
+        if strategy.drafter is not None:
+            strategy.drafter.reset()
+            if self.drafter_state:
+                strategy.drafter.load_state_dict(deepcopy(self.drafter_state))
+        strategy.controller.reset()
+        if self.controller_state:
+            strategy.controller.load_state_dict(deepcopy(self.controller_state))
+
+    def _play(
+        self,
+        prompt: Prompt,
+        sample: int,
+        max_new_tokens: int | None,
+        observers: Sequence[OutcomeObserver],
+    ) -> list[Any]:
+        turns = recorded_turns(self.recording, prompt, sample)
+        return self._player.play(
+            turns[:1] if max_new_tokens else turns,
+            max_new_tokens or self.generation.max_new_tokens,
+            sequence_name(prompt, sample),
+            None if self.latency is None else self._seconds,
+            observers,
+        )
+
+    def _expected(self, turns: Sequence[RecordedTurn], limit: int) -> list[ExpectedCounts]:
+        if self.observers:
+            raise RecordingError(_NO_STEPS)
+        length = chain_length(self.parts)
+        context = self._target.context_limit
+        return [
+            expected_counts(turn, length, max_new_tokens=limit, context_limit=context, latency=self.latency)
+            for turn in turns
+        ]
+
+    def _seconds(self, outcome: Outcome) -> Mapping[str, float]:
+        assert self.latency is not None
+        target, draft, beside = self.latency.outcome_parts(outcome)
+        return {"draft": draft, "target": target, "update": beside}
+
+
+def worth_of(arms: Iterable[Arm]) -> list[str]:
+    """Sentences: what the replayed counts among these arms are worth; plain decoding's are what was recorded."""
+    found: dict[str, list[str]] = {}
+    for arm in arms:
+        if isinstance(arm, ReplayArm) and arm.parts.drafter is not None:
+            found.setdefault(worth(str(arm.fidelity), arm.recording.manifest), []).append(arm.name)
+    return [f"Replayed counts of {', '.join(names)} are {clause}." for clause, names in found.items()]
+
+
+def recorded_turns(recording: Recording, prompt: Prompt, sample: int = 0) -> list[RecordedTurn]:
+    """The recorded conversation of a prompt.
+
+    Raises:
+        RecordingError: it was not recorded, or with other tokens.
+    """
+    turns = recording.conversation(prompt.prompt_id, sample)
+    what = None
+    if tuple(turns[0].prompt.tolist()) != prompt.token_ids:
+        what = "tokens"
+    else:
+        mark = hash_of(prompt)
+        known = recording.manifest.made_of.get("prompts", {}).get(prompt.prompt_id, mark)
+        if len(turns) != len(prompt.turns) or known != mark:
+            what = "turns"
+    if what is not None:
+        raise RecordingError(
+            f"recording: {recording.folder}: prompt {prompt.prompt_id!r} has other {what} than were recorded: the data "
+            "set, its chat template or its truncation changed, so record again"
+        )
+    return turns
+
+
+def source_for(recording: Recording) -> RecordedSource | None:
+    """A draft model's answers of a recording; None where it holds none."""
+    manifest = recording.manifest
+    scoring = settings_of(manifest.made_of)
+    if scoring is None:
+        return None
+    return RecordedSource(manifest.vocab_size, manifest.context_limits["draft"], scoring)
+
+
+def source_in(parts: Parts) -> RecordedSource | None:
+    """The recorded answers that a draft model among the parts was given.
+
+    Raises:
+        RecordingError: it scores otherwise than was recorded.
+    """
+    from specexp.drafters import DraftModel
+    from specexp.replay.play.fidelity import drafters_in
+
+    scoring = scoring_of(parts.drafter)
+    for drafter in drafters_in(parts.drafter):
+        if isinstance(drafter, DraftModel):
+            source = drafter.source
+            assert isinstance(source, RecordedSource)
+            for name, recorded in asdict(source.scoring).items():
+                given = getattr(scoring, name)
+                if given != recorded:
+                    raise RecordingError(
+                        f"DraftModel has {name} {given!r} and the recording's had {recorded!r}: record with it, or "
+                        "draft as recorded"
+                    )
+            return source
+    return None
+
+
+def missing_answers(parts: Parts, lenient: bool) -> Missing:
+    """What an answer of the draft is that was not recorded."""
+    if is_plain_static(parts):
+        return "unknown"
+    return "none" if lenient else "refuse"

@@ -1,0 +1,1 @@
+"""``python -m specexp.run``: arms beside plain decoding on the same prompts."""

@@ -1,0 +1,39 @@
+"""Execution strategies: several sequences decoded on one target, one after the other, together, or scheduled (SEED)."""
+
+from typing import TYPE_CHECKING, Any
+
+from specexp.scheduling._base import Execution, Job
+from specexp.scheduling.batched import Batched
+from specexp.scheduling.policies import FirstCome, LeastProgress, MostConfident, QueuePolicy, Waiting
+from specexp.scheduling.scheduled import Scheduled
+from specexp.scheduling.serial import Serial, SerialSpeculative
+from specexp.scheduling.timeline import Span, TimeLine
+
+if TYPE_CHECKING:
+    from specexp.scheduling.executor import Executor as Executor
+    from specexp.scheduling.executor import Run as Run
+
+__all__ = [
+    "Batched",
+    "Execution",
+    "FirstCome",
+    "Job",
+    "LeastProgress",
+    "MostConfident",
+    "QueuePolicy",
+    "Scheduled",
+    "Serial",
+    "SerialSpeculative",
+    "Span",
+    "TimeLine",
+    "Waiting",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Executors need torch, which takes a second to import; a configuration looks for parts in ``__all__``."""
+    if name in ("Executor", "Run"):
+        from specexp.scheduling import executor
+
+        return getattr(executor, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,88 @@
+"""What an execution strategy is: sequences in, their tokens and a time line out; it changes when, never what."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from specexp.core.composition import Parts, check_composition
+from specexp.verifiers import DeterministicVerifier
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from specexp.core.language_model import LanguageModel
+    from specexp.scheduling.executor import Executor
+
+
+@dataclass(frozen=True)
+class Job:
+    """A sequence to decode.
+
+    Attributes:
+        prompt: ``[p]`` token ids, at least one. Jobs of one run with the same prompt share its prefill.
+        sequence: the place its randomness is keyed by; the same one gives the same output again. Different in a run.
+        max_new_tokens: to generate at most.
+        stop: whether the output ends with these new tokens; None leaves that to EOS and the limit.
+    """
+
+    prompt: tuple[int, ...]
+    sequence: int | str
+    max_new_tokens: int = 128
+    stop: Callable[[Sequence[int]], bool] | None = None
+
+
+class Execution(ABC):
+    """How several sequences are decoded on one target. Its constructor is its configuration; it holds no model.
+
+    Whatever the strategy, a sequence says the same under ``Greedy`` and ``KeyedSampling``, and under
+    ``RejectionSampling`` if its drafter and controller keep nothing from one sequence to the next.
+
+    Attributes:
+        threads: of torch, for the target; None leaves them as they are.
+
+    Example:
+        >>> with Scheduled(n=3).open(model, parts) as executor:  # doctest: +SKIP
+        ...     run = executor.run([Job(prompt, sequence=f"sample {number}") for number in range(3)])
+    """
+
+    threads: int | None
+
+    def check(self, parts: Parts) -> None:
+        """Refuse parts that cannot work so.
+
+        Raises:
+            ValueError: one sentence that says what to change.
+        """
+        check_composition(*parts)
+
+    @abstractmethod
+    def open(self, model: PreTrainedModel | LanguageModel, parts: Parts) -> Executor:
+        """Start what the strategy needs.
+
+        Args:
+            model: the target, a Hugging Face causal LM with full attention, or one already wrapped.
+            parts: of every sequence, in their stated initial state, the draft model given already.
+
+        Raises:
+            ValueError: as :meth:`check`, or the parts do not go with the target.
+        """
+
+
+def refuse_carried(parts: Parts, strategy: str) -> None:
+    """Refuse a verifier whose output depends on the draft together with parts that learn from one sequence for another.
+
+    Raises:
+        ValueError: one sentence that says what to change.
+    """
+    if parts.verifier is None or isinstance(parts.verifier, DeterministicVerifier):
+        return
+    for part in (parts.drafter, parts.controller):
+        if part is not None and part.carries:
+            raise ValueError(
+                f"{type(part).__name__} shares what it learns between the sequences of {strategy}, so what "
+                f"{type(parts.verifier).__name__} draws would depend on their timing: set its state to cold or "
+                "preloaded, or verify with KeyedSampling"
+            )

@@ -1,0 +1,46 @@
+"""All sequences together: every one drafts, then one target pass verifies all drafts."""
+
+# No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
+
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
+
+from specexp.core.composition import Parts
+from specexp.scheduling._base import Execution, refuse_carried
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from specexp.core.language_model import LanguageModel
+    from specexp.scheduling.executor import Executor
+
+
+class Batched(Execution):
+    """Decodes ``n`` sequences in step: each drafts in turn, and one target pass answers all (SEED, Fig. 1 d).
+
+    Nothing overlaps: the target waits for the last draft, and all wait for the target. Without a drafter it is batched
+    plain decoding. A sequence that ends makes room for the next one.
+
+    Args:
+        n: sequences at a time, each with a KV cache of target and draft model.
+        threads: of torch, for target and drafter; None leaves them as they are.
+    """
+
+    def __init__(
+        self, n: Annotated[int, Field(ge=1)] = 3, threads: Annotated[int, Field(ge=1)] | None = None
+    ) -> None:
+        self.n = n
+        self.threads = threads
+
+    def check(self, parts: Parts) -> None:
+        """Learned state may be shared only where the output does not depend on the drafts."""
+        super().check(parts)
+        refuse_carried(parts, "Batched")
+
+    def open(self, model: "PreTrainedModel | LanguageModel", parts: Parts) -> "Executor":
+        """Nothing has to be started."""
+        from specexp.scheduling.local import LocalExecutor
+
+        self.check(parts)
+        return LocalExecutor(model, parts, self.n, self.threads)

@@ -1,0 +1,203 @@
+"""What the target's side and a drafting worker say to each other, and the memory both of them see.
+
+Messages are small; logits and draft distributions lie in shared memory.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections import OrderedDict
+from collections.abc import Mapping
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from socket import SHUT_RDWR, socket
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.multiprocessing  # registers how tensors are handed to another process: their memory is shared
+
+from specexp.core.composition import Parts
+from specexp.core.sequence import Draft
+from specexp.core.tree import NodeKind, TreeShape
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_SHAPES_KEPT = 256
+
+
+class Begin(NamedTuple):
+    """A sequence starts: begin its parts and draft."""
+
+    lane: int
+    prompt: tuple[int, ...]
+    seed: int
+    sequence: int | str
+    noise_temperature: float
+    depth: int
+    prefill: NDArray[Any] | None = None
+    """``[p, V]`` the target's answers to the prompt, where the drafter learns from them; bfloat16 as float32."""
+
+
+class Said(NamedTuple):
+    """What the target said of a draft: learn, and draft again unless the output has ended."""
+
+    lane: int
+    accepted: tuple[int, ...]
+    tokens: tuple[int, ...]
+    seconds: Mapping[str, float]
+    depth: int
+    ended: bool
+
+
+class Reset(NamedTuple):
+    """Return to the initial state, or to a saved one, and say so."""
+
+    drafter: Mapping[str, Any] | None
+    controller: Mapping[str, Any] | None
+
+
+class Weigh(NamedTuple):
+    """Say how much memory the drafts take."""
+
+
+class Drafted(NamedTuple):
+    """The next draft of a sequence, and when it was made."""
+
+    lane: int
+    draft: Draft
+    prepared: tuple[float, float]
+    """From when to when the parts began, or learned from the last outcome."""
+    drafting: tuple[float, float]
+    noise: dict[int, NDArray[np.float32]]
+    """``[V]`` noise of the target that the drafter has drawn, by position."""
+
+
+class Learned(NamedTuple):
+    """A sequence that has ended is learned from."""
+
+    lane: int
+    prepared: tuple[float, float]
+    """From when to when."""
+
+
+class Ready(NamedTuple):
+    """It is reset."""
+
+
+class Weight(NamedTuple):
+    """Bytes, see :func:`specexp.scheduling.drafters.bytes_of`."""
+
+    bytes: dict[str, int]
+
+
+class Failed(NamedTuple):
+    """A part raised an error, and the worker has ended."""
+
+    error: Exception
+    notes: tuple[str, ...]
+    """For whose draft, and its traceback."""
+
+
+class Memory:
+    """What both sides of a lane see.
+
+    Args:
+        rows: of the largest tree, its root included.
+        vocab_size: V.
+        dtype: of the target's logits.
+        drawn: whether trees come with draft distributions.
+        coupled: whether the drafter draws the target's noise.
+
+    Attributes:
+        logits: ``[rows, V]`` the target's answer to the lane's last tree; written by the target's side alone.
+        q: ``[rows, V]`` draft distributions of the lane's last tree; written by the worker alone.
+        noise: ``[rows, V]`` the target's noise of the positions from the lane's root on, where a coupled drafter drew
+            it; written by the worker alone.
+    """
+
+    def __init__(self, rows: int, vocab_size: int, dtype: torch.dtype, drawn: bool, coupled: bool) -> None:
+        self.logits = torch.empty((rows, vocab_size), dtype=dtype)
+        self.q = torch.empty((rows if drawn else 0, vocab_size), dtype=torch.float32)
+        self.noise = torch.empty((rows if coupled else 0, vocab_size), dtype=torch.float32)
+
+
+class Shapes:
+    """Numbers tree shapes, so that one that comes again is sent once, and is the same object at the target.
+
+    Both sides keep the same last ones, since both see all in the same order.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: OrderedDict[int, tuple[int, TreeShape]] = OrderedDict()  # by id, at the sender
+        self._shapes: OrderedDict[int, TreeShape] = OrderedDict()  # by number, at the receiver
+        self._next = 0
+
+    def pack(self, shape: TreeShape) -> tuple[int, TreeShape | None]:
+        """Its number, and itself if it is new."""
+        known = self._numbers.get(id(shape))
+        if known is not None:
+            return known[0], None
+        number, self._next = self._next, self._next + 1
+        self._numbers[id(shape)] = number, shape
+        if len(self._numbers) > _SHAPES_KEPT:
+            self._numbers.popitem(last=False)
+        _ = shape.children, shape.ancestor_mask  # here the target does not wait for them
+        return number, shape
+
+    def unpack(self, number: int, shape: TreeShape | None) -> TreeShape:
+        """The shape of :meth:`pack`."""
+        if shape is None:
+            return self._shapes[number]
+        self._shapes[number] = shape
+        if len(self._shapes) > _SHAPES_KEPT:
+            self._shapes.popitem(last=False)
+        return shape
+
+
+class Packed(NamedTuple):
+    """A :class:`Drafted` on its way."""
+
+    lane: int
+    draft: Draft
+    shape: tuple[int, TreeShape | None]
+    q_rows: tuple[int, ...] | None
+    noise: tuple[int, ...]
+    prepared: tuple[float, float]
+    drafting: tuple[float, float]
+
+
+def memory_of(parts: Parts, vocab_size: int, dtype: torch.dtype) -> Memory:
+    """What a lane with these parts shares."""
+    builder = parts.builder
+    drawn = builder is not None and any(kind is not NodeKind.POINT_MASS for kind in _kinds_of(builder))
+    coupled = parts.drafter is not None and parts.drafter.coupled
+    return Memory(1 + (0 if builder is None else builder.max_nodes), vocab_size, dtype, drawn, coupled)
+
+
+def _kinds_of(builder: Any) -> list[NodeKind]:
+    inner = [*getattr(builder, "builders", ()), getattr(builder, "builder", None)]
+    return [builder.kind, *(kind for one in inner if one is not None for kind in _kinds_of(one))]
+
+
+def put(connection: Connection, message: Any) -> None:
+    """Send a message."""
+    connection.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))  # a third of the time of send()
+
+
+def take(connection: Connection) -> Any:
+    """The next message; waits for one.
+
+    Raises:
+        EOFError: the other side is gone.
+    """
+    return pickle.loads(connection.recv_bytes())
+
+
+def hang_up(connection: Connection) -> None:
+    """Let both ends know that nothing will follow, also who waits at this end: closing it would leave them there."""
+    if os.name == "posix":
+        with suppress(OSError), socket(fileno=os.dup(connection.fileno())) as line:
+            line.shutdown(SHUT_RDWR)

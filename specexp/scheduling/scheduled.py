@@ -1,0 +1,75 @@
+"""SEED: several sequences draft while one target verifies, in rounds."""
+
+# No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
+
+from specexp.core.composition import Parts
+from specexp.scheduling._base import Execution, refuse_carried
+from specexp.scheduling.policies import FirstCome, QueuePolicy
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from specexp.core.language_model import LanguageModel
+    from specexp.scheduling.executor import Executor
+
+
+class Scheduled(Execution):
+    """Scheduled speculative decoding (SEED, Algorithm 2): the target verifies one sequence while others draft.
+
+    ``n`` sequences draft over one copy of the draft model's weights, each with a KV cache of its own; a draft that is
+    ready queues for the target, which serves the queue without a pause. A sequence that ends makes room for the next.
+
+    Args:
+        n: sequences at a time; with 1 nothing overlaps.
+        policy: which of the waiting drafts is served; first come, first served if None.
+        verify_batch: most waiting drafts that one target pass verifies (1 in the paper). It never waits for more.
+        workers: ``process``: drafting runs in a process of its own; ``thread``: in a thread, for drafters that hardly
+            compute, since threads of one interpreter hinder each other. A process imports the program's script only
+            if parts come from there; it then keeps what it does under ``if __name__ == "__main__"``.
+        threads: of torch, for the target; None leaves them as they are.
+        draft_threads: of torch, for drafting; None leaves them as they are.
+
+    Raises:
+        ValueError: ``verify_batch`` is above ``n``.
+    """
+
+    def __init__(
+        self,
+        n: Annotated[int, Field(ge=1)] = 3,
+        policy: QueuePolicy | None = None,
+        verify_batch: Annotated[int, Field(ge=1)] = 1,
+        workers: Literal["process", "thread"] = "process",
+        threads: Annotated[int, Field(ge=1)] | None = None,
+        draft_threads: Annotated[int, Field(ge=1)] | None = 1,
+    ) -> None:
+        if n < 1:
+            raise ValueError(f"n was {n}; at least 1 sequence is needed")
+        if verify_batch > n:
+            raise ValueError(f"verify_batch was {verify_batch}, but only n={n} sequences draft at a time")
+        self.n = n
+        self.policy = policy or FirstCome()
+        self.verify_batch = verify_batch
+        self.workers: Literal["process", "thread"] = workers
+        self.threads = threads
+        self.draft_threads = draft_threads
+
+    def check(self, parts: Parts) -> None:
+        """There must be something to overlap, and outputs that depend on drafts must not depend on timing."""
+        super().check(parts)
+        if parts.drafter is None:
+            raise ValueError(
+                "Scheduled overlaps drafting with the target, and the composition has no drafter: give drafter and "
+                "builder, or take Serial or Batched"
+            )
+        refuse_carried(parts, "Scheduled")
+
+    def open(self, model: "PreTrainedModel | LanguageModel", parts: Parts) -> "Executor":
+        """Start the drafting worker."""
+        from specexp.scheduling.scheduler import ScheduledExecutor
+
+        self.check(parts)
+        return ScheduledExecutor(model, parts, self)

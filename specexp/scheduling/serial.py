@@ -1,0 +1,52 @@
+"""One sequence after the other: plain decoding, and speculative decoding."""
+
+# No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
+
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
+
+from specexp.core.composition import Parts
+from specexp.scheduling._base import Execution
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from specexp.core.language_model import LanguageModel
+    from specexp.scheduling.executor import Executor
+
+
+class Serial(Execution):
+    """Plain autoregressive decoding of one sequence after the other (SEED, Fig. 1 a); a drafter is left out.
+
+    Args:
+        threads: of torch; None leaves them as they are.
+    """
+
+    def __init__(self, threads: Annotated[int, Field(ge=1)] | None = None) -> None:
+        self.threads = threads
+
+    def open(self, model: "PreTrainedModel | LanguageModel", parts: Parts) -> "Executor":
+        """Nothing has to be started."""
+        from specexp.scheduling.local import LocalExecutor
+
+        self.check(parts)
+        return LocalExecutor(model, Parts(None, None, parts.verifier), 1, self.threads)
+
+
+class SerialSpeculative(Execution):
+    """Speculative decoding of one sequence after the other (SEED, Fig. 1 b): the target idles while the drafter works.
+
+    Args:
+        threads: of torch, for target and drafter; None leaves them as they are.
+    """
+
+    def __init__(self, threads: Annotated[int, Field(ge=1)] | None = None) -> None:
+        self.threads = threads
+
+    def open(self, model: "PreTrainedModel | LanguageModel", parts: Parts) -> "Executor":
+        """Nothing has to be started."""
+        from specexp.scheduling.local import LocalExecutor
+
+        self.check(parts)
+        return LocalExecutor(model, parts, 1, self.threads)

@@ -1,0 +1,227 @@
+"""The drafting side of a worker: it answers whatever the target's side sends, until it is told to stop."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import threading
+import traceback
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from queue import SimpleQueue
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from specexp.controllers import Fixed
+from specexp.core.composition import Parts
+from specexp.core.context import Context
+from specexp.core.outcome import Outcome, prefill_outcome
+from specexp.core.sequence import Drafting
+from specexp.scheduling.drafters import bytes_of, drafting_for, initial, twins
+from specexp.scheduling.messages import (
+    Begin,
+    Failed,
+    Learned,
+    Memory,
+    Packed,
+    Ready,
+    Reset,
+    Said,
+    Shapes,
+    Weigh,
+    Weight,
+    hang_up,
+    put,
+    take,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from specexp.core.tree import TokenTree
+
+
+def serve_process(connection: Connection, parts: Parts, memories: list[Memory], threads: int | None) -> None:
+    """:func:`serve` in a process of its own, which ends with its parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the target's side, which ends its workers
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    serve(connection, parts, memories, threads, alone=lambda: os._exit(1))
+
+
+def serve(
+    connection: Connection,
+    parts: Parts,
+    memories: list[Memory],
+    threads: int | None,
+    alone: Callable[[], object] = lambda: None,
+) -> None:
+    """Work until told to stop, or until the other side is gone.
+
+    Args:
+        connection: to the target's side; closed in the end.
+        parts: of every lane, in their initial state.
+        memories: of every lane.
+        threads: of torch; None leaves them.
+        alone: called, from another thread, when the other side is gone without a word.
+    """
+    if threads is not None:
+        torch.set_num_threads(threads)
+    inbox: SimpleQueue[Any] = SimpleQueue()
+    over = threading.Event()
+
+    def read() -> None:  # at once, so that the other side never waits to send
+        try:
+            while (message := take(connection)) is not None:
+                inbox.put(message)
+        except (EOFError, OSError):
+            if not over.is_set():
+                alone()
+            over.set()
+        except Exception as error:  # a message that cannot be unpickled
+            inbox.put(error)
+        else:
+            over.set()  # whatever was asked before is not wanted any more
+        inbox.put(None)
+
+    reader = threading.Thread(target=read, daemon=True, name="specexp drafts, reader")
+    reader.start()
+    try:
+        with torch.inference_mode():
+            _work(connection, parts, memories, inbox, over)
+    except (BrokenPipeError, ConnectionResetError):
+        pass  # the other side is gone
+    finally:
+        over.set()
+        hang_up(connection)
+        reader.join()
+        connection.close()
+
+
+def _work(
+    connection: Connection,
+    parts: Parts,
+    memories: list[Memory],
+    inbox: SimpleQueue[Any],
+    over: threading.Event,
+) -> None:
+    """Answer what comes in; the first error is the last answer."""
+    try:
+        lanes = _Lanes(parts, memories)
+        while (message := inbox.get()) is not None and not over.is_set():
+            if isinstance(message, Exception):
+                raise message
+            with drafting_for(lanes.sequence_of(message)):
+                answer = pickle.dumps(lanes.answer(message), pickle.HIGHEST_PROTOCOL)
+            try:
+                connection.send_bytes(answer)
+            except OSError:
+                return  # nobody is there to hear it
+    except Exception as error:
+        notes = tuple(getattr(error, "__notes__", ()))
+        where = "".join(traceback.format_tb(error.__traceback__))
+        put(connection, Failed(_sendable(error), (*notes, f"in the drafting worker:\n{where}")))
+
+
+def _sendable(error: Exception) -> Exception:
+    """The error without notes, or one of the same words where it cannot be pickled."""
+    try:
+        copy: Exception = pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    copy.__dict__.pop("__notes__", None)
+    return copy
+
+
+class _Lanes:
+    """The sequences a worker drafts for."""
+
+    def __init__(self, parts: Parts, memories: list[Memory]) -> None:
+        self._memories = memories
+        self._parts = twins(parts, len(memories))
+        self._draftings: dict[int, tuple[Drafting, TokenTree | None]] = {}
+        self._shapes = Shapes()
+
+    def sequence_of(self, message: Any) -> int | str | None:
+        """Whose message it is; None if it is nobody's."""
+        if isinstance(message, Begin):
+            return message.sequence
+        known = self._draftings.get(message.lane) if isinstance(message, Said) else None
+        return None if known is None else known[0].context.sequence
+
+    def answer(self, message: Begin | Said | Reset | Weigh) -> Packed | Learned | Ready | Weight:
+        """Do what a message asks for."""
+        if isinstance(message, Begin):
+            return self._begin(message)
+        if isinstance(message, Said):
+            return self._learn(message)
+        if isinstance(message, Reset):
+            first = initial(self._parts[0], message.drafter, message.controller)
+            self._parts = twins(first, len(self._memories))
+            return Ready()
+        return Weight(bytes_of(self._parts))
+
+    def _begin(self, message: Begin) -> Packed:
+        started = perf_counter()
+        context = Context(
+            message.prompt,
+            seed=message.seed,
+            sequence=message.sequence,
+            noise_temperature=message.noise_temperature,
+        )
+        parts = self._parts[message.lane]
+        drafting = Drafting(parts.drafter, parts.builder, parts.controller or Fixed(), context)
+        prefill = None
+        if message.prefill is not None:
+            prefill = prefill_outcome(
+                context, context.token_ids[:-1].copy(), torch.from_numpy(message.prefill)
+            )
+        drafting.begin(prefill)
+        return self._draft(message.lane, drafting, message.depth, started)
+
+    def _learn(self, message: Said) -> Packed | Learned:
+        started = perf_counter()
+        drafting, tree = self._draftings[message.lane]
+        assert tree is not None
+        logits = self._memories[message.lane].logits[: tree.num_nodes + 1]
+        drafting.context.append(message.tokens)
+        drafting.context.steps += 1
+        drafting.learn(
+            Outcome(
+                drafting.context,
+                tree,
+                logits,
+                message.accepted,
+                message.tokens,
+                drafting.pass_tokens,
+                message.seconds,
+            )
+        )
+        if message.ended:
+            return Learned(message.lane, (started, perf_counter()))
+        return self._draft(message.lane, drafting, message.depth, started)
+
+    def _draft(self, lane: int, drafting: Drafting, depth: int, since: float) -> Packed:
+        started = perf_counter()
+        draft = drafting.draft(depth)
+        tree = draft.tree
+        self._draftings[lane] = drafting, tree
+        rows = None
+        if tree.q is not None:
+            rows = tuple(tree.q)
+            q = self._memories[lane].q.numpy()
+            for place, row in enumerate(rows):
+                np.copyto(q[place], tree.q[row])
+        noise = drafting.context.drawn_noise()[: len(self._memories[lane].noise)]
+        for place, position in enumerate(noise):
+            shared = self._memories[lane].noise.numpy()
+            np.copyto(shared[place], drafting.context.target_noise(position, shared.shape[1]))
+        shape = self._shapes.pack(tree.shape)
+        light = replace(tree, shape=None, q=None)  # type: ignore[arg-type]  # put back by the receiver
+        ended = perf_counter()
+        return Packed(
+            lane, replace(draft, tree=light), shape, rows, noise, (since, started), (started, ended)
+        )

@@ -1,0 +1,184 @@
+"""A drafting worker: a process or thread that drafts for several sequences while the target verifies others.
+
+The target's side sends what a sequence begins with and what the target said; the worker answers each with the next
+draft. It serves what comes first, one thing at a time, so whatever its sequences share changes in one place only.
+
+Nobody waits to send: a worker reads at once whatever it is told, and the target's side sends nothing that the worker
+has to answer before it reads. So the two cannot block each other.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+from contextlib import suppress
+from dataclasses import replace
+from multiprocessing.connection import Pipe
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from specexp.core.composition import Parts
+from specexp.scheduling.messages import (
+    Begin,
+    Drafted,
+    Failed,
+    Learned,
+    Memory,
+    Packed,
+    Ready,
+    Reset,
+    Said,
+    Shapes,
+    Weigh,
+    Weight,
+    hang_up,
+    put,
+    take,
+)
+from specexp.scheduling.processes import start_process
+from specexp.scheduling.serving import serve, serve_process
+
+if TYPE_CHECKING:
+    from multiprocessing.process import BaseProcess
+
+Kind = Literal["process", "thread"]
+_PATIENCE = 1.0
+"""Seconds that a worker is given to end by itself."""
+
+
+class DraftWorker:
+    """The target's side of a worker.
+
+    Args:
+        parts: of every lane, in their initial state.
+        memories: of every lane.
+        kind: ``process``, or ``thread``: threads share one interpreter, so they overlap only where the parts leave it,
+            and are for drafters that hardly compute.
+        threads: of torch, for the worker's own passes; None leaves them.
+    """
+
+    def __init__(self, parts: Parts, memories: list[Memory], kind: Kind, threads: int | None) -> None:
+        self._connection, theirs = Pipe()
+        self._memories = memories
+        self._shapes = Shapes()
+        self._poll: Any = None
+        if hasattr(select, "poll"):  # a tenth of the time of the connection's own
+            self._poll = select.poll()
+            self._poll.register(self._connection, select.POLLIN)
+        arguments = (theirs, parts, memories, threads)
+        self._process: BaseProcess | None = None
+        self._thread: threading.Thread | None = None
+        if kind == "thread":
+            self._thread = threading.Thread(target=serve, args=arguments, daemon=True, name="specexp drafts")
+            self._thread.start()
+            return
+        try:
+            self._process = start_process(serve_process, arguments)
+        except BaseException:
+            self._connection.close()
+            raise
+        finally:
+            theirs.close()
+
+    @property
+    def pid(self) -> int:
+        """Of the process it works in."""
+        return os.getpid() if self._process is None else int(self._process.pid or 0)
+
+    def send(self, message: Begin | Said | Reset | Weigh) -> None:
+        """Tell the worker something; it does not answer at once.
+
+        Raises:
+            Exception: as :meth:`receive`.
+        """
+        try:
+            put(self._connection, message)
+        except (BrokenPipeError, ConnectionResetError):
+            lost = self._lost()
+        else:
+            return
+        raise lost
+
+    def ready(self) -> bool:
+        """Whether there is a message."""
+        return self._connection.poll() if self._poll is None else bool(self._poll.poll(0))
+
+    def receive(self) -> Drafted | Learned | Ready | Weight:
+        """Its next message; waits for one.
+
+        Raises:
+            RuntimeError: it is gone.
+            Exception: whatever a part raised there.
+        """
+        try:
+            message = take(self._connection)
+        except (EOFError, ConnectionResetError):
+            message = None
+        if message is None:
+            raise self._lost()
+        if isinstance(message, Failed):
+            raise _noted(message)
+        if not isinstance(message, Packed):
+            return message  # type: ignore[no-any-return]
+        shape = self._shapes.unpack(*message.shape)
+        q = None
+        if message.q_rows is not None:
+            rows = self._memories[message.lane].q.numpy()
+            q = {row: rows[place] for place, row in enumerate(message.q_rows)}
+        draft = message.draft
+        draft = replace(draft, tree=replace(draft.tree, shape=shape, q=q))
+        shared = self._memories[message.lane].noise.numpy()
+        noise = {position: shared[place].copy() for place, position in enumerate(message.noise)}
+        return Drafted(message.lane, draft, message.prepared, message.drafting, noise)
+
+    def say(self, lane: int, logits: torch.Tensor) -> None:
+        """Lay ``[n + 1, V]`` logits where the worker finds them; before the :class:`Said` they belong to."""
+        self._memories[lane].logits[: logits.shape[0]].copy_(logits)
+
+    def stop(self, at_once: bool = False) -> None:
+        """End it, and wait until it has ended.
+
+        Args:
+            at_once: do not let a process finish what it does. A thread cannot be ended from outside: one that hangs is
+                left behind, and ends with the program.
+        """
+        if at_once:
+            if self._process is not None:
+                self._process.terminate()
+            hang_up(self._connection)
+        else:
+            with suppress(OSError):
+                put(self._connection, None)
+        if self._thread is not None:
+            self._thread.join(_PATIENCE)
+        if self._process is not None:
+            self._process.join(_PATIENCE)
+            if self._process.is_alive():
+                self._process.kill()
+                self._process.join()
+            self._process.close()
+        self._connection.close()
+        self._memories = []
+
+    def _lost(self) -> BaseException:
+        """Why nothing can be sent or received any more: what a part raised, if the worker still said so."""
+        with suppress(EOFError, OSError):
+            while True:
+                message = take(self._connection)
+                if isinstance(message, Failed):
+                    return _noted(message)
+        code = None
+        if self._process is not None:
+            self._process.join(_PATIENCE)
+            code = self._process.exitcode
+        return RuntimeError(
+            f"a drafting worker ended on its own{'' if code is None else f' (exit code {code})'}"
+        )
+
+
+def _noted(failed: Failed) -> BaseException:
+    for note in failed.notes:
+        failed.error.add_note(note)
+    return failed.error

@@ -1,0 +1,166 @@
+"""``python -m specexp.sweep EXPERIMENT.yaml``: an Optuna study, its confirmation, and the exported winner."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import tempfile
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+
+from specexp.config import Config, ConfigError
+from specexp.config.command import fail, run_command
+from specexp.sweep.composition import Composition
+from specexp.sweep.methods import without_draft_methods
+from specexp.sweep.settings import Settings, read_settings
+from specexp.sweep.space import SpaceError
+
+USAGE = """usage: python -m specexp.sweep EXPERIMENT.yaml [--dry-run] [--n-trials N] [--storage URL] [--key value ...]
+
+Searches the space of an experiment's sweep: section with Optuna, measures the best few again on prompts the search did
+not see, and exports the winner; the same command goes on where it stopped.
+--dry-run checks the file and shows what would be searched; --n-trials N ends with that many finished, distinct trials;
+--storage URL names a database, so that several workers share the study; any other --dotted.key overrides the file,
+e.g. --data.max_prompts 8 --sweep.confirm.best 5 --tracking.mode disabled."""
+
+SHORT = {"n-trials": "sweep.n_trials", "storage": "sweep.storage"}
+
+WIDTH = 120
+"""Of tables that go to a file, where 80 columns would break them up."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code: 0, 1 for a study that cannot go on, 2 for a mistake."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    command = shlex.join(["python", "-m", "specexp.sweep", *arguments])
+    return run_command(USAGE, arguments, partial(_act, command=command), SHORT)
+
+
+def _act(config: Config, dry_run: bool, command: str) -> int:
+    composition, settings = read_sweep(config)
+    if dry_run:
+        show(composition, settings, Console(highlight=False, soft_wrap=True))
+        return 0
+    return _search(composition, settings, command)
+
+
+def read_sweep(config: Config) -> tuple[Composition, Settings]:
+    """The composition and the sweep section of an experiment; :func:`load_config` has checked them against
+    the parts.
+
+    Raises:
+        ConfigError: the file has no sweep section, and the sentence names the command for it; or the section is wrong.
+    """
+    section = config.get("sweep")
+    if section is None:
+        command = "specexp.what_if" if config.get("what_if") is not None else "specexp.run"
+        raise ConfigError(
+            f"{config.file} has no sweep: section, so nothing is searched; run it with python -m {command} "
+            f"{config.file}"
+        )
+    try:
+        return Composition(config), read_settings(*without_draft_methods(config, section))
+    except SpaceError as error:
+        raise _placed(config, error) from error
+
+
+def _placed(config: Config, error: SpaceError) -> ConfigError:
+    """The error with the file that set its key, or the command line; it begins with the key."""
+    key = str(error).partition(" ")[0].rstrip(":")
+    return ConfigError(f"{config.source_of(tuple(config.layers.split(key)))}: {error}")
+
+
+def show(composition: Composition, settings: Settings, console: Console) -> None:
+    """Print what a sweep would do."""
+    from rich.table import Table
+
+    console.print(f"study {composition.name}: {settings.n_trials} trials, known configurations included")
+    console.print(f"objectives: {', '.join(f'{name} ({way})' for name, way in settings.objectives.items())}")
+    space = Table("key", "values", title="space", title_justify="left")
+    for parameter in settings.space.parameters:
+        space.add_row(parameter.key, str(parameter))
+    console.print(space)
+    if settings.omission:
+        console.print(settings.omission)
+    for known in settings.known:
+        shown = settings.space.params_of(known.overrides) or dict(known.overrides)
+        console.print(f"measured first: {known.name}: {shown}", markup=False)
+    for name, limit in settings.constraints.items():
+        console.print(f"constraint: {name} {limit:g}")
+    console.print(f"storage: {settings.storage or composition.folder / 'journal.log'}")
+
+
+def _search(composition: Composition, settings: Settings, command: str) -> int:
+    folder = composition.folder
+    key = "output"
+    try:
+        if settings.export is not None:
+            key, folder = "sweep.export.to", Path(settings.export["to"])
+            remove_unused(folder, prepare_folder(folder))  # better known now than after the search
+        key, folder = "output", composition.folder
+        made = prepare_folder(folder)
+    except OSError as problem:
+        why = problem.strerror or problem
+        return fail(f"{key}: {folder} cannot be written ({why}): set --{key} to a folder that can")
+    from specexp.sweep.journal import StudyBusyError
+    from specexp.sweep.session import Session, silence
+    from specexp.sweep.study import StudyError, check_optuna_parts
+
+    silence()
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = WIDTH
+    try:
+        check_optuna_parts(settings)
+        Session(composition, settings, folder, console, command).run()
+    except (StudyError, StudyBusyError) as problem:
+        return fail(problem, 1)
+    except OSError as problem:
+        return fail(
+            f"{problem.filename or folder} cannot be written ({problem.strerror or problem}): nothing that was "
+            "finished is lost, and the same command goes on once it can",
+            1,
+        )
+    except KeyboardInterrupt:
+        return fail("interrupted: the same command goes on where it stopped", 130)
+    except ValueError as problem:
+        remove_unused(folder, made)
+        return fail(_placed(composition.config, problem) if isinstance(problem, SpaceError) else problem)
+    return 0
+
+
+def prepare_folder(folder: Path) -> list[Path]:
+    """Make the study's folder and see that files can be written there.
+
+    Returns:
+        The folders that were made, the innermost first.
+
+    Raises:
+        OSError: they cannot; folders made for it are removed again.
+    """
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(4096))
+            file.flush()
+    except OSError:
+        remove_unused(folder, made)
+        raise
+    return made
+
+
+def remove_unused(folder: Path, made: Sequence[Path]) -> None:
+    """Remove folders made for a study that did not come to write anything."""
+    if {path.name for path in folder.glob("*")} <= {"study.lock"}:
+        (folder / "study.lock").unlink(missing_ok=True)
+    for path in made:
+        if path.is_dir() and not any(path.iterdir()):
+            path.rmdir()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,252 @@
+"""Candidates as overrides of an experiment's composition."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from specexp.config import (
+    Config,
+    ConfigError,
+    Generation,
+    apply_overrides,
+    build_data,
+    build_execution,
+    build_generation,
+    build_latency,
+    build_pair,
+    build_parts,
+    build_task_items,
+    build_verifier,
+    has_key,
+    is_grouped,
+    is_replayed,
+    recording_folder,
+)
+from specexp.config.swept import HITS, with_hits
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from specexp.core.composition import Parts
+    from specexp.core.latency import LatencyProfile
+    from specexp.data.prompts import PromptDataModule
+    from specexp.data.task_items import Problem
+    from specexp.drafters.draft_source import DraftSource
+    from specexp.pairs.pair import ModelPair
+    from specexp.scheduling import Execution
+    from specexp.verifiers import Verifier
+
+VARIED = ("drafter", "builder", "controller")
+SHARED = ("pair", "data", "verifier", "generation")
+STAGES = ("confirm", "record_hits", "learn")
+"""Stages of a sweep that may have prompts of their own."""
+
+
+@dataclass(frozen=True)
+class Composed:
+    """A candidate as objects: the parts, and how several sequences are decoded; None where it is one at a time."""
+
+    parts: Parts
+    execution: Execution | None
+
+
+class Composition:
+    """The experiment's composition; every candidate of a study is the composition with overrides.
+
+    Args:
+        config: the experiment, with its sweep section.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.name: str = config.get("name")
+        self.question: str | None = config.get("question")
+        self.folder = Path(config.get("output")) / self.name
+        self._applies: dict[tuple[str, str], bool] = {}
+        self._latest: tuple[str, Config] | None = None
+
+    @cached_property
+    def replayed(self) -> bool:
+        """Whether a recording answers instead of the models."""
+        return is_replayed(self.config)
+
+    @property
+    def hits(self) -> Path | None:
+        """Hits file of the study's recording, None where it has none."""
+        return self.folder / HITS if self.config.get("sweep.record_hits", None) else None
+
+    @cached_property
+    def grouped(self) -> bool:
+        """Whether several sequences are decoded for every prompt: by one candidate at least, and then by all."""
+        space, known = self.config.get("sweep.space"), self.config.get("sweep.enqueue")
+        keys = [*space, *(key for overrides in known for key in overrides)]
+        return is_grouped(self.config) or any(key.partition(".")[0] == "execution" for key in keys)
+
+    @property
+    def varied(self) -> tuple[str, ...]:
+        """Sections that candidates may differ in."""
+        return (*VARIED, "execution") if self.grouped else VARIED
+
+    def applies(self, key: str, overrides: Mapping[str, Any]) -> bool:
+        """Whether a dotted key exists in the composition with these overrides."""
+        # A number brings no key with it.
+        telling = {name: value for name, value in overrides.items() if not isinstance(value, int | float)}
+        asked = key, json.dumps(telling, sort_keys=True, default=str)
+        if asked not in self._applies:
+            self._applies[asked] = has_key(self.with_overrides(telling), key)
+        return self._applies[asked]
+
+    def with_overrides(self, overrides: Mapping[str, Any]) -> Config:
+        """The configuration of a candidate; a fitted tree that names no hits gets the study's.
+
+        Raises:
+            ConfigError: a value is not allowed.
+        """
+        filled = {
+            key: with_hits(value, str(self.hits)) if key == "builder" and self.hits else value
+            for key, value in overrides.items()
+        }
+        asked = json.dumps(filled, sort_keys=True, default=str)
+        if self._latest is None or self._latest[0] != asked:  # one candidate is asked for several times
+            self._latest = asked, apply_overrides(self.config, filled, "sweep")
+        return self._latest[1]
+
+    def resolved(self, overrides: Mapping[str, Any]) -> dict[str, Any]:
+        """Everything a candidate may differ in, defaults filled in."""
+        config = self.with_overrides(overrides)
+        return {section: config.get(section) for section in self.varied}
+
+    def compose(
+        self, overrides: Mapping[str, Any], draft: PreTrainedModel | DraftSource | None = None
+    ) -> Composed:
+        """New objects of a candidate, in their initial state.
+
+        Args:
+            overrides: of the candidate.
+            draft: the pair's draft model, or a recording of its answers, for a drafter that needs one.
+
+        Raises:
+            ConfigError: they cannot be made, or do not go together.
+        """
+        config = self.with_overrides(overrides)
+        parts = build_parts(config, draft)
+        if not self.grouped:
+            return Composed(parts, None)
+        from specexp.scheduling import Serial, SerialSpeculative
+
+        one_by_one = Serial() if parts.drafter is None else SerialSpeculative()
+        return Composed(parts, build_execution(config) or one_by_one)
+
+    def verifier(self) -> Verifier:
+        """A new verifier: the same for all candidates."""
+        return build_verifier(self.config)
+
+    def generation(self) -> Generation:
+        """How much is generated."""
+        return build_generation(self.config)
+
+    def latency(self) -> LatencyProfile | None:
+        """By which the seconds of a study are modelled; None where they are measured."""
+        profile = build_latency(self.config)
+        return profile if profile is not None and (profile.modelled or self.replayed) else None
+
+    def live_latency(self) -> LatencyProfile | None:
+        """By which the seconds of a live confirmation are modelled; None where they are measured.
+
+        A replay by a profile that was measured here is confirmed in seconds measured here; one by a profile of another
+        device in the steps taken here, at that device's seconds.
+        """
+        profile = self.latency()
+        measured_here = profile is not None and self.replayed and profile.source == "measured"
+        return None if measured_here or profile is None or not profile.modelled else profile
+
+    def load_pair(self) -> ModelPair:
+        """Load the models.
+
+        Raises:
+            ConfigError: they cannot be loaded.
+        """
+        return build_pair(self.config)
+
+    def data(self, tokenizer: PreTrainedTokenizerBase, stage: str | None = None) -> PromptDataModule:
+        """The prompts of the search, or of its stage ``confirm``, ``record_hits`` or ``learn``.
+
+        Unless a stage names ``prompts`` or an ``offset`` of its own, it takes those of the same set that come
+        next: after the search's the confirmation's, after these the recording's, or those that are learned from.
+
+        Raises:
+            ConfigError: the search takes all prompts, so that none are left.
+        """
+        return build_data(self.of_stage(stage), tokenizer)
+
+    def problems(self) -> dict[str, Problem]:
+        """Items of tasks by prompt id, those of all stages; empty where prompts are continued.
+
+        Raises:
+            TaskFileError: a task's file cannot be read.
+        """
+        used = [stage for stage in STAGES if self.config.get(f"sweep.{stage}", None)]
+        tasks = [build_task_items(self.of_stage(stage)) for stage in (None, *used)]
+        return {name: problem for one in tasks if one is not None for name, problem in one.problems.items()}
+
+    def of_stage(self, stage: str | None) -> Config:
+        """The composition with the prompts of the search, or of a stage.
+
+        Raises:
+            ConfigError: the search takes all prompts, so that none are left.
+        """
+        if stage is None:
+            return self.config
+        own = dict(self.config.get(f"sweep.{stage}.data"))
+        if "prompts" not in own and "offset" not in own:
+            own["offset"] = self._end_of(None if stage == "confirm" else "confirm")
+        return apply_overrides(self.config, {"data": own}, f"sweep.{stage}.data")
+
+    def _end_of(self, stage: str | None) -> int:
+        """Where the prompts of the search end, or of a stage that follows it."""
+        search: dict[str, Any] = self.config.get("data")
+        if search["max_prompts"] is None:
+            raise ConfigError(
+                f"{self.config.file}: data.max_prompts is null, so the search takes all prompts and leaves "
+                "none for "
+                "sweep.confirm and sweep.record_hits: set it, or give them prompts of their own"
+            )
+        end: int = search["offset"] + search["max_prompts"]
+        follows = self.config.get(f"sweep.{stage}.data", None) if stage is not None else None
+        if follows is None or "prompts" in follows or "offset" in follows:
+            return end
+        return end + int(follows.get("max_prompts") or search["max_prompts"])
+
+    def workload(self) -> dict[str, Any]:
+        """What all candidates have in common: their seconds can be compared where this is the same."""
+        shared = {section: self.config.get(section) for section in SHARED}
+        if self.grouped:
+            shared["reasoning"] = self.config.get("reasoning")
+        if self.config.get("latency") is not None:
+            profile = build_latency(self.config)
+            assert profile is not None
+            # what it says, not where that lies: an alias may come to name another version
+            shared["latency"] = {**profile.to_dict(), "modelled": profile.modelled}
+        if self.replayed:
+            shared["recording"] = self.recording_digest()
+        return shared
+
+    def recording_digest(self) -> str:
+        """Hash of the recording's manifest, which holds those of its files.
+
+        Raises:
+            OSError: there is none.
+        """
+        from specexp.artifacts.manifest import sha256
+        from specexp.replay.format.recording import MANIFEST
+
+        return sha256((recording_folder(self.config) / MANIFEST).read_bytes())
+
+    def to_dict(self, resolved: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The whole configuration, with the parts of a candidate in the place of its own."""
+        return {**self.config.to_dict(), **(resolved or {})}

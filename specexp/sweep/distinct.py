@@ -1,0 +1,200 @@
+"""A sampler that does not repeat itself: what an inner sampler suggests a second time is drawn anew."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+from typing import Any
+
+from optuna import Study
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+from optuna.samplers import BaseSampler, BruteForceSampler, GridSampler, RandomSampler
+from optuna.trial import FrozenTrial, TrialState
+
+from specexp.sweep.space import Applies, Space
+
+ENUMERATING = (BruteForceSampler, GridSampler)
+"""Samplers that never suggest the same parameters twice, and end a study by themselves."""
+
+LEAST_DRAWS = 200
+"""Repeats in a row after which a space counts as exhausted, and at least :data:`DRAWS_PER_TRIAL` for each trial."""
+
+DRAWS_PER_TRIAL = 2
+
+NEAREST = 0.2
+FARTHER = 0.1
+"""With what probability a parameter of the first neighbour is drawn at random, and what each further one adds to it."""
+
+DigestOf = Callable[[Mapping[str, Any]], str]
+"""Of the overrides that a suggestion means; the same for two ways to one configuration."""
+
+Suggest = Callable[[str, BaseDistribution], Any]
+
+
+class DistinctSampler(BaseSampler):
+    """Suggests what was not measured yet.
+
+    Many parameters lead to one configuration, such as a depth that a tree of few nodes never reaches, and a sampler
+    that has found the best goes on suggesting it. Where the inner sampler repeats a configuration, neighbours of it are
+    drawn, farther and farther away, until one is new. What repeats is neither measured nor stored, so that the inner
+    sampler's model is not fed the same value again and again.
+
+    Args:
+        inner: whose suggestions are taken while they are new.
+        space: of the study.
+        applies: whether a key of it exists with what was chosen before.
+        digest_of: of a suggestion; what it raises is left to the trial, which records it.
+        seed: of the random draws.
+
+    Attributes:
+        exhausted: whether nothing new was found any more: the last suggestion repeats.
+    """
+
+    def __init__(
+        self, inner: BaseSampler, space: Space, applies: Applies, digest_of: DigestOf, seed: int | None = None
+    ) -> None:
+        self.inner = inner
+        self.exhausted = False
+        self._space = space
+        self._applies = applies
+        self._digest_of = digest_of
+        self._random = RandomSampler(seed=seed)
+        self._chance = Random(seed)
+        self._digests: dict[str, str] = {}  # by overrides
+        self._given: set[str] = set()  # by this process, also what failed
+        self._drawn: dict[str, Any] = {}
+
+    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        """The parameters of a suggestion, which is drawn whole: only then it is known whether it is new."""
+        self._drawn = {}
+        if "fixed_params" in trial.system_attrs:  # enqueued: whatever it leaves open is drawn one by one
+            return {}
+        draw = self._new(study, trial)
+        self._drawn = draw.params
+        return draw.distributions
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        """The suggestion."""
+        return self._drawn
+
+    def sample_independent(
+        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        """As the inner sampler's."""
+        return self.inner.sample_independent(study, trial, param_name, param_distribution)
+
+    def before_trial(self, study: Study, trial: FrozenTrial) -> None:
+        """As the inner sampler's."""
+        self.inner.before_trial(study, trial)
+
+    def after_trial(
+        self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
+    ) -> None:
+        """As the inner sampler's."""
+        self.inner.after_trial(study, trial, state, values)
+
+    def reseed_rng(self) -> None:
+        """All of them."""
+        self.inner.reseed_rng()
+        self._random.reseed_rng()
+        self._chance.seed()
+
+    def _new(self, study: Study, trial: FrozenTrial) -> _Draw:
+        """A suggestion that is new, or, of a space that is exhausted, one that repeats a measured configuration."""
+        states = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)
+        trials = study.get_trials(deepcopy=False, states=states)
+        known = {str(other.user_attrs["digest"]) for other in trials if "digest" in other.user_attrs}
+        first = draw = self._draw(self._inner_suggest(study, trial))
+        repeat = None
+        for place in range(max(LEAST_DRAWS, DRAWS_PER_TRIAL * len(trials))):
+            digest = self._digest(draw.overrides)
+            if digest not in known and digest not in self._given:
+                self._given.add(digest)
+                return draw
+            if digest in known:
+                repeat = draw
+            draw = self._draw(self._neighbour(study, trial, first.params, NEAREST + FARTHER * place))
+        self.exhausted = True
+        return repeat or draw
+
+    def _inner_suggest(self, study: Study, trial: FrozenTrial) -> Suggest:
+        """The inner sampler, as :class:`optuna.trial.Trial` asks it."""
+        space = self.inner.infer_relative_search_space(study, trial)
+        together = self.inner.sample_relative(study, trial, space)
+
+        def suggest(name: str, distribution: BaseDistribution) -> Any:
+            if name in together and distribution._contains(distribution.to_internal_repr(together[name])):
+                return together[name]
+            return self.inner.sample_independent(study, trial, name, distribution)
+
+        return suggest
+
+    def _neighbour(
+        self, study: Study, trial: FrozenTrial, params: Mapping[str, Any], probability: float
+    ) -> Suggest:
+        """The parameters, each with some probability another one."""
+
+        def suggest(name: str, distribution: BaseDistribution) -> Any:
+            kept = name in params and distribution._contains(distribution.to_internal_repr(params[name]))
+            if kept and self._chance.random() >= probability:
+                return params[name]
+            return self._random.sample_independent(study, trial, name, distribution)
+
+        return suggest
+
+    def _draw(self, suggest: Suggest) -> _Draw:
+        draw = _Draw(suggest)
+        draw.overrides = self._space.suggest(draw, self._applies)
+        return draw
+
+    def _digest(self, overrides: Mapping[str, Any]) -> str:
+        asked = json.dumps(overrides, sort_keys=True, default=str)
+        if asked not in self._digests:
+            try:
+                self._digests[asked] = self._digest_of(overrides)
+            except Exception:
+                self._digests[asked] = asked
+        return self._digests[asked]
+
+
+class _Draw:
+    """A configuration while it is drawn; takes the place of a trial, and nothing of it is stored."""
+
+    def __init__(self, suggest: Suggest) -> None:
+        self.params: dict[str, Any] = {}
+        self.distributions: dict[str, BaseDistribution] = {}
+        self.overrides: Mapping[str, Any] = {}
+        self._suggest = suggest
+
+    def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
+        return self._take(name, CategoricalDistribution(choices))
+
+    def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> int:
+        return int(self._take(name, IntDistribution(low, high, log=log, step=step)))
+
+    def suggest_float(
+        self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
+    ) -> float:
+        return float(self._take(name, FloatDistribution(low, high, log=log, step=step)))
+
+    def _take(self, name: str, distribution: BaseDistribution) -> Any:
+        self.distributions[name] = distribution
+        single = distribution.single()
+        self.params[name] = _only(distribution) if single else self._suggest(name, distribution)
+        return self.params[name]
+
+
+def _only(distribution: BaseDistribution) -> Any:
+    """The value of a distribution that holds one, which samplers are not asked for."""
+    if isinstance(distribution, CategoricalDistribution):
+        return distribution.choices[0]
+    assert isinstance(distribution, IntDistribution | FloatDistribution)
+    return distribution.low

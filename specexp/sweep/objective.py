@@ -1,0 +1,222 @@
+"""One trial: draw a configuration, prepare it, measure it prompt by prompt, tell the study."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any, Protocol
+
+from optuna import Study, Trial
+from optuna.exceptions import TrialPruned
+from optuna.trial import FrozenTrial, TrialState
+
+from specexp.sweep.settings import Settings
+from specexp.sweep.space import Applies
+
+FINISHED = (TrialState.COMPLETE, TrialState.PRUNED)
+
+Report = Callable[[int, float], bool]
+"""Called with prompt index and log(AR seconds per token / strategy seconds per token); true means: stop
+here.
+"""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A configuration ready to be measured.
+
+    Attributes:
+        digest: the same for two configurations that would run the same, such as two ways to one tree.
+        attributes: what is told about it in tables: ``nodes``, of a fixed shape also ``depth``, ``rank_paths`` and
+            ``candidates`` (what its ranks count), and ``resolved``, its parts, as JSON values.
+        parts: whatever the bench needs to run it.
+    """
+
+    digest: str
+    attributes: Mapping[str, Any]
+    parts: Any = None
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What measuring gave.
+
+    Attributes:
+        log_speedups: by prompt index.
+        metrics: ``tokens_per_step``, ``drafted_nodes`` and ``draft_passes`` per target pass,
+            ``tokens_per_second``.
+    """
+
+    log_speedups: Mapping[int, float]
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+class Bench(Protocol):
+    """Where candidates are measured: all on the same prompts in the same order, each from its initial
+    state.
+    """
+
+    def applies(self, key: str, overrides: Mapping[str, Any]) -> bool:
+        """Whether a dotted key exists in the composition with these overrides."""
+
+    def prepare(self, overrides: Mapping[str, Any]) -> Candidate:
+        """Compose a candidate; ValueError, in one sentence, where its parts do not go together."""
+
+    def measure(self, candidate: Candidate, report: Report, trial: int) -> Measurement:
+        """Decode the prompts in order until the last, or until ``report`` says stop."""
+
+
+class Objective:
+    """Optuna's objective over a bench.
+
+    A failing trial, and one whose parts do not go together, keeps its reason in the user attribute
+    ``reason``. A trial that resolves to a configuration already finished is not measured: values and
+    intermediate values are copied, and ``duplicate_of`` names the original. A pruned trial returns the mean
+    so far, which helps the sampler, and carries ``pruned_at``: it is never confirmed. Known configurations
+    are not pruned.
+    """
+
+    def __init__(self, study: Study, settings: Settings, bench: Bench) -> None:
+        self.study = study
+        self.settings = settings
+        self.bench = bench
+        self._prepared: tuple[Mapping[str, Any], Candidate] | None = None
+
+    def digest_of(self, overrides: Mapping[str, Any]) -> str:
+        """The same for two configurations that would run the same.
+
+        Raises:
+            ValueError: the parts do not go together.
+        """
+        self._prepared = overrides, self.bench.prepare(overrides)
+        return self._prepared[1].digest
+
+    def __call__(self, trial: Trial) -> float | tuple[float, ...]:
+        """Run one trial."""
+        try:
+            return self._run(trial)
+        except TrialPruned:
+            raise
+        except Exception as error:
+            trial.set_user_attr("reason", f"{type(error).__name__}: {_one_line(error)}")
+            raise
+
+    def _run(self, trial: Trial) -> float | tuple[float, ...]:
+        overrides = trial.user_attrs.get("overrides")
+        if overrides is None:
+            applies: Applies = self.bench.applies
+            overrides = self.settings.space.suggest(trial, applies)
+        candidate = self._candidate(overrides)
+        trial.set_user_attr("digest", candidate.digest)
+        trial.set_user_attr("attributes", dict(candidate.attributes))
+        original = self._finished(candidate.digest, whole="known" in trial.user_attrs)
+        if original is not None:
+            return self._copy(trial, original)
+        self._refuse_too_large(trial, candidate)
+        measurement = self.bench.measure(candidate, self._reporter(trial), trial.number)
+        trial.set_user_attr("metrics", dict(measurement.metrics))
+        self._constrain(trial, measurement.metrics)
+        return self._values(measurement)
+
+    def _candidate(self, overrides: Mapping[str, Any]) -> Candidate:
+        """New, or what :meth:`digest_of` was asked for last."""
+        asked, self._prepared = self._prepared, None
+        return asked[1] if asked is not None and asked[0] == overrides else self.bench.prepare(overrides)
+
+    def _reporter(self, trial: Trial) -> Report:
+        def report(prompt: int, log_speedup: float) -> bool:
+            if not math.isfinite(log_speedup):
+                raise ValueError(
+                    f"prompt {prompt} gave a speedup of exp({log_speedup}); its decoding took no time or no "
+                    "token"
+                )
+            if not self.settings.prunes:
+                return False
+            trial.report(log_speedup, prompt)
+            if "known" in trial.user_attrs or not trial.should_prune():
+                return False  # what others are compared with is measured on every prompt
+            trial.set_user_attr("pruned_at", prompt + 1)
+            return True
+
+        # The pruner compares speedups; a study of another single objective must not be pruned by them.
+        return report if self.settings.objectives.keys() == {"speedup"} else lambda prompt, log_speedup: False
+
+    def _values(self, measurement: Measurement) -> float | tuple[float, ...]:
+        known = {**measurement.metrics, "speedup": fmean(measurement.log_speedups.values())}
+        values = tuple(known[name] for name in self.settings.objectives)
+        return values if len(values) > 1 else values[0]
+
+    def _finished(self, digest: str, whole: bool) -> FrozenTrial | None:
+        """The trial that measured a configuration, on every prompt if ``whole``."""
+        for trial in self.study.get_trials(deepcopy=False, states=FINISHED):
+            attributes = trial.user_attrs
+            left_out = "duplicate_of" in attributes or (whole and "pruned_at" in attributes)
+            if attributes.get("digest") == digest and not left_out:
+                return trial
+        return None
+
+    def _copy(self, trial: Trial, original: FrozenTrial) -> float | tuple[float, ...]:
+        trial.set_user_attr("duplicate_of", original.number)
+        for name in ("pruned_at", "metrics", "infeasible"):
+            if name in original.user_attrs:
+                trial.set_user_attr(name, original.user_attrs[name])
+        for name, excess in original.constraints.items():
+            trial.set_constraint(name, excess)
+        for prompt, log_speedup in original.intermediate_values.items():
+            trial.report(log_speedup, prompt)
+        if original.state is TrialState.PRUNED:
+            raise TrialPruned
+        values = tuple(original.values)
+        return values if len(values) > 1 else values[0]
+
+    def _refuse_too_large(self, trial: Trial, candidate: Candidate) -> None:
+        """A tree above ``max_draft_nodes`` is not worth measuring: the sampler learns that it is not
+        feasible.
+        """
+        limit = self.settings.constraints.get("max_draft_nodes")
+        nodes = candidate.attributes.get("nodes")
+        if limit is None or nodes is None:
+            return
+        trial.set_constraint("max_draft_nodes", nodes - limit)
+        if nodes > limit:
+            trial.set_user_attr("infeasible", f"{nodes} nodes, max_draft_nodes is {limit:g}")
+            raise TrialPruned
+
+    def _constrain(self, trial: Trial, metrics: Mapping[str, float]) -> None:
+        limits = self.settings.constraints
+        excess = {}
+        if "max_drafted_nodes" in limits:
+            excess["max_drafted_nodes"] = metrics["drafted_nodes"] - limits["max_drafted_nodes"]
+        if "min_tokens_per_step" in limits:
+            excess["min_tokens_per_step"] = limits["min_tokens_per_step"] - metrics["tokens_per_step"]
+        for name, value in excess.items():
+            trial.set_constraint(name, value)
+            if value > 0:
+                trial.set_user_attr("infeasible", f"{name} is {limits[name]:g}, missed by {value:g}")
+
+
+def distinct_finished(study: Study) -> list[FrozenTrial]:
+    """Finished trials, those that only repeat another's configuration left out."""
+    trials = study.get_trials(deepcopy=False, states=FINISHED)
+    return list(
+        {
+            t.user_attrs.get("digest", t.number): t for t in trials if "duplicate_of" not in t.user_attrs
+        }.values()
+    )
+
+
+def confirmable(study: Study) -> list[FrozenTrial]:
+    """Distinct trials measured on every prompt and within the constraints, in the order they were run."""
+    return [
+        trial
+        for trial in distinct_finished(study)
+        if trial.state is TrialState.COMPLETE
+        and "pruned_at" not in trial.user_attrs
+        and "infeasible" not in trial.user_attrs
+    ]
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:500]

@@ -1,0 +1,302 @@
+"""The study: opened or resumed, filled with known configurations, run to its number of distinct finished
+trials.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import inspect
+import json
+import os
+import socket
+import warnings
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna import Study
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, TrialState
+
+from specexp.core.messages import first_line
+from specexp.sweep.distinct import ENUMERATING, DistinctSampler
+from specexp.sweep.journal import JournalFile
+from specexp.sweep.objective import FINISHED, Bench, Objective, distinct_finished
+from specexp.sweep.settings import Settings
+from specexp.sweep.space import SpaceError
+
+HEARTBEAT_SECONDS = 20
+GRACE_SECONDS = 90
+
+AfterTrial = Callable[[Study, FrozenTrial], None]
+
+
+class StudyError(RuntimeError):
+    """A study that cannot go on; the sentence says why and what to do."""
+
+
+def open_study(name: str, settings: Settings, folder: Path, workload: str, device: str = "") -> Study:
+    """Create a study, or load the one of this name to go on with it.
+
+    Args:
+        name: of the study.
+        settings: its sweep section.
+        folder: where the journal lies when ``settings.storage`` is None.
+        workload: digest of what all trials have in common (models, prompts, sampling, objectives).
+        device: name of the device: seconds of two kinds of device cannot be compared.
+
+    Raises:
+        StudyError: the storage cannot be reached, or holds a study of this name with another workload, space
+            or device.
+        OSError: the journal cannot be written.
+    """
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    storage = _storage(settings, folder)
+    sampler, pruner = instantiate_sampler(settings), _instantiate("sweep.pruner", settings.pruner)
+    study = optuna.create_study(
+        storage=storage,
+        study_name=name,
+        directions=[StudyDirection[way.upper()] for way in settings.objectives.values()],
+        sampler=sampler,
+        pruner=pruner,
+        load_if_exists=True,
+    )
+    _check_same(study, settings, workload, device)
+    if study.get_trials(deepcopy=False):
+        # The same seed again would draw the same configurations again.
+        study.sampler = instantiate_sampler(settings, offset=len(study.get_trials(deepcopy=False)))
+    return study
+
+
+def resume(study: Study, settings: Settings, *, alone: bool) -> int:
+    """Put back what a dead process left running, and the known configurations not yet asked for.
+
+    Args:
+        study: the study.
+        settings: its sweep section.
+        alone: no other process can be running trials of it, so every running one is dead; otherwise only
+            those of dead processes of this machine are, and the storage's heartbeat finds the others.
+
+    Returns:
+        How many trials were put back.
+    """
+    running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+    dead = [trial for trial in running if alone or _is_dead(trial)]
+    for trial in dead:
+        requeue(study, trial)  # first, so that dying between the two loses nothing
+        study._storage.set_trial_user_attr(trial._trial_id, "reason", "the process that ran it ended")
+        study._storage.set_trial_state_values(trial._trial_id, TrialState.FAIL)
+    # A process that died between taking a trial and signing it left nothing but a known name: ask for that
+    # again.
+    asked = {
+        trial.user_attrs.get("known")
+        for trial in study.get_trials(deepcopy=False)
+        if trial.state is not TrialState.RUNNING or "worker" in trial.user_attrs
+    }
+    for known in settings.known:
+        if known.name in asked:
+            continue
+        params = settings.space.params_of(known.overrides)
+        attributes: dict[str, Any] = {"known": known.name}
+        if params is None:
+            attributes["overrides"] = dict(known.overrides)
+        study.enqueue_trial(params or {}, user_attrs=attributes)
+    return len(dead)
+
+
+def requeue(study: Study, trial: FrozenTrial) -> None:
+    """Ask for a trial's parameters again, unless that was done already."""
+    waiting = study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
+    if any(other.user_attrs.get("retry_of") == trial.number for other in waiting):
+        return
+    attributes: dict[str, Any] = {"retry_of": trial.number}
+    attributes |= {
+        name: trial.user_attrs[name] for name in ("known", "overrides") if name in trial.user_attrs
+    }
+    fixed = trial.system_attrs.get("fixed_params", {})
+    study.enqueue_trial({**fixed, **trial.params}, user_attrs=attributes)
+
+
+def run_study(study: Study, settings: Settings, bench: Bench, after_trial: AfterTrial | None = None) -> str:
+    """Run trials until ``settings.n_trials`` distinct ones are finished, or the space is exhausted.
+
+    Returns:
+        A sentence about a space that holds fewer; empty where all that were asked for are finished.
+
+    Raises:
+        StudyError: nearly every trial fails.
+        OSError: the storage cannot be written.
+    """
+    target = settings.n_trials
+    objective = Objective(study, settings, bench)
+    patience = max(20, 2 * target)
+    barren = 0
+    sampler = study.sampler
+    if not isinstance(sampler, ENUMERATING):
+        seed = (settings.sampler.get("init_args") or {}).get("seed")
+        offset = len(study.get_trials(deepcopy=False))
+        study.sampler = sampler = DistinctSampler(
+            sampler,
+            settings.space,
+            bench.applies,
+            objective.digest_of,
+            seed + offset if isinstance(seed, int) else None,
+        )
+
+    def note(study: Study, trial: FrozenTrial) -> None:
+        nonlocal barren
+        fresh = trial.state in FINISHED and "duplicate_of" not in trial.user_attrs
+        barren = 0 if fresh else barren + 1
+        if after_trial is not None:
+            after_trial(study, trial)
+        exhausted = isinstance(sampler, DistinctSampler) and sampler.exhausted
+        if exhausted or len(distinct_finished(study)) >= target or barren >= patience:
+            study.stop()
+
+    def owned(trial: optuna.Trial) -> float | tuple[float, ...]:
+        trial.set_user_attr("worker", worker())
+        try:
+            _ = trial.relative_params  # drawn also where no parameter has a second value: it may repeat
+            return objective(trial)
+        except KeyboardInterrupt:
+            trial.set_user_attr("reason", "interrupted")
+            requeue(study, study._storage.get_trial(trial._trial_id))
+            raise
+
+    if len(distinct_finished(study)) < target:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            try:
+                study.optimize(owned, n_trials=None, catch=(Exception,), callbacks=[note])
+            except AssertionError as error:
+                # Optuna asserts that a trial it cannot store was stored; what went wrong stands before.
+                raise error.__context__ or error from None
+            except optuna.exceptions.StorageInternalError as error:
+                raise StudyError(
+                    f"storage {settings.storage!r} failed: {error.__cause__ or error}"
+                ) from error
+    done = len(distinct_finished(study))
+    if done >= target:
+        return ""
+    last = study.get_trials(deepcopy=False)[-1]
+    if done == 0 or last.state not in FINISHED:
+        raise StudyError(
+            f"the last {barren} trials failed, the last one because of "
+            f"{last.user_attrs.get('reason', 'an unknown error')} ({done} of {target} are finished)"
+        )
+    return (
+        f"The space is exhausted: {done} distinct configurations were measured, {target} were asked for, and what else "
+        "is suggested repeats them."
+    )
+
+
+def others_running(study: Study) -> bool:
+    """Whether another process that shares the study is measuring a trial right now."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        optuna.storages.fail_stale_trials(study)
+    running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+    return any(not _is_dead(trial) for trial in running if "worker" in trial.user_attrs)
+
+
+def worker() -> str:
+    """This process, as trials name the one that runs them."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def instantiate_sampler(settings: Settings, offset: int = 0) -> optuna.samplers.BaseSampler:
+    """The sampler; ``offset`` is added to a whole-number ``seed`` of its arguments."""
+    arguments = dict(settings.sampler.get("init_args") or {})
+    if isinstance(arguments.get("seed"), int):
+        arguments["seed"] += offset
+    sampler = _instantiate("sweep.sampler", {**settings.sampler, "init_args": arguments})
+    if not isinstance(sampler, optuna.samplers.BaseSampler):
+        raise SpaceError(f"sweep.sampler: {settings.sampler['class_path']} is no Optuna sampler")
+    return sampler
+
+
+def check_optuna_parts(settings: Settings) -> None:
+    """Refuse a sampler or pruner that cannot be made.
+
+    Raises:
+        SpaceError: the class does not exist or refuses its arguments.
+    """
+    instantiate_sampler(settings)
+    pruner = _instantiate("sweep.pruner", settings.pruner)
+    if not isinstance(pruner, optuna.pruners.BasePruner):
+        raise SpaceError(f"sweep.pruner: {settings.pruner['class_path']} is no Optuna pruner")
+
+
+def _instantiate(where: str, part: Mapping[str, Any]) -> Any:
+    class_path, arguments = part["class_path"], part.get("init_args") or {}
+    module, _, name = class_path.rpartition(".")
+    try:
+        kind = getattr(importlib.import_module(module or "optuna"), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise SpaceError(f"{where}: there is no class {class_path!r}") from error
+    try:
+        inspect.signature(kind).bind(**arguments)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return kind(**arguments)
+    except (TypeError, ValueError) as error:
+        raise SpaceError(f"{where}: {class_path}: {error}") from error
+
+
+def _storage(settings: Settings, folder: Path) -> optuna.storages.BaseStorage:
+    if settings.storage is None:
+        return optuna.storages.JournalStorage(JournalFile(folder / "journal.log"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        try:
+            if settings.storage.startswith("redis"):
+                return optuna.storages.JournalStorage(
+                    optuna.storages.journal.JournalRedisBackend(settings.storage)
+                )
+            return optuna.storages.RDBStorage(
+                settings.storage,
+                heartbeat_interval=HEARTBEAT_SECONDS,
+                grace_period=GRACE_SECONDS,
+                heartbeat_stale_trial_callback=requeue,
+            )
+        except Exception as error:
+            raise StudyError(f"storage {settings.storage!r} cannot be opened: {first_line(error)}") from error
+
+
+def _check_same(study: Study, settings: Settings, workload: str, device: str) -> None:
+    space = "; ".join(f"{parameter.key}: {parameter}" for parameter in settings.space.parameters)
+    digest = hashlib.sha256(space.encode()).hexdigest()[:16]
+    wanted = {"workload": workload, "space": digest, "device": device}
+    kept = study.user_attrs.get("made_of")
+    if kept is None:
+        study.set_user_attr("made_of", wanted)
+    elif kept != wanted:
+        changed = " and ".join(key for key in wanted if kept.get(key) != wanted[key])
+        raise StudyError(
+            f"the study {study.study_name!r} exists already with another {changed}: its trials cannot be "
+            "compared with "
+            "these; give this one another name (--name NEW) or remove the old one"
+        )
+
+
+def _is_dead(trial: FrozenTrial) -> bool:
+    if "worker" not in trial.user_attrs and trial.datetime_start is not None:
+        return (datetime.now() - trial.datetime_start).total_seconds() > GRACE_SECONDS
+    host, _, process = str(trial.user_attrs.get("worker", "")).rpartition(":")
+    if host != socket.gethostname():
+        return False
+    try:
+        os.kill(int(process), 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, ValueError):
+        return False
+    return False
+
+
+def digest_of(value: Any) -> str:
+    """A short digest of a JSON value, whatever the order of its keys."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:16]

@@ -1,1 +1,0 @@
-"""The recipe of the embedded pair: corpus, tokenizer, training, export and its figures."""

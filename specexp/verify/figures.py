@@ -1,0 +1,127 @@
+"""Pictures of a verification: equal outputs, observed and exact probabilities, p-values beside the level."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from specexp.bench.figures import BLUE, GREY, INK, ORANGE
+from specexp.verify.joint import JointTest
+from specexp.verify.result import Finding, Verification
+
+_SEQUENCES = 24
+_LEAST = 1e-12
+
+
+def figures(found: Verification) -> dict[str, Figure]:
+    """File name to picture; only what there is something to show of."""
+    shown = {}
+    if any(finding.equality is not None for finding in found.findings):
+        shown["equality.png"] = equality_bars(found)
+    if any(finding.joint is not None for finding in found.findings):
+        shown["joint.png"] = joint_panels(found)
+    if found.tests:
+        shown["p_values.png"] = p_values(found)
+    return shown
+
+
+def equality_bars(found: Verification) -> Figure:
+    """Outputs equal to plain decoding's, parted at a near tie, and different, one bar a composition."""
+    rows = [(finding.title, finding.equality) for finding in found.findings if finding.equality is not None]
+    figure, [[ax]] = _figure(
+        7.5, 1.4 + 0.36 * max(len(rows), 2), f"Outputs beside plain decoding's: {found.name}"
+    )
+    for place, (_, equality) in enumerate(rows):
+        start = 0
+        for count, colour, label in (
+            (equality.equal, BLUE, "equal"),
+            (equality.near_ties, GREY, "part at a near tie"),
+            (equality.wrong, ORANGE, "differ"),
+        ):
+            ax.barh(place, count, left=start, color=colour, height=0.62, label=None if place else label)
+            start += count
+    ax.set_yticks(range(len(rows)), [title for title, _ in rows])
+    ax.invert_yaxis()
+    ax.set_xlabel("outputs", fontsize=9)
+    figure.legend(loc="outside lower center", ncols=3, fontsize=8, frameon=False)
+    return figure
+
+
+def joint_panels(found: Verification) -> Figure:
+    """The likeliest token sequences on the toy target: observed shares with error bars on exact probabilities."""
+    tests = [(finding, finding.joint) for finding in found.findings if finding.joint is not None]
+    columns = min(3, len(tests))
+    rows = math.ceil(len(tests) / columns)
+    figure, grid = _figure(
+        4.4 * columns + 0.6, 0.8 + 2.3 * rows, f"First tokens on the toy target: {found.name}", rows, columns
+    )
+    cells = [ax for row in grid for ax in row]
+    for ax, (finding, test) in zip(cells, tests, strict=False):
+        _joint_panel(ax, finding, test)
+    for ax in cells[len(tests) :]:
+        ax.set_axis_off()
+    for row in grid:
+        row[0].set_ylabel("probability", fontsize=8)
+    return figure
+
+
+def _joint_panel(ax: Axes, finding: Finding, test: JointTest) -> None:
+    exact = test.probabilities[:_SEQUENCES]
+    samples = test.tokens.samples
+    share = test.counts[:_SEQUENCES] / samples
+    error = 2 * np.sqrt(exact * (1 - exact) / samples)
+    places = np.arange(exact.size)
+    ax.bar(places, exact, color=GREY, width=0.8)
+    ax.errorbar(places, share, yerr=error, fmt=".", color=BLUE if test.passed else ORANGE, ms=4, lw=0.9)
+    labels = ["".join(map(str, sequence)) for sequence in test.sequences[:_SEQUENCES].tolist()]
+    ax.set_xticks(places, labels, rotation=90, fontsize=5)
+    ax.set_title(f"{finding.title}\np = {test.p_value:.3g}, {finding.verdict}", fontsize=8, color=INK)
+
+
+def p_values(found: Verification) -> Figure:
+    """Every p-value of every composition on a logarithmic axis; the level of each test is a line."""
+    rows = [(finding, _p_values(finding)) for finding in found.all]
+    rows = [(finding, values) for finding, values in rows if values]
+    figure, [[ax]] = _figure(7.5, 1.4 + 0.36 * max(len(rows), 2), f"p-values: {found.name}")
+    for place, (finding, values) in enumerate(rows):
+        colour = ORANGE if finding.deviates else BLUE
+        ax.scatter(
+            [max(value, _LEAST) for value in values], [place] * len(values), s=18, color=colour, alpha=0.7
+        )
+    ax.axvline(found.level_of_each, color=INK, lw=0.9, ls=":")
+    ax.set_xscale("log")
+    ax.set_xlim(right=2.0)
+    ax.set_yticks(
+        range(len(rows)), [f"{finding.title}: {finding.verdict}" for finding, _ in rows], fontsize=8
+    )
+    ax.invert_yaxis()
+    ax.set_xlabel(
+        f"p-value (refused left of {found.level_of_each:.2g}; {_LEAST:g} stands for less)", fontsize=9
+    )
+    return figure
+
+
+def _p_values(finding: Finding) -> list[float]:
+    values = [] if finding.joint is None else [fit.p_value for fit in finding.joint.fits]
+    for test in finding.first_tokens:
+        values.append(test.fit.p_value)
+        if test.against_plain is not None:
+            values.append(test.against_plain)
+    return values
+
+
+def _figure(
+    width: float, height: float, title: str, rows: int = 1, columns: int = 1
+) -> tuple[Figure, list[list[Axes]]]:
+    figure = Figure(figsize=(width, height), dpi=130, layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.suptitle(title, fontsize=11, color=INK)
+    grid = figure.subplots(rows, columns, squeeze=False)
+    for ax in grid.flat:
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.tick_params(labelsize=8, colors=INK)
+    return figure, grid.tolist()

@@ -1,0 +1,145 @@
+"""The law of the first tokens on the configured models: against the target's own probabilities, and plain samples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specexp.core.decoder import Decoder
+from specexp.core.language_model import LanguageModel
+from specexp.core.sampling import Processors
+from specexp.core.tree import TokenTree, TreeShape
+from specexp.scheduling import Job, SerialSpeculative
+from specexp.verify.statistics import Fit, goodness_of_fit, two_sample_p_value
+
+Start = tuple[int, ...]
+WIDTH = 48
+"""Beginnings of an answer that are told apart; the others are one cell."""
+
+
+@dataclass(frozen=True)
+class Starts:
+    """The likeliest beginnings of an answer.
+
+    Attributes:
+        prompt_id: of the prompt.
+        sequences: token ids, all of one length, the most probable first.
+        probabilities: ``[m]`` of each, as the target gives them; the others share the rest.
+    """
+
+    prompt_id: str
+    sequences: tuple[Start, ...]
+    probabilities: NDArray[np.float64]
+
+    def count(self, said: Sequence[Sequence[int]]) -> NDArray[np.int64]:
+        """``[m + 1]`` how often each was said, and how often another."""
+        place = {sequence: index for index, sequence in enumerate(self.sequences)}
+        indices = [place.get(tuple(one), len(place)) for one in said]
+        return np.bincount(indices, minlength=len(place) + 1)
+
+
+@dataclass(frozen=True)
+class FirstTokens:
+    """What one composition said first after one prompt.
+
+    Attributes:
+        prompt_id: of the prompt.
+        fit: counts of the likeliest beginnings against the target's probabilities.
+        against_plain: p-value of the chi-square test that plain decoding's samples have the same law; None for
+            plain decoding itself.
+    """
+
+    prompt_id: str
+    fit: Fit
+    against_plain: float | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Whether no test finds a difference."""
+        return self.fit.passed and (self.against_plain is None or self.against_plain >= self.fit.level)
+
+
+def likely_starts(
+    model: LanguageModel, prompt_id: str, prompt: Sequence[int], processors: Processors, tokens: int
+) -> Starts:
+    """Find the likeliest beginnings by a beam over the target's exact probabilities, one tree pass a token.
+
+    Args:
+        model: the target; its first slot is used.
+        prompt_id: of the prompt.
+        prompt: ``[p]`` token ids.
+        processors: temperature, top-k and top-p of the target.
+        tokens: length of a beginning.
+
+    Raises:
+        ValueError: the target's logits are not finite.
+    """
+    model.cache.truncate(0, 0)
+    model.prefill(0, prompt[:-1])
+    beam: list[tuple[Start, float]] = [((), 1.0)]
+    for _ in range(tokens):
+        tree, rows = _tree(prompt[-1], [start for start, _ in beam])
+        (logits,) = model.tree_pass((0,), (tree,))
+        grown: list[tuple[Start, float]] = []
+        for (start, probability), row in zip(beam, rows, strict=True):
+            after = processors.probabilities(logits[row])  # [V]
+            best = np.argsort(-after, kind="stable")[:WIDTH]
+            grown += [((*start, int(token)), probability * float(after[token])) for token in best]
+        beam = sorted((one for one in grown if one[1] > 0), key=lambda one: -one[1])[:WIDTH]
+        if not beam:
+            raise ValueError(f"the target's logits after prompt {prompt_id!r} are no numbers to sample from")
+    model.cache.truncate(0, 0)
+    return Starts(prompt_id, tuple(start for start, _ in beam), np.array([share for _, share in beam]))
+
+
+def _tree(root: int, starts: Sequence[Start]) -> tuple[TokenTree, list[int]]:
+    """A tree that holds every start, and the row of the last token of each."""
+    row_of: dict[Start, int] = {(): 0}
+    parents, tokens = [-1], [root]
+    for start in starts:
+        for length in range(1, len(start) + 1):
+            if start[:length] not in row_of:
+                row_of[start[:length]] = len(parents)
+                parents.append(row_of[start[: length - 1]])
+                tokens.append(start[length - 1])
+    ranks = [-1, *(parents[1:row].count(parents[row]) for row in range(1, len(parents)))]
+    return TokenTree(TreeShape(parents, ranks), np.array(tokens, dtype=np.int64)), [
+        row_of[start] for start in starts
+    ]
+
+
+def say(decoder: Decoder, starts: Starts, prompt: Sequence[int], samples: int, seed: int) -> list[list[int]]:
+    """The first tokens of many continuations of one prompt.
+
+    Args:
+        decoder: of any composition.
+        starts: whose length is decoded.
+        prompt: ``[p]`` token ids.
+        samples: continuations.
+        seed: of the run.
+    """
+    length = len(starts.sequences[0])
+    jobs = [Job(tuple(prompt), f"{starts.prompt_id}/first#{number}", length) for number in range(samples)]
+    with SerialSpeculative().open(decoder.model, decoder.strategy.parts) as executor:
+        return [result.token_ids for result in executor.run(jobs, seed=seed).results]
+
+
+def compare_starts(
+    starts: Starts, said: Sequence[Sequence[int]], plain: Sequence[Sequence[int]] | None, level: float
+) -> FirstTokens:
+    """Test what was said first.
+
+    Args:
+        starts: likeliest beginnings.
+        said: of a composition.
+        plain: of plain decoding, with other noise.
+        level: of each test.
+    """
+    counts = starts.count(said)
+    rest = max(0.0, 1.0 - float(starts.probabilities.sum()))
+    shares = np.append(starts.probabilities, rest if rest > 1e-6 else 0.0)
+    against = None if plain is None else two_sample_p_value(counts, starts.count(plain))
+    return FirstTokens(starts.prompt_id, goodness_of_fit(counts, shares, level=level), against)

@@ -1,0 +1,1 @@
+"""``python -m specexp.what_if``: one recording, many devices."""

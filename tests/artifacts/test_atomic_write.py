@@ -1,0 +1,35 @@
+"""A file is written whole or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from specexp.artifacts.atomic_write import write_whole
+
+
+def test_text_and_bytes_replace_what_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "table.md"
+    write_whole(path, "first")
+    write_whole(path, "é")
+    assert path.read_text(encoding="utf-8") == "é"
+    write_whole(path, b"\x00")
+    assert path.read_bytes() == b"\x00"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "table.md"
+    write_whole(path, "first")
+
+    def full(self: Path, data: bytes) -> int:
+        self.touch()
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        write_whole(path, "second")
+    assert caught.value.filename == str(path)
+    assert path.read_text() == "first"
+    assert list(tmp_path.iterdir()) == [path]

@@ -1,0 +1,188 @@
+"""Arms that decode groups of sequences: items of tasks as trees of thought, or continuations of a prompt."""
+
+import dataclasses
+
+import pytest
+import torch
+from bench.test_module import test as run_test
+from helpers.countdown import SIGNS, Countdown, DigitTokenizer
+from helpers.tiny_pair import LetterTokenizer
+
+from specexp.bench import EvaluationModule, Generation, read_records
+from specexp.bench.execution_arm import ExecutionArm
+from specexp.builders import Chain
+from specexp.core.composition import Parts
+from specexp.core.language_model import LanguageModel
+from specexp.data import Prompt
+from specexp.data.task_items import Problem
+from specexp.drafters import DraftModel, TokenRecycling
+from specexp.papers import Analysis, Report
+from specexp.reasoning.search import BreadthFirst
+from specexp.reasoning.solver import Solver
+from specexp.scheduling import Batched, Scheduled, Serial, SerialSpeculative
+from specexp.testing.fakes import hashed_model
+from specexp.verifiers import KeyedSampling, RejectionSampling
+
+VERIFIER = KeyedSampling(1.0)
+SEED = Scheduled(3, workers="thread")
+
+
+@pytest.fixture(scope="module")
+def model():
+    return LanguageModel(hashed_model(len(SIGNS), seed=3))
+
+
+@pytest.fixture
+def arm(model):
+    """Makes an arm for the items of a task; closes what it started."""
+    made = []
+    problems = {f"Countdown/{item.item_id}": Problem(Countdown(), item) for item in Countdown().load()}
+
+    def make(name, execution, parts=None, **arguments):
+        parts = parts or Parts(TokenRecycling(k=4), Chain(3), VERIFIER)
+        solver = Solver(BreadthFirst(1, 3), DigitTokenizer())
+        tokenizer = DigitTokenizer()
+        made.append(
+            ExecutionArm(
+                name, model, parts, execution, tokenizer, Generation(), problems, solver, **arguments
+            )
+        )
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+@pytest.fixture
+def items():
+    return [
+        Prompt(f"Countdown/{item.item_id}", "Countdown", (item.problem,), (1, 2), item.index)
+        for item in Countdown().load()
+    ]
+
+
+class Watcher(Analysis):
+    """Keeps what it is shown."""
+
+    name = "watcher"
+    watches_steps = False
+
+    def begin(self, arms):
+        self.seen = []
+
+    def observe(self, arm, outcome):
+        raise AssertionError("groups show no steps")
+
+    def observe_run(self, arm, prompt_id, timeline):
+        self.seen.append((arm, prompt_id, timeline.seconds))
+
+    def report(self, records):
+        return Report()
+
+
+def test_the_record_of_an_item_holds_all_sequences(arm, items):
+    record = arm("SEED", SEED).decode(items[0])
+    group = record.group
+    assert group.sequences == len(record.turn_tokens) == len(record.finish_reasons) == 3 + 3 + 3 + 3 + 1
+    assert sum(record.turn_tokens) == record.new_tokens == record.decode_tokens
+    assert record.accepted_drafts + record.bonus_tokens == record.new_tokens
+    assert group.roles["generator"].sequences == 7
+    assert group.roles["evaluator"].sequences == 6
+    for count in ("tokens", "steps", "accepted_drafts", "drafted_nodes"):
+        total = {"tokens": record.new_tokens}.get(count, getattr(record, count, None))
+        assert sum(getattr(role, count) for role in group.roles.values()) == total
+    assert sum(role.decode_seconds for role in group.roles.values()) == pytest.approx(record.decode_seconds)
+    assert group.wall_seconds >= record.prefill_seconds + record.decode_seconds >= group.busy_seconds
+    assert 0 <= group.overlap_seconds <= group.busy_seconds
+    assert isinstance(group.correct, bool)
+    assert group.draft_bytes == {"weights": 0, "caches": 0}  # recycled tokens need no model
+
+
+def test_all_arms_say_the_same_in_one_run_and_show_their_time_lines(arm, items, tmp_path):
+    arms = [
+        arm("engine", Serial()),
+        arm("serial", SerialSpeculative()),
+        arm("in step", Batched(2)),
+        arm("SEED", SEED),
+    ]
+    watcher = Watcher()
+    module = EvaluationModule(arms, records_path=tmp_path / "r.jsonl", analyses=[watcher])
+    run_test(module, items)
+    assert len(module.records) == 4 * len(items)
+    assert read_records(tmp_path / "r.jsonl") == module.records
+    for item in items:
+        ours = [record for record in module.records if record.prompt_id == item.prompt_id]
+        assert len({(record.token_ids, record.turn_tokens, record.group.correct) for record in ours}) == 1
+        assert all(record.difference is None for record in ours)
+    assert sorted((name, prompt) for name, prompt, _ in watcher.seen) == sorted(
+        (one.name, item.prompt_id) for one in arms for item in items
+    )
+    module.close()
+
+
+def test_a_difference_from_plain_decoding_is_found_with_its_gap(arm, items, model):
+    liar = arm("liar", SEED)
+    honest = liar.decode
+
+    def lie(prompt, sample=0, max_new_tokens=None):
+        record = honest(prompt, sample, max_new_tokens)
+        wrong = list(record.token_ids)
+        wrong[7] = (wrong[7] + 1) % len(SIGNS)
+        return dataclasses.replace(record, token_ids=tuple(wrong))
+
+    liar.decode = lie
+    module = EvaluationModule([arm("engine", Serial()), liar])
+    run_test(module, items[:1])
+    (record,) = [record for record in module.records if record.arm == "liar"]
+    assert record.difference.index == 7
+    assert record.difference.gap > 0
+    assert not record.difference.near_tie
+
+
+def test_an_arm_that_failed_goes_on_with_the_next_item(arm, items):
+    class Stumbles(TokenRecycling):
+        def begin(self, context, prefill):
+            super().begin(context, prefill)
+            if context.token_ids[0] == SIGNS.index("6"):
+                raise RuntimeError("stumbled over a six")
+
+    stumbling = arm("stumbles", SEED, Parts(Stumbles(k=4), Chain(3), VERIFIER))
+    module = EvaluationModule([arm("engine", Serial()), stumbling])
+    run_test(module, items)
+    errors = [record.error for record in module.records if record.arm == "stumbles"]
+    assert errors[0] is None
+    assert "stumbled over a six" in errors[1]
+    assert errors[2] is None
+
+
+def test_without_a_task_the_samples_of_a_prompt_are_one_group(target, draft, prompts):
+    model = LanguageModel(target)
+    generation = Generation(max_new_tokens=8, samples=4)
+    parts = Parts(DraftModel(draft, coupled=True), Chain(3), VERIFIER)
+    records = {}
+    for name, execution in {"engine": Serial(), "SEED": SEED}.items():
+        one = ExecutionArm(name, model, parts, execution, LetterTokenizer(), generation)
+        records[name] = one.decode(prompts[0])
+        one.close()
+    plain, ours = records["engine"], records["SEED"]
+    assert plain.group.sequences == ours.group.sequences == 4
+    assert (plain.token_ids, plain.turn_tokens) == (ours.token_ids, ours.turn_tokens)
+    assert set(ours.group.roles) == {"continuations"}
+    assert ours.group.correct is None
+    assert plain.drafted_nodes == 0 < ours.drafted_nodes
+    assert ours.draft_passes > 0
+
+
+def test_threads_of_torch_are_as_before_after_every_prompt(arm, items):
+    before = torch.get_num_threads()
+    arm("two threads", Serial(threads=2)).decode(items[0])
+    assert torch.get_num_threads() == before
+
+
+def test_parts_that_cannot_be_scheduled_are_refused_when_composed(arm):
+    carried = Parts(TokenRecycling(k=4, state="carry"), Chain(3), RejectionSampling(1.0))
+    with pytest.raises(ValueError, match="set its state to cold"):
+        arm("carried", SEED, carried)
+    with pytest.raises(ValueError, match="no drafter"):
+        arm("plain", SEED, Parts(None, None, VERIFIER))

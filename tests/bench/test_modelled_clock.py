@@ -1,0 +1,242 @@
+"""Seconds by a latency profile: computed by hand from the passes, and called modelled wherever they are shown."""
+
+import dataclasses
+from io import StringIO
+
+import pytest
+from helpers.made_records import PHASES, record
+from rich.console import Console
+
+from specexp import Decoder
+from specexp.bench import DecoderArm, Generation, HuggingFaceArm, paired_speedup, summarise
+from specexp.bench.figures import Curve, parameter_curves, phase_bars, speedup_bars
+from specexp.bench.report import category_table, long_table, phase_table, results_table
+from specexp.builders import Chain
+from specexp.core.latency import LatencyProfile
+from specexp.drafters import DraftModel, TokenRecycling
+from specexp.run.__main__ import summary_of
+
+PROFILE = LatencyProfile("made up", {1: 100, 9: 180}, {1: 10, 3: 20}, step_ms=4, source="published")
+GENERATION = Generation(max_new_tokens=24, stop_at_eos=False)
+
+
+def test_plain_decoding_takes_a_target_pass_a_token(target, tokenizer, prompts):
+    arm = DecoderArm("engine", Decoder(target), tokenizer, GENERATION, latency=PROFILE)
+    found = arm.decode(prompts[0])
+    assert found.decode_seconds == pytest.approx(24 * 0.1)
+    assert (found.prefill_seconds, found.clock) == (0, "modelled: made up (published)")
+    again = arm.decode(prompts[0])
+    assert again == found  # nothing of a clock is left in it
+
+
+def test_a_composition_takes_its_passes_by_the_tokens_fed(target, draft, tokenizer, prompts):
+    steps = []
+    arm = DecoderArm(
+        "chain", Decoder(target, DraftModel(draft), Chain(3)), tokenizer, GENERATION, latency=PROFILE
+    )
+    arm.observers = [lambda outcome: steps.append((outcome.tree.num_nodes + 1, outcome.pass_tokens))]
+    found = arm.decode(prompts[0])
+    passes = [tokens for _, fed in steps for tokens in fed]
+    assert len(passes) == found.draft_passes
+    assert max(tokens for tokens, _ in steps) == 4
+    expected = {
+        "target": sum(0.1 + 0.01 * (tokens - 1) for tokens, _ in steps),
+        "draft": sum(0.01 + 0.005 * (tokens - 1) for tokens in passes),
+        "update": sum(0.004 for tokens, _ in steps if tokens > 1),
+    }
+    for phase in PHASES:
+        assert found.seconds[phase] == pytest.approx(expected.get(phase, 0.0))
+    assert found.decode_seconds == pytest.approx(sum(expected.values()))
+    assert found.beyond_profile == 0
+    fours = sum(tokens == 4 for tokens, _ in steps)
+    arm.latency = dataclasses.replace(PROFILE, target_ms={1: 100, 3: 120})
+    assert arm.decode(prompts[0]).beyond_profile == fours
+
+
+FURTHER = dataclasses.replace(
+    PROFILE,
+    target_prefix_ms=1000,
+    prefix_tokens=7,
+    overheads={"DraftModel + StaticTree": {"node_ms": 2, "token_ms": 3}, "plain": {"token_ms": 1}},
+)
+
+
+def test_nodes_new_tokens_and_the_prefix_are_charged_too(target, draft, tokenizer, prompts):
+    (prompt,) = (dataclasses.replace(prompts[0], turns=("only",)),)
+    known = len(prompt.token_ids) - 1  # in the cache: all but the root
+    engine = DecoderArm("engine", Decoder(target), tokenizer, GENERATION, latency=FURTHER).decode(prompt)
+    by_prefix = [(known + place - 7) / 1e3 for place in range(24)]
+    assert engine.decode_seconds == pytest.approx(sum(0.1 + longer + 0.001 for longer in by_prefix))
+    assert engine.decode_seconds == pytest.approx(FURTHER.plain_seconds(known + 1, 24))
+    eager = HuggingFaceArm("e", "hf-eager", target, tokenizer, GENERATION, latency=FURTHER).decode(prompt)
+    assert eager.decode_seconds == pytest.approx(sum(0.1 + longer + 0.001 for longer in by_prefix[1:]))
+
+    seen = []
+    decoder = Decoder(target, DraftModel(draft), Chain(3))
+    arm = DecoderArm("chain", decoder, tokenizer, GENERATION, latency=FURTHER)
+    arm.observers = [
+        lambda step: seen.append((step.tree.num_nodes, len(step.new_token_ids), step.pass_tokens))
+    ]
+    found = arm.decode(prompt)
+    expected, prefix = 0.0, known
+    for nodes, new_tokens, fed in seen:
+        expected += 0.1 + 0.01 * nodes + (prefix - 7) / 1e3 + 0.002 * nodes + 0.003 * new_tokens
+        expected += sum(0.01 + 0.005 * (tokens - 1) for tokens in fed)
+        prefix += new_tokens
+    assert prefix == known + 24
+    assert found.decode_seconds == pytest.approx(expected)
+
+
+def test_a_profile_that_models_nothing_leaves_the_clock(target, tokenizer, prompts):
+    profile = dataclasses.replace(PROFILE, modelled=False)
+    for arm in (
+        DecoderArm("engine", Decoder(target), tokenizer, GENERATION, latency=profile),
+        HuggingFaceArm("e", "hf-eager", target, tokenizer, GENERATION, latency=profile),
+    ):
+        found = arm.decode(prompts[0])
+        assert found.clock == "measured"
+        assert 0 < found.decode_seconds < 24 * 0.1
+        assert found.prefill_seconds > 0
+
+
+def test_hugging_faces_loops_take_the_passes_after_the_prompts_own(target, draft, tokenizer, prompts):
+    prompt = dataclasses.replace(prompts[0], turns=("only",))
+    eager = HuggingFaceArm("e", "hf-eager", target, tokenizer, GENERATION, latency=PROFILE).decode(prompt)
+    assert eager.decode_seconds == pytest.approx(23 * 0.1)  # the first token came with the prompt
+    assert eager.decode_tokens == 23
+    assert (eager.clock, eager.prefill_seconds) == ("modelled: made up (published)", 0)
+
+    lookup = HuggingFaceArm("p", "hf-prompt-lookup", target, tokenizer, GENERATION, latency=PROFILE)
+    run = lookup._generate(list(prompt.token_ids), "p#0", None)
+    fed = [rows.shape[1] for rows in run.fed]
+    found = lookup.decode(prompt)
+    assert found.decode_seconds == pytest.approx(
+        sum(0.1 + 0.01 * (rows - 1) + (0.004 if rows > 1 else 0) for rows in fed[1:])
+    )
+
+    assisted = HuggingFaceArm(
+        "a",
+        "hf-assisted",
+        target,
+        tokenizer,
+        GENERATION,
+        None,
+        draft,
+        num_assistant_tokens=3,
+        latency=PROFILE,
+    )
+    run = assisted._generate(list(prompt.token_ids), "p#0", None)
+    assert run.draft_fed[0] == (0, len(prompt.token_ids))  # the draft's prompt, in the pass that is prefill
+    decoding = [tokens for step, tokens in run.draft_fed if step > 0]
+    assert decoding
+    assert all(1 <= tokens <= 5 for tokens in decoding)
+    fed = [rows.shape[1] for rows in run.fed][1:]
+    expected = sum(0.1 + 0.01 * (rows - 1) + (0.004 if rows > 1 else 0) for rows in fed)
+    expected += sum(0.01 + 0.005 * (tokens - 1) for tokens in decoding)
+    found = assisted.decode(prompt)
+    assert found.decode_seconds == pytest.approx(expected)
+    assert found.draft_passes == len(run.draft_fed)
+
+
+def test_arms_of_one_profile_are_compared(target, tokenizer, prompts):
+    arms = [
+        DecoderArm("engine", Decoder(target), tokenizer, GENERATION, latency=PROFILE),
+        DecoderArm(
+            "tree", Decoder(target, TokenRecycling(), Chain(3)), tokenizer, GENERATION, latency=PROFILE
+        ),
+        HuggingFaceArm("hf-eager", "hf-eager", target, tokenizer, GENERATION, latency=PROFILE),
+    ]
+    records = [arm.decode(prompt) for prompt in prompts[:3] for arm in arms]
+    eager = paired_speedup(records, "hf-eager", "engine")
+    assert str(eager) == "1.00x [1.00, 1.00] modelled"
+    assert paired_speedup(records, "tree", "engine").refused is None
+
+
+CLOCK = "modelled: made up (published)"
+
+
+@pytest.fixture
+def modelled():
+    shares = dict.fromkeys(PHASES, 0.0) | {"draft": 0.1, "target": 0.35, "update": 0.05}
+    made = []
+    for prompt in range(8):
+        made += [
+            record("engine", prompt, 1.0, clock=CLOCK),
+            record("tree", prompt, 0.5, steps=2, drafted_nodes=20, seconds=shares, clock=CLOCK),
+        ]
+    return made
+
+
+def test_tables_call_modelled_figures_so(modelled):
+    published = [
+        {"method": "theirs", "tokens_per_second": 14.78, "speedup": 3.23},
+        {"method": "theirs", "category": "a", "speedup": 2.5},
+        {"method": "theirs", "category": "z", "speedup": 1.5},
+    ]
+    table = results_table(modelled, "Which?", published=published)
+    titles = [column.title for column in table.columns]
+    assert table.title == "Which? (modelled: made up (published))"
+    assert titles[4:6] == ["modelled tokens/s", "modelled vs engine"]
+    rows = {row[0]: row for row in table.shown()}
+    assert rows["tree"][4:6] == ["8.00", "2.00x [2.00, 2.00]"]
+    assert rows["theirs (not run here)"][4:6] == ["14.78 published", "3.23x published"]
+    assert len(rows) == 3
+    assert any("Seconds are modelled: made up (published)" in note for note in table.notes)
+    assert not any("beyond" in note for note in table.notes)
+
+    categories = category_table(modelled, published=published)
+    assert categories.title == "By category (modelled: made up (published))"
+    assert [column.title for column in categories.columns] == ["arm", "a", "b", "z", "all"]
+    assert categories.shown()[-1] == ["theirs (not run here)", "2.50x", "-", "1.50x", "-"]
+    assert categories.notes[0].startswith("Modelled speedup over engine")
+
+    phases = phase_table(modelled)
+    assert [column.title for column in phases.columns][:5] == [
+        "arm", "modelled ms/step", "draft", "target", "update",
+    ]  # fmt: skip
+    heads = long_table(modelled).to_csv().splitlines()[0].split(",")
+    assert {"clock", "modelled_tokens_per_second", "modelled speedup vs engine"} <= set(heads)
+    assert "tokens_per_second" not in heads
+
+
+def test_passes_beyond_the_profile_are_told(modelled):
+    beyond = [dataclasses.replace(one, beyond_profile=1) for one in modelled]
+    assert any("16 of 48 target passes fed more tokens" in note for note in results_table(beyond).notes)
+
+
+def test_pictures_and_summaries_call_modelled_figures_so(modelled):
+    curve = Curve("tree", "nodes", [(8, "tree"), (16, "tree")])
+    for figure, axis in (
+        (speedup_bars(modelled, title="Which?"), "xlabel"),
+        (parameter_curves(modelled, [curve], title="Which?"), "ylabel"),
+    ):
+        assert CLOCK in figure.get_suptitle().replace("\n", " ")
+        assert getattr(figure.axes[0], f"get_{axis}")().startswith("modelled speedup over engine")
+    bars = phase_bars(modelled, title="Which?")
+    assert "modelled ms/step" in bars.axes[0].get_yticklabels()[0].get_text()
+    assert {name for name in summary_of(modelled, "engine") if "token" not in name} == {
+        "tree/modelled_speedup", "tree/modelled_speedup_low", "tree/modelled_speedup_high",
+    }  # fmt: skip
+    assert summary_of(modelled, "engine")["tree/modelled_tokens_per_second"] == pytest.approx(8)
+
+
+def test_the_terminal_has_it_too(modelled):
+    console = Console(width=200, file=StringIO())
+    console.print(results_table(modelled, "Which?").to_rich())
+    assert "modelled tokens/s" in console.file.getvalue()
+
+
+def test_different_clocks_are_never_put_together(modelled):
+    mixed = [dataclasses.replace(one, clock="measured") if one.arm == "tree" else one for one in modelled]
+    table = results_table(mixed, "Which?")
+    assert table.shown()[0][0] == "engine (modelled)"
+    assert table.shown()[1][0] == "tree"
+    assert table.shown()[1][5].startswith("refused: clock differs (tree: measured, engine: modelled")
+    one_arm = [dataclasses.replace(modelled[0], clock="measured", prompt_id="other"), *modelled]
+    with pytest.raises(ValueError, match="different clocks cannot be put together: measured, modelled"):
+        summarise(one_arm, "engine")
+
+
+def test_several_clocks_of_one_arm_are_refused(modelled):
+    mixed = [dataclasses.replace(one, clock="measured") if one.prompt_id == "p0" else one for one in modelled]
+    assert "clock differs between prompts" in str(paired_speedup(mixed, "tree", "engine"))

@@ -1,0 +1,128 @@
+"""Lightning drives the comparison: interleaved, rotated, every prompt recorded at once, failures included."""
+
+import pytest
+from lightning import Trainer
+from torch.utils.data import DataLoader
+
+from specexp import Decoder
+from specexp.bench import (
+    Arm,
+    DecoderArm,
+    EvaluationModule,
+    Generation,
+    HuggingFaceArm,
+    paired_speedup,
+    read_records,
+)
+from specexp.builders import Chain
+from specexp.drafters import TokenRecycling
+
+GENERATION = Generation(max_new_tokens=8)
+
+
+class Broken(Arm):
+    """Fails on the prompts with odd numbers, and notes what it was asked."""
+
+    def __init__(self):
+        self.name = "broken"
+        self.asked = []
+        self.resets = 0
+
+    def decode(self, prompt, sample=0, max_new_tokens=None):
+        self.asked.append((prompt.prompt_id, sample, max_new_tokens))
+        raise ValueError("out of\nluck")
+
+    def reset(self):
+        self.resets += 1
+
+
+def test(module, prompts):
+    trainer = Trainer(
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_model_summary=False,
+        enable_progress_bar=False,
+    )
+    return trainer.test(
+        module, DataLoader(prompts, batch_size=1, collate_fn=lambda batch: batch[0]), verbose=False
+    )
+
+
+test.__test__ = False  # a helper
+
+
+@pytest.fixture
+def arms(target, tokenizer):
+    recycling = Decoder(target, TokenRecycling(state="carry"), Chain(3))
+    return [
+        DecoderArm("engine", Decoder(target), tokenizer, GENERATION),
+        DecoderArm("chain", recycling, tokenizer, GENERATION),
+        HuggingFaceArm("hf-eager", "hf-eager", target, tokenizer, GENERATION),
+    ]
+
+
+def test_every_arm_decodes_every_prompt_in_rotated_order(arms, prompts, tmp_path):
+    steps = []
+    module = EvaluationModule(arms, records_path=tmp_path / "r.jsonl", on_records=steps.append)
+    (logged,) = test(module, prompts[:4])
+    assert [[record.arm for record in step] for step in steps] == [
+        ["engine", "chain", "hf-eager"],
+        ["chain", "hf-eager", "engine"],
+        ["hf-eager", "engine", "chain"],
+        ["engine", "chain", "hf-eager"],
+    ]
+    assert [record.turn_in_rotation for record in steps[1]] == [0, 1, 2]
+    assert {(r.arm, *r.key) for r in module.records} == {
+        (a.name, p.prompt_id, 0) for a in arms for p in prompts[:4]
+    }
+    assert read_records(tmp_path / "r.jsonl") == module.records
+    assert all(record.difference is None for record in module.records)
+    speedup = paired_speedup(module.records, "chain", "engine")
+    assert logged["log_speedup/chain"] == pytest.approx(speedup.mean_log_ratio, rel=1e-3)
+
+
+def test_models_stay_out_of_the_state_dict(arms):
+    module = EvaluationModule(arms)
+    assert not module.state_dict()
+    assert not list(module.parameters())
+
+
+def test_warming_up_leaves_no_record_and_no_state(arms, prompts):
+    module = EvaluationModule(arms)
+    test(module, prompts[:1])
+    first = {record.arm: record for record in module.records}
+    assert len(module.records) == 3
+    test(module, prompts[:1])  # again from the stated initial state, though the policy is carry
+    assert {record.arm: record.steps for record in module.records} == {
+        arm: r.steps for arm, r in first.items()
+    }
+
+
+def test_a_failure_is_recorded_with_its_reason(arms, prompts, tmp_path):
+    broken = Broken()
+    module = EvaluationModule([*arms, broken], records_path=tmp_path / "r.jsonl", samples=2)
+    test(module, prompts[:2])
+    failed = [record for record in read_records(tmp_path / "r.jsonl") if record.arm == "broken"]
+    assert [record.error for record in failed] == ["ValueError: out of"] * 4
+    assert broken.asked == [("p0", 0, 16), ("p0", 0, None), ("p0", 1, None), ("p1", 0, None), ("p1", 1, None)]
+    assert broken.resets == 2
+    assert len(module.records) == 2 * 2 * 4
+
+
+def test_an_arm_may_take_the_prompts_in_another_order(arms, prompts):
+    steps = []
+    module = EvaluationModule(arms, orders={"chain": prompts[2::-1]}, on_records=steps.append)
+    test(module, prompts[:3])
+    own = [record.prompt_id for step in steps for record in step if record.arm == "chain"]
+    assert own == ["p2", "p1", "p0"]
+    assert paired_speedup(module.records, "chain", "engine").n == 3
+
+
+def test_names_and_baseline_are_checked(arms):
+    with pytest.raises(ValueError, match="two arms are named 'chain'"):
+        EvaluationModule([*arms, arms[1]])
+    with pytest.raises(
+        ValueError, match="baseline 'plain' is not an arm of the engine; arms are engine, chain"
+    ):
+        EvaluationModule(arms, baseline="plain")

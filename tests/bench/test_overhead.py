@@ -1,0 +1,44 @@
+"""What reuse costs beside the models: the table is of one real run, its clocks stand around the methods."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from specexp.controllers import Fixed
+from specexp.pairs.pair import load_pair
+from specexp.profile.overhead import _clocked, reuse_table
+
+
+def test_a_clock_runs_while_a_method_does_and_starts_anew_when_read() -> None:
+    part = SimpleNamespace(work=lambda amount, more=0: sum(range(amount)) + more, rest=lambda: None)
+    clock = _clocked(part, "work")
+    part.rest()
+    assert clock.seconds == 0
+    assert part.work(100_000, more=1) == sum(range(100_000)) + 1
+    assert clock.taken() > 0
+    assert clock.taken() == 0
+
+
+def test_a_method_that_fails_is_timed_and_still_fails() -> None:
+    def fail() -> None:
+        raise ValueError("no")
+
+    part = SimpleNamespace(work=fail)
+    clock = _clocked(part, "work")
+    with pytest.raises(ValueError, match="no"):
+        part.work()
+    assert clock.taken() > 0
+
+
+def test_reuse_is_told_operation_by_operation() -> None:
+    with torch.inference_mode():
+        table = reuse_table(Fixed(), load_pair("stdlib"), [[5, 6, 7], [5, 6]], 152, 21, max_new_tokens=6)
+    columns = [list(column.cells) for column in table.columns]
+    assert columns[0][3] == "the three together"
+    means = [float(cell) for cell in columns[2]]
+    assert means[3] == pytest.approx(sum(means[:3]), abs=0.002)
+    assert all(mean > 0 for mean in means[:2])
+    assert "Fixed" in str(table.title)

@@ -1,0 +1,309 @@
+"""The decoding loop: requests, conversations, samples, and what it refuses."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+
+from specexp.builders import Chain, StaticTree, TokenRecyclingTree
+from specexp.core.composition import Parts
+from specexp.core.context import Context
+from specexp.core.decoder import Decoder
+from specexp.core.language_model import LanguageModel
+from specexp.drafters import DraftModel, PromptLookup, TokenRecycling, Union
+from specexp.scheduling import Job, Serial, SerialSpeculative
+from specexp.testing.fakes import FakeDrafter, counting_model, hashed_model
+from specexp.verifiers import Greedy, KeyedSampling
+
+STRATEGIES = {
+    "plain": lambda: (None, None),
+    "recycling": lambda: (TokenRecycling(k=3), StaticTree([[0], [1], [2], [0, 0], [0, 1], [1, 0]])),
+    "recycling-carry": lambda: (
+        TokenRecycling(k=2, state="carry", prefill_update=False),
+        StaticTree([[0], [1]]),
+    ),
+    "lookup": lambda: (PromptLookup(), Chain(3)),
+    "union": lambda: (Union([PromptLookup(), TokenRecycling(k=2)]), StaticTree([[0], [1], [0, 0]])),
+}
+
+
+@pytest.fixture(params=STRATEGIES, ids=str)
+def strategy(request):
+    return STRATEGIES[request.param]
+
+
+@pytest.fixture(params=[Greedy, lambda: KeyedSampling(0.8)], ids=["greedy", "keyed"])
+def verifier(request):
+    return request.param()
+
+
+def test_a_prompt_of_one_token(strategy, verifier):
+    model = hashed_model(20)
+    expected = Decoder(model, verifier=verifier).generate([7], max_new_tokens=15).token_ids
+    assert Decoder(model, *strategy(), verifier).generate([7], max_new_tokens=15).token_ids == expected
+
+
+def test_lists_arrays_and_tensors_are_the_same_prompt():
+    decoder = Decoder(counting_model(9))
+    for prompt in ([3, 4], (3, 4), np.array([3, 4]), torch.tensor([3, 4]), torch.tensor([[3, 4]])):
+        assert decoder.generate(prompt, max_new_tokens=2).token_ids == [5, 6]
+
+
+def test_a_tokenizers_answer_is_named_instead_of_misread():
+    with pytest.raises(ValueError, match="pass its input_ids"):
+        Decoder(counting_model(9)).generate({"input_ids": [3, 4], "attention_mask": [1, 1]}, max_new_tokens=2)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        ("12", "the prompt is text"),
+        (torch.tensor([1.5, 2.0]), r"input_ids is float32 \[2\]; token ids \[p\] or \[1, p\] are expected"),
+        ([True, False], r"input_ids is bool \[2\]"),
+        (torch.ones(1, 2, 2, dtype=torch.long), r"input_ids is int64 \[1, 2, 2\]"),
+        ([[1, 2], [3]], "input_ids has a batch of 2"),
+    ],
+    ids=["text", "floats", "truths", "three-dimensions", "ragged"],
+)
+def test_what_is_no_prompt_of_tokens_is_named_instead_of_misread(prompt, message):
+    with pytest.raises(ValueError, match=message):
+        Decoder(counting_model(9)).generate(prompt, max_new_tokens=2)
+
+
+@pytest.mark.parametrize(
+    "eos",
+    [
+        6,
+        [6],
+        (7, 6),
+        {6},
+        np.int64(6),
+        np.array([6]),
+        torch.tensor(6),
+        torch.tensor([6, 7]),
+        [torch.tensor(6)],
+    ],
+    ids=repr,
+)
+def test_eos_may_come_as_a_number_or_as_several_of_any_library(eos):
+    decoder = Decoder(counting_model(9), FakeDrafter(lambda tokens: [(tokens[-1] + 1) % 9]), Chain(8))
+    assert decoder.generate([3], max_new_tokens=20, eos_token_id=eos).token_ids == [4, 5, 6]
+
+
+@pytest.mark.parametrize("eos", ["6", 6.0, [None]])
+def test_what_is_no_eos_token_is_refused(eos):
+    with pytest.raises(ValueError, match=r"eos_token_id is .*; a token id or several are expected"):
+        Decoder(counting_model(9)).generate([3], eos_token_id=eos)
+
+
+def test_a_step_interrupted_amid_its_commit_leaves_no_rows_for_the_conversation_to_go_on_with(monkeypatch):
+    decoder = Decoder(hashed_model(20), DraftModel(hashed_model(20)), Chain(3))  # accepted to the end
+
+    def interrupted(context, tokens):  # whose rows are in the cache already
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Context, "append", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            decoder.generate([1, 2, 3], max_new_tokens=30)
+    text = [1, 2, 3, 9]
+    expected = Decoder(hashed_model(20)).generate(text, max_new_tokens=20).token_ids
+    assert decoder.generate(text, max_new_tokens=20, continue_conversation=True).token_ids == expected
+
+
+def test_a_distant_limit_reserves_no_room_that_the_output_does_not_need(monkeypatch):
+    drafter, builder = FakeDrafter(lambda tokens: [(tokens[-1] + 1) % 9]), Chain(2)
+    decoder = Decoder(counting_model(9, context_limit=10**6), drafter, builder)
+    decoder.generate([1], max_new_tokens=10**6, eos_token_id=4)
+    assert decoder.model.cache.capacity < 5000
+    monkeypatch.setattr("specexp.core.decoder._ROOM_AHEAD", 8)
+    decoder = Decoder(counting_model(9, context_limit=10**6), drafter, builder)
+    storages = set()
+    result = decoder.generate(
+        [1], max_new_tokens=1500, observers=[lambda _: storages.add(decoder.model.cache._storage.data_ptr())]
+    )
+    assert result.token_ids == [(2 + position) % 9 for position in range(1500)]
+    assert len(storages) < 8
+
+
+def test_calls_from_several_threads_wait_for_each_other(strategy):
+    model = LanguageModel(hashed_model(20))
+    one, two = Decoder(model, *strategy()), Decoder(model)
+    prompts = [[token, 3, token] for token in range(8)]
+    expected = [two.generate(prompt, max_new_tokens=12).token_ids for prompt in prompts]
+    with ThreadPoolExecutor(4) as pool:
+        calls = [
+            pool.submit(decoder.generate, prompt, max_new_tokens=12)
+            for prompt in prompts
+            for decoder in (one, two)
+        ]
+    assert [call.result().token_ids for call in calls] == [said for said in expected for _ in range(2)]
+
+
+def test_an_observer_that_decodes_with_the_model_it_observes_is_refused():
+    decoder = Decoder(counting_model(9))
+    with pytest.raises(ValueError, match="the model is decoding already"):
+        decoder.generate([1], max_new_tokens=4, observers=[lambda _: decoder.generate([5], max_new_tokens=1)])
+    assert decoder.generate([1], max_new_tokens=4).token_ids == [2, 3, 4, 5]
+
+
+def test_a_call_leaves_nothing_behind_for_the_next(strategy, verifier):
+    model = hashed_model(20)
+    decoder = Decoder(model, *strategy(), verifier)
+    decoder.generate([1, 2, 3, 4, 5], max_new_tokens=20)
+    expected = Decoder(model, verifier=verifier).generate([9, 8], max_new_tokens=20).token_ids
+    assert decoder.generate([9, 8], max_new_tokens=20).token_ids == expected
+
+
+def test_samples_are_the_separate_calls(strategy):
+    model = LanguageModel(hashed_model(20))
+    verifier = KeyedSampling(1.0)
+    jobs = [Job((1, 2, 3, 1, 2), f"p#{number}", max_new_tokens=15) for number in range(4)]
+    with SerialSpeculative().open(model, Parts(*strategy(), verifier)) as executor:
+        shared = executor.run(jobs).results
+    decoder = Decoder(model, *strategy(), verifier)
+    alone = [decoder.generate(job.prompt, max_new_tokens=15, sequence=job.sequence) for job in jobs]
+    assert [result.token_ids for result in shared] == [result.token_ids for result in alone]
+    assert [result.steps for result in shared] == [result.steps for result in alone]
+    assert len({tuple(result.token_ids) for result in shared}) > 1
+
+
+def test_samples_end_at_eos_each():
+    parts = Parts(None, None, KeyedSampling(0.1))
+    with Serial().open(LanguageModel(counting_model(9)), parts) as executor:
+        run = executor.run([Job((0,), "a"), Job((0,), "b")], eos_token_ids=[4])
+    assert [result.token_ids for result in run.results] == [[1, 2, 3, 4]] * 2
+
+
+def test_a_later_turn_equals_a_fresh_decode_of_the_same_text(strategy, verifier):
+    model = hashed_model(20)
+    decoder = Decoder(model, *strategy(), verifier)
+    plain = Decoder(model, verifier=verifier)
+    text = [1, 2, 3]
+    for turn in range(4):
+        passes = decoder.model.passes
+        result = decoder.generate(text, max_new_tokens=9, continue_conversation=turn > 0, eos_token_id=5)
+        assert result.token_ids == plain.generate(text, max_new_tokens=9, eos_token_id=5).token_ids
+        assert decoder.model.passes - passes <= result.steps + 1
+        text = text + result.token_ids + [4, turn]
+
+
+def test_a_later_turn_feeds_only_what_is_new():
+    decoder = Decoder(counting_model(9))
+    first = decoder.generate([1, 2, 3], max_new_tokens=4).token_ids
+    fed = []
+    forward = decoder.model.model.forward
+    decoder.model.model.forward = lambda **inputs: (
+        fed.append(inputs["input_ids"].tolist()) or forward(**inputs)
+    )
+    decoder.generate([1, 2, 3, *first, 0, 0, 5], max_new_tokens=1, continue_conversation=True)
+    assert fed == [[[first[-1], 0, 0]], [[5]]]
+
+
+@pytest.mark.parametrize("prompt", [[1, 2, 3], [1, 2], [1, 9, 3, 4, 5, 6]])
+def test_a_prompt_that_does_not_continue_is_refused_and_the_conversation_kept(prompt):
+    decoder = Decoder(counting_model(11))
+    first = decoder.generate([1, 2], max_new_tokens=1).token_ids
+    with pytest.raises(ValueError, match="does not continue the conversation"):
+        decoder.generate(prompt, continue_conversation=True)
+    text = [1, 2, *first, 7]
+    assert decoder.generate(text, max_new_tokens=2, continue_conversation=True).token_ids == [8, 9]
+
+
+@pytest.mark.parametrize(("name", "other"), [("seed", 0), ("sequence", "another#0")])
+def test_a_conversation_keeps_its_seed_and_sequence(name, other):
+    decoder = Decoder(counting_model(11))
+    first = decoder.generate([1, 2], max_new_tokens=1, seed=3, sequence="prompt#0").token_ids
+    text = [1, 2, *first, 7]
+    with pytest.raises(ValueError, match=f"{name} was {other!r}, but the conversation to continue has"):
+        decoder.generate(text, continue_conversation=True, **{name: other})
+    own = {"seed": 3, "sequence": "prompt#0"}
+    assert decoder.generate(text, max_new_tokens=2, continue_conversation=True, **own).token_ids == [8, 9]
+    text = [*text, 8, 9, 1]
+    assert decoder.generate(text, max_new_tokens=1, continue_conversation=True).token_ids == [2]
+
+
+def test_there_must_be_a_conversation_to_continue():
+    decoder = Decoder(counting_model(9))
+    with pytest.raises(ValueError, match="no conversation to continue"):
+        decoder.generate([1], continue_conversation=True)
+
+
+def test_a_conversation_survives_an_executors_run_on_the_same_model(verifier):
+    model = LanguageModel(hashed_model(20))
+    decoder = Decoder(model, verifier=verifier)
+    text = [1, 2, 3]
+    text = text + decoder.generate(text, max_new_tokens=5).token_ids + [4]
+    with Serial().open(model, Parts(None, None, verifier)) as executor:
+        executor.run([Job((7, 8), 0, max_new_tokens=3)])
+    expected = Decoder(hashed_model(20), verifier=verifier).generate(text, max_new_tokens=5).token_ids
+    assert decoder.generate(text, max_new_tokens=5, continue_conversation=True).token_ids == expected
+
+
+@pytest.mark.parametrize(
+    ("prompt", "arguments", "message"),
+    [
+        ([], {}, "the prompt is empty"),
+        ([1] * 32, {}, "the prompt has 32 tokens and the model's context holds 32"),
+        ([1, 9], {}, "token id 9; the target's vocabulary has ids 0 to 8"),
+        ([1, -1], {}, "token id -1; the target's vocabulary has ids 0 to 8"),
+        ([1], {"max_new_tokens": 0}, "max_new_tokens was 0"),
+        ([1], {"max_new_tokens": 2.5}, "max_new_tokens was 2.5; a whole number from 1 is needed"),
+        (torch.ones(2, 3, dtype=torch.long), {}, "batch of 2"),
+    ],
+    ids=["empty", "too-long", "id-too-high", "id-negative", "no-tokens", "half-tokens", "batch"],
+)
+def test_wrong_requests_are_refused_in_one_sentence(prompt, arguments, message):
+    decoder = Decoder(counting_model(9, context_limit=32))
+    with pytest.raises(ValueError, match=message):
+        decoder.generate(prompt, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"drafter": PromptLookup()}, "has no builder"),
+        ({"builder": Chain(2)}, "has no drafter"),
+        (
+            {"drafter": PromptLookup(), "builder": TokenRecyclingTree()},
+            "asks for 8 candidates a node and PromptLookup",
+        ),
+        ({"drafter": TokenRecycling(k=64), "builder": Chain(2)}, "k=64"),
+    ],
+    ids=["no-builder", "no-drafter", "narrow-drafter", "small-vocabulary"],
+)
+def test_parts_that_cannot_work_together_are_refused(parts, message):
+    with pytest.raises(ValueError, match=message):
+        Decoder(counting_model(9), **parts)
+
+
+def test_a_drafter_of_another_vocabulary_is_refused(monkeypatch):
+    import specexp.artifacts
+
+    matrix = np.zeros((12, 2), dtype=np.int32)
+    monkeypatch.setattr(specexp.artifacts, "load_adjacency_matrix", lambda folder: matrix, raising=False)
+    drafter = TokenRecycling(k=2, state="preloaded", matrix="somewhere")
+    with pytest.raises(ValueError, match="12 rows, the target's vocabulary 9 tokens"):
+        Decoder(counting_model(9), drafter, Chain(2))
+
+
+def test_observers_see_every_step():
+    seen = []
+    decoder = Decoder(counting_model(9), FakeDrafter(lambda tokens: [(tokens[-1] + 1) % 9]), Chain(2))
+    result = decoder.generate([0], max_new_tokens=7, observers=[seen.append])
+    assert len(seen) == result.steps == 3
+    assert [token for outcome in seen for token in outcome.new_token_ids] == result.token_ids
+
+
+def test_decoders_that_share_a_model_do_not_mix_their_conversations(strategy, verifier):
+    model = LanguageModel(hashed_model(20))
+    one, two = Decoder(model, *strategy(), verifier), Decoder(model, verifier=verifier)
+    text = [1, 2, 3]
+    for turn in ([4], [5, 6], [7]):
+        text = (
+            text + one.generate(text, max_new_tokens=8, continue_conversation=len(text) > 3).token_ids + turn
+        )
+        two.generate([9] * 40, max_new_tokens=3)
+    expected = Decoder(hashed_model(20), verifier=verifier).generate(text, max_new_tokens=8)
+    assert one.generate(text, max_new_tokens=8, continue_conversation=True).token_ids == expected.token_ids

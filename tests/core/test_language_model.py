@@ -1,0 +1,314 @@
+"""A tree pass answers every row as step-by-step decoding of its branch would, for several architectures."""
+
+import numpy as np
+import pytest
+import torch
+from helpers.small_models import FULL_ATTENTION, SLIDING, VOCABULARY, build, small_model
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from transformers import AutoModelForCausalLM, MptConfig, T5Config, T5ForConditionalGeneration
+
+from specexp.builders import Chain, StaticTree, TokenRecyclingTree
+from specexp.core.decoder import Decoder
+from specexp.core.language_model import LanguageModel
+from specexp.core.tree import TokenTree, TreeShape, root_tree
+from specexp.drafters import DraftModel, TokenRecycling
+from specexp.testing.fakes import FakeCausalLM, hashed_model
+
+ATTENTION = ("sdpa", "eager")
+SMALL = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+SHAPE = TreeShape.from_rank_paths([[0], [1], [2], [0, 0], [0, 1], [2, 0], [0, 1, 0], [0, 1, 1], [0, 1, 0, 0]])
+
+
+def filled(shape, seed):
+    return TokenTree(shape, np.random.default_rng(seed).integers(VOCABULARY, size=shape.num_nodes + 1))
+
+
+def branch(tree, row):
+    return [int(tree.tokens[index]) for index in (0, *tree.shape.path(row))]
+
+
+def straight(model, tokens):
+    """``[V]`` logits after ``tokens``, by the model without any cache or mask of ours."""
+    with torch.inference_mode():
+        return model(torch.tensor([tokens])).logits[0, -1]
+
+
+def close(left, right):
+    # eager attention takes its softmax in float32, whatever the model's dtype
+    return torch.allclose(left, right, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("attention", ATTENTION)
+@pytest.mark.parametrize("name", FULL_ATTENTION)
+def test_a_tree_pass_equals_step_by_step_decoding(name, attention):
+    model = small_model(name, attention)
+    language_model = LanguageModel(model)
+    prompt = np.random.default_rng(1).integers(VOCABULARY, size=17).tolist()
+    language_model.prefill(0, prompt)
+    for seed in range(3):
+        tree = filled(SHAPE, seed)
+        (answers,) = language_model.tree_pass([0], [tree])
+        assert answers.shape == (tree.num_nodes + 1, VOCABULARY)
+        for row in range(tree.num_nodes + 1):
+            assert close(answers[row], straight(model, prompt + branch(tree, row)))
+
+
+@pytest.mark.parametrize("attention", ATTENTION)
+@pytest.mark.parametrize("name", FULL_ATTENTION)
+def test_accepted_rows_are_kept_in_place_and_the_next_pass_builds_on_them(name, attention):
+    model = small_model(name, attention)
+    language_model = LanguageModel(model)
+    text = [5, 6, 7]
+    language_model.prefill(0, text)
+    for seed, last in enumerate((9, 0, 6, 3, 8)):  # the last accepted row; 0 is the root alone
+        tree = filled(SHAPE, seed)
+        language_model.tree_pass([0], [tree])
+        language_model.cache.commit(0, [0, *SHAPE.path(last)])
+        text = text + branch(tree, last)
+        assert language_model.cache.lengths[0] == len(text)
+        (answers,) = language_model.tree_pass([0], [root_tree(11)])
+        assert close(answers[0], straight(model, [*text, 11]))
+
+
+@pytest.mark.parametrize("name", ["Llama", "GPT2"])
+def test_the_logits_of_a_prefill_are_those_of_the_model(name):
+    model = small_model(name)
+    language_model = LanguageModel(model)
+    prompt = list(range(1, 20))
+    first = language_model.prefill(0, prompt[:8], all_logits=True)
+    assert language_model.prefill(0, [], all_logits=True) is None
+    assert language_model.prefill(0, prompt[8:9]) is None
+    rest = language_model.prefill(0, prompt[9:], all_logits=True)
+    with torch.inference_mode():
+        expected = model(torch.tensor([prompt])).logits[0]
+    assert close(torch.cat((first, rest)), torch.cat((expected[:8], expected[9:])))
+
+
+def test_a_prompt_longer_than_a_chunk_is_fed_in_pieces(monkeypatch):
+    monkeypatch.setattr("specexp.core.language_model._PREFILL_CHUNK", 7)
+    language_model = LanguageModel(small_model("Llama"))
+    prompt = list(range(1, 20))
+    passes = language_model.passes
+    logits = language_model.prefill(0, prompt, all_logits=True)
+    assert language_model.passes - passes == 3
+    assert close(logits[-1], straight(language_model.model, prompt))
+    assert logits.shape[0] == 19
+
+
+@pytest.mark.parametrize("attention", ATTENTION)
+@pytest.mark.parametrize("name", FULL_ATTENTION)
+@pytest.mark.parametrize(
+    "slots", [(0, 1, 2), (3, 1), (2, 0, 3)], ids=["neighbours", "backwards", "scattered"]
+)
+def test_several_slots_in_one_pass_equal_one_at_a_time(name, attention, slots):
+    language_model = LanguageModel(small_model(name, attention))
+    language_model.cache.reserve(80, 4)
+    shapes = [
+        SHAPE,
+        TreeShape.from_rank_paths([[0], [0, 0]]),
+        TreeShape([-1], [-1]),
+        TokenRecyclingTree().shape,
+    ]
+    trees, alone = [], []
+    for slot in slots:
+        language_model.prefill(slot, [slot + 1] * (3 + 5 * slot))
+        trees.append(filled(shapes[slot], slot))
+        alone.append(language_model.tree_pass([slot], [trees[-1]])[0])
+    together = language_model.tree_pass(slots, trees)
+    for slot, tree, expected, answers in zip(slots, trees, alone, together, strict=True):
+        assert answers.shape == (tree.num_nodes + 1, VOCABULARY)
+        assert close(answers, expected)
+        last = tree.num_nodes
+        language_model.cache.commit(slot, [0, *tree.shape.path(last)])
+    for slot, tree in zip(slots, trees, strict=True):
+        text = [slot + 1] * (3 + 5 * slot) + branch(tree, tree.num_nodes)
+        (answers,) = language_model.tree_pass([slot], [root_tree(4)])
+        assert close(answers[0], straight(language_model.model, [*text, 4]))
+
+
+@st.composite
+def trees(draw):
+    nodes = draw(st.integers(0, 12))
+    parents = [-1] + [draw(st.integers(0, row - 1)) for row in range(1, nodes + 1)]
+    tokens = [draw(st.integers(0, VOCABULARY - 1)) for _ in range(nodes + 1)]
+    return TokenTree(TreeShape(parents, [-1, *range(nodes)]), np.array(tokens))
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.sampled_from(sorted(FULL_ATTENTION)),
+    st.sampled_from(ATTENTION),
+    st.lists(trees(), min_size=1, max_size=3),
+)
+def test_any_trees_in_any_number_of_slots(name, attention, drafted):
+    language_model = LanguageModel(small_model(name, attention), self_check=False)
+    for slot in range(len(drafted)):
+        language_model.prefill(slot, [slot + 2] * (slot * 4))
+    answers = language_model.tree_pass(range(len(drafted)), drafted)
+    for slot, (tree, logits) in enumerate(zip(drafted, answers, strict=True)):
+        for row in range(tree.num_nodes + 1):
+            expected = straight(language_model.model, [slot + 2] * (slot * 4) + branch(tree, row))
+            assert close(logits[row], expected)
+
+
+@pytest.mark.parametrize("name", SLIDING)
+def test_models_with_sliding_windows_are_refused_in_one_sentence(name):
+    model = build(name, SLIDING[name], "eager")
+    with pytest.raises(
+        ValueError, match=rf"the {model.config.model_type} model has layers without full attention"
+    ):
+        LanguageModel(model)
+
+
+@pytest.mark.parametrize("attention", ATTENTION)
+def test_compressed_keys_may_be_wider_than_their_values(attention):
+    widths = {
+        "qk_rope_head_dim": 8,
+        "qk_nope_head_dim": 8,
+        "v_head_dim": 12,
+        "q_lora_rank": 16,
+        "kv_lora_rank": 16,
+    }
+    heads = {
+        "num_key_value_heads": 4,
+        "n_routed_experts": 4,
+        "n_group": 1,
+        "topk_group": 1,
+        "initializer_range": 0.3,
+    }
+    model = build("DeepseekV3", {**SMALL, **widths, **heads, "intermediate_size": 48}, attention)
+    prompt = [1, 2, 3, 4]
+    decoder = Decoder(model, DraftModel(model), Chain(4))
+    result = decoder.generate(prompt, max_new_tokens=30)
+    plain = model.generate(
+        torch.tensor([prompt]), max_new_tokens=30, do_sample=False, eos_token_id=None, pad_token_id=0
+    )
+    assert result.token_ids == plain[0, 4:].tolist()
+    assert result.tokens_per_step == 5
+
+
+@pytest.mark.parametrize("layer_types", [None, ["full_attention", "sliding_attention"]], ids=["all", "some"])
+def test_a_window_as_wide_as_the_context_never_slides(layer_types):
+    settings = {**FULL_ATTENTION["Qwen2"], "use_sliding_window": True, "sliding_window": 160}
+    model = build("Qwen2", {**settings, "max_window_layers": 1, "layer_types": layer_types})
+    language_model = LanguageModel(model)
+    tree = filled(SHAPE, 0)
+    language_model.prefill(0, [5, 6, 7])
+    (answers,) = language_model.tree_pass([0], [tree])
+    assert close(answers[9], straight(model, [5, 6, 7, *branch(tree, 9)]))
+
+
+OLD = {"vocab_size": VOCABULARY, "n_layer": 2, "n_head": 4}
+LOCAL = {"attention_types": [[["global", "local"], 1]], "window_size": 16, "num_layers": 2, "num_heads": 4}
+OTHERS = {
+    "GPTNeo": ({**SMALL, **LOCAL}, r"without full attention \(local attention of 16 tokens\)"),
+    "Bert": (SMALL, "the bert model attends to later tokens"),
+    "Roberta": ({**SMALL, "is_decoder": True}, "failed the tree self-check"),  # its positions start at 2
+    "Falcon": ({**SMALL, "alibi": True}, "the falcon model cannot do a tree pass .* learned or rotary"),
+    "Bloom": ({**OLD, "hidden_size": 32}, "of the bloom model states no max_position_embeddings"),
+    "Rwkv": ({"vocab_size": VOCABULARY, "hidden_size": 32}, "the rwkv model has no attention"),
+    "OpenAIGPT": ({**OLD, "n_embd": 32}, "the openai-gpt model cannot do a tree pass"),  # it has no cache
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_architectures_are_refused_in_one_sentence(name, dtype):
+    settings, message = OTHERS[name]
+    model = build(name, {**settings, "initializer_range": 0.3}, "eager", dtype)
+    with pytest.raises(ValueError, match=message):
+        LanguageModel(model)
+
+
+def test_an_encoder_decoder_is_refused():
+    config = T5Config(vocab_size=VOCABULARY, d_model=32, num_layers=1, num_heads=4, d_ff=48, d_kv=8)
+    with pytest.raises(ValueError, match="the t5 model is an encoder-decoder: use a decoder-only"):
+        LanguageModel(T5ForConditionalGeneration(config).eval())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_positions_by_distance_alone_fail_the_self_check_in_every_precision(dtype):
+    config = MptConfig(vocab_size=VOCABULARY, d_model=32, n_heads=4, n_layers=2, initializer_range=0.3)
+    config.max_position_embeddings = 160
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=dtype).eval()
+    with pytest.raises(ValueError, match="the mpt model failed the tree self-check"):
+        LanguageModel(model)
+
+
+@pytest.mark.parametrize("given", ["gpt2", 7, None])
+def test_what_is_no_model_is_refused(given):
+    with pytest.raises(ValueError, match=rf"a model was expected and {given!r} is a \w+: load one"):
+        Decoder(given)
+
+
+def test_a_model_in_training_mode_is_refused():
+    model = build("GPT2", FULL_ATTENTION["GPT2"]).train()
+    with pytest.raises(ValueError, match=r"the gpt2 model is in training mode, .* call model.eval\(\) first"):
+        LanguageModel(model)
+    decoder = Decoder(model.eval())
+    model.train()
+    with pytest.raises(ValueError, match="the gpt2 model is in training mode"):
+        decoder.generate([1, 2])
+
+
+def test_the_context_ends_where_longrope_would_change_the_rows_already_cached():
+    rope = {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [9.0] * 4}
+    rope |= {"original_max_position_embeddings": 40, "rope_theta": 10000.0}
+    model = build("Llama", {**FULL_ATTENTION["Llama"], "rope_parameters": rope})
+    decoder = Decoder(model, TokenRecycling(k=2), StaticTree([[0], [1], [0, 0], [0, 0, 0]]))
+    result = decoder.generate([1, 2, 3, 4], max_new_tokens=60)
+    assert result.finish_reason == "context"
+    prompt = torch.tensor([[1, 2, 3, 4]])
+    expected = model.generate(prompt, max_new_tokens=36, do_sample=False, eos_token_id=None, pad_token_id=0)
+    assert result.token_ids == expected[0, 4:].tolist()
+
+
+def test_an_attention_that_takes_no_tree_mask_is_refused():
+    model = build("Llama", FULL_ATTENTION["Llama"])
+    model.config._attn_implementation = "flex_attention"
+    with pytest.raises(ValueError, match="'flex_attention' takes no tree mask: load the llama model with"):
+        LanguageModel(model)
+
+
+class _IgnoresTheMask(FakeCausalLM):
+    """Attends to everything fed so far: siblings see each other."""
+
+    def visible(self, mask):
+        return torch.ones_like(mask, dtype=torch.bool)
+
+
+def test_the_self_check_finds_a_model_that_ignores_the_mask():
+    honest = hashed_model(20)
+    LanguageModel(honest)
+    with pytest.raises(ValueError, match="failed the tree self-check"):
+        LanguageModel(_IgnoresTheMask(honest.next_logits, 20))
+
+
+class _IgnoresPositions(FakeCausalLM):
+    """Numbers its tokens by their place in the cache: a node's answer changes with its siblings."""
+
+    def forward(self, input_ids, past_key_values=None, **kwargs):
+        past = 0 if past_key_values is None else past_key_values.get_seq_length()
+        counted = past + torch.arange(input_ids.shape[1])
+        output = super().forward(input_ids, past_key_values=past_key_values, **kwargs)
+        output.logits += counted[-output.logits.shape[1] :, None] * torch.arange(self.config.vocab_size)
+        return output
+
+
+def test_the_self_check_finds_a_model_that_ignores_positions():
+    with pytest.raises(ValueError, match="failed the tree self-check"):
+        LanguageModel(_IgnoresPositions(hashed_model(20).next_logits, 20))
+
+
+def test_the_self_check_leaves_nothing_behind():
+    language_model = LanguageModel(small_model("Llama"))
+    assert language_model.cache.lengths == [0]
+    assert language_model.passes == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", FULL_ATTENTION)
+def test_the_self_check_accepts_lower_precision(name, dtype):
+    LanguageModel(small_model(name, "sdpa", dtype))

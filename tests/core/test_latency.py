@@ -1,0 +1,192 @@
+"""What a latency profile says of a pass and of a step, computed by hand."""
+
+import dataclasses
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specexp.artifacts import ArtifactError, save_artifact
+from specexp.builders import Chain, Choice, DySpecGreedy, DySpecThreshold, Graft, ParametricTree
+from specexp.core.latency import LatencyProfile, Overhead, composition_label
+from specexp.drafters import DraftModel, PhraseCache, PromptLookup, TokenRecycling, Union
+
+PROFILE = LatencyProfile("by tokens", {1: 100, 9: 180, 17: 200}, {1: 10, 3: 20}, step_ms=4)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "seconds"), [(1, 0.1), (5, 0.14), (9, 0.18), (13, 0.19), (17, 0.2), (25, 0.22), (97, 0.4)]
+)
+def test_a_target_pass_lies_on_lines_between_points_and_goes_on_with_the_last_slope(tokens, seconds):
+    assert PROFILE.target_seconds(tokens) == pytest.approx(seconds)
+
+
+def test_a_single_point_holds_for_any_number_of_tokens():
+    profile = LatencyProfile("constant", {1: 5000}, {1: 25})
+    assert profile.target_seconds(700) == 5
+    assert profile.draft_seconds(64) == 0.025
+    assert not profile.exceeded_by(700)
+
+
+def test_beyond_falling_milliseconds_a_pass_takes_no_less():
+    profile = LatencyProfile("noisy", {1: 100, 8: 120, 16: 112})
+    assert profile.target_seconds(12) == pytest.approx(0.116)
+    assert profile.target_seconds(4096) == pytest.approx(0.112)
+
+
+def test_points_may_be_stated_in_any_order():
+    assert LatencyProfile("x", {9: 180, 1: 100}).target_seconds(5) == pytest.approx(0.14)
+
+
+def test_it_says_where_it_stops_stating_milliseconds():
+    assert PROFILE.max_target_tokens == 17
+    assert not PROFILE.exceeded_by(17)
+    assert PROFILE.exceeded_by(18)
+
+
+def test_a_step_is_its_passes_and_what_drafting_costs_beside_them():
+    assert PROFILE.step_seconds(1) == pytest.approx(0.1)  # plain decoding: nothing beside the pass
+    assert PROFILE.step_seconds(5) == pytest.approx(0.14 + 0.004)
+    assert PROFILE.step_seconds(5, [1, 2, 4]) == pytest.approx(0.14 + 0.010 + 0.015 + 0.025 + 0.004)
+    assert PROFILE.step_seconds(1, [1]) == pytest.approx(0.1 + 0.010 + 0.004)
+
+
+def test_a_draft_pass_without_milliseconds_is_refused():
+    with pytest.raises(ValueError, match="'target only' states no draft_ms, but a draft model was run"):
+        LatencyProfile("target only", {1: 5}).step_seconds(3, [1])
+
+
+@pytest.mark.parametrize(
+    ("target_ms", "draft_ms", "said"),
+    [
+        ({}, {}, "target_ms of latency profile 'x' must hold milliseconds above 0"),
+        ({1: 0.0}, {}, "target_ms of latency profile 'x' must hold milliseconds above 0"),
+        ({2: 5.0}, {}, "target_ms of latency profile 'x' states no milliseconds for 1 token"),
+        ({1: 5.0}, {4: 1.0}, "draft_ms of latency profile 'x' states no milliseconds for 1 token"),
+        ({0: 4.0, 1: 5.0}, {}, "target_ms of latency profile 'x' is stated for 0 tokens; 1 or more"),
+    ],
+)
+def test_profiles_that_say_nothing_of_a_pass_are_refused(target_ms, draft_ms, said):
+    with pytest.raises(ValueError, match=said):
+        LatencyProfile("x", target_ms, draft_ms)
+
+
+def test_what_it_models_is_called_so():
+    assert PROFILE.label == "modelled: by tokens (assumed)"
+    told = PROFILE.to_dict()
+    assert told["target_ms"] == {"1": 100, "9": 180, "17": 200}
+    assert told["step_ms"] == 4
+
+
+@given(
+    st.dictionaries(st.integers(2, 99), st.floats(0.5, 900), max_size=5),
+    st.floats(0.5, 900),
+    st.integers(1, 99),
+)
+def test_between_points_a_pass_takes_no_less_than_the_shortest_and_no_more_than_the_longest(
+    points, one, tokens
+):
+    profile = LatencyProfile("x", {1: one, **points})
+    stated = [ms / 1e3 for ms in profile.target_ms.values()]
+    assert all(
+        profile.target_seconds(place) == pytest.approx(ms / 1e3) for place, ms in profile.target_ms.items()
+    )
+    if tokens <= profile.max_target_tokens:
+        assert min(stated) - 1e-12 <= profile.target_seconds(tokens) <= max(stated) + 1e-12
+
+
+def test_nodes_and_new_tokens_cost_beside_the_passes():
+    profile = LatencyProfile("x", {1: 100}, {1: 10}, step_ms=4, node_ms=0.5, token_ms=2)
+    assert profile.step_seconds(1) == pytest.approx(0.102)  # a plain step has a new token, too
+    assert profile.step_seconds(5, [1, 1], new_tokens=3) == pytest.approx(0.1 + 0.02 + 0.004 + 0.002 + 0.006)
+    assert profile.step_parts(5, [1], 3) == pytest.approx((0.1, 0.01, 0.012))
+    assert profile.plain_seconds(40, 3) == pytest.approx(3 * 0.102)
+
+
+def test_a_longer_prefix_adds_to_both_passes_and_a_shorter_one_takes_less():
+    profile = LatencyProfile(
+        "x", {1: 100}, {1: 10}, prefix_tokens=1000, target_prefix_ms=20, draft_prefix_token_ms=1
+    )
+    assert profile.target_seconds(4) == profile.target_seconds(4, 1000) == 0.1
+    assert profile.target_seconds(4, 2500) == pytest.approx(0.130)
+    assert profile.target_seconds(4, 0) == pytest.approx(0.080)
+    assert profile.draft_seconds(4, 3000) == pytest.approx(0.010 + 2 * 4 * 0.001)
+    steep = LatencyProfile("x", {1: 100}, prefix_tokens=1000, target_prefix_ms=500)
+    assert steep.target_seconds(1, 0) == pytest.approx(0.01)  # never nothing
+    expected = sum(0.1 + 0.02 * (prefix - 1000) / 1e3 for prefix in (4, 5, 6))
+    assert profile.plain_seconds(5, 3) == pytest.approx(expected)
+
+
+COUPLED = TokenRecycling(k=4, coupled=True)
+
+
+@pytest.mark.parametrize(
+    ("drafter", "builder", "label"),
+    [
+        (None, None, "plain"),
+        (TokenRecycling(), Chain(2), "TokenRecycling + StaticTree"),
+        (COUPLED, ParametricTree(), "coupled TokenRecycling + StaticTree"),
+        (DraftModel(), DySpecGreedy(8), "DraftModel + DySpecGreedy"),
+        (
+            Union([PromptLookup(), COUPLED]),
+            Chain(2),
+            "coupled Union(PromptLookup, TokenRecycling) + StaticTree",
+        ),
+        (
+            PhraseCache(DraftModel()),
+            Graft(Choice([Chain(2), Chain(4), DySpecGreedy(8)])),
+            "PhraseCache(DraftModel) + Graft(Choice(StaticTree, DySpecGreedy))",
+        ),
+    ],
+)
+def test_a_composition_is_named_by_what_its_steps_cost(drafter, builder, label):
+    assert composition_label(drafter, builder) == label
+
+
+def test_a_composition_has_its_own_costs_or_those_of_its_drafter():
+    listed = {
+        "plain": Overhead(token_ms=0.5),
+        "DraftModel + StaticTree": {"step_ms": 2.0},
+        "DraftModel + DySpecGreedy": Overhead(step_ms=9.0, node_ms=0.1),
+    }
+    profile = LatencyProfile("x", {1: 100}, {1: 10}, step_ms=4, overheads=listed)
+    greedy = profile.of(DraftModel(), DySpecGreedy(8))
+    assert (greedy.step_ms, greedy.node_ms, greedy.token_ms) == (9.0, 0.1, 0.0)
+    assert profile.of(DraftModel(), DySpecThreshold(0.1)).step_ms == 2.0
+    assert profile.of(DraftModel(coupled=True), Chain(2)).step_ms == 4
+    assert profile.of(None, None).step_seconds(1) == pytest.approx(0.1005)
+    assert greedy.of(DraftModel(), Chain(2)) == greedy
+    assert profile.plain_seconds(9, 2) == pytest.approx(0.201)
+
+
+def test_a_composition_that_cannot_be_meant_is_refused():
+    with pytest.raises(
+        ValueError, match="overheads of latency profile 'x' has 'StaticTree'; 'plain' or a drafter"
+    ):
+        LatencyProfile("x", {1: 100}, overheads={"StaticTree": Overhead()})
+
+
+def test_it_is_read_back_from_its_plain_values():
+    profile = LatencyProfile(
+        "x", {1: 100, 4: 120}, {1: 3}, 1.0, 0.5, 0.25, 64, 2.0, 0.5, 0.1, 0.01,
+        {"plain": Overhead(token_ms=1.0)}, "measured",
+    )  # fmt: skip
+    assert LatencyProfile.from_dict(json.loads(json.dumps(profile.to_dict()))) == profile
+    assert not LatencyProfile.from_dict(profile.to_dict(), modelled=False).modelled
+
+
+def test_it_comes_from_an_artifact_whole(tmp_path):
+    stored = LatencyProfile("a device", {1: 100}, {1: 3}, source="measured")
+    save_artifact(tmp_path / "profile", "latency-profile", {"profile.json": stored.to_dict()})
+    path = str(tmp_path / "profile" / "best")
+    assert LatencyProfile(artifact=path) == stored
+    renamed = LatencyProfile("mine", artifact=path, modelled=False)
+    assert (renamed.name, renamed.source, renamed.modelled) == ("mine", "measured", False)
+    assert dataclasses.replace(LatencyProfile(artifact=path), step_ms=1.0).step_ms == 1.0
+    with pytest.raises(ValueError, match=r"was given artifact .* and step_ms: the artifact states it"):
+        LatencyProfile(artifact=path, step_ms=2.0)
+    with pytest.raises(ArtifactError, match="has best, latest, v1"):
+        LatencyProfile(artifact=str(tmp_path / "profile" / "bset"))
+    with pytest.raises(ValueError, match="needs a name, such as its models and device, or an artifact"):
+        LatencyProfile(target_ms={1: 5})

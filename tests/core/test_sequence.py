@@ -1,0 +1,187 @@
+"""A step by arithmetic: what is accepted, where the output ends, what is counted and kept."""
+
+import time
+
+import pytest
+
+from specexp.builders import Chain, StaticTree
+from specexp.controllers import Controller, Plan
+from specexp.core.decoder import Decoder
+from specexp.core.sequence import PHASES
+from specexp.testing.fakes import FakeDrafter, counting_model
+from specexp.verifiers import DeterministicVerifier, Greedy, Verdict
+
+VOCABULARY = 10
+
+
+def counting(length=4, *, wrong_after=None, **model):
+    """A chain over the model that counts; the drafter is right until after ``wrong_after``."""
+    drafter = FakeDrafter(
+        lambda tokens: [0 if tokens[-1] == wrong_after else (tokens[-1] + 1) % VOCABULARY], max_candidates=1
+    )
+    return Decoder(counting_model(VOCABULARY, **model), drafter, Chain(length))
+
+
+def steps_of(decoder, prompt, **arguments):
+    seen = []
+    result = decoder.generate(prompt, observers=[seen.append], **arguments)
+    return result, seen
+
+
+def test_a_right_chain_of_four_is_accepted_whole_and_one_token_added():
+    result, steps = steps_of(counting(4), [0], max_new_tokens=10)
+    assert result.token_ids == [1, 2, 3, 4, 5, 6, 7, 8, 9, 0]
+    assert [step.new_token_ids for step in steps] == [(1, 2, 3, 4, 5), (6, 7, 8, 9, 0)]
+    assert [step.accepted for step in steps] == [(1, 2, 3, 4), (1, 2, 3, 4)]
+    assert (result.steps, result.accepted_drafts, result.counts.bonus_tokens) == (2, 8, 2)
+    assert result.tokens_per_step == 5
+
+
+def test_a_chain_is_accepted_up_to_the_first_mismatch():
+    result, steps = steps_of(counting(4, wrong_after=2), [0], max_new_tokens=8)
+    assert result.token_ids == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert steps[0].new_token_ids == (1, 2, 3)  # 1 and 2 drafted, 0 instead of 3 refused, 3 added
+    assert steps[1].new_token_ids == (4, 5, 6, 7, 8)
+    assert result.drafted_nodes == 8
+
+
+def test_a_sibling_is_accepted_where_the_first_candidate_is_wrong():
+    drafter = FakeDrafter(lambda tokens: [0, (tokens[-1] + 1) % VOCABULARY], max_candidates=2)
+    decoder = Decoder(counting_model(VOCABULARY), drafter, StaticTree([[0], [1], [0, 0], [1, 0], [1, 1]]))
+    result, steps = steps_of(decoder, [3], max_new_tokens=6)
+    assert result.token_ids == [4, 5, 6, 7, 8, 9]
+    assert steps[0].accepted == (2, 5)  # rows: root, [0], [1], [0, 0], [1, 0], [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("eos", "accepted", "bonus"), [(1, 1, 0), (3, 3, 0), (4, 4, 0), (5, 4, 1), (7, 6, 1)]
+)
+def test_eos_ends_the_output_exactly_there(eos, accepted, bonus):
+    result = counting(4).generate([0], max_new_tokens=30, eos_token_id=eos)
+    assert result.token_ids == list(range(1, eos + 1))
+    assert result.finish_reason == "eos"
+    assert (result.accepted_drafts, result.counts.bonus_tokens) == (accepted, bonus)
+
+
+def test_the_first_of_several_eos_tokens_counts():
+    assert counting(4).generate([0], max_new_tokens=30, eos_token_id=[8, 3]).token_ids == [1, 2, 3]
+
+
+@pytest.mark.parametrize("max_new_tokens", range(1, 21))
+def test_max_new_tokens_is_met_and_never_exceeded(max_new_tokens):
+    for length in (1, 3, 4, 7):
+        result, steps = steps_of(counting(length), [0], max_new_tokens=max_new_tokens)
+        assert result.token_ids == [(1 + number) % VOCABULARY for number in range(max_new_tokens)]
+        assert result.finish_reason == "length"
+        assert result.accepted_drafts + result.counts.bonus_tokens == max_new_tokens
+        assert result.steps == -(-max_new_tokens // (length + 1))
+        assert sum(len(step.new_token_ids) for step in steps) == max_new_tokens
+        # No node is drafted that could not be kept.
+        assert all(step.tree.shape.max_depth < max_new_tokens for step in steps)
+
+
+@pytest.mark.parametrize("prompt_length", range(1, 16))
+def test_the_context_limit_is_met_and_never_exceeded(prompt_length):
+    for length in (1, 3, 8):
+        decoder = counting(length, context_limit=16)
+        result = decoder.generate([0] * prompt_length, max_new_tokens=100)
+        assert len(result.token_ids) == 16 - prompt_length
+        assert result.finish_reason == "context"
+        assert decoder.model.cache.lengths[0] <= 16
+
+
+def test_room_for_exactly_the_wanted_tokens_is_no_context_limit():
+    assert counting(4, context_limit=16).generate([0] * 6, max_new_tokens=10).finish_reason == "length"
+
+
+def test_a_huge_max_new_tokens_reserves_no_more_than_the_context():
+    decoder = counting(4, context_limit=32)
+    decoder.generate([0], max_new_tokens=10**7)
+    assert decoder.model.cache.capacity <= 32 + 5
+
+
+def test_only_what_was_committed_stays_in_the_cache():
+    decoder = counting(4)
+    result = decoder.generate([0, 1], max_new_tokens=30, eos_token_id=5)
+    assert result.token_ids == [2, 3, 4, 5]
+    assert decoder.model.cache.lengths[0] == 5  # all but the last token, the next root
+
+
+def test_plain_decoding_takes_a_step_a_token():
+    result = Decoder(counting_model(VOCABULARY)).generate([0], max_new_tokens=7)
+    assert (result.steps, result.accepted_drafts, result.drafted_nodes, result.draft_passes) == (7, 0, 0, 0)
+    assert result.useful_tokens is None
+
+
+def test_useful_tokens_also_count_beyond_the_first_mismatch():
+    guesses = {0: 1, 1: 9, 9: 0, 2: 3}
+    drafter = FakeDrafter(lambda tokens: [guesses[tokens[-1]]])
+    decoder = Decoder(counting_model(VOCABULARY), drafter, Chain(3))
+    _, steps = steps_of(decoder, [0], max_new_tokens=4)
+    assert [step.tree.tokens.tolist() for step in steps] == [[0, 1, 9, 0], [2, 3]]
+    # The target answers 1, 2, 0 to the first: two matches, one beyond the mismatch; and 3 to the second.
+    assert decoder.generate([0], max_new_tokens=4, count_useful=True).useful_tokens == 2 + 1
+
+
+def test_phases_add_up_to_the_decode_time():
+    result = counting(4).generate([0], max_new_tokens=12)
+    assert set(result.counts.seconds) == set(PHASES)
+    assert all(seconds >= 0 for seconds in result.counts.seconds.values())
+    assert result.decode_seconds == pytest.approx(sum(result.counts.seconds.values()))
+    assert set(result.seconds) == {"prefill", *PHASES}
+
+
+class _SlowWhenAsked(DeterministicVerifier):
+    """Quick to verify; slow when asked for single tokens, as counting useful ones does."""
+
+    def target_token(self, context, logits, position):
+        time.sleep(0.05)
+        return int(logits.argmax())
+
+    def verify(self, context, tree, logits):
+        return Verdict((), int(logits[0].argmax()))
+
+
+def test_counting_useful_tokens_is_outside_the_clock():
+    decoder = counting(4)
+    decoder = Decoder(decoder.model, decoder.strategy.drafter, Chain(4), _SlowWhenAsked())
+    result = decoder.generate([0], max_new_tokens=5, count_useful=True)
+    assert result.useful_tokens == 4 + 3 + 2 + 1  # never accepted, always right
+    assert result.decode_seconds < 0.05 * 5
+
+
+class _CostlyDrafter(FakeDrafter):
+    """Every answer takes a pass of a draft model."""
+
+    def costs_pass(self, request):
+        return True
+
+    def propose(self, context, request):
+        self.draft_passes += 1
+        self.fed_tokens += 1
+        return super().propose(context, request)
+
+
+class _UpToTwoPasses(Controller):
+    """Allows two draft passes a step, and keeps what it was asked."""
+
+    def __init__(self):
+        self.states = []
+
+    def plan(self, context):
+        return Plan()
+
+    def keep_drafting(self, context, state):
+        self.states.append((state.nodes, state.depth, state.draft_passes))
+        return state.draft_passes < 2
+
+
+def test_the_controller_is_asked_before_every_draft_pass():
+    drafter = _CostlyDrafter(lambda tokens: [(tokens[-1] + 1) % VOCABULARY])
+    controller = _UpToTwoPasses()
+    decoder = Decoder(counting_model(VOCABULARY), drafter, Chain(6), Greedy(), controller)
+    result, steps = steps_of(decoder, [0], max_new_tokens=7)
+    assert [step.new_token_ids for step in steps] == [(1, 2, 3), (4, 5, 6), (7,)]
+    assert [step.draft_passes for step in steps] == [2, 2, 0]
+    assert result.draft_passes == drafter.draft_passes == 4
+    assert controller.states == [(0, 0, 0), (1, 1, 1), (2, 2, 2)] * 2

@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from specexp.fit.__main__ import fit, main
+from specexp.pairs.pair import load_pair
+
+CONFIGS = Path(__file__).parents[2] / "configs" / "pair"
+ARCHITECTURE = {
+    "vocab_size": 400,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "tie_word_embeddings": True,
+}
+
+
+def train(
+    work: Path, cache: Path, *, stop_at: int = -1, export_to: Path | None = None, **arguments: Any
+) -> Any:
+    from lightning.pytorch.loggers import CSVLogger
+
+    from specexp.fit.training.data import CodeRows
+    from specexp.fit.training.module import CausalLMTraining
+
+    arguments = {"max_steps": 6, "repetition_from": 0.3, **arguments}
+    model = CausalLMTraining(ARCHITECTURE, **arguments)
+    data = CodeRows(str(cache), row_length=128, batch_size=2, validation_rows=2, vocab_size=400)
+    trainer = {
+        "logger": CSVLogger(work / "logs"),
+        "log_every_n_steps": 1,
+        "max_steps": stop_at,
+        "val_check_interval": 4,
+        "accelerator": "cpu",
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
+    fit(model, data, work_dir=work, trainer=trainer, export_to=export_to, checkpoint_every=2)
+    return model
+
+
+def losses(work: Path) -> list[float]:
+    """Training losses of all runs in a work folder, in order."""
+    values = []
+    for file in sorted(work.glob("logs/lightning_logs/version_*/metrics.csv")):
+        with file.open() as lines:
+            values += [float(row["train/loss"]) for row in csv.DictReader(lines) if row.get("train/loss")]
+    return values
+
+
+@pytest.fixture(scope="module")
+def whole(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    work = tmp_path_factory.mktemp("whole")
+    return work, train(work, cache, export_to=work / "export")
+
+
+def test_a_killed_run_continues_with_the_same_losses_and_weights(
+    whole: tuple[Path, Any], cache: Path, tmp_path: Path
+) -> None:
+    train(tmp_path, cache, stop_at=4)
+    resumed = train(tmp_path, cache)
+    assert losses(tmp_path) == losses(whole[0])
+    assert len(losses(tmp_path)) == 6
+    for name, value in whole[1].model.state_dict().items():
+        assert torch.equal(value, resumed.model.state_dict()[name]), name
+
+
+def test_a_finished_run_trains_no_further(whole: tuple[Path, Any], cache: Path) -> None:
+    before = {name: value.clone() for name, value in whole[1].model.state_dict().items()}
+    again = train(whole[0], cache)
+    assert again.batches_done == 6
+    assert all(torch.equal(value, again.model.state_dict()[name]) for name, value in before.items())
+
+
+def test_an_export_loads_as_a_pair_and_has_no_pickle(whole: tuple[Path, Any]) -> None:
+    folder = whole[0] / "export"
+    assert not {file.suffix for file in folder.iterdir()} & {".bin", ".pt", ".pkl", ".ckpt"}
+    pair = load_pair(str(folder), str(folder), draft_dtype="bfloat16")
+    assert pair.target.dtype == torch.bfloat16
+    assert pair.draft is not None
+    trained = whole[1].model.state_dict()["model.norm.weight"]
+    assert torch.equal(pair.target.state_dict()["model.norm.weight"], trained.bfloat16())
+    ids = torch.tensor([pair.tokenizer("def f(x):")["input_ids"]])
+    assert pair.target(ids).logits.shape == (1, ids.shape[1], 400)
+
+
+def test_a_student_learns_from_its_teacher_alone(
+    whole: tuple[Path, Any], cache: Path, tmp_path: Path
+) -> None:
+    teacher = str(whole[0] / "export")
+    student = train(tmp_path, cache, max_steps=3, teacher=teacher, distillation=1.0, repetition_from=1.0)
+    assert student.batches_done == 3
+    assert not any("teacher" in name for name in student.state_dict())
+
+
+def test_a_budget_in_minutes_ends_the_training(cache: Path, tmp_path: Path) -> None:
+    model = train(tmp_path, cache, max_steps=None, minutes=0.01)
+    assert model.progress == 1.0
+    assert model.lr_scale() < 0.01
+
+
+def test_wrong_arguments_are_refused() -> None:
+    from specexp.fit.training.module import CausalLMTraining
+
+    with pytest.raises(ValueError, match="neither minutes nor max_steps"):
+        CausalLMTraining(ARCHITECTURE)
+
+
+def test_a_teacher_with_another_vocabulary_is_refused(whole: tuple[Path, Any]) -> None:
+    from specexp.fit.training.module import CausalLMTraining
+
+    with pytest.raises(ValueError, match=r"has 400 tokens, but architecture.vocab_size is 401"):
+        CausalLMTraining({**ARCHITECTURE, "vocab_size": 401}, max_steps=1, teacher=str(whole[0] / "export"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--model.init_args.minuts", "5"], "did you mean 'model.init_args.minutes'"),
+        (["--model.init_args.seed", "first"], "model.init_args.seed is 'first'; allowed is an integer"),
+        (["--model.class_path", "specexp.fit.training.data.CodeRows"], "is no LightningModule"),
+        (["--model.init_args.minutes", "null"], "model: a training needs a budget"),
+        (["--trainer.precisoin", "32-true"], "did you mean 'trainer.precision'"),
+        (["--checkpoint_every", "0"], "an integer of at least 1"),
+        (["--work_folder", "runs"], "unknown key 'work_folder'"),
+    ],
+)
+def test_the_command_names_a_mistake_in_one_sentence(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(CONFIGS / "stdlib_target.yaml"), *arguments]) == 2
+    told = capsys.readouterr().err
+    assert words in told
+    assert told.count("\n") == 1
+
+
+def test_the_command_names_a_missing_file(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["missing.yaml"]) == 2
+    assert "missing.yaml" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["stdlib_target", "stdlib_draft"])
+def test_the_command_runs_the_shipped_configurations(name: str, cache: Path, tmp_path: Path) -> None:
+    config = yaml.safe_load((CONFIGS / f"{name}.yaml").read_text())
+    arguments = config["model"]["init_args"]
+    arguments["architecture"] = ARCHITECTURE
+    arguments.update(minutes=None, max_steps=2, teacher=None)
+    config["data"]["init_args"].update(cache_dir=str(cache), row_length=128, batch_size=2, vocab_size=400)
+    config["trainer"].update(logger=False, accelerator="cpu", val_check_interval=2)
+    config.update(work_dir=str(tmp_path / "work"), export_to=str(tmp_path / "export"))
+    file = tmp_path / "config.yaml"
+    file.write_text(yaml.safe_dump(config))
+    assert main([str(file), "--data.init_args.seed", "3"]) == 0
+    assert (tmp_path / "export" / "model.safetensors").is_file()
+    assert (tmp_path / "work" / "checkpoints" / "last.ckpt").is_file()

@@ -1,0 +1,106 @@
+"""A controller that learns through Lightning's Trainer, and goes on where it was killed."""
+
+import pytest
+import torch
+
+from specexp.config import ConfigError, load_config
+from specexp.fit.__main__ import main
+from specexp.fit.learn import check_learning, learn
+
+FILE = """
+name: tiny
+data: {prompts: {class_path: StdlibFunctions, init_args: {split: validation}}, max_prompts: 4}
+drafter: {class_path: PhraseCache, init_args: {drafter: {class_path: DraftModel}, state: carry}}
+builder: {class_path: Graft, init_args: {builder: {class_path: Chain, init_args: {length: 6}}}}
+controller: {class_path: QLearning, init_args: {warm_up: 10, draft_cost: 0.1}}
+generation: {max_new_tokens: 12}
+trainer: {logger: false}
+fit: {checkpoint_every: 2, export: {kind: q-table, to: exported}}
+"""
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "tiny.yaml"
+    path.write_text(FILE)
+    return path
+
+
+def state_of(module):
+    return module.arm.strategy.controller.state_dict()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """What a run learns that nobody kills."""
+    folder = tmp_path_factory.mktemp("whole")
+    (folder / "tiny.yaml").write_text(FILE)
+    return state_of(learn(load_config(folder / "tiny.yaml", ["--output", str(folder / "runs")])))
+
+
+@pytest.mark.parametrize("after", [1, 3])
+def test_a_killed_run_learns_the_same_table(file, monkeypatch, whole, after):
+    """Killed between two prompts, before the first checkpoint and after the second."""
+    from specexp.bench.decoder_arm import DecoderArm
+
+    decode, decoded = DecoderArm.decode, []
+
+    def killed(arm, prompt, *given):
+        if len(decoded) == after:
+            raise RuntimeError("killed")
+        decoded.append(prompt.prompt_id)
+        return decode(arm, prompt, *given)
+
+    monkeypatch.setattr(DecoderArm, "decode", killed)
+    with pytest.raises(RuntimeError, match="killed"):
+        learn(load_config(file))
+    monkeypatch.setattr(DecoderArm, "decode", decode)
+    resumed = learn(load_config(file))
+    assert resumed.done == 4
+    assert torch.equal(state_of(resumed)["q"], whole["q"])
+    assert torch.equal(state_of(resumed)["visits"], whole["visits"])
+    assert state_of(resumed)["steps"] == whole["steps"] > 10
+    assert state_of(learn(load_config(file)))["steps"] == whole["steps"]  # finished: no further
+
+
+def test_the_command_says_where_the_artifact_lies(file, capsys, tmp_path):
+    from specexp.artifacts import load_q_table
+
+    assert main([str(file), "--data.max_prompts", "2"]) == 0
+    said = capsys.readouterr().out
+    assert "The Q-table is in exported/v1." in said
+    assert (tmp_path / "runs" / "tiny" / "q_table.png").stat().st_size > 10_000
+    assert load_q_table("exported").steps > 5
+    assert load_q_table("exported").controller.learn is False
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (["--controller", "Fixed"], "controller is Fixed, which has no table to fit"),
+        (["--controller.init_args.learn", "false"], "learn is false, so nothing would be learned"),
+    ],
+)
+def test_what_cannot_learn_is_refused(file, overrides, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        check_learning(load_config(file, overrides))
+
+
+def test_a_file_of_neither_sort_is_refused(tmp_path, capsys):
+    path = tmp_path / "neither.yaml"
+    path.write_text("name: neither\n")
+    assert main([str(path)]) == 2
+    assert "neither a fit: section" in capsys.readouterr().err
+
+
+def test_an_arm_starts_anew_from_what_it_remembers(file):
+    """What a sweep's candidates learn from other prompts survives the resets of search and confirmation."""
+    arm = learn(load_config(file, ["--data.max_prompts", "2"])).arm
+    controller, drafter = arm.strategy.controller, arm.strategy.drafter
+    learned, phrases = controller.state_dict()["q"], drafter.state_dict()["keys"]
+    assert phrases.numel() > 0
+    arm.remember()
+    arm.reset()
+    assert torch.equal(controller.state_dict()["q"], learned)
+    assert torch.equal(drafter.state_dict()["keys"], phrases)

@@ -1,0 +1,1 @@
+"""What tests share: made records and outcomes, toy models, countdowns."""

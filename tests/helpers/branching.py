@@ -1,0 +1,133 @@
+"""Every way a step can go, with its exact probability: uniform numbers that take both sides of each comparison."""
+
+import math
+from dataclasses import dataclass, field
+from itertools import islice, repeat
+from unittest.mock import patch
+
+import numpy as np
+import torch
+
+from specexp.core.context import Context
+
+
+@dataclass
+class Script:
+    """Sides to take at the first comparisons; beyond them the likely side, and what else there was to try."""
+
+    sides: list[bool]
+    probability: float = 1.0
+    taken: list[bool] = field(default_factory=list)
+    others: list[list[bool]] = field(default_factory=list)
+
+    def below(self, bound):
+        """Whether a uniform number falls below ``bound``."""
+        chance = min(max(float(bound), 0.0), 1.0)
+        if len(self.taken) < len(self.sides):
+            side = self.sides[len(self.taken)]
+        else:
+            side = chance > 0
+            if 0 < chance < 1:
+                self.others.append([*self.taken, False])
+        self.taken.append(side)
+        self.probability *= chance if side else 1 - chance
+        return side
+
+
+@dataclass
+class Uniform:
+    """A uniform number that is only ever compared: ``u * scale < bound``."""
+
+    script: Script
+    scale: float = 1.0
+
+    def __mul__(self, factor):
+        return Uniform(self.script, self.scale * float(factor))
+
+    def __lt__(self, bound):
+        return self.script.below(
+            float(bound) / self.scale if self.scale > 0 else math.inf if bound > 0 else 0.0
+        )
+
+
+def outcomes(verifier, tree, logits, module):
+    """Probability of every output of one step: ``{accepted tokens and bonus: probability}``.
+
+    Args:
+        verifier: one that takes its numbers from ``uniforms`` and its bonus from the module's ``sample``.
+        tree: drafted.
+        logits: ``[n + 1, V]``.
+        module: where the verifier's ``sample`` stands.
+    """
+    context = Context([int(tree.tokens[0])])
+    found, waiting = {}, [[]]
+    while waiting:
+        script = Script(waiting.pop())
+        bonus = []
+
+        def keep(distribution, uniform, bonus=bonus):
+            bonus.append(distribution)
+            return 0
+
+        numbers = list(islice(repeat(Uniform(script)), 100))
+        with (
+            patch.object(type(verifier), "uniforms", lambda *_, numbers=numbers: numbers),
+            patch.object(module, "sample", keep),
+        ):
+            verdict = verifier.verify(context, tree, torch.as_tensor(logits))
+        waiting += script.others
+        accepted = tuple(tree.tokens[list(verdict.accepted)].tolist())
+        for token, probability in enumerate(bonus[0]):
+            output = (*accepted, token)
+            found[output] = found.get(output, 0.0) + script.probability * float(probability)
+    return {output: probability for output, probability in found.items() if probability > 0}
+
+
+def continued(found, length, target):
+    """Joint distribution of the first ``length`` tokens: shorter outputs go on as the target does.
+
+    Args:
+        found: outputs of a step.
+        length: tokens.
+        target: from the tokens so far to the next one's ``[V]`` probabilities.
+    """
+    joint = {}
+    waiting = list(found.items())
+    while waiting:
+        output, probability = waiting.pop()
+        if len(output) >= length:
+            joint[output[:length]] = joint.get(output[:length], 0.0) + probability
+        else:
+            waiting += [
+                ((*output, token), probability * share)
+                for token, share in enumerate(target(output))
+                if share > 0
+            ]
+    return joint
+
+
+def joint_of(target, length):
+    """What :func:`continued` has to be: the target's own."""
+    return continued({(): 1.0}, length, target)
+
+
+def mixed(weighted):
+    """Outputs of several drafts, each with its probability."""
+    total = {}
+    for weight, found in weighted:
+        for output, probability in found.items():
+            total[output] = total.get(output, 0.0) + weight * probability
+    return total
+
+
+def same(left, right, tolerance=1e-12):
+    """Whether two distributions agree everywhere."""
+    return all(
+        abs(left.get(key, 0.0) - right.get(key, 0.0)) <= tolerance for key in left.keys() | right.keys()
+    )
+
+
+def logits_of(probabilities):
+    """Logits whose softmax they are, impossible tokens ``-inf``."""
+    with np.errstate(divide="ignore"):
+        return np.log(np.asarray(probabilities, dtype=np.float64))

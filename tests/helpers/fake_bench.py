@@ -1,0 +1,91 @@
+"""A bench without a model: the speedup of a configuration is arithmetic, so that searching is fast and
+exact.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from specexp.sweep.journal import study_lock
+from specexp.sweep.objective import Candidate, Measurement, Report
+from specexp.sweep.settings import Settings, read_settings
+from specexp.sweep.study import open_study, resume, run_study
+
+PROMPTS = 12
+
+SECTION = {
+    "n_trials": 12,
+    "sampler": {"class_path": "optuna.samplers.RandomSampler", "init_args": {"seed": 3}},
+    "space": {
+        "builder": {
+            "type": "categorical",
+            "choices": [{"name": "bush", "class_path": "Bush"}, {"name": "chain", "class_path": "Chain"}],
+        },
+        "builder.init_args.nodes": {"type": "int", "low": 1, "high": 64},
+        "builder.init_args.decay": {"type": "float", "low": 0.1, "high": 1.0},
+    },
+    "enqueue": [
+        {"name": "short chain", "builder": {"class_path": "Chain", "init_args": {"nodes": 2}}},
+        {"name": "outsider", "builder": {"class_path": "Elsewhere"}},
+    ],
+}
+ARGUMENTS = {"Bush": {"nodes", "decay"}, "Chain": {"nodes"}, "Elsewhere": set()}
+
+
+class FakeBench:
+    """Configurations of the made-up classes of ``ARGUMENTS``; the best has 20 nodes."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.seconds = seconds
+        self.measured: list[str] = []
+
+    def applies(self, key: str, overrides: Mapping[str, Any]) -> bool:
+        section, _, argument = key.partition(".init_args.")
+        return not argument or argument in ARGUMENTS[overrides[section]["class_path"]]
+
+    def prepare(self, overrides: Mapping[str, Any]) -> Candidate:
+        part = overrides["builder"]
+        chosen = {**part.get("init_args", {})}
+        chosen |= {key.rpartition(".")[2]: value for key, value in overrides.items() if "." in key}
+        nodes = chosen.get("nodes", 20)
+        if nodes == 13:
+            raise ValueError("thirteen nodes do not go together")
+        name = (
+            part["class_path"]
+            if part["class_path"] == "Chain"
+            else f"{part['class_path']}/{chosen.get('decay', 0) > 0.5}"
+        )
+        return Candidate(f"{name}/{nodes}", {"nodes": nodes})
+
+    def measure(self, candidate: Candidate, report: Report, trial: int) -> Measurement:
+        self.measured.append(candidate.digest)
+        nodes = candidate.attributes["nodes"]
+        values = {}
+        for prompt in range(PROMPTS):
+            time.sleep(self.seconds)
+            values[prompt] = 0.5 - 0.01 * abs(nodes - 20) + 0.001 * (prompt * 7 % 5)
+            if report(prompt, values[prompt]):
+                break
+        return Measurement(values, {"tokens_per_step": 2.0, "drafted_nodes": nodes, "draft_passes": 0})
+
+
+def settings(**changes: Any) -> Settings:
+    return read_settings({**SECTION, **changes})
+
+
+def search(folder: Path, bench: FakeBench, chosen: Settings, name: str = "fake") -> Any:
+    folder.mkdir(parents=True, exist_ok=True)
+    with study_lock(folder):
+        study = open_study(name, chosen, folder, "workload")
+        resume(study, chosen, alone=chosen.storage is None)
+        run_study(study, chosen, bench)
+    return study
+
+
+if __name__ == "__main__":
+    url = sys.argv[2] if len(sys.argv) > 2 else None
+    search(Path(sys.argv[1]), FakeBench(seconds=0.004), settings(storage=url))

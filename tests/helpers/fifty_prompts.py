@@ -1,0 +1,93 @@
+"""Fifty short prompts, a target and a draft whose logits hang on the last three tokens, and recordings of them."""
+
+from specexp.bench.arm import sequence_name
+from specexp.bench.decoder_arm import DecoderArm
+from specexp.config.schema import Generation
+from specexp.core.decoder import Decoder
+from specexp.core.language_model import LanguageModel
+from specexp.data import Prompt
+from specexp.drafters.draft_source import Scoring
+from specexp.record.coverage import Coverage
+from specexp.record.recorder import Recorder
+from specexp.replay.format.recording import Manifest, Recording, write_turns
+from specexp.replay.play.fidelity import law_of
+from specexp.testing.fakes import FakeCausalLM, hashed_model
+
+VOCABULARY, LIMIT, TOKENS, EOS = 10, 48, 10, 9
+GENERATION = Generation(max_new_tokens=TOKENS)
+PROMPTS = [
+    Prompt(
+        f"p{number}",
+        "math",
+        ("?",),
+        tuple((number * 7 + place * 3) % 8 for place in range(3 + number % 9)),
+        number,
+    )
+    for number in range(50)
+]
+COUNTS = ("steps", "accepted_drafts", "bonus_tokens", "drafted_nodes", "draft_passes")
+
+
+class Tokenizer:
+    """Ends answers; the prompts are tokens already."""
+
+    eos_token_id = EOS
+
+
+class Models:
+    """A target, and a draft that is right now and then."""
+
+    def __init__(self):
+        self.target = LanguageModel(hashed_model(VOCABULARY, 0, LIMIT), self_check=False)
+        other = hashed_model(VOCABULARY, 1, LIMIT)
+
+        def mixed(tokens):
+            ours, theirs = self.target.model.next_logits(tokens), other.next_logits(tokens)
+            return [0.6 * one + 0.4 * two for one, two in zip(ours, theirs, strict=True)]
+
+        self.draft = LanguageModel(FakeCausalLM(mixed, VOCABULARY, LIMIT), self_check=False)
+
+
+def record(folder, verifier, drafter, source, coverage, coupled=False):
+    """Record all prompts; ``source`` is that of the draft model in the drafter, None where there is none."""
+    drafter.check_vocabulary(VOCABULARY)
+    recorder = Recorder(Models().target, verifier, drafter, source, Coverage(coverage, VOCABULARY, 4))
+    turns = []
+    for prompt in PROMPTS:
+        turns += recorder.conversation(
+            prompt.prompt_id,
+            "math",
+            prompt.index,
+            0,
+            lambda turn, before, prompt=prompt: list(prompt.token_ids),
+            1,
+            sequence=sequence_name(prompt, 0),
+            seed=0,
+            max_new_tokens=TOKENS,
+            eos_token_ids=frozenset({EOS}),
+        )
+    made_of = {
+        "pair": {"target_dtype": "float32", "device": "cpu"},
+        "law": law_of(verifier),
+        "scoring": None if source is None else vars(Scoring(coupled=coupled)),
+        "generation": {"seed": 0, "max_new_tokens": TOKENS},
+    }
+    files = {"turns.parquet": write_turns(folder / "turns.parquet", turns)}
+    Manifest({}, made_of, VOCABULARY, {"target": LIMIT, "draft": LIMIT}, files, complete=True).save(folder)
+    return Recording(folder)
+
+
+def decoded(drafter, builder, verifier, controller, generation=GENERATION):
+    """What every prompt takes live."""
+    decoder = Decoder(Models().target, drafter, builder, verifier, controller)
+    arm = DecoderArm("live", decoder, Tokenizer(), generation)
+    arm.reset()
+    return [arm.decode(prompt) for prompt in PROMPTS]
+
+
+def counts(records):
+    """All that replay has to get right."""
+    return [
+        (one.token_ids, one.finish_reasons, one.prompt_tokens, [getattr(one, name) for name in COUNTS])
+        for one in records
+    ]

@@ -1,0 +1,33 @@
+"""A program whose runs take minutes; :mod:`test_processes` interrupts the first and kills it in the second."""
+
+import signal
+
+from helpers.toy_schedules import PARTS, PausingTarget, pausing
+from specexp.scheduling import Job, Scheduled
+from specexp.testing.fakes import Pause
+
+JOBS = [Job((1, 2), "short", max_new_tokens=3), *(Job((number,), number, 1500) for number in range(5))]
+
+# Tests that run in the background were told to ignore it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def run():
+    """Decode slowly; what had ended is said."""
+    with Scheduled(3).open(PausingTarget(Pause(60, 50)), pausing(PARTS["lookup"](), Pause(3))) as executor:
+        pid = executor.worker.pid
+
+        def tell(outcome):
+            if "short" in executor.finished and outcome.context.sequence != "short":
+                print("running", pid, flush=True)
+
+        try:
+            executor.run(JOBS, observers=[tell])
+        except KeyboardInterrupt:
+            ended = executor.finished
+    print("interrupted", *(f"{name}:{len(result.token_ids)}" for name, result in ended.items()), flush=True)
+
+
+# Without a guard: what starts its workers does not run this script again, since it defines no part.
+run()
+run()

@@ -1,0 +1,46 @@
+"""Outcomes made by hand."""
+
+import numpy as np
+import torch
+
+from specexp.core.context import Context
+from specexp.core.outcome import Outcome
+from specexp.core.sequence import Strategy
+from specexp.core.tree import TokenTree, TreeShape
+
+
+def outcome_of(
+    parents, accepted, *, bonus=True, tokens=None, q=None, p=None, draws=None, values=None
+) -> Outcome:
+    """A step over a tree of these parents.
+
+    Args:
+        parents: of every row, -1 first.
+        accepted: rows.
+        bonus: whether the output went on after the last accepted node.
+        tokens: of every row; the rows' numbers if None.
+        q: draft probability of every row.
+        p: ``[n + 1, V]`` the target's probabilities after every row; even over 8 tokens if None.
+        draws: as a tree's.
+        values: as a tree's.
+    """
+    rows = len(parents)
+    tree = TokenTree(
+        TreeShape(parents, [-1, *range(rows - 1)]),
+        np.arange(rows) if tokens is None else np.array(tokens),
+        None if q is None else np.log(np.array(q, dtype=np.float32)),
+        draws=draws,
+        values=None if values is None else np.array(values),
+    )
+    logits = torch.zeros(rows, 8) if p is None else torch.tensor(np.log(np.maximum(p, 1e-9)))
+    new = (*(int(tree.tokens[row]) for row in accepted), *((7,) if bonus else ()))
+    return Outcome(Context([1, *new]), tree, logits, tuple(accepted), new)
+
+
+def strategy(verifier, max_nodes=8) -> Strategy:
+    """Parts of an arm that drafts."""
+    from specexp.builders import Chain
+    from specexp.controllers import Fixed
+    from specexp.testing.fakes import FakeDrafter
+
+    return Strategy(FakeDrafter(lambda tokens: [0]), Chain(max_nodes), verifier, Fixed())

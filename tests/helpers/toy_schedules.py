@@ -1,0 +1,92 @@
+"""A target whose answers stand in a table, and takes its time; what it says, known from plain decoding."""
+
+from functools import cache
+
+from specexp.builders import Chain, KConfig
+from specexp.core.composition import Parts
+from specexp.core.decoder import Decoder
+from specexp.drafters import DraftModel, PromptLookup, TokenRecycling
+from specexp.scheduling import FirstCome, Job, LeastProgress, MostConfident
+from specexp.testing.fakes import PausingDrafter
+from specexp.verifiers import Greedy, KeyedSampling
+from specexp.verify.toy import LIVE, ToyTarget, toy_models
+
+TARGET, DRAFT = toy_models(vocabulary=6, seed=5)
+POLICIES = (FirstCome, LeastProgress, MostConfident)
+VERIFIERS = {"greedy": Greedy, "keyed": lambda: KeyedSampling(1.0)}
+PARTS = {
+    "chain": lambda: Parts(DraftModel(DRAFT), Chain(2)),
+    "k-config": lambda: Parts(TokenRecycling(k=2), KConfig([2, 1])),
+    "lookup": lambda: Parts(PromptLookup(), Chain(3)),
+    "recycling": lambda: Parts(TokenRecycling(k=2, state="carry"), KConfig([2, 1])),
+}
+PROMPTS = ((0, 1, 2, 3, 4, 0, 1), (3,), (2, 4), (1, 0, 1, 0))
+
+
+class PausingTarget(ToyTarget):
+    """The same target after a pause."""
+
+    def __init__(self, pause):
+        super().__init__(TARGET.table)
+        self.pause = pause
+
+    def tree_pass(self, slots, trees):
+        self.pause()
+        return super().tree_pass(slots, trees)
+
+
+def pausing(parts, pause):
+    """Parts whose drafter takes its time."""
+    return parts._replace(drafter=PausingDrafter(parts.drafter, pause))
+
+
+@cache
+def plain(verifier, prompt, sequence, eos):
+    """What plain decoding says, up to 12 tokens; shorter outputs are beginnings of it."""
+    decoder = Decoder(ToyTarget(TARGET.table), verifier=VERIFIERS[verifier]())
+    result = decoder.generate(prompt, max_new_tokens=12, eos_token_id=eos, sequence=sequence)
+    return tuple(result.token_ids)
+
+
+def expected(verifier, job, eos):
+    """What plain decoding says for a job."""
+    return list(plain(verifier, job.prompt, job.sequence, eos))[: job.max_new_tokens]
+
+
+def jobs_of(generator, count):
+    """Random jobs; one of a token, one that may end in the middle of a draft."""
+    return [
+        Job(generator.choice(PROMPTS), number, max_new_tokens=generator.choice((1, 2, 4, 6)))
+        for number in range(count)
+    ]
+
+
+def first_token(verifier, job):
+    """A token that ends the job at once when it is EOS."""
+    return plain(verifier, job.prompt, job.sequence, LIVE)[0]
+
+
+class OddError(Exception):
+    """Cannot be made from its own arguments, so it cannot be unpickled."""
+
+    def __init__(self, number, tokens):
+        super().__init__(f"{number} after {len(tokens)} tokens")
+
+
+def fail_oddly(tokens):
+    """A guess that comes to nothing."""
+    raise OddError(3, tokens)
+
+
+def leave(tokens):
+    """A guess that ends the worker."""
+    raise SystemExit(7)
+
+
+class Unlearning(PromptLookup):
+    """Fails to learn from the last step of a sequence."""
+
+    def observe(self, outcome):
+        super().observe(outcome)
+        if len(outcome.context) - outcome.context.prompt_length == 3:
+            raise ValueError("cannot learn from three tokens")

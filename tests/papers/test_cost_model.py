@@ -1,0 +1,58 @@
+"""Predicted costs of steps, computed by hand."""
+
+import pytest
+from helpers.made_outcomes import outcome_of, strategy
+
+from specexp.bench.record import PromptRecord
+from specexp.papers import CostModel
+from specexp.testing.analyses import AnalysisContract
+from specexp.verifiers import Greedy
+
+
+class TestCostModel(AnalysisContract):
+    def make_analysis(self):
+        return CostModel()
+
+
+def record(**given) -> PromptRecord:
+    seconds = {"draft": 0.06, "build": 0.02, "target": 0.1, "verify": 0.0, "commit": 0.0, "update": 0.02}
+    values = {
+        "steps": 2,
+        "draft_passes": 6,
+        "drafted_nodes": 8,
+        "token_ids": (1, 2, 3, 4),
+        "seconds": seconds,
+    }
+    return PromptRecord("a", "p", "c", 0, **{**values, **given})
+
+
+def test_the_models_use_the_runs_own_passes():
+    analysis = CostModel()
+    analysis.begin({"a": strategy(Greedy())})
+    for parents in ([-1, 0, 1, 2, 0], [-1, 0, 1, 0, 0]):  # 4 nodes each, 3 and 2 deep
+        analysis.observe("a", outcome_of(parents, [1]))
+    (row,) = analysis.report([record()]).tables["cost_model"].records()
+    assert (row["nodes N"], row["depth D"], row["passes"], row["tokens/step"]) == (4, 2.5, 3, 2)
+    assert row["T_d"] == pytest.approx(10)
+    assert row["T_t"] == pytest.approx(50)
+    assert row["step"] == pytest.approx(100)
+    assert row["N*T_d+T_t"] == pytest.approx(90)
+    assert row["D*T_d+T_t"] == pytest.approx(75)
+    assert [row["per token"], row["by N"], row["by D"]] == pytest.approx([50, 45, 37.5])
+
+
+def test_without_draft_passes_nothing_is_predicted():
+    analysis = CostModel()
+    analysis.begin({"a": strategy(Greedy())})
+    analysis.observe("a", outcome_of([-1, 0], [1]))
+    (row,) = analysis.report([record(draft_passes=0)]).tables["cost_model"].records()
+    assert row["T_d"] is row["N*T_d+T_t"] is row["by D"] is None
+    assert row["per token"] == pytest.approx(50)
+
+
+def test_depths_are_forgotten_at_the_next_run():
+    analysis = CostModel()
+    for parents in ([-1, 0, 1, 2], [-1, 0]):
+        analysis.begin({"a": strategy(Greedy())})
+        analysis.observe("a", outcome_of(parents, [1]))
+    assert analysis.report([record()]).tables["cost_model"].records()[0]["depth D"] == 1

@@ -1,0 +1,94 @@
+"""A profile fitted to made passes and steps says what they were made by."""
+
+from dataclasses import replace
+
+import pytest
+from helpers.made_steps import MadeArm, passes, steps
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specexp.core.latency import LatencyProfile, Overhead
+from specexp.profile.fit import fit_overhead, fit_pass, fit_profile, predicted
+
+TRUE = LatencyProfile(
+    "made", {1: 10.0, 8: 11.0, 32: 14.0}, {1: 2.0, 32: 4.0}, prefix_tokens=256, target_prefix_ms=2.0,
+    draft_prefix_token_ms=0.02,
+)  # fmt: skip
+
+
+@settings(max_examples=20)
+@given(st.floats(0, 5), st.floats(0, 0.1))
+def test_a_pass_is_stated_at_the_middle_prefix_with_what_a_longer_one_adds(prefix_ms, token_ms):
+    fitted = fit_pass(passes(lambda tokens: 10 + 0.1 * tokens, prefix_ms, token_ms))
+    assert fitted.prefix == 256
+    assert fitted.ms == pytest.approx(
+        {tokens: 10 + 0.1 * tokens for tokens in (1, 2, 4, 8, 16, 32)}, rel=1e-3
+    )
+    assert fitted.prefix_ms == pytest.approx(prefix_ms, abs=0.05)
+    assert fitted.prefix_token_ms == pytest.approx(token_ms, abs=0.005)
+
+
+def test_a_pass_behind_one_prefix_or_faster_behind_longer_ones_has_no_slope():
+    one = fit_pass(passes(lambda tokens: 10.0, prefixes=(300,)))
+    assert (one.prefix, one.prefix_ms, one.prefix_token_ms) == (300, 0, 0)
+    falling = fit_pass(passes(lambda tokens: 10.0, prefix_ms=-3.0))
+    assert (falling.prefix_ms, falling.prefix_token_ms) == (0, 0)
+    assert falling.ms[4] == pytest.approx(10.0)
+
+
+@settings(max_examples=20)
+@given(st.floats(0, 3), st.floats(0, 0.3), st.floats(0, 1))
+def test_what_steps_cost_beside_their_passes_is_found(step_ms, node_ms, token_ms):
+    true = replace(TRUE, step_ms=step_ms, node_ms=node_ms, token_ms=token_ms)
+    found = fit_overhead(TRUE, steps(true))
+    assert found.step_ms == pytest.approx(step_ms, abs=0.05)
+    assert found.node_ms == pytest.approx(node_ms, abs=0.01)
+    assert found.token_ms == pytest.approx(token_ms, abs=0.05)
+
+
+def test_a_few_disturbed_steps_do_not_count():
+    true = replace(TRUE, step_ms=1.0, node_ms=0.1, token_ms=0.2)
+    taken = steps(true, 400)
+    for number in (3, 77, 200, 301):
+        taken[number] = replace(taken[number], seconds=taken[number].seconds + 0.5)
+    found = fit_overhead(TRUE, taken)
+    assert (found.step_ms, found.node_ms, found.token_ms) == pytest.approx((1.0, 0.1, 0.2), rel=1e-3)
+
+
+def test_costs_are_never_negative():
+    faster = replace(TRUE, target_ms={tokens: 0.8 * ms for tokens, ms in TRUE.target_ms.items()})
+    assert fit_overhead(TRUE, steps(faster)) == Overhead(0.0, 0.0, 0.0)
+
+
+def test_trees_of_one_size_share_their_cost_between_step_and_nodes():
+    taken = [step for step in steps(replace(TRUE, step_ms=2.0), 4000) if step.tokens in (1, 11)]
+    found = fit_overhead(TRUE, taken)
+    assert found.step_ms == pytest.approx(1.0, rel=0.05)
+    assert found.node_ms == pytest.approx(0.1, rel=0.05)
+
+
+def test_every_composition_has_costs_of_its_own_and_is_predicted_by_them():
+    costs = {
+        "plain": Overhead(token_ms=0.4),
+        "DraftModel + StaticTree": Overhead(1.0, 0.05, 0.2),
+        "DraftModel + DySpecGreedy": Overhead(2.0, 0.15, 0.1),
+    }
+    true = replace(TRUE, overheads=costs)
+    arms = [
+        MadeArm(label, steps(true.labelled(label), seed=number, drafts=label != "plain", noise=0.01))
+        for number, label in enumerate(costs)
+    ]
+    sizes = (1, 8, 32)
+    target = passes(lambda tokens: TRUE.target_ms[tokens], 2.0, sizes=sizes)
+    draft = passes(lambda tokens: 1e3 * TRUE.draft_seconds(tokens), 0.0, 0.02, sizes=sizes)
+    profile = fit_profile({"name": "found"}, target, draft, arms)
+    assert (profile.name, profile.source, profile.prefix_tokens) == ("found", "measured", 256)
+    assert profile.overheads.keys() == costs.keys()
+    assert profile.overheads["DraftModel + DySpecGreedy"].step_ms > 1.0
+    assert profile.overheads["DraftModel + StaticTree"].node_ms == pytest.approx(0.05, abs=0.02)
+    assert (
+        0.05 < profile.node_ms < 0.15
+    )  # of a composition nobody measured: what all drafting ones cost together
+    for arm in predicted(profile, arms):
+        assert arm.predicted_ms == pytest.approx(arm.measured_ms, rel=0.01)
+    assert predicted(profile, [MadeArm("plain", [])]) == []

@@ -1,0 +1,113 @@
+"""Passes are timed over the tokens and behind the prefix they are said to be, and leave the cache as it was."""
+
+from time import sleep
+
+import numpy as np
+import pytest
+
+from specexp.core.language_model import LanguageModel
+from specexp.drafters import DraftModel
+from specexp.profile.fit import fit_pass
+from specexp.profile.passes import (
+    DraftPass,
+    PassSamples,
+    TargetPass,
+    longest_prefix,
+    median_interval,
+    sizes_up_to,
+)
+from specexp.testing.fakes import FakeCausalLM, hashed_model
+
+TEXT = np.arange(60) % 7
+
+
+class SlowModel(FakeCausalLM):
+    """Takes a while for every token it is fed; it notes what it was fed, and behind how much."""
+
+    def __init__(self, ms_a_token: float = 0.0) -> None:
+        super().__init__(lambda tokens: [0.0] * 12, 12)
+        self.ms_a_token = ms_a_token
+        self.fed: list[tuple[int, int]] = []
+
+    def forward(self, input_ids, position_ids=None, attention_mask=None, **kwargs):
+        rows = input_ids.shape[1]
+        if attention_mask is not None:  # not alone, as the self-check asks
+            self.fed.append((attention_mask.shape[-1] - rows, rows))
+        sleep(self.ms_a_token * rows / 1e3)
+        return super().forward(input_ids, position_ids, attention_mask, **kwargs)
+
+
+def test_a_target_pass_feeds_a_tree_behind_the_prefix():
+    model = SlowModel()
+    timed = TargetPass(LanguageModel(model), TEXT)
+    for prefix in (9, 4, 12):  # in any order
+        timed.prepare(prefix)
+        model.fed.clear()
+        for tokens in (1, 2, 7, 20):
+            assert timed.seconds(tokens) > 0
+        assert model.fed == [(prefix, 1), (prefix, 2), (prefix, 7), (prefix, 20)]
+    shape = timed.tree(20).shape
+    assert shape.max_depth == 2
+    assert max(len(children) for children in shape.children) == 4
+
+
+def test_a_draft_pass_feeds_as_many_rows_in_one_pass():
+    model = SlowModel()
+    drafter = DraftModel(model)
+    timed = DraftPass(drafter, TEXT)
+    for prefix in (9, 4, 12):
+        timed.prepare(prefix)
+        model.fed.clear()
+        for tokens in (1, 2, 7, 20, 1):
+            assert timed.seconds(tokens) > 0
+        assert model.fed == [(prefix, 1), (prefix, 2), (prefix, 7), (prefix, 20), (prefix, 1)]
+
+
+def test_a_slope_by_tokens_is_recovered():
+    """A pass that sleeps for every token: 20 tokens take about 20 times as long as one."""
+    timed = TargetPass(LanguageModel(SlowModel(ms_a_token=2.0)), TEXT)
+    samples = PassSamples(timed, [3, 6], [1, 5, 20])
+    samples.warm_up()
+    for block in samples.blocks(3):
+        block()
+    points = samples.points()
+    assert [(point.prefix, point.tokens) for point in points] == [
+        (3, 1), (3, 5), (3, 20), (6, 1), (6, 5), (6, 20),
+    ]  # fmt: skip
+    assert all(point.low <= point.ms <= point.high for point in points)
+    ms = fit_pass(points).ms
+    assert 0.3 < (ms[20] - ms[5]) / (ms[5] - ms[1]) / (15 / 4) < 3
+
+
+def test_every_repetition_has_an_order_of_its_own_and_takes_all():
+    model = SlowModel()
+    samples = PassSamples(TargetPass(LanguageModel(model), TEXT), [3, 6], [1, 2, 3, 4, 5])
+    orders = []
+    for block in samples.blocks(4):
+        model.fed.clear()
+        block()
+        taken = [rows for _, rows in model.fed if rows <= 5][-5:]
+        assert sorted(taken) == [1, 2, 3, 4, 5]
+        orders.append(tuple(taken))
+    assert len(orders) == 8
+    assert len(set(orders)) > 4
+
+
+def test_sizes_end_with_the_budget_and_prefixes_fit_the_context():
+    assert sizes_up_to(128) == [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128]
+    assert sizes_up_to(5) == [1, 2, 3, 4, 5]
+    assert sizes_up_to(1) == [1]
+    assert sizes_up_to(300) == [*sizes_up_to(128), 192, 256, 300]
+    assert longest_prefix(192, 128) == 187
+    timed = TargetPass(LanguageModel(hashed_model(7, context_limit=16)), TEXT)
+    timed.prepare(longest_prefix(16, 20))
+    assert timed.seconds(20) > 0
+    with pytest.raises(ValueError, match=r"max_tokens is 128, for which a context of 4 tokens has no room"):
+        longest_prefix(4, 128)
+
+
+def test_the_interval_of_a_median_holds_it():
+    values = np.random.default_rng(0).lognormal(size=31)
+    middle, low, high = median_interval(values)
+    assert low < middle == np.median(values) < high
+    assert median_interval(np.array([3.0, 3.0])) == (3.0, 3.0, 3.0)

@@ -1,0 +1,125 @@
+"""``python -m specexp.profile``, from a file to an artifact that another experiment is modelled by."""
+
+import csv
+import json
+import subprocess
+import sys
+
+import pytest
+
+from specexp.artifacts import load_artifact
+from specexp.bench import read_records
+from specexp.profile.__main__ import main
+from specexp.run.__main__ import main as run_main
+
+SHORT = {"max_tokens": 4, "prefixes": [8, 190], "repeats": 2, "prompts": 2, "max_new_tokens": 10}
+ARMS = {
+    "recycling": {"title": "recycling", "grid": {"builder.init_args.length": [1, 3]}},
+    "chain": {"title": "a chain", "drafter": {"class_path": "DraftModel", "init_args": {"coupled": True}}},
+    "lookup": {"reference": "hf-prompt-lookup"},
+}
+
+
+@pytest.fixture
+def profiled(experiment, tmp_path, capsys):
+    """The artifact, and what the command told."""
+    path = experiment(arms=ARMS, profile={**SHORT, "to": str(tmp_path / "artifacts" / "profile")})
+    assert main([path]) == 0
+    return load_artifact(tmp_path / "artifacts" / "profile" / "best"), capsys.readouterr().out
+
+
+def test_it_leaves_an_artifact_tables_and_a_picture(profiled, tmp_path):
+    artifact, shown = profiled
+    profile, measured = artifact.profile, artifact.measured
+    assert profile.source == "measured"
+    assert profile.target_ms.keys() == profile.draft_ms.keys() == {1, 2, 3, 4}
+    assert set(profile.overheads) == {
+        "plain", "TokenRecycling + StaticTree", "coupled DraftModel + StaticTree",
+    }  # fmt: skip
+    assert (measured.threads, measured.target_dtype, measured.draft_dtype) == (1, "float32", "float32")
+    assert {point.prefix for point in measured.target} == {8, 190}
+    assert len(measured.target) == len(measured.draft) == 8
+    arms = {arm.arm: arm for arm in measured.arms}
+    assert set(arms) == {"plain decoding", "recycling, length=1", "recycling, length=3", "a chain"}
+    assert arms["plain decoding"].steps == arms["plain decoding"].tokens > arms["plain decoding"].nodes == 0
+    assert all(arm.measured_ms > 0 and arm.predicted_ms > 0 for arm in measured.arms)
+    assert artifact.fingerprint["model"]
+    assert set(artifact.metrics) == {"target_pass_ms", "draft_pass_ms", "largest_error_in_sample"}
+    assert artifact.provenance["config"]["profile"]["repeats"] == 2
+
+    folder = tmp_path / "runs" / "tiny"
+    assert {path.name for path in folder.iterdir()} == {
+        "config.yaml", "environment.json", "profile.md", "profile.csv", "profile.png",
+    }  # fmt: skip
+    rows = list(csv.DictReader((folder / "profile.csv").read_text().splitlines()))
+    assert len(rows) == 16
+    assert float(rows[0]["ms"]) == measured.target[0].ms
+    for part in ("Passes on", "Beside the passes", "in-sample", "a chain", str(artifact.folder.name)):
+        assert part in shown
+    assert (folder / "profile.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_prefix_beyond_the_context_is_refused_with_what_it_holds(experiment, tmp_path, capsys):
+    path = experiment(profile={**SHORT, "prefixes": [8, 191], "to": str(tmp_path / "artifacts" / "profile")})
+    assert main([path]) == 2
+    assert (
+        "profile.prefixes.1 is 191, and before a pass of up to 4 tokens (profile.max_tokens) a context of 192 has room "
+        "for 190 at most: lower it" in capsys.readouterr().err
+    )
+    assert not (tmp_path / "artifacts").exists()
+
+
+def test_an_experiment_takes_it_as_its_clock(profiled, experiment, tmp_path):
+    artifact, _ = profiled
+    path = experiment(latency={"artifact": str(artifact.folder)}, baselines=["engine"])
+    assert run_main([path, "--data.max_prompts", "1"]) == 0
+    records = read_records(tmp_path / "runs" / "tiny" / "records.jsonl")
+    assert {record.clock for record in records} == {f"modelled: {artifact.profile.name} (measured)"}
+    engine = next(record for record in records if record.arm == "engine")
+    assert engine.decode_seconds > 0
+    stored = json.loads((artifact.folder / "profile.json").read_text())
+    assert stored["source"] == "measured"
+
+
+def test_without_a_draft_or_arms_it_is_of_the_target_alone(experiment, model_folder, tmp_path):
+    path = experiment(
+        profile={**SHORT, "to": str(tmp_path / "alone")},
+        pair={"target": model_folder, "target_dtype": "float32"},
+        drafter=None,
+        builder=None,
+    )
+    assert main([path]) == 0
+    artifact = load_artifact(tmp_path / "alone")
+    assert artifact.profile.draft_ms == {}
+    assert list(artifact.profile.overheads) == ["plain"]
+
+
+@pytest.mark.parametrize(
+    ("sections", "said"),
+    [
+        ({"profile": {"repeats": 1}}, "profile.repeats is 1; allowed is an integer of at least 2"),
+        ({"profile": {"prefixes": []}}, "profile.prefixes is empty; at least one prefix length is needed"),
+        ({"profile": {"token": 3}}, "unknown key 'profile.token'"),
+        ({"execution": "SerialSpeculative"}, "execution decodes several sequences for a prompt"),
+        ({"latency": {"artifact": "nowhere"}}, "latency: nowhere"),
+    ],
+)
+def test_what_cannot_be_profiled_is_one_sentence(experiment, capsys, sections, said):
+    assert main([experiment(**sections), "--dry-run"]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert "tiny.yaml" in error
+    assert error.count("\n") == 1
+
+
+def test_a_dry_run_lists_what_would_be_measured_and_loads_nothing(experiment):
+    path = experiment(arms=ARMS, profile=SHORT)
+    code = (
+        f"import sys; from specexp.profile import main; assert main([{path!r}, '--dry-run']) == 0; "
+        "print([name for name in ('torch', 'transformers', 'matplotlib', 'lightning') if name in sys.modules])"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert sorted(said.splitlines()) == sorted([
+        "new tokens: 1, 2, 3, 4", "prefixes: 8, 190", "plain decoding", "recycling, length=1", "recycling, length=3",
+        "a chain", "[]",
+    ])  # fmt: skip

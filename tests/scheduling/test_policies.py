@@ -1,0 +1,115 @@
+"""Which draft is next: the policies by hand, and from time lines that nobody starves."""
+
+from random import Random
+
+import numpy as np
+import pytest
+from helpers.toy_schedules import PARTS, POLICIES, PausingTarget, jobs_of, pausing
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specexp.core.tree import TokenTree, TreeShape, root_tree
+from specexp.scheduling import FirstCome, Job, LeastProgress, MostConfident, QueuePolicy, Scheduled, Waiting
+from specexp.scheduling.timeline import TARGET
+from specexp.testing.fakes import Pause
+
+CHAIN = TreeShape.from_rank_paths([[0], [0, 0]])
+
+
+def waiting(sequence, new_tokens, *probabilities):
+    """A waiting chain of two whose nodes have these draft probabilities; none where the drafter gives none."""
+    log_probs = np.log(np.array([1.0, *probabilities], dtype=np.float32)) if probabilities else None
+    return Waiting(sequence, new_tokens, TokenTree(CHAIN, np.array([1, 2, 3]), log_probs))
+
+
+QUEUE = [
+    waiting("a", 7, 0.9, 0.5),
+    waiting("b", 3, 0.9, 0.9),
+    waiting("c", 7, 0.6, 0.8),
+    waiting("d", 3, 0.9, 0.9),
+]
+
+
+@pytest.mark.parametrize(
+    ("policy", "order"),
+    [(FirstCome(), "abcd"), (LeastProgress(), "bdac"), (MostConfident(), "bdca")],
+    ids=lambda value: type(value).__name__,
+)
+def test_the_order(policy, order):
+    for most in range(1, 6):
+        chosen = policy.choose(QUEUE, most)
+        assert "".join(QUEUE[place].sequence for place in chosen) == order[:most]
+
+
+def test_a_draft_without_probabilities_is_as_sure_as_plain_decoding():
+    assert waiting("a", 0).log_prob == Waiting("b", 0, root_tree(1)).log_prob == 0.0
+
+
+@given(st.sampled_from(POLICIES), st.lists(st.integers(0, 9), min_size=1, max_size=8), st.integers(1, 8))
+def test_as_many_as_allowed_and_all_different(policy, progress, most):
+    chosen = policy().choose([waiting(number, new) for number, new in enumerate(progress)], most)
+    assert len(set(chosen)) == len(chosen) == min(most, len(progress))
+    assert set(chosen) <= set(range(len(progress)))
+
+
+class Chooses(QueuePolicy):
+    """Chooses what it was told to."""
+
+    def __init__(self, *places):
+        self.places = list(places)
+
+    def choose(self, waiting, most):
+        return self.places
+
+
+@pytest.mark.parametrize("places", [(), (0, 0), (5,), (-1,), (0, 1, 2)], ids=str)
+def test_a_wrong_choice_ends_the_run(places):
+    scheduled = Scheduled(2, Chooses(*places), verify_batch=2, workers="thread")
+    with scheduled.open(PausingTarget(Pause(0)), PARTS["lookup"]()) as executor:
+        with pytest.raises(ValueError, match=r"Chooses chose the drafts \[.*\] of \d; 1 to 2 different ones"):
+            executor.run([Job((1,), 0), Job((2,), 1)])
+        assert executor.closed
+
+
+@pytest.mark.parametrize("arguments", [{"n": 0}, {"n": 2, "verify_batch": 3}], ids=str)
+def test_sizes_that_make_no_sense_are_refused(arguments):
+    with pytest.raises(ValueError, match=r"n was 0|verify_batch was 3, but only n=2"):
+        Scheduled(**arguments)
+
+
+def rounds_waited(timeline):
+    """Of every draft, how many target passes began after it had come and served it or another."""
+    passes = [span for span in timeline if span.who == TARGET and span.what == "target"]
+    decided = [span for span in timeline if span.what in ("verify", "resample")]
+    counts = []
+    for draft in timeline:
+        if draft.what == "draft":
+            served = min(
+                span.round for span in decided if span.sequence == draft.sequence and span.start > draft.end
+            )
+            counts.append(sum(span.start >= draft.end and span.round <= served for span in passes))
+    return counts
+
+
+@pytest.mark.parametrize(("n", "verify_batch"), [(1, 1), (2, 1), (3, 1), (4, 2), (6, 1), (6, 3)])
+def test_first_come_first_served_starves_nobody(n, verify_batch):
+    generator = Random(n)
+    for seed in range(4):
+        pauses = [Pause(generator.choice((0.1, 1.0)), seed=seed) for _ in range(2)]
+        scheduled = Scheduled(n, FirstCome(), verify_batch, workers="thread")
+        with scheduled.open(PausingTarget(pauses[0]), pausing(PARTS["chain"](), pauses[1])) as executor:
+            run = executor.run(jobs_of(generator, 8))
+        waited = rounds_waited(run.timeline)
+        assert len(waited) == sum(result.steps for result in run.results)
+        assert 1 <= min(waited) <= max(waited) <= n
+
+
+def test_the_time_line_would_show_who_starves():
+    class LastCome(QueuePolicy):
+        def choose(self, waiting, most):
+            return [len(waiting) - 1]
+
+    jobs = [Job((1, 2), number, 30) for number in range(4)]
+    target, parts = PausingTarget(Pause(1, 1)), PARTS["lookup"]()
+    with Scheduled(4, LastCome(), workers="thread").open(target, parts) as executor:
+        assert max(rounds_waited(executor.run(jobs).timeline)) > 4

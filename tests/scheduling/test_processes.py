@@ -1,0 +1,216 @@
+"""A drafting worker that is a process: how it ends, and that nothing of it stays."""
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import nullcontext
+from pathlib import Path
+from random import Random
+
+import pytest
+import torch
+from helpers.toy_schedules import PARTS, PausingTarget, Unlearning, fail_oddly, jobs_of, leave, pausing
+
+from specexp.builders import Chain
+from specexp.core.composition import Parts
+from specexp.scheduling import Job, Scheduled
+from specexp.scheduling import messages as messages_module
+from specexp.testing.fakes import FakeDrafter, Pause
+
+HERE = Path(__file__).parent
+JOBS = [Job((1, 2), "short", max_new_tokens=2), *(Job((number,), number, 200) for number in range(4))]
+pytestmark = [
+    pytest.mark.timeout(120),
+    pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="looks into /proc"),
+]
+
+
+def exists(pid):
+    """Whether a process runs; one that ended and was not waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def running_in(session):
+    """Processes of a session."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        try:
+            fields = (folder / "stat").read_text().rsplit(")", 1)[1].split()
+        except OSError:
+            continue
+        if folder.name.isdigit() and fields[0] != "Z" and int(fields[3]) == session:
+            found.append(int(folder.name))
+    return found
+
+
+def wait_until(true, seconds=20.0):
+    """Whether something becomes true soon."""
+    until = time.monotonic() + seconds
+    while not true():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def open_slow(parts, n=3, **pauses):
+    """A scheduled run of its own process with a target of 2 ms."""
+    pause = Pause(2, 2)
+    return Scheduled(n).open(PausingTarget(pause), pausing(parts, Pause(0.1, **pauses))), pause
+
+
+def test_a_killed_worker_ends_the_run():
+    executor, pause = open_slow(PARTS["lookup"]())
+    pid = executor.worker.pid
+
+    def kill(outcome):
+        if pause.calls == 12:
+            os.kill(pid, signal.SIGKILL)
+
+    with pytest.raises(RuntimeError, match=r"a drafting worker ended on its own \(exit code -9\)"):
+        executor.run(JOBS, observers=[kill])
+    assert list(executor.finished) == ["short"]
+    assert len(executor.finished["short"].token_ids) == 2
+    assert executor.closed
+    assert not exists(pid)
+
+
+@pytest.mark.parametrize("where", ["drafter", "target"])
+def test_whoever_fails_the_worker_is_stopped(where):
+    executor, pause = open_slow(PARTS["chain"](), fails_at=40 if where == "drafter" else None)
+    pid = executor.worker.pid
+    assert exists(pid)
+    if where == "target":
+        pause.fails_at = 12
+    with pytest.raises(RuntimeError, match=r"call \d+ was to fail") as raised:
+        executor.run(JOBS)
+    notes = "\n".join(getattr(raised.value, "__notes__", ()))
+    assert ("raised while drafting for sequence" in notes) == (where == "drafter")
+    assert ("in the drafting worker:\n" in notes) == (where == "drafter")
+    assert "short" in executor.finished
+    assert not exists(pid)
+
+
+@pytest.mark.parametrize("workers", ["thread", "process"])
+def test_an_error_that_cannot_be_sent_is_told(workers):
+    parts = Parts(FakeDrafter(fail_oddly), Chain(1))
+    with (
+        Scheduled(2, workers=workers).open(PausingTarget(Pause(0)), parts) as executor,
+        pytest.raises(RuntimeError, match="OddError: 3 after 2 tokens"),
+    ):
+        executor.run([Job((1, 2), "a")])
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize(("workers", "code"), [("thread", ""), ("process", r" \(exit code 7\)")])
+def test_a_worker_that_leaves_is_missed(workers, code):
+    parts = Parts(FakeDrafter(leave), Chain(1))
+    with (
+        Scheduled(2, workers=workers).open(PausingTarget(Pause(0)), parts) as executor,
+        pytest.raises(RuntimeError, match=f"a drafting worker ended on its own{code}$"),
+    ):
+        executor.run([Job((1, 2), "a")])
+
+
+@pytest.mark.parametrize("workers", ["thread", "process"])
+def test_a_run_is_over_when_its_last_step_is_learned_from(workers):
+    parts = Parts(Unlearning(), Chain(1))
+    with (
+        Scheduled(2, workers=workers).open(PausingTarget(Pause(0)), parts) as executor,
+        pytest.raises(ValueError, match="cannot learn from three tokens"),
+    ):
+        executor.run([Job((1,), "a", max_new_tokens=3)])
+    assert list(executor.finished) == ["a"]
+
+
+def test_parts_that_cannot_be_handed_over_are_refused():
+    parts = Parts(FakeDrafter(lambda tokens: [0]), Chain(1))
+    target = PausingTarget(Pause(0))
+    refused = r"the parts cannot be handed to a drafting process .* set workers to thread"
+    with pytest.raises(ValueError, match=refused):
+        Scheduled(2).open(target, parts)
+    with Scheduled(2, workers="thread").open(target, parts) as executor:
+        assert len(executor.run([Job((1,), 0, 4)]).results[0].token_ids) == 4
+
+
+def test_more_tensors_than_the_server_takes_go_to_a_new_interpreter(monkeypatch):
+    """Starting one takes seconds, so here another worker of the server stands for it."""
+    get_context = torch.multiprocessing.get_context
+    asked = []
+
+    class Full:
+        def set_forkserver_preload(self, modules):
+            pass
+
+        def Process(self, **arguments):  # noqa: N802 - as multiprocessing calls it
+            return self
+
+        def start(self):
+            raise ValueError("too many fds")
+
+    def context_of(method):
+        asked.append(method)
+        return Full() if method == "forkserver" else get_context("forkserver")
+
+    monkeypatch.setattr(messages_module.torch.multiprocessing, "get_context", context_of)
+    with Scheduled(2).open(PausingTarget(Pause(0)), PARTS["lookup"]()) as executor:
+        assert len(executor.run([Job((1,), 0, 4)]).results[0].token_ids) == 4
+    assert set(asked) == {"forkserver", "spawn"}
+
+
+@pytest.mark.parametrize("workers", ["thread", "process"])
+def test_nothing_stays_open(workers):
+    def use(fails_at):
+        parts = pausing(PARTS["lookup"](), Pause(0, fails_at=fails_at))
+        with (
+            Scheduled(3, workers=workers).open(PausingTarget(Pause(0)), parts) as executor,
+            nullcontext() if fails_at is None else pytest.raises(RuntimeError, match="was to fail"),
+        ):
+            executor.run(jobs_of(Random(1), 4))
+
+    def open_now():
+        gc.collect()
+        return threading.active_count(), len([*Path("/proc/self/fd").iterdir()])
+
+    use(None)  # starts the server, once and for all
+    before = open_now()
+    for fails_at in (None, 1, 5, None):
+        use(fails_at)
+    assert open_now() == before
+
+
+def test_ctrl_c_ends_a_run_within_two_seconds_and_a_killed_program_leaves_nothing():
+    program = subprocess.Popen(
+        [sys.executable, HERE.parent / "helpers" / "long_run.py"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE.parent), *sys.path])},
+    )
+    assert program.stdout is not None
+    try:
+        first = program.stdout.readline().split()
+        assert first[0] == "running", program.communicate()[1]
+        sent = time.monotonic()
+        os.killpg(program.pid, signal.SIGINT)  # what a terminal does
+        told = next(line for line in program.stdout if not line.startswith("running"))
+        took = time.monotonic() - sent
+        assert told == "interrupted short:3\n"
+        assert took < 2.0
+        assert not exists(first[1])
+        second = program.stdout.readline().split()
+        assert exists(second[1])
+        program.kill()
+        program.wait()
+        assert wait_until(lambda: not running_in(program.pid))
+    finally:
+        program.kill()
+        program.communicate()

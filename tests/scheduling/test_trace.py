@@ -1,0 +1,171 @@
+"""The trace: the JSON object format of Chrome's trace events, so that Perfetto opens it."""
+
+import json
+from collections import defaultdict
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specexp.scheduling.timeline import Span, TimeLine
+from specexp.scheduling.trace import QUEUE, chrome_trace, rows_of, served_by, waiting_drafts
+
+PAUSE = 1234.5
+LINE = TimeLine(
+    [
+        Span("target", "prefill", PAUSE, PAUSE + 0.004, "a", 9),
+        Span("draft 1", "prefill", PAUSE, PAUSE + 0.001, "a"),
+        Span("draft 1", "draft", PAUSE + 0.001, PAUSE + 0.003, "a", 4),
+        Span("draft 2", "draft", PAUSE + 0.003, PAUSE + 0.005, "b", 4),
+        Span("target", "target", PAUSE + 0.004, PAUSE + 0.010, "a", 5, 0),
+        Span("target", "verify", PAUSE + 0.010, PAUSE + 0.011, "a", 4, 0),
+        Span("draft 1", "learn", PAUSE + 0.011, PAUSE + 0.0115, "a"),
+        Span("target", "target", PAUSE + 0.011, PAUSE + 0.017, "b", 5, 1),
+        Span("target", "resample", PAUSE + 0.017, PAUSE + 0.018, "b", 1, 1),
+    ]
+)
+
+
+def events_of(*lines, phase=None):
+    trace = json.loads(chrome_trace({f"run {number}": line for number, line in enumerate(lines)}))
+    return [event for event in trace["traceEvents"] if phase in (None, event["ph"])]
+
+
+def test_it_is_an_object_with_events_every_one_with_what_its_phase_needs():
+    trace = json.loads(chrome_trace({"scheduled": LINE}))
+    assert trace["displayTimeUnit"] == "ms"
+    for event in trace["traceEvents"]:
+        assert event["ph"] in "MXC"
+        assert isinstance(event["pid"], int)
+        assert isinstance(event["name"], str)
+        if event["ph"] in "XC":
+            assert isinstance(event["ts"], int)
+            assert event["ts"] >= 0
+        if event["ph"] == "X":
+            assert isinstance(event["tid"], int)
+            assert isinstance(event["dur"], int)
+
+
+def test_everybody_has_a_row_with_a_name_the_target_first():
+    names = [
+        (event["tid"], event["args"]["name"])
+        for event in events_of(LINE, phase="M")
+        if event["name"] == "thread_name"
+    ]
+    assert names == [(1, "target"), (2, "draft 1"), (3, "draft 2")]
+    assert rows_of(TimeLine([Span(f"draft {n}", "draft", 0, 1, "a") for n in (10, 9)])) == [
+        "target",
+        "draft 9",
+        "draft 10",
+    ]
+
+
+def test_a_span_tells_when_what_and_for_whom():
+    """Microseconds from the start of the run."""
+    passes = [event for event in events_of(LINE, phase="X") if event["name"] == "target"]
+    assert [(event["ts"], event["dur"], event["tid"]) for event in passes] == [
+        (4000, 6000, 1),
+        (11000, 6000, 1),
+    ]
+    assert passes[1]["args"] == {"sequence": "b", "tokens": 5, "round": 1}
+    (prefill,) = [
+        event for event in events_of(LINE, phase="X") if event["name"] == "prefill" and event["tid"] == 1
+    ]
+    assert prefill["args"] == {"sequence": "a", "tokens": 9}
+
+
+def test_a_draft_waits_from_its_end_until_a_pass_takes_it():
+    assert [(round(moment - PAUSE, 6), count) for moment, count in waiting_drafts(LINE)] == [
+        (0.003, 1),
+        (0.004, 0),
+        (0.005, 1),
+        (0.011, 0),
+    ]
+    counters = events_of(LINE, phase="C")
+    assert [(event["ts"], event["args"]) for event in counters][:2] == [
+        (3000, {"drafts": 1}),
+        (4000, {"drafts": 0}),
+    ]
+    assert {event["name"] for event in counters} == {QUEUE}
+
+
+def test_one_pass_may_take_several_drafts():
+    line = TimeLine(
+        [
+            Span("draft 1", "draft", 0, 1, "a"),
+            Span("draft 2", "draft", 1, 2, "b"),
+            Span("target", "target", 2, 3, "a", round=0),
+            Span("target", "verify", 3, 4, "a", round=0),
+            Span("target", "resample", 4, 5, "b", round=0),
+        ]
+    )
+    assert waiting_drafts(line) == [(1, 1), (2, 0)]
+    assert served_by(line) == {0: ["draft 1", "draft 2"]}
+
+
+def test_without_drafts_nothing_waits():
+    plain = TimeLine([Span("target", "target", 0, 1, "a", 1, 0), Span("target", "verify", 1, 2, "a", 0, 0)])
+    assert waiting_drafts(plain) == []
+    assert served_by(plain) == {}
+    assert events_of(plain, phase="C") == []
+
+
+def test_a_sequence_that_moves_to_another_drafter_is_served_there():
+    def step(who, start, number):
+        return [
+            Span(who, "draft", start, start + 1, "a"),
+            Span("target", "target", start + 1, start + 2, "a", round=number),
+            Span("target", "verify", start + 2, start + 3, "a", round=number),
+        ]
+
+    assert served_by(TimeLine([*step("draft 1", 0, 0), *step("draft 2", 3, 1)])) == {
+        0: ["draft 1"],
+        1: ["draft 2"],
+    }
+
+
+def test_several_time_lines_are_processes_that_start_together():
+    later = TimeLine([span._replace(start=span.start + 60, end=span.end + 60) for span in LINE])
+    spans = events_of(LINE, later, phase="X")
+    assert {event["pid"] for event in spans} == {1, 2}
+    halves = [[{**event, "pid": 0} for event in spans if event["pid"] == process] for process in (1, 2)]
+    assert halves[0] == halves[1]
+
+
+def test_a_time_line_without_spans_has_a_name_only():
+    assert {event["ph"] for event in events_of(TimeLine())} == {"M"}
+
+
+def test_the_run_may_begin_before_its_first_span():
+    line = TimeLine([Span("target", "target", 2.0, 3.0, "a", round=0)])
+    line.start = 1.5
+    assert events_of(line, phase="X")[0]["ts"] == 500_000
+
+
+@given(
+    st.floats(0, 1e6),
+    st.lists(st.floats(1e-7, 0.5), min_size=1, max_size=30),
+)
+def test_neighbours_never_overlap(start, lengths):
+    """A viewer nests or drops what begins before its neighbour has ended."""
+    spans, at = [], start
+    for length in lengths:
+        spans.append(Span("target", "target", at, at + length, "a"))
+        at += length
+    rows = defaultdict(list)
+    for event in events_of(TimeLine(spans), phase="X"):
+        rows[event["tid"]].append(event)
+    for row in rows.values():
+        for event, following in pairwise(row):
+            assert event["dur"] >= 0
+            assert event["ts"] + event["dur"] <= following["ts"]
+
+
+@pytest.mark.parametrize("name", ['with "quotes"', "ümlaut", "two\nlines"])
+def test_any_name_can_be_told(name):
+    assert json.loads(chrome_trace({name: LINE}))["traceEvents"][0]["args"]["name"] == name
+
+
+def test_the_same_time_line_gives_the_same_text_in_any_order_of_telling():
+    assert chrome_trace({"a": LINE}) == chrome_trace({"a": TimeLine(reversed(LINE.spans))})

@@ -1,0 +1,183 @@
+"""What passes between the target's side and a worker: shapes by number, noise and distributions by shared memory."""
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from helpers.small_models import small_model
+from helpers.toy_schedules import DRAFT, TARGET
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specexp.builders import Chain, Choice, DySpecGreedy, Graft, KConfig, SpecInfer
+from specexp.controllers import Controller, Plan
+from specexp.core.composition import Parts
+from specexp.core.context import Context
+from specexp.core.decoder import Decoder
+from specexp.core.language_model import LanguageModel
+from specexp.core.tree import TreeShape
+from specexp.drafters import DraftModel, PhraseCache, TokenRecycling
+from specexp.scheduling import Batched, Job, Scheduled, SerialSpeculative
+from specexp.scheduling.messages import Shapes, memory_of
+from specexp.testing.fakes import hashed_model
+from specexp.verifiers import KeyedSampling, RejectionSampling
+from specexp.verify.toy import PROMPT, ToyTarget, toy_models
+
+KNOWN = [TreeShape.from_rank_paths([[0] * depth for depth in range(1, length)]) for length in range(1, 8)]
+
+
+@given(st.lists(st.integers(0, 1000), max_size=80))
+def test_shapes_arrive_as_they_were_sent(numbers):
+    sender, receiver = Shapes(), Shapes()
+    seen = {}
+    for number in numbers:
+        shape = KNOWN[number % 10] if number % 10 < len(KNOWN) else TreeShape([-1, 0], [-1, number])
+        sent = pickle.loads(pickle.dumps(sender.pack(shape)))
+        got = receiver.unpack(*sent)
+        assert (got.parents.tolist(), got.ranks.tolist()) == (shape.parents.tolist(), shape.ranks.tolist())
+        assert seen.setdefault(id(shape), got) is got or sent[1] is not None
+        seen[id(shape)] = got
+
+
+def test_forgotten_shapes_are_sent_again():
+    sender, receiver = Shapes(), Shapes()
+    static = KNOWN[3]
+    for number in range(1500):
+        receiver.unpack(*sender.pack(TreeShape([-1, 0], [-1, number])))
+        packed = sender.pack(static)
+        assert receiver.unpack(*packed).parents.tolist() == static.parents.tolist()
+        assert packed[0] < 1600
+
+
+@pytest.mark.parametrize(
+    ("parts", "q_rows", "noise_rows"),
+    [
+        (Parts(DraftModel(), Chain(3)), 0, 0),
+        (Parts(DraftModel(), Chain(3, candidates="drawn")), 4, 0),
+        (Parts(DraftModel(), Choice([Chain(2), SpecInfer([2, 1])])), 5, 0),
+        (Parts(PhraseCache(DraftModel()), Graft(DySpecGreedy(4), 1, 1, 2)), 7, 0),
+        (Parts(DraftModel(coupled=True), Chain(3)), 0, 4),
+        (Parts(None, None), 0, 0),
+    ],
+    ids=["chain", "drawn", "choice", "graft", "coupled", "plain"],
+)
+def test_only_what_is_needed_is_shared(parts, q_rows, noise_rows):
+    memory = memory_of(parts, 11, torch.bfloat16)
+    rows = 1 + (0 if parts.builder is None else parts.builder.max_nodes)
+    assert (tuple(memory.logits.shape), memory.logits.dtype) == ((rows, 11), torch.bfloat16)
+    assert (memory.q.shape[0], memory.noise.shape[0]) == (q_rows, noise_rows)
+
+
+def test_noise_of_a_coupled_drafter_is_not_kept_for_ever():
+    context = Context([1, 2])
+    for position in range(2, 500):
+        context.take_noise(position, np.zeros(4, dtype=np.float32))
+        context.append([3])
+    assert len(context._noise) <= 65
+
+
+EXECUTIONS = {
+    "one by one": SerialSpeculative(),
+    "together": Batched(2),
+    "scheduled": Scheduled(2, workers="thread"),
+}
+
+
+class Clock(Controller):
+    """Adds up the seconds it is told, by sequence and phase."""
+
+    state = "carry"
+
+    def __init__(self):
+        self.told = {}
+
+    def plan(self, context):
+        return Plan()
+
+    def observe(self, outcome):
+        for phase, seconds in outcome.seconds.items():
+            key = outcome.context.sequence, phase
+            self.told[key] = self.told.get(key, 0.0) + seconds
+
+
+@pytest.mark.parametrize("execution", EXECUTIONS.values(), ids=EXECUTIONS)
+def test_a_controller_is_told_the_seconds_of_every_step(execution):
+    """They add up to the sequence's, but for learning, which is not over when they are told."""
+    clock = Clock()
+    with execution.open(ToyTarget(TARGET.table), Parts(DraftModel(DRAFT), Chain(3), None, clock)) as executor:
+        results = executor.run([Job(PROMPT, number, 30) for number in range(3)]).results
+    for number, result in enumerate(results):
+        for phase in ("draft", "build", "target", "verify", "commit"):
+            assert clock.told[number, phase] == pytest.approx(result.seconds[phase])
+            assert result.seconds[phase] > 0
+        assert clock.told[number, "update"] == 0
+        assert result.seconds["update"] > 0
+
+
+@pytest.mark.parametrize("execution", EXECUTIONS.values(), ids=EXECUTIONS)
+def test_observers_may_keep_what_they_saw(execution):
+    """Also the draft distributions, which a worker writes over."""
+    kept = []
+
+    def keep(outcome):
+        q = {row: distribution.copy() for row, distribution in (outcome.tree.q or {}).items()}
+        kept.append((outcome, q, outcome.logits.clone()))
+
+    parts = Parts(DraftModel(DRAFT), KConfig([2, 2], candidates="drawn"), RejectionSampling(1.0))
+    with execution.open(ToyTarget(TARGET.table), parts) as executor:
+        executor.run([Job(PROMPT, number, 12) for number in range(3)], observers=[keep])
+    assert any(q for _, q, _ in kept)
+    for outcome, q, logits in kept:
+        assert all((outcome.tree.q[row] == distribution).all() for row, distribution in q.items())
+        assert torch.equal(outcome.logits, logits)
+
+
+def test_a_used_drafter_can_be_opened():
+    """Its twins begin anew, whatever it holds of an unfinished step."""
+    drafter = DraftModel(hashed_model(6))
+    with SerialSpeculative().open(ToyTarget(TARGET.table), Parts(drafter, Chain(2))) as executor:
+        first = executor.run([Job(PROMPT, 0, 9)]).results[0]
+    drafter.begin(context := Context(PROMPT), None)
+    build = Chain(2).build(context.root, Plan())
+    drafter.propose(context, next(build))
+    with Batched(3).open(ToyTarget(TARGET.table), Parts(drafter, Chain(2))) as executor:
+        assert [r.token_ids for r in executor.run([Job(PROMPT, n, 9) for n in range(3)]).results] == [
+            first.token_ids
+        ] * 3
+
+
+@pytest.mark.parametrize("model", [hashed_model(12), small_model("Llama")], ids=["fake", "Llama"])
+def test_the_target_may_be_its_own_draft(model):
+    """Both sides then run the same weights at the same time, each with its cache."""
+    jobs = [Job((1, 2), number, 9) for number in range(3)]
+    parts = Parts(DraftModel(model), Chain(3), KeyedSampling(0.8))
+    expected = [
+        Decoder(model, verifier=parts.verifier)
+        .generate(job.prompt, max_new_tokens=job.max_new_tokens, sequence=job.sequence)
+        .token_ids
+        for job in jobs
+    ]
+    for execution in (*EXECUTIONS.values(), Scheduled(2)):
+        with execution.open(LanguageModel(model), parts) as executor:
+            results = executor.run(jobs).results
+        assert [result.token_ids for result in results] == expected
+        assert all(result.accepted_drafts > 0 for result in results)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("workers", ["thread", "process"])
+def test_messages_that_no_pipe_holds_block_nobody(workers):
+    """The target sends what it said of a prompt, megabytes, while the worker sends what it drafted."""
+    target = toy_models(vocabulary=2000)[0]
+    prompts = [tuple(place * step % 5 for place in range(150)) for step in range(1, 7)]
+    jobs = [Job(prompt, number, 6) for number, prompt in enumerate(prompts)]
+    parts = Parts(TokenRecycling(k=8), KConfig([2, 2]), KeyedSampling(1.0))
+    expected = [
+        Decoder(target, verifier=parts.verifier)
+        .generate(job.prompt, max_new_tokens=job.max_new_tokens, sequence=job.sequence)
+        .token_ids
+        for job in jobs
+    ]
+    with Scheduled(4, verify_batch=2, workers=workers).open(ToyTarget(target.table), parts) as executor:
+        assert [result.token_ids for result in executor.run(jobs).results] == expected

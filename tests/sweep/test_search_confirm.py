@@ -1,0 +1,140 @@
+"""What a confirmation says beside its figures, from records made by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import optuna
+import pytest
+
+from specexp.bench import PromptRecord
+from specexp.bench.record import Group
+from specexp.bench.statistics import paired_speedup
+from specexp.sweep.confirm import Confirmed, select, sentences, table
+
+TREE = "80-node tree"
+
+
+def record(arm: str, prompt: int, seconds: float, tokens: tuple[int, ...] = (5, 6, 7, 8)) -> PromptRecord:
+    return PromptRecord(
+        arm,
+        f"p{prompt}",
+        "a",
+        token_ids=tokens,
+        turn_tokens=(len(tokens),),
+        finish_reasons=("eos" if prompt == 0 else "length",),
+        steps=2,
+        decode_seconds=seconds,
+        decode_tokens=len(tokens),
+        dtype="bfloat16",
+        device="cpu",
+        verifier="Greedy",
+    )
+
+
+def measured(tree_seconds: tuple[float, ...]) -> tuple[list[Confirmed], list[PromptRecord]]:
+    """A tree that takes so many seconds where plain decoding takes one."""
+    records = [
+        record(arm, prompt, 1.0) for arm in ("engine", "hf-eager") for prompt in range(len(tree_seconds))
+    ]
+    records += [record(TREE, prompt, seconds) for prompt, seconds in enumerate(tree_seconds)]
+    over_ar, over_eager = (paired_speedup(records, TREE, baseline) for baseline in ("engine", "hf-eager"))
+    attributes = {"rank_paths": [[0], [1]], "nodes": 2, "depth": 1}
+    return [Confirmed(TREE, 0, (), attributes, 0.1, 2.0, 4.0, over_ar, over_eager)], records
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        ((0.5, 0.5, 0.5, 0.5), None),
+        ((2.0, 2.0, 2.0, 2.0), "No tree is faster than plain decoding here: the best, "),
+        ((0.5, 2.0, 0.5, 2.0), "is not told apart from plain decoding on these prompts"),
+    ],
+)
+def test_a_winner_that_is_not_faster_than_plain_decoding_is_called_so(
+    seconds: tuple[float, ...], said: str | None
+) -> None:
+    confirmed, records = measured(seconds)
+    about_ar = [sentence for sentence in sentences(confirmed, records) if "plain decoding" in sentence]
+    assert len(about_ar) == (said is not None)
+    assert said is None or said in about_ar[0]
+
+
+def test_shares_of_eos_and_loops_and_equality_stand_under_the_table() -> None:
+    confirmed, records = measured((0.5, 0.5, 0.5, 0.5))
+    records[-1] = record(TREE, 3, 0.5, (5, 6, 7, 9))
+    notes = "\n".join(table("study", None, confirmed, records).notes)
+    assert "25 % end by EOS, 0 % in a loop" in notes
+    assert "equal plain decoding's: 3/4, 1 DIFFER" in notes
+
+
+def test_settings_of_groups_are_compared_with_every_known_one_and_say_how_busy_the_target_is() -> None:
+    records = [record("engine", prompt, 1.0) for prompt in range(4)]
+    records += [record("trial 7", prompt, 0.5) for prompt in range(4)]
+    records += [record("serial chain", prompt, 0.8) for prompt in range(4)]
+    busy = {"engine": 0.9, "trial 7": 0.75, "serial chain": 0.5}
+    records = [
+        replace(one, group=Group(2, 2.0, busy_seconds=2 * busy[one.arm], overlap_seconds=0.0))
+        for one in records
+    ]
+    chain = {"rank_paths": [[0]], "nodes": 1, "depth": 1}
+    confirmed = [
+        Confirmed(name, number, chosen, chain, 0.1, 2.0, 4.0, paired_speedup(records, name, "engine"), None)
+        for number, (name, chosen) in enumerate([("trial 7", ("scheduled", "n=3")), ("serial chain", ())])
+    ]
+
+    shown = table("study", None, confirmed, records)
+    rows = {str(row["setting"]): row["target busy"] for row in shown.records()}
+    assert rows == {"trial 7 (scheduled, n=3)": 0.75, "serial chain": 0.5, "AR (engine)": 0.9}
+    assert "outputs of the settings" in "\n".join(shown.notes)
+    assert any("against the serial chain" in sentence for sentence in sentences(confirmed, records))
+    assert not any("best chain" in sentence for sentence in sentences(confirmed, records))
+
+
+def searched() -> optuna.Study:
+    """Two methods: chains of 1.1, 1.3 and 1.2, a bush of 0.9; the slowest chain was known before."""
+    study = optuna.create_study(direction="maximize")
+    for method, value in [("chain", 1.1), ("chain", 1.3), ("bush", 0.9), ("chain", 1.2)]:
+        attributes = {"known": "first"} if value == 1.1 else {}
+        choices = optuna.distributions.CategoricalDistribution(["chain", "bush"])
+        study.add_trial(
+            optuna.trial.create_trial(
+                params={"method": method},
+                distributions={"method": choices},
+                value=value,
+                user_attrs=attributes,
+            )
+        )
+    return study
+
+
+def test_the_best_are_confirmed_with_the_known_ones_or_with_the_best_of_each_choice() -> None:
+    assert [trial.value for trial in select(searched(), 1)] == [1.3, 1.1]
+    assert [trial.value for trial in select(searched(), 1, "method")] == [1.3, 0.9]
+    assert [trial.value for trial in select(searched(), 2, "method")] == [1.3, 1.2, 0.9]
+
+
+def test_the_winner_is_compared_with_the_best_of_every_other_method() -> None:
+    seconds = {"engine": 1.0, "trial 1": 0.5, "trial 3": 0.6, "trial 2": 0.8}
+    records = [record(arm, prompt, taken) for arm, taken in seconds.items() for prompt in range(4)]
+    methods = [("trial 1", "chain"), ("trial 3", "chain"), ("trial 2", "bush")]
+    confirmed = [
+        Confirmed(
+            name,
+            number,
+            (method,),
+            {"rank_paths": [[0]], "nodes": 1, "depth": 1},
+            0.1,
+            2.0,
+            4.0,
+            paired_speedup(records, name, "engine"),
+            None,
+            method,
+        )
+        for number, (name, method) in enumerate(methods)
+    ]
+    said = sentences(confirmed, records)
+    assert said == [
+        "trial 1 (chain) against the best of bush (trial 2), prompt by prompt: 1.60x [1.60, 1.60], faster."
+    ]
+    assert {row["method"] for row in table("study", None, confirmed, records).records()} > {"trial 2 (bush)"}

@@ -1,0 +1,162 @@
+"""Killed at random moments, a study ends with its full number of distinct finished trials, none lost or
+repeated.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import optuna
+import pytest
+from helpers.fake_bench import PROMPTS, FakeBench, search, settings
+from optuna.trial import TrialState
+
+from specexp.sweep.journal import JournalFile, StudyBusyError, study_lock
+from specexp.sweep.objective import FINISHED, Candidate, Measurement, Report, distinct_finished
+
+SCRIPT = Path(__file__).parents[1] / "helpers" / "fake_bench.py"
+
+
+def start(folder: Path, url: str = "") -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, str(SCRIPT), str(folder), *([url] if url else [])])
+
+
+def finished(folder: Path) -> dict[int, tuple[float, ...]]:
+    if not (folder / "journal.log").exists():
+        return {}
+    study = load(folder)
+    return {} if study is None else {t.number: tuple(t.values) for t in study.trials if t.state in FINISHED}
+
+
+def load(folder: Path, url: str = "") -> optuna.Study | None:
+    storage = url or optuna.storages.JournalStorage(JournalFile(folder / "journal.log"))
+    try:
+        return optuna.load_study(study_name="fake", storage=storage)
+    except KeyError:
+        return None
+
+
+def check_full(study: optuna.Study) -> None:
+    distinct = distinct_finished(study)
+    assert len(distinct) == 12
+    assert len({trial.user_attrs["digest"] for trial in distinct}) == 12
+    assert {"short chain", "outsider"} <= {trial.user_attrs.get("known") for trial in distinct}
+    left = [trial for trial in study.trials if trial.state in (TrialState.RUNNING, TrialState.WAITING)]
+    assert not [trial for trial in left if "worker" in trial.user_attrs or trial.state is TrialState.WAITING]
+    for trial in distinct:
+        assert len(trial.intermediate_values) == trial.user_attrs.get("pruned_at", PROMPTS)
+
+
+@pytest.mark.parametrize("round_", range(10))
+def test_killed_at_random_moments(tmp_path: Path, round_: int) -> None:
+    moments = random.Random(round_)
+    kept: dict[int, tuple[float, ...]] = {}
+    for _ in range(3):
+        process = start(tmp_path)
+        deadline = time.monotonic() + 20
+        while (
+            not (tmp_path / "journal.log").exists() and process.poll() is None and time.monotonic() < deadline
+        ):
+            time.sleep(0.005)
+        time.sleep(moments.uniform(0.0, 0.25))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        now = finished(tmp_path)
+        assert kept.items() <= now.items()  # nothing finished was lost or measured again
+        kept = now
+    assert start(tmp_path).wait() == 0
+    assert kept.items() <= finished(tmp_path).items()
+    study = load(tmp_path)
+    assert study is not None
+    check_full(study)
+
+
+def test_killed_with_a_database(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/study.db"
+    process = start(tmp_path, url)
+    while process.poll() is None and not (study := load_database(url)):
+        time.sleep(0.01)
+    while process.poll() is None and len(study.trials) < 4:
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    assert start(tmp_path, url).wait() == 0
+    study = load(tmp_path, url)
+    assert study is not None
+    check_full(study)
+
+
+def test_two_workers_share_a_database(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/study.db"
+    first = start(tmp_path / "a", url)
+    while first.poll() is None and load_database(url) is None:
+        time.sleep(0.01)
+    second = start(tmp_path / "b", url)
+    assert (first.wait(), second.wait()) == (0, 0)
+    study = load(tmp_path, url)
+    assert study is not None
+    assert len(distinct_finished(study)) in (12, 13)  # the other's last trial was under way
+    assert not [trial for trial in study.trials if trial.state is TrialState.RUNNING]
+
+
+def load_database(url: str) -> optuna.Study | None:
+    try:
+        return optuna.load_study(study_name="fake", storage=url)
+    except Exception:
+        return None
+
+
+def test_parameters_of_a_killed_trial_are_asked_for_again(tmp_path: Path) -> None:
+    chosen = settings()
+    study = search(tmp_path, FakeBench(), settings(n_trials=4))
+    study.enqueue_trial({"builder": "chain", "builder.init_args.nodes": 41})
+    trial = study.ask()
+    assert trial.suggest_categorical("builder", ["bush", "chain"]) == "chain"
+    study = search(tmp_path, FakeBench(), chosen)
+    dead = study.trials[trial.number]
+    assert dead.state is TrialState.FAIL
+    assert dead.user_attrs["reason"] == "the process that ran it ended"
+    again = next(t for t in study.trials if t.user_attrs.get("retry_of") == trial.number)
+    assert again.params == {"builder": "chain", "builder.init_args.nodes": 41}
+
+
+def test_an_interrupted_trial_is_asked_for_again(tmp_path: Path) -> None:
+    class Interrupted(FakeBench):
+        def measure(self, candidate: Candidate, report: Report, trial: int) -> Measurement:
+            if trial == 3:
+                raise KeyboardInterrupt
+            return super().measure(candidate, report, trial)
+
+    with pytest.raises(KeyboardInterrupt):
+        search(tmp_path, Interrupted(), settings())
+    study = search(tmp_path, FakeBench(), settings())
+    assert study.trials[3].user_attrs["reason"] == "interrupted"
+    assert study.trials[4].user_attrs["retry_of"] == 3
+    assert study.trials[4].params == study.trials[3].params
+    check_full(study)
+
+
+def test_a_half_written_line_is_cut_off(tmp_path: Path) -> None:
+    before = [trial.params for trial in search(tmp_path, FakeBench(), settings(n_trials=3)).trials]
+    with (tmp_path / "journal.log").open("a") as journal:
+        journal.write('{"op_code":4,"work')
+    again = search(tmp_path, FakeBench(), settings())
+    assert [trial.params for trial in again.trials[: len(before)]] == before
+    check_full(again)
+
+
+def test_a_finished_study_is_not_run_again(tmp_path: Path) -> None:
+    search(tmp_path, FakeBench(), settings())
+    bench = FakeBench()
+    search(tmp_path, bench, settings())
+    assert bench.measured == []
+
+
+def test_one_process_at_a_time_writes_a_journal(tmp_path: Path) -> None:
+    with study_lock(tmp_path), pytest.raises(StudyBusyError, match="another sweep"), study_lock(tmp_path):
+        pass

@@ -1,0 +1,225 @@
+"""What a study does with failing, refused, repeated, pruned and infeasible trials."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.fake_bench import SECTION, FakeBench, search, settings
+from optuna.samplers import RandomSampler
+from optuna.trial import TrialState
+
+from specexp.sweep.objective import Candidate, Measurement, Report, confirmable, distinct_finished
+from specexp.sweep.space import SpaceError
+from specexp.sweep.study import StudyError, check_optuna_parts, open_study, resume, run_study
+from specexp.sweep.trial_table import state_of, write_trials
+
+FIXED: dict[str, Any] = {
+    "builder": {"type": "categorical", "choices": [{"name": "chain", "class_path": "Chain"}]}
+}
+
+
+def enqueued(*nodes: int, **changes: Any) -> Any:
+    """Settings of a study that measures chains of these lengths, in this order."""
+    known = [
+        {"name": f"chain {place}", "builder": {"class_path": "Chain", "init_args": {"nodes": count}}}
+        for place, count in enumerate(nodes)
+    ]
+    return settings(**{"enqueue": known, **changes})
+
+
+def test_the_study_goes_on_after_a_refused_and_a_failing_trial(tmp_path: Path) -> None:
+    class Failing(FakeBench):
+        def measure(self, candidate: Candidate, report: Report, trial: int) -> Measurement:
+            if candidate.attributes["nodes"] == 30:
+                raise RuntimeError("out of memory\nand more")
+            return super().measure(candidate, report, trial)
+
+    study = search(tmp_path, Failing(), enqueued(13, 30, 20, n_trials=3))
+    refused, failed = study.trials[:2]
+    assert refused.state is failed.state is TrialState.FAIL
+    assert refused.user_attrs["reason"] == "ValueError: thirteen nodes do not go together"
+    assert failed.user_attrs["reason"] == "RuntimeError: out of memory and more"
+    assert len(distinct_finished(study)) == 3
+
+
+def test_a_configuration_measured_before_is_copied(tmp_path: Path) -> None:
+    bench = FakeBench()
+    study = search(tmp_path, bench, enqueued(20, 5, 20, 5, n_trials=4))
+    assert bench.measured[:2] == ["Chain/20", "Chain/5"]
+    assert len(set(bench.measured)) == len(bench.measured)
+    for original, copy in ((0, 2), (1, 3)):
+        assert study.trials[copy].user_attrs["duplicate_of"] == original
+        assert study.trials[copy].values == study.trials[original].values
+        assert study.trials[copy].intermediate_values == study.trials[original].intermediate_values
+        assert study.trials[copy].state is study.trials[original].state
+    assert len(distinct_finished(study)) == 4
+
+
+def test_a_trial_that_is_surely_worse_is_pruned_and_never_confirmed(tmp_path: Path) -> None:
+    study = search(tmp_path, FakeBench(), enqueued(20, 22, 2, n_trials=12))
+    known, searched = study.trials[:3], study.trials[3:]
+    assert [state_of(trial) for trial in known] == ["complete"] * 3  # what others are compared with
+    pruned = [trial for trial in searched if "pruned_at" in trial.user_attrs]
+    assert pruned
+    for trial in pruned:
+        assert 2 <= trial.user_attrs["pruned_at"] < 12
+        assert trial.value == pytest.approx(
+            sum(trial.intermediate_values.values()) / trial.user_attrs["pruned_at"]
+        )
+    assert not {trial.number for trial in pruned} & {trial.number for trial in confirmable(study)}
+    assert {0, 1, 2} <= {trial.number for trial in confirmable(study)}
+
+
+def test_a_known_configuration_is_measured_whole_even_if_it_was_pruned_before(tmp_path: Path) -> None:
+    study = search(tmp_path, FakeBench(), enqueued(20, n_trials=1))
+    study.enqueue_trial({"builder": "chain", "builder.init_args.nodes": 2})
+    search(tmp_path, FakeBench(), enqueued(20, n_trials=2))
+    assert state_of(study.trials[1]) == "pruned"
+    study.enqueue_trial({"builder": "chain", "builder.init_args.nodes": 2}, user_attrs={"known": "late"})
+    search(tmp_path, FakeBench(), enqueued(20, n_trials=3))
+    assert state_of(study.trials[2]) == "complete"
+    assert study.trials[2].number in {trial.number for trial in confirmable(study)}
+
+
+def test_a_tree_above_the_limit_is_not_measured(tmp_path: Path) -> None:
+    bench = FakeBench()
+    study = search(tmp_path, bench, enqueued(40, 20, n_trials=2, constraints={"max_draft_nodes": 32}))
+    assert state_of(study.trials[0]) == "infeasible"
+    assert study.trials[0].constraints == {"max_draft_nodes": 8.0}
+    assert bench.measured == ["Chain/20"]
+    assert [trial.number for trial in confirmable(study)] == [1]
+
+
+def test_a_measured_constraint_makes_a_trial_infeasible(tmp_path: Path) -> None:
+    study = search(tmp_path, FakeBench(), enqueued(25, 20, n_trials=2, constraints={"max_drafted_nodes": 22}))
+    assert [state_of(trial) for trial in study.trials[:2]] == ["infeasible", "complete"]
+    assert study.best_trial.number == 1
+
+
+def test_several_objectives_are_not_pruned(tmp_path: Path) -> None:
+    study = search(
+        tmp_path,
+        FakeBench(),
+        enqueued(20, 2, n_trials=4, objectives={"speedup": "maximize", "drafted_nodes": "minimize"}),
+    )
+    assert [trial.values[1] for trial in study.trials[:2]] == [20, 2]
+    assert len(study.best_trials) == 2 or len(study.best_trials) > 2
+    assert not any("pruned_at" in trial.user_attrs for trial in study.trials)
+
+
+def test_an_exhausted_space_ends_the_search_with_a_sentence(tmp_path: Path) -> None:
+    chosen = settings(space=FIXED, n_trials=5)
+    study = open_study("fake", chosen, tmp_path, "workload")
+    resume(study, chosen, alone=True)
+    bench = FakeBench()
+    said = run_study(study, chosen, bench)
+    assert said.startswith(
+        "The space is exhausted: 3 distinct configurations were measured, 5 were asked for"
+    )
+    assert len(bench.measured) == 3
+    assert [state_of(trial) for trial in study.trials] == ["complete"] * 3 + ["duplicate"]
+
+
+def test_what_a_sampler_repeats_is_replaced_by_what_is_new(tmp_path: Path) -> None:
+    class Settled(RandomSampler):  # type: ignore[misc]
+        """Has found its favourite."""
+
+        def sample_independent(self, study: Any, trial: Any, name: str, distribution: Any) -> Any:
+            return "chain" if name == "builder" else distribution.high
+
+    chosen = settings(n_trials=20, enqueue=[])
+    study = open_study("fake", chosen, tmp_path, "workload")
+    study.sampler = Settled()
+    bench = FakeBench()
+    assert run_study(study, chosen, bench) == ""
+    assert bench.measured[0] == "Chain/64"
+    assert len(set(bench.measured)) == len(bench.measured) == 20
+    assert not any("duplicate_of" in trial.user_attrs for trial in study.trials)
+
+
+def test_what_failed_is_not_suggested_again(tmp_path: Path) -> None:
+    class Half(FakeBench):
+        def measure(self, candidate: Candidate, report: Report, trial: int) -> Measurement:
+            if candidate.attributes["nodes"] == 2:
+                raise RuntimeError("out of memory")
+            return super().measure(candidate, report, trial)
+
+    two = {**FIXED, "builder.init_args.nodes": {"type": "int", "low": 1, "high": 2}}
+    chosen = settings(space=two, n_trials=5, enqueue=[])
+    study = open_study("fake", chosen, tmp_path, "workload")
+    assert "1 distinct configurations were measured" in run_study(study, chosen, Half())
+    assert sum(state_of(trial) == "failed" for trial in study.trials) == 1
+
+
+def test_a_sampler_that_enumerates_is_left_to_itself(tmp_path: Path) -> None:
+    grid = {"builder": ["chain"], "builder.init_args.nodes": [1, 2, 64]}
+    sampler = {"class_path": "optuna.samplers.GridSampler", "init_args": {"search_space": grid, "seed": 0}}
+    space = {**FIXED, "builder.init_args.nodes": {"type": "int", "low": 1, "high": 64}}
+    chosen = settings(space=space, sampler=sampler, n_trials=9, enqueue=[])
+    study = open_study("fake", chosen, tmp_path, "workload")
+    bench = FakeBench()
+    assert "3 distinct configurations were measured, 9 were asked for" in run_study(study, chosen, bench)
+    assert sorted(bench.measured) == ["Chain/1", "Chain/2", "Chain/64"]
+
+
+def test_a_space_in_which_everything_fails_ends_with_the_reason(tmp_path: Path) -> None:
+    class Broken(FakeBench):
+        def prepare(self, overrides: Mapping[str, Any]) -> Candidate:
+            raise ValueError("nothing goes together")
+
+    with pytest.raises(StudyError, match="nothing goes together"):
+        search(tmp_path, Broken(), settings())
+
+
+def test_a_study_is_not_mixed_with_another_space_workload_or_device(tmp_path: Path) -> None:
+    search(tmp_path, FakeBench(), settings(n_trials=2))
+    with pytest.raises(StudyError, match="another space"):
+        open_study("fake", settings(space=FIXED), tmp_path, "workload")
+    with pytest.raises(StudyError, match="another workload"):
+        open_study("fake", settings(), tmp_path, "other")
+    with pytest.raises(StudyError, match="another device"):
+        open_study("fake", settings(), tmp_path, "workload", device="another GPU")
+
+
+def test_an_unreachable_database_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(StudyError, match="cannot be opened") as caught:
+        open_study("fake", settings(storage=f"sqlite:///{tmp_path}/none/there.db"), tmp_path, "workload")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("part", "words"),
+    [
+        ({"sampler": {"class_path": "optuna.samplers.TPE"}}, "no class 'optuna.samplers.TPE'"),
+        ({"sampler": {"class_path": "optuna.pruners.NopPruner"}}, "no Optuna sampler"),
+        ({"pruner": {"class_path": "optuna.pruners.WilcoxonPruner", "init_args": {"p": 1}}}, "'p'"),
+        (
+            {"pruner": {"class_path": "optuna.pruners.WilcoxonPruner", "init_args": {"p_threshold": 2.0}}},
+            "p_threshold",
+        ),
+    ],
+)
+def test_a_wrong_sampler_or_pruner_is_refused(part: Mapping[str, Any], words: str) -> None:
+    with pytest.raises(SpaceError) as caught:
+        check_optuna_parts(settings(**part))
+    assert words in str(caught.value)
+
+
+def test_every_trial_is_a_row(tmp_path: Path) -> None:
+    study = search(tmp_path, FakeBench(), enqueued(20, 13, 20, 2, n_trials=4))
+    write_trials(study, ["speedup"], tmp_path / "trials.csv")
+    header, *rows = (tmp_path / "trials.csv").read_text().splitlines()
+    assert header.startswith("trial,name,state,log_speedup,prompts,nodes")
+    assert len(rows) == len(study.trials)
+    assert [row.split(",")[2] for row in rows[:4]] == ["complete", "failed", "duplicate", "complete"]
+
+
+def test_random_seed_moves_on_when_a_study_is_resumed(tmp_path: Path) -> None:
+    known = len(SECTION["enqueue"])  # type: ignore[arg-type]
+    study = search(tmp_path, FakeBench(), settings(n_trials=known + 2))
+    first = [trial.params for trial in study.trials[known:]]
+    again = search(tmp_path, FakeBench(), settings(n_trials=known + 4))
+    assert not any(trial.params in first for trial in again.trials[known + 2 :])

@@ -1,0 +1,580 @@
+"""The sweep command: from a file to a confirmed, exported tree; mistakes are one sentence and leave nothing
+behind.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+import yaml
+from helpers.small_models import FULL_ATTENTION, build
+
+from specexp.sweep.__main__ import main
+
+ROOT = Path(__file__).parent.parent
+TREE_SHAPE = ROOT / "experiments" / "tree_shape.yaml"
+
+SWEEP: dict[str, Any] = {
+    "n_trials": 5,
+    "sampler": {"class_path": "optuna.samplers.RandomSampler", "init_args": {"seed": 0}},
+    "space": {
+        "builder": {
+            "type": "categorical",
+            "choices": [
+                {"name": "parametric", "class_path": "ParametricTree"},
+                {"name": "fitted", "class_path": "FittedTree"},
+            ],
+        },
+        "builder.init_args.nodes": {"type": "int", "low": 2, "high": 12},
+        "builder.init_args.rank_decay": {"type": "float", "low": 0.5, "high": 3.0},
+    },
+    "enqueue": [
+        {"name": "chain of 2", "builder": {"class_path": "Chain", "init_args": {"length": 2}}},
+        {"name": "80-node tree", "builder": {"class_path": "TokenRecyclingTree"}},
+        {
+            "name": "too wide",
+            "builder": {"class_path": "ParametricTree", "init_args": {"nodes": 12, "depth": 2}},
+        },
+    ],
+    "record_hits": {
+        "builder": {"class_path": "ParametricTree", "init_args": {"nodes": 30}},
+        "data": {"max_prompts": 2},
+    },
+    "confirm": {"best": 1, "data": {"max_prompts": 3}},
+}
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small random model with a tokenizer of bytes."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {"<eos>": 0, **{letter: number for number, letter in enumerate(alphabet, start=1)}}
+    tokenizer = Tokenizer(models.BPE(vocabulary, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    folder = tmp_path_factory.mktemp("model")
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>").save_pretrained(folder)
+    build("Llama", {**FULL_ATTENTION["Llama"], "vocab_size": len(vocabulary)}).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def experiment(tmp_path: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """A small experiment, to be written with :func:`write`."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    questions = [{"question": f"What is {n} plus {n + 3}?", "answer": "#### 1"} for n in range(12)]
+    Path("questions.jsonl").write_text("".join(json.dumps(question) + "\n" for question in questions))
+    return {
+        "name": "small",
+        "question": "Which tree?",
+        "pair": {"target": str(target), "target_dtype": "float32"},
+        "data": {
+            "prompts": {"class_path": "GSM8K", "init_args": {"path": "questions.jsonl"}},
+            "max_prompts": 5,
+            "shuffle_seed": 0,
+        },
+        "drafter": {"class_path": "TokenRecycling"},
+        "builder": {"class_path": "ParametricTree", "init_args": {"nodes": 4}},
+        "verifier": {"class_path": "KeyedSampling"},
+        "generation": {"max_new_tokens": 12, "threads": 1},
+        "sweep": {**SWEEP, "export": {"kind": "static-tree", "to": "artifacts/small"}},
+    }
+
+
+def write(experiment: dict[str, Any]) -> str:
+    Path("small.yaml").write_text(yaml.safe_dump(experiment))
+    return "small.yaml"
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """What the command says, in one sentence and with an exit code, when it refuses its arguments."""
+    assert main(list(arguments)) != 0
+    captured = capsys.readouterr()
+    sentence = captured.err.strip()
+    assert sentence.startswith("error: "), captured
+    assert "\n" not in sentence
+    return sentence.removeprefix("error: ")
+
+
+def test_a_sweep_ends_with_a_confirmed_and_exported_tree(
+    experiment: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([write(experiment)]) == 0
+    printed = capsys.readouterr().out
+    for word in (
+        "chain of 2",
+        "80-node tree",
+        "AR (engine)",
+        "hf-eager",
+        "tokens per step",
+        "prompt by prompt",
+    ):
+        assert word in printed
+    folder = Path("runs/small")
+    for name in ("config.yaml", "environment.json", "journal.log", "trials.csv", "confirm.md", "confirm.csv"):
+        assert (folder / name).stat().st_size > 0, name
+    for name in (
+        "hits.json",
+        "reference.json",
+        "confirm.jsonl",
+        "tree.png",
+        "plots/history.png",
+        "plots/slice.png",
+    ):
+        assert (folder / name).stat().st_size > 0, name
+    with (folder / "trials.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert sum(row["state"] in ("complete", "pruned") for row in rows) == 5
+    confirmed = {json.loads(line)["arm"] for line in (folder / "confirm.jsonl").read_text().splitlines()}
+    assert {"engine", "hf-eager", "chain of 2", "80-node tree"} <= confirmed
+
+    import specexp
+
+    artifact = specexp.load_artifact("artifacts/small")
+    assert artifact.provenance["study"] == "small"
+    assert artifact.metrics["speedup_over_engine"]["low"] <= artifact.metrics["speedup_over_engine"]["high"]
+    assert artifact.builder.max_nodes >= 1
+    # The resolved configuration alone repeats the command; the study is finished, so nothing is searched.
+    reference = (folder / "reference.json").read_text()
+    assert main([str(folder / "config.yaml")]) == 0
+    assert "5 of 5 trials are finished" in capsys.readouterr().out
+    assert (folder / "reference.json").read_text() == reference
+
+
+def test_a_sweep_whose_space_is_exhausted_says_so_and_confirms(
+    experiment: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    experiment["sweep"] |= {
+        "n_trials": 9,
+        "space": {"builder.init_args.nodes": {"type": "int", "low": 1, "high": 2}},
+        "enqueue": [],
+        "record_hits": None,
+    }
+    assert main([write(experiment)]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "The space is exhausted: 2 distinct configurations were measured, 9 were asked for" in printed
+    assert "AR (engine)" in printed
+    assert Path("artifacts/small/v1/artifact.json").exists()
+
+
+@pytest.fixture
+def thresholds(experiment: dict[str, Any]) -> dict[str, Any]:
+    """A search for a threshold; with a seed of noise the verifier draws what Hugging Face's loop cannot."""
+    experiment["pair"]["draft"] = experiment["pair"]["target"]
+    experiment["drafter"] = {"class_path": "DraftModel", "init_args": {"temperature": 0.6}}
+    experiment["builder"] = {"class_path": "DySpecThreshold", "init_args": {"max_nodes": 12}}
+    experiment["verifier"] = {"class_path": "RejectionSampling", "init_args": {"temperature": 0.6}}
+    experiment["sweep"] = {
+        "n_trials": 3,
+        "pruner": {"class_path": "optuna.pruners.NopPruner"},  # on a busy machine all of them may look slow
+        "space": {
+            "builder.init_args.threshold": {"type": "float", "low": 0.05, "high": 0.5, "log": True},
+            "builder.init_args.max_depth": {"type": "int", "low": 1, "high": 4},
+        },
+        "enqueue": [{"name": "chain of 2", "builder": {"class_path": "Chain", "init_args": {"length": 2}}}],
+        "confirm": {"best": 2, "data": {"max_prompts": 3}},
+        "export": {"kind": "thresholds", "to": "artifacts/small"},
+    }
+    return experiment
+
+
+def test_a_sweep_under_a_latency_profile_optimises_what_it_models(
+    experiment: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from specexp.artifacts import load_artifact
+
+    experiment["latency"] = {"name": "slow target", "target_ms": {1: 100, 11: 200}}
+    experiment["sweep"] = {
+        **{key: value for key, value in experiment["sweep"].items() if key != "record_hits"},
+        "n_trials": 2,
+        "space": {"builder.init_args.nodes": {"type": "int", "low": 1, "high": 2}},
+        "enqueue": [],
+    }
+    assert main([write(experiment)]) == 0
+    printed = capsys.readouterr().out
+    folder = Path("runs/small")
+
+    with (folder / "trials.csv").open() as file:
+        trials = [row for row in csv.DictReader(file) if row["state"] != "duplicate"]
+    assert len(trials) == 2
+    assert {row["clock"] for row in trials} == {"modelled: slow target (assumed)"}
+    for row in trials:  # the search decodes no plain tokens: they take what the profile says
+        records = [
+            json.loads(line)
+            for line in (folder / f"records/trial_{int(row['trial']):04d}.jsonl").read_text().splitlines()
+        ]
+        assert {record["arm"] for record in records} == {f"trial {row['trial']}"}
+        expected = [math.log(0.1 * record["decode_tokens"] / record["decode_seconds"]) for record in records]
+        assert float(row["modelled_log_speedup"]) == pytest.approx(fmean(expected))
+        assert not {"log_speedup", "drift"} & row.keys()
+    text = (folder / "confirm.md").read_text()
+    assert "Which tree? (modelled: slow target (assumed))" in text
+    assert "modelled speedup over AR" in text
+    assert "Seconds are modelled: slow target (assumed)" in text
+    assert "x AR modelled" in printed
+    metrics = load_artifact("artifacts/small").metrics
+    assert "modelled_speedup_over_engine" in metrics
+    assert not {"speedup_over_engine", "tokens_per_second"} & metrics.keys()
+
+
+def test_a_sweep_over_thresholds_leaves_an_artifact_that_decodes(
+    thresholds: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([write(thresholds)]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "threshold=" in printed
+    assert "hf-eager" not in printed, "it cannot follow a verifier that draws"
+
+    import specexp
+    from specexp.artifacts.kinds.thresholds import ThresholdsArtifact
+
+    artifact = specexp.load_artifact("artifacts/small")
+    assert isinstance(artifact, ThresholdsArtifact)
+    resolved = artifact.provenance["config"]
+    searched = resolved["builder"]["init_args"]
+    assert artifact.thresholds == {**searched, "draft": {**resolved["drafter"]["init_args"]}} | {
+        "draft": {name: resolved["drafter"]["init_args"][name] for name in artifact.thresholds["draft"]}
+    }
+    assert searched["threshold"] != 1 / 64
+    assert "speedup_over_hf_eager" not in artifact.metrics
+
+    pair = specexp.load_pair(resolved["pair"]["target"], resolved["pair"]["target"], target_dtype="float32")
+    parts = artifact.parts
+    parts.drafter.use_draft_model(pair.draft)
+    result = specexp.Decoder(pair.target, *parts).generate([5, 6, 7], max_new_tokens=16)
+    again = specexp.load_artifact("artifacts/small").decoder(pair.target, pair.draft)
+    assert again.generate([5, 6, 7], max_new_tokens=16).token_ids == result.token_ids
+    assert 0 < result.counts.drafted_nodes <= 12 * result.counts.steps
+
+
+def test_where_the_winner_is_of_another_kind_the_best_of_the_kind_is_exported(
+    thresholds: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    thresholds["sweep"]["export"]["kind"] = "static-tree"
+    assert main([write(thresholds)]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+
+    import specexp
+
+    artifact = specexp.load_artifact("artifacts/small")
+    assert artifact.builder.rank_paths == [[0], [0, 0]]
+    assert artifact.part_specs["builder"]["init_args"]["candidates"] == "top-k"
+    assert "chain of 2, is in artifacts/small/v1." in printed
+
+
+@pytest.fixture
+def schedules(experiment: dict[str, Any]) -> dict[str, Any]:
+    """A search for an execution strategy, whose drafts come from a thread: a process takes longer to start."""
+    thread = {"class_path": "Scheduled", "init_args": {"workers": "thread"}}
+    experiment["pair"]["draft"] = experiment["pair"]["target"]
+    experiment["drafter"] = {"class_path": "DraftModel", "init_args": {"coupled": True}}
+    experiment["builder"] = {"class_path": "Chain", "init_args": {"length": 2}}
+    experiment["execution"] = thread
+    experiment["data"]["max_prompts"] = 3
+    experiment["generation"] = {"max_new_tokens": 8, "samples": 3, "threads": 1}
+    experiment["sweep"] = {
+        "n_trials": 4,
+        "sampler": {"class_path": "optuna.samplers.RandomSampler", "init_args": {"seed": 0}},
+        "space": {
+            "execution": {"type": "categorical", "choices": [{"name": "scheduled", **thread}]},
+            "execution.init_args.n": {"type": "int", "low": 1, "high": 4},
+            "execution.init_args.verify_batch": {
+                **{"type": "int", "low": 1, "high": 4},
+                "at_most": "execution.init_args.n",
+            },
+        },
+        "enqueue": [
+            {"name": "serial", "execution": {"class_path": "SerialSpeculative"}},
+            {"name": "broken", "builder": {"class_path": "KConfig", "init_args": {"widths": [2, 1]}}},
+            {"name": "batched", "execution": {"class_path": "Batched", "init_args": {"n": 3}}},
+        ],
+        "confirm": {"best": 1, "data": {"max_prompts": 2}},
+        "export": {"kind": "schedule", "to": "artifacts/small"},
+    }
+    return experiment
+
+
+def test_a_sweep_over_executions_leaves_a_schedule_that_opens(
+    schedules: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import specexp
+    from specexp.artifacts.kinds.schedule import ScheduleArtifact
+    from specexp.builders import KConfig
+    from specexp.core.language_model import LanguageModel
+    from specexp.scheduling import Job, Serial
+
+    def break_down(self: KConfig, root: int, plan: object) -> Any:
+        raise RuntimeError("the builder broke")
+
+    monkeypatch.setattr(KConfig, "build", break_down)
+    assert main([write(schedules)]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "broken, 4 nodes: failed, RuntimeError: the builder broke" in printed
+    assert "target busy" in printed
+    assert "hf-eager" not in printed, "it decodes no groups"
+    left = [thread for thread in threading.enumerate() if thread.name == "specexp drafts"]
+    assert left == [], "every trial closes what it started, also one that fails"
+
+    with Path("runs/small/trials.csv").open() as file:
+        rows = {row["name"]: row for row in csv.DictReader(file)}
+    assert {"serial", "broken", "batched"} < rows.keys()
+    for row in rows.values():
+        if row["execution.init_args.n"]:
+            assert int(row["execution.init_args.verify_batch"]) <= int(row["execution.init_args.n"])
+    for name in ("time_line.png", "time_line.json"):
+        assert (Path("runs/small") / name).stat().st_size > 0
+    record = json.loads(Path("runs/small/confirm.jsonl").read_text().splitlines()[0])
+    assert record["group"]["sequences"] == len(record["turn_tokens"]) == 3
+
+    artifact = specexp.load_artifact("artifacts/small")
+    assert isinstance(artifact, ScheduleArtifact)
+    resolved = artifact.provenance["config"]
+    assert artifact.schedule == resolved["execution"]
+    assert artifact.metrics["speedup_over_engine"]["value"] > 0
+    folder = resolved["pair"]["target"]
+    pair = specexp.load_pair(folder, folder, target_dtype="float32")
+    jobs = [Job((5, 6, 7), sequence=number, max_new_tokens=8) for number in range(3)]
+    with Serial().open(LanguageModel(pair.target), artifact.new_parts(pair.draft)) as plain:
+        expected = [result.token_ids for result in plain.run(jobs).results]
+    with artifact.open(pair.target, pair.draft) as executor:
+        assert [result.token_ids for result in executor.run(jobs).results] == expected
+
+
+def test_a_strategy_that_cannot_be_is_refused_before_anything_is_loaded(
+    schedules: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    known = {"execution.init_args.n": 2, "execution.init_args.verify_batch": 3}
+    schedules["sweep"]["enqueue"] = [{"name": "too many", **known}]
+    said = refused(capsys, write(schedules), "--dry-run")
+    assert said.startswith("small.yaml: sweep.enqueue.0")
+    assert said.endswith("execution: verify_batch was 3, but only n=2 sequences draft at a time")
+
+    schedules["sweep"]["enqueue"] = []
+    schedules["execution"] = {"class_path": "Scheduled", "init_args": {"n": 0}}
+    said = refused(capsys, write(schedules), "--dry-run")
+    assert said == "small.yaml: execution.init_args.n is 0; allowed is an integer of at least 1"
+
+
+def test_candidates_that_decode_groups_start_from_what_other_prompts_taught_them(
+    schedules: dict[str, Any],
+) -> None:
+    from specexp.bench.execution_arm import ExecutionArm
+    from specexp.config import load_config
+    from specexp.sweep.composition import Composition
+    from specexp.sweep.live_bench import LiveBench
+
+    schedules["controller"] = {"class_path": "QLearning", "init_args": {"max_depth": 2, "draft_cost": 0.2}}
+    schedules["sweep"]["learn"] = {"data": {"max_prompts": 2}}
+    composition = Composition(load_config(write(schedules)))
+    pair = composition.load_pair()
+    data = composition.data(pair.tokenizer)
+    bench = LiveBench(composition, pair, data, Path("runs"), composition.latency())
+    bench.lessons = composition.data(pair.tokenizer, "learn").prompts
+
+    arm = bench.arm("taught", bench.prepare({}).parts)
+    bench.taught(arm)
+    assert isinstance(arm, ExecutionArm)
+    learned = arm.controller_state["steps"]
+    assert learned > 0
+    try:
+        arm.decode(bench.prompts[0])
+        assert arm.parts.controller is not None
+        assert arm.parts.controller.state_dict()["steps"] > learned
+        arm.reset()
+        assert arm._opened().memory()["weights"] > 0, "the worker has done what it was told before"
+        assert arm.parts.controller.state_dict()["steps"] == learned
+    finally:
+        arm.close()
+
+
+def test_a_latency_profile_models_no_groups(
+    schedules: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    schedules["latency"] = {"name": "slow", "target_ms": {1: 100, 11: 200}, "draft_ms": {1: 1}}
+    assert "cannot model" in refused(capsys, write(schedules))
+    assert not Path("runs").exists()
+
+
+def test_a_trial_that_breaks_while_decoding_is_recorded_and_the_next_one_runs(
+    experiment: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from specexp.builders import Chain
+
+    def break_down(self: Chain, root: int, plan: object) -> Any:
+        raise RuntimeError("the builder broke")
+
+    monkeypatch.setattr(Chain, "build", break_down)
+    experiment["sweep"].update(n_trials=3, confirm=None)
+    assert main([write(experiment)]) == 0
+    with Path("runs/small/trials.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert rows[0]["state"] == "failed"
+    assert rows[0]["reason"] == "RuntimeError: the builder broke"
+    assert sum(row["state"] in ("complete", "pruned") for row in rows) == 3
+    assert "failed, RuntimeError: the builder broke" in capsys.readouterr().out
+
+
+def test_a_study_of_two_objectives_is_confirmed_from_its_front(
+    experiment: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    experiment["sweep"].update(n_trials=4, objectives={"speedup": "maximize", "drafted_nodes": "minimize"})
+    assert main([write(experiment), "--storage", "sqlite:///study.db"]) == 0
+    assert "drafted nodes" in capsys.readouterr().out
+    assert Path("runs/small/plots/pareto_front.png").exists()
+
+
+def test_dry_run_shows_what_would_be_searched_and_writes_nothing(
+    experiment: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([write(experiment), "--dry-run", "--n-trials", "9", "--builder.init_args.nodes", "6"]) == 0
+    printed = capsys.readouterr().out
+    for word in (
+        "9 trials",
+        "builder.init_args.rank_decay",
+        "float 0.5 to 3",
+        "parametric, fitted",
+        "80-node tree",
+    ):
+        assert word in printed
+    assert not Path("runs").exists()
+
+
+def test_dry_run_imports_neither_torch_nor_lightning() -> None:
+    code = (
+        "import sys; from specexp.sweep import main; status = main(sys.argv[1:]); "
+        "heavy = {'torch', 'transformers', 'lightning', 'wandb', 'datasets'} & set(sys.modules); "
+        "sys.exit(str(heavy) if heavy else status)"
+    )
+    started = time.perf_counter()
+    subprocess.run(
+        [sys.executable, "-c", code, str(TREE_SHAPE), "--dry-run"], check=True, capture_output=True
+    )
+    assert time.perf_counter() - started < 10  # about one second on an idle machine
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--builder.init_args.nods", "6"], "did you mean 'builder.init_args.nodes'"),
+        (["--generation.max_new_tokens", "0"], "generation.max_new_tokens is 0"),
+        (["--n-trials", "0"], "sweep.n_trials is 0"),
+        (["--n-trials", "many"], "sweep.n_trials is 'many'"),
+        (["--sweep.space.builder.init_args.nodes.low", "0"], "builder.init_args.nodes"),
+        (
+            ["--sweep.space.builder.init_args.colour", "{type: int, low: 1, high: 2}"],
+            "builder.init_args.colour",
+        ),
+        (
+            ["--sweep.space.pair.target", "{type: categorical, choices: [a]}"],
+            "pair.target cannot be searched",
+        ),
+        (["--sweep.objectives", "[sped]"], "did you mean 'speedup'"),
+        (["--sweep.sampler.class_path", "optuna.samplers.TPE"], "optuna.samplers.TPE"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_leaves_nothing_behind(
+    experiment: dict[str, Any], capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    sentence = refused(capsys, write(experiment), *arguments)
+    assert words in sentence
+    assert not Path("runs").exists()
+
+
+def test_a_mistake_found_with_models_and_prompts_leaves_nothing_behind(
+    experiment: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write(experiment)
+    Path("empty.jsonl").write_text("")
+    Path("long.jsonl").write_text(12 * (json.dumps({"question": "long " * 40, "answer": "1"}) + "\n"))
+    for arguments, words in (
+        (["--data.prompts.init_args.path", "missing.jsonl"], "missing.jsonl"),
+        (["--data.prompts.init_args.path", "empty.jsonl"], "empty.jsonl"),
+        (["--pair.target", "no/such/folder"], "no/such/folder"),
+        (["--data.max_prompts", "null"], "data.max_prompts is null"),
+        (["--sweep.confirm.data.offset", "3"], "is one of the search's"),
+        (["--sweep.confirm.data.offset", "99"], "offset"),
+        (["--data.prompts.init_args.path", "long.jsonl"], "and the target holds 160"),
+    ):
+        assert words in refused(capsys, file, *arguments)
+        assert not Path("runs").exists()
+
+
+def test_the_wrong_command_names_the_right_one(
+    experiment: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    del experiment["sweep"]
+    assert "python -m specexp.run small.yaml" in refused(capsys, write(experiment))
+    assert "missing.yaml does not exist" in refused(capsys, "missing.yaml")
+
+
+def test_an_output_folder_that_cannot_be_written_is_one_sentence(
+    experiment: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("taken").write_text("a file")
+    assert "cannot be written" in refused(capsys, write(experiment), "--output", "taken/here")
+    assert "cannot be written" in refused(capsys, write(experiment), "--output", "/proc/nowhere")
+    sentence = refused(capsys, write(experiment), "--sweep.export.to", "taken/artifact")
+    assert sentence.startswith("sweep.export.to: taken/artifact cannot be written")
+    assert not Path("runs").exists()
+    assert Path("taken").read_text() == "a file"
+
+
+def test_a_kind_that_no_sweep_exports_is_refused(
+    experiment: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    sentence = refused(capsys, write(experiment), "--sweep.export.kind", "adjacency-matrix", "--dry-run")
+    assert "sweep.export.kind is 'adjacency-matrix'; allowed" in sentence
+
+
+def test_a_full_disk_is_one_sentence_and_the_journal_stays_readable(
+    experiment: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from specexp.sweep.journal import JournalFile
+
+    written = JournalFile.append_logs
+    budget = [60]
+
+    def append(self: JournalFile, logs: list[dict[str, Any]]) -> None:
+        budget[0] -= 1
+        if budget[0] < 0:
+            raise OSError(28, "No space left on device", str(self.path))
+        written(self, logs)
+
+    file = write(experiment)
+    monkeypatch.setattr(JournalFile, "append_logs", append)
+    sentence = refused(capsys, file)
+    assert "journal.log cannot be written (No space left on device)" in sentence
+    assert "the same command goes on" in sentence
+    budget[0] = 10_000
+    assert main([file]) == 0
+
+
+def test_a_journal_on_a_full_disk_keeps_whole_lines_only(tmp_path: Path) -> None:
+    code = (
+        "import resource, signal, sys; from specexp.sweep.journal import JournalFile\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+        "journal = JournalFile(sys.argv[1])\n"
+        "try:\n    [journal.append_logs([{'op_code': n, 'text': 'x' * 90}]) for n in range(99)]\n"
+        "except OSError as error: sys.exit(0)\nsys.exit(1)\n"
+    )
+    path = tmp_path / "journal.log"
+    subprocess.run([sys.executable, "-c", code, str(path)], check=True)
+    lines = path.read_text().splitlines(keepends=True)
+    assert [json.loads(line)["op_code"] for line in lines] == list(range(len(lines)))
+    assert len(lines) > 3
+    assert lines[-1].endswith("\n")

@@ -1,0 +1,346 @@
+"""Sweeps, fits and runs on a recording: what they search, confirm, learn and refuse."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import shutil
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from specexp.config import ConfigError, load_config
+from specexp.fit.learn import learn
+from specexp.record.__main__ import main as record
+from specexp.replay.format.recording import MANIFEST
+from specexp.run.__main__ import main as run_main
+from specexp.run.__main__ import run
+from specexp.sweep.__main__ import main
+
+LATENCY = {
+    "name": "toy",
+    "target_ms": {1: 10.0, 8: 11.0, 64: 30.0},
+    "draft_ms": {1: 1.0, 64: 3.0},
+    "step_ms": 0.2,
+    "target_prefix_ms": 1.0,
+}
+TREE: dict[str, Any] = {
+    "name": "tree",
+    "question": "Which tree?",
+    "pair": {"target_dtype": "float32"},
+    "data": {
+        "prompts": {"class_path": "StdlibFunctions", "init_args": {"split": "validation"}},
+        "max_prompts": 3,
+    },
+    "drafter": {"class_path": "DraftModel"},
+    "builder": {"class_path": "Chain", "init_args": {"length": 4}},
+    "verifier": {"class_path": "KeyedSampling", "init_args": {"temperature": 0.7}},
+    "generation": {"max_new_tokens": 20, "threads": 1},
+    "latency": LATENCY,
+    "backend": "replay",
+    "recording": "recorded",
+    "record": {
+        "to": "recorded",
+        "coverage": [{"class_path": "Chain", "init_args": {"length": 6}}],
+        "candidates": 8,
+        "live_sample": 0,
+    },
+    "sweep": {
+        "n_trials": 8,
+        "sampler": {"class_path": "optuna.samplers.RandomSampler", "init_args": {"seed": 0}},
+        "space": {
+            "builder": {
+                "type": "categorical",
+                "choices": [
+                    {"name": "parametric", "class_path": "ParametricTree"},
+                    {"name": "fitted", "class_path": "FittedTree"},
+                ],
+            },
+            "builder.init_args.nodes": {"type": "int", "low": 1, "high": 24},
+            "builder.init_args.depth": {"type": "int", "low": 1, "high": 6},
+            "builder.init_args.width": {"type": "int", "low": 1, "high": 8},
+        },
+        "enqueue": [
+            {"name": "chain of 3", "builder": {"class_path": "Chain", "init_args": {"length": 3}}},
+            {"name": "too wide", "builder": {"class_path": "KConfig", "init_args": {"widths": [12]}}},
+            {
+                "name": "not recorded",
+                "builder": {"class_path": "DySpecGreedy", "init_args": {"budget": 24, "candidates": "top-k"}},
+            },
+        ],
+        "record_hits": {
+            "builder": {"class_path": "ParametricTree", "init_args": {"nodes": 30, "width": 8}},
+            "data": {"max_prompts": 2},
+        },
+        "confirm": {"best": 2, "data": {"max_prompts": 2}},
+        "export": {"kind": "static-tree", "to": "exported"},
+    },
+}
+LEARNING = {
+    "builder": {"class_path": "Chain", "init_args": {"length": 6}},
+    "controller": {"class_path": "QLearning", "init_args": {"warm_up": 5, "max_depth": 6}},
+    "trainer": {"logger": False},
+    "fit": {"export": {"kind": "q-table", "to": "table"}},
+}
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recording of the embedded pair's answers to the prompts of ``TREE``, all its stages."""
+    folder = tmp_path_factory.mktemp("recording")
+    (folder / "tree.yaml").write_text(yaml.safe_dump(TREE))
+    assert record([str(folder / "tree.yaml"), "--record.to", str(folder / "recorded"), "--recording", "null",
+                   "--backend", "live"]) == 0  # fmt: skip
+    return folder / "recorded"
+
+
+@pytest.fixture
+def here(tmp_path: Path, recorded: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the recording."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    (tmp_path / "recorded").symlink_to(recorded)
+    return tmp_path
+
+
+def write(**sections: Any) -> str:
+    """The experiment with other sections; None leaves one out."""
+    whole = {**deepcopy(TREE), **sections}
+    Path("tree.yaml").write_text(
+        yaml.safe_dump({key: value for key, value in whole.items() if value is not None})
+    )
+    return "tree.yaml"
+
+
+def trials() -> dict[str, dict[str, str]]:
+    """Rows of the study by name."""
+    with Path("runs/tree/trials.csv").open(newline="") as file:
+        return {row["name"]: row for row in csv.DictReader(file)}
+
+
+def exported() -> dict[str, Any]:
+    """Manifest of the exported tree."""
+    found: dict[str, Any] = json.loads(Path("exported/v1/artifact.json").read_text())
+    return found
+
+
+def test_a_study_on_a_recording_is_confirmed_live(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([write()]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    rows = trials()
+    assert rows["chain of 3"]["clock"] == "modelled: toy (assumed)"
+    assert "asks for 12 candidates a node and 8 were recorded" in rows["too wide"]["reason"]
+    assert "were not recorded; record with" in rows["not recorded"]["reason"]
+    assert sum(row["state"] == "complete" for row in rows.values()) == 8  # the failed ones did not stop it
+    assert re.search(r"Replay predicted [\d.]+ tokens/s of .*; its live steps take", said)
+    assert (
+        "(off by +0.0 %)" in said or "(off by -0.0 %)" in said
+    )  # every count is the live one, and the clock is the same
+    assert "are exact." in said
+    assert re.search(r"Yardstick: .* reaches [\d.]+ % of the best static tree", said)
+    header = Path("runs/tree/confirm.csv").read_text().splitlines()[0]
+    assert "predicted tokens per step" in header
+    assert "predicted tokens/s" in header
+    assert {"yardstick.md", "goodput_budget.png", "tree.png"} <= {
+        path.name for path in Path("runs/tree").iterdir()
+    }
+    manifest = exported()
+    metrics, origin = manifest["provenance"]["metrics"], manifest["provenance"]["recording"]
+    assert metrics["predicted_tokens_per_step"]["value"] == metrics["confirmed_tokens_per_step"]["value"] > 1
+    assert origin["folder"] == "recorded"
+    assert origin["profile"] == "modelled: toy (assumed)"
+    assert origin["fidelity"] == "exact"
+
+
+def test_without_the_models_nothing_is_confirmed_live(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The winner is exported with what was predicted alone, and the command says so."""
+    from specexp.pairs import pair as models
+    from specexp.pairs.pair import PairError
+
+    def away(*given: Any, **also: Any) -> Any:
+        raise PairError("target", "target 'stdlib' has no tokenizer that could be loaded: it is elsewhere")
+
+    monkeypatch.setattr(models, "load_pair", away)
+    monkeypatch.setattr(models, "load_tokenizer", away)
+    assert main([write()]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Nothing was confirmed live, for the models are not here" in said
+    metrics = exported()["provenance"]["metrics"]
+    assert metrics["predicted_tokens_per_step"]["value"] > 1
+    assert not [name for name in metrics if not name.startswith("predicted_")]
+
+
+def test_tables_and_steps_give_the_same_figures(here: Path) -> None:
+    """A fixed tree is read off the table of ranks, or stepped through; two ways to one number."""
+    from specexp.config import open_recording
+    from specexp.replay.recorded_prompts import recorded_data, tokenizer_of
+    from specexp.sweep.composition import Composition
+    from specexp.sweep.replay_bench import ReplayBench
+
+    config = load_config(write())
+    recording, composition = open_recording(config), Composition(config)
+    data = recorded_data(config, recording, tokenizer_of(config))
+    latency = composition.latency()
+    assert latency is not None
+    bench = ReplayBench(composition, recording, data, here, latency)
+    bench.load_reference()
+    tree = {"builder": {"class_path": "KConfig", "init_args": {"widths": [3, 2, 1]}}}
+    read = bench.measure(bench.prepare(tree), lambda prompt, log_speedup: False, 0)
+    stepped = bench.predict(tree, data.prompts)
+    assert stepped is not None
+    assert read.metrics["tokens_per_step"] == stepped.tokens_per_step
+    assert read.metrics["modelled_tokens_per_second"] == pytest.approx(stepped.tokens_per_second, rel=1e-12)
+    assert len(read.log_speedups) == 3
+    plain = bench.predict({}, data.prompts)
+    assert plain is not None
+    assert plain.tokens_per_step == 1.0
+
+
+def test_trials_of_different_recordings_are_of_different_studies(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    short = deepcopy(TREE["sweep"])
+    del short["space"]["builder"]["choices"][1]
+    short |= {"n_trials": 2, "confirm": None, "export": None, "record_hits": None}
+    path = write(sweep=short)
+    assert main([path]) == 0
+    other = json.loads((here / "recorded" / MANIFEST).read_text())
+    shutil.copytree(here / "recorded", here / "again")
+    (here / "again" / MANIFEST).write_text(json.dumps({**other, "provenance": {"made": "anew"}}))
+    assert main([path, "--recording", "again"]) == 1
+    assert "exists already with another workload" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_table_learned_on_a_recording_is_the_one_learned_live(here: Path) -> None:
+    path = write(**{**LEARNING, "sweep": None, "data": {**TREE["data"], "max_prompts": 3}})
+    live = learn(load_config(path, ["--name", "live", "--backend", "live", "--recording", "null"]))
+    replayed = learn(load_config(path, ["--name", "replayed"]))
+    one, other = live.arm.strategy.controller.state_dict(), replayed.arm.strategy.controller.state_dict()
+    assert one["steps"] == other["steps"] > 10
+    assert torch.equal(one["visits"], other["visits"])
+    assert torch.equal(one["q"], other["q"])
+
+
+def test_a_fit_on_a_recording_exports_its_table(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from specexp.artifacts import load_q_table
+    from specexp.fit.__main__ import main as fit
+
+    assert fit([write(**{**LEARNING, "sweep": None}), "--fit.epochs", "2"]) == 0
+    said = capsys.readouterr().out
+    assert " steps of 6 answers to 3 prompts; " in said
+    assert "It was learned on recorded, a recording: exact." in said
+    assert load_q_table("table").steps > 10
+
+
+def test_candidates_learn_from_recorded_prompts(here: Path) -> None:
+    sweep = deepcopy(TREE["sweep"])
+    sweep |= {
+        "n_trials": 2,
+        "space": {"controller.init_args.alpha": {"type": "float", "low": 0.01, "high": 0.3}},
+        "enqueue": [],
+        "record_hits": None,
+        "learn": {"data": {"offset": 5, "max_prompts": 2}},
+        "export": {"kind": "q-table", "to": "exported"},
+    }
+    controller = {"class_path": "QLearning", "init_args": {"warm_up": 5, "max_depth": 6, "alpha": 0.1}}
+    assert main([write(sweep=sweep, builder=LEARNING["builder"], controller=controller)]) == 0
+    assert exported()["kind"] == "q-table"
+
+
+def test_arms_of_the_engine_are_replayed_and_others_left_out(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arms = {
+        "chain": {"builder": {"class_path": "Chain", "init_args": {"length": 3}}},
+        "assisted": {"reference": "hf-assisted"},
+    }
+    records = run(load_config(write(arms=arms, sweep=None)))
+    assert {record.arm for record in records} == {"engine", "chain"}
+    assert {record.clock for record in records} == {"modelled: toy (assumed)"}
+    said = " ".join(capsys.readouterr().out.split())
+    assert "no recording answers for hf-eager, assisted: left out" in said
+    assert "Which tree?, replayed" in said
+    assert "Replayed counts of chain are exact." in said
+
+
+def test_an_arm_the_recording_refuses_is_told_apart_and_the_others_are_measured(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wide = {"class_path": "DySpecGreedy", "init_args": {"budget": 24, "candidates": "top-k"}}
+    arms = {
+        "chain": {"builder": {"class_path": "Chain", "init_args": {"length": 3}}},
+        "wide": {"builder": wide},
+    }
+    assert run_main([write(arms=arms, sweep=None)]) == 1
+    said = capsys.readouterr()
+    assert said.err.startswith("error: arm 'wide' answered no prompt: NotRecordedError: ")
+    assert said.err.count("\n") == 1
+    assert "record with" in said.err
+    assert "Replayed counts of chain are exact." in " ".join(said.out.split())
+    assert "chain (modelled)" in said.out
+
+
+def test_an_approximate_arm_is_called_so(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(load_config(write(drafter={"class_path": "TokenRecycling", "init_args": {"k": 4}}, sweep=None)))
+    said = " ".join(capsys.readouterr().out.split())
+    assert (
+        "Replayed counts of tree are approximate (TokenRecycling learns from nodes that were recorded" in said
+    )
+    assert "approximate (TokenRecycling" in " ".join(Path("runs/tree/table.md").read_text().split())
+
+
+def test_an_analysis_that_reads_logits_is_refused(here: Path) -> None:
+    path = write(analyses=[{"class_path": "AcceptanceHeatMap"}], sweep=None)
+    with pytest.raises(ConfigError, match=r"analyses\.0: AcceptanceHeatMap reads the target's logits"):
+        run(load_config(path))
+
+
+@pytest.mark.parametrize(
+    ("sections", "sentence"),
+    [
+        ({"latency": None}, r"tree\.yaml: backend is replay, .* there is no latency: measure one with"),
+        ({"backend": "live"}, r"tree\.yaml: recording is 'recorded' and backend is live"),
+        ({"execution": {"class_path": "Batched"}}, r"tree\.yaml: backend is replay, .* leave execution and"),
+    ],
+)  # fmt: skip
+def test_refused_with_the_file(here: Path, sections: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        load_config(write(**sections))
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--recording", "elsewhere"], "command line: recording: elsewhere holds no recording.json"),
+        (["--generation.seed", "1"], "was made with generation.seed 0 and the configuration says 1"),
+        (["--generation.max_new_tokens", "21"], "max_new_tokens 20 and the configuration says 21"),
+        (["--generation.samples", "2"], "samples 1 and the configuration says 2"),
+        (["--pair.target_dtype", "bfloat16"], "pair.target_dtype 'float32' and the configuration says 'bfloat16'"),
+        (["--pair.draft", "models/another"], "pair.draft None and the configuration says 'models/another'"),
+        (["--pair.target", "models/another"], "pair.target 'stdlib' and the configuration says 'models/another'"),
+        (["--verifier.init_args.temperature", "0.5"], "temperature 0.7 and the configuration says 0.5"),
+        (["--data.offset", "30"], "tree.yaml: data: "),
+    ],
+)  # fmt: skip
+def test_a_recording_of_something_else_is_refused(
+    here: Path, words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([write(), *words]) == 2
+    assert sentence in " ".join(capsys.readouterr().err.split())
+    assert not Path("runs").exists()  # nothing is left behind
+
+
+def test_a_recording_without_a_draft_model_says_what_to_record(here: Path) -> None:
+    from specexp.config import build_parts
+
+    with pytest.raises(
+        ConfigError, match=r"tree\.yaml: drafter: a draft model is asked and recorded holds none"
+    ):
+        build_parts(load_config(write()), None)

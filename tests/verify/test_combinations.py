@@ -1,0 +1,306 @@
+"""Every drafter, builder and verifier that go together are exact, at all temperatures, with top-k and top-p or without.
+
+Each combination says some hundred continuations in each of eight settings. No setting may fail on its own, and the
+chi-squares of all eight are added up: together they find any deviation of 0.2 in total variation.
+"""
+
+import math
+from functools import partial
+from itertools import product
+
+import pytest
+
+import specexp.builders
+import specexp.drafters
+import specexp.verifiers
+from specexp.builders import (
+    BeamRerank,
+    Chain,
+    Choice,
+    DySpecGreedy,
+    DySpecThreshold,
+    Graft,
+    KConfig,
+    ParametricTree,
+    Sequoia,
+    SpecInfer,
+    StaticTree,
+    TreeBuilder,
+)
+from specexp.controllers import (
+    AdaptiveConfidence,
+    Bandit,
+    Fixed,
+    Heuristic,
+    SwitchOff,
+    ThresholdTracker,
+)
+from specexp.core.composition import Parts, check_composition
+from specexp.core.sampling import Processors
+from specexp.drafters import Drafter, DraftModel, PhraseCache, PromptLookup, TokenRecycling, Union
+from specexp.verifiers import (
+    Greedy,
+    KeyedSampling,
+    RejectionSampling,
+    SampleMatch,
+    TypicalAcceptance,
+    Verifier,
+)
+from specexp.verify import combined_p_value, joint_test
+from specexp.verify.joint import toy_decoder
+from specexp.verify.statistics import detectable_total_variation
+from specexp.verify.toy import PROMPT, toy_models
+
+TEMPERATURES = (0.3, 0.6, 1.0, 1.5)
+CUTS = ({}, {"top_k": 4, "top_p": 0.9})
+LAWS = [{"temperature": temperature, **cut} for temperature, cut in product(TEMPERATURES, CUTS)]
+TREE = [[0], [1], [2], [0, 0], [0, 1], [1, 0], [0, 0, 0]]
+
+DRAFTERS = {
+    "recycling": lambda draft: TokenRecycling(k=4, state="carry"),
+    "recycling_coupled": lambda draft: TokenRecycling(k=4, coupled=True),
+    "lookup": lambda draft: PromptLookup(candidates=4),
+    "union": lambda draft: Union([PromptLookup(candidates=2), TokenRecycling(k=4)]),
+    "model": lambda draft: DraftModel(draft, temperature=0.8),
+    "model_coupled": lambda draft: DraftModel(draft, coupled=True),
+    "phrases": lambda draft: PhraseCache(max_phrases=4, initialisation="prompt", state="carry"),
+    "phrases_recycling": lambda draft: cached(TokenRecycling(k=4, state="carry")),
+    "phrases_model": lambda draft: cached(DraftModel(draft, temperature=0.8)),
+}
+BUILDERS = {
+    "chain": lambda: Chain(3),
+    "chain_drawn": lambda: Chain(3, "drawn"),
+    "static": lambda: StaticTree(TREE),
+    "static_drawn": lambda: StaticTree(TREE, candidates="drawn"),
+    "k_config": lambda: KConfig([2, 2]),
+    "k_config_drawn": lambda: KConfig([2, 2], "drawn"),
+    "parametric": lambda: ParametricTree(nodes=6, depth=3, width=4),
+    "sequoia": lambda: Sequoia(6, [0.5, 0.2, 0.1, 0.2], candidates="top-k"),
+    "sequoia_drawn": lambda: Sequoia(6, [0.5, 0.2, 0.1, 0.2]),
+    "spec_infer": lambda: SpecInfer([3, 2]),
+    "dyspec_greedy": lambda: DySpecGreedy(7, 4, candidates="top-k"),
+    "dyspec_greedy_drawn": lambda: DySpecGreedy(7, 4),
+    "dyspec_threshold": lambda: DySpecThreshold(0.12, 7, candidates="top-k"),
+    "dyspec_threshold_drawn": lambda: DySpecThreshold(0.12, 7),
+    "beam": lambda: BeamRerank(6, 3, 3),
+    "graft": lambda: grafts(Chain(3)),
+    "graft_chain_drawn": lambda: grafts(Chain(3, "drawn")),
+    "graft_k_config_drawn": lambda: grafts(KConfig([2, 2], "drawn")),
+    "graft_spec_infer": lambda: grafts(SpecInfer([3, 2])),
+    "graft_dyspec_drawn": lambda: grafts(DySpecGreedy(7, 4)),
+}
+SAMPLING = {"rejection": RejectionSampling, "sample_match": SampleMatch}
+SPECIAL_CASES = {"FittedTree", "TokenRecyclingTree", "Choice"}
+"""Static trees of top-k candidates with paths of their own, and a choice of others: no rule of their own."""
+
+
+def cached(drafter: Drafter) -> PhraseCache:
+    return PhraseCache(drafter, phrase_length=3, max_phrases=4, initialisation="prompt", state="carry")
+
+
+def grafts(builder: TreeBuilder) -> Graft:
+    return Graft(builder, num_anchors=2, phrases_per_anchor=2, phrase_length=3)
+
+
+def valid(drafter: str, builder: str, verifier: Verifier) -> bool:
+    draft = toy_models()[1]
+    try:
+        check_composition(DRAFTERS[drafter](draft), BUILDERS[builder](), verifier)
+    except ValueError:
+        return False
+    return True
+
+
+def combinations(verifier: Verifier) -> list[tuple[str, str]]:
+    """All that go together; of those with phrases not the ones that differ from others in no rule of acceptance."""
+    pairs = [pair for pair in product(DRAFTERS, BUILDERS) if valid(*pair, verifier)]
+    return [pair for pair in pairs if "phrases" not in pair[0] or "graft" in pair[1] or "static" in pair[1]]
+
+
+def parts(drafter: str, builder: str, verifier: Verifier):
+    return lambda draft: Parts(DRAFTERS[drafter](draft), BUILDERS[builder](), verifier)
+
+
+def test_no_part_is_left_out():
+    draft = toy_models()[1]
+    drafters = {type(make(draft)).__name__ for make in DRAFTERS.values()}
+    builders = {type(make()).__name__ for make in BUILDERS.values()}
+    verifiers = {
+        "Greedy",
+        "KeyedSampling",
+        "TypicalAcceptance",
+        *(type.__name__ for type in SAMPLING.values()),
+    }
+    assert drafters == names(specexp.drafters, Drafter)
+    assert builders == names(specexp.builders, TreeBuilder) - SPECIAL_CASES
+    assert verifiers == names(specexp.verifiers, Verifier) - {"DeterministicVerifier"}
+
+
+def names(package, base) -> set[str]:
+    exported = {name: getattr(package, name) for name in package.__all__}
+    return {
+        name
+        for name, found in exported.items()
+        if isinstance(found, type) and issubclass(found, base) and found is not base
+    }
+
+
+def test_enough_combinations_are_valid():
+    assert len(combinations(RejectionSampling())) == 3 * 5 + 15 + 2 + 2 + 7
+    assert len(combinations(KeyedSampling())) == 4 * 5 + 15 + 8 + 2 + 2 + 7
+
+
+@pytest.mark.parametrize(("drafter", "builder"), combinations(RejectionSampling()), ids=lambda name: name)
+@pytest.mark.parametrize("verifier", SAMPLING)
+def test_a_sampled_joint_is_the_targets(verifier, drafter, builder):
+    samples = (
+        60 if drafter == "model" else 25 if "phrases" in drafter else 80
+    )  # grafts are exact by arithmetic too
+    if verifier == "sample_match":
+        samples = 25  # what was drafted, and how, does not matter to it
+    tests = [
+        joint_test(
+            parts(drafter, builder, SAMPLING[verifier](**law)),
+            **law,
+            samples=samples,
+            tokens=3,
+            level=1e-5,
+            seed=seed,
+        )
+        for seed, law in enumerate(LAWS)
+    ]
+    assert [law for law, test in zip(LAWS, tests, strict=True) if not test.passed] == []
+    assert combined_p_value([test.tokens for test in tests]) > 1e-4
+    assert combined_p_value([test.steps for test in tests if test.steps is not None]) > 1e-4
+
+
+@pytest.mark.parametrize(
+    "builder", ["static_drawn", "spec_infer", "dyspec_greedy_drawn", "dyspec_threshold_drawn"]
+)
+def test_a_draft_distribution_that_is_cut_changes_nothing(builder):
+    """Tokens that top-k and top-p take out of q are never drawn, and must be said all the same."""
+    test = joint_test(
+        lambda draft: Parts(
+            DraftModel(draft, temperature=0.6, top_k=3, top_p=0.8), BUILDERS[builder](), RejectionSampling()
+        ),
+        samples=300,
+        tokens=3,
+    )
+    assert test.passed
+
+
+def test_what_the_combinations_can_find():
+    """Total variation that the eight settings of one combination find together, whatever its form."""
+    tests = [
+        joint_test(parts("lookup", "chain", SampleMatch(**law)), **law, samples=60, tokens=3, seed=seed)
+        for seed, law in enumerate(LAWS)
+    ]
+    degrees = sum(test.tokens.observed.size - 1 for test in tests)
+    assert detectable_total_variation(60 * len(LAWS), degrees, 1e-4) < 0.19
+
+
+@pytest.mark.parametrize("law", LAWS, ids=lambda law: "-".join(map(str, law.values())))
+def test_the_law_of_keyed_sampling_is_the_targets(law):
+    """Plain decoding's; with drafts the output is the same, as the next test shows."""
+    test = joint_test(lambda draft: Parts(None, None, KeyedSampling(**law)), **law, samples=2500)
+    assert test.passed
+    assert test.steps is None
+    assert test.detectable < 0.11
+
+
+@pytest.mark.parametrize(("drafter", "builder"), combinations(KeyedSampling()), ids=lambda name: name)
+def test_a_deterministic_output_is_that_of_plain_decoding(drafter, builder):
+    verifiers = [KeyedSampling(**law) for law in LAWS] + [Greedy()]
+    for seed, verifier in enumerate(verifiers):
+        temperature = verifier.noise_temperature or 1.0
+        target, decoder = toy_decoder(parts(drafter, builder, verifier), temperature, seed=seed)
+        plain = specexp.Decoder(target, verifier=verifier)
+        for sequence in range(2):
+            request = {"max_new_tokens": 12, "seed": seed, "sequence": sequence}
+            expected = plain.generate(PROMPT, **request).token_ids
+            assert decoder.generate(PROMPT, **request).token_ids == expected
+
+
+@pytest.mark.parametrize(
+    ("drafter", "builder"),
+    [pair for pair in combinations(KeyedSampling()) if "phrases" not in pair[0]],
+    ids=lambda name: name,
+)
+def test_with_reuse_at_draft_and_target_the_output_is_that_of_plain_decoding(drafter, builder):
+    def reusing(draft, verifier):
+        return Parts(cached(DRAFTERS[drafter](draft)), grafts(BUILDERS[builder]()), verifier)
+
+    grafted = 0
+    for seed, verifier in enumerate([Greedy(), KeyedSampling(0.7), KeyedSampling(1.5, 4, 0.9)]):
+        target, decoder = toy_decoder(partial(reusing, verifier=verifier), 0.7, seed=seed)
+        expected = specexp.Decoder(target, verifier=verifier).generate(PROMPT, max_new_tokens=24)
+        outcomes = []
+        found = decoder.generate(PROMPT, max_new_tokens=24, observers=[outcomes.append])
+        assert found.token_ids == expected.token_ids
+        grafted += sum(outcome.tree.grafted is not None for outcome in outcomes)
+    assert grafted > 0
+
+
+@pytest.mark.parametrize(
+    "controller",
+    [
+        Fixed(max_depth=1),
+        Fixed(max_nodes=3),
+        ThresholdTracker(budget=6),
+        AdaptiveConfidence(0.6),
+        SwitchOff(Heuristic(), window=4, probe_every=3, margin=0.5),
+    ],
+    ids=["depth", "nodes", "threshold", "confidence", "switch"],
+)
+def test_a_controller_changes_nothing(controller):
+    test = joint_test(
+        lambda draft: Parts(DraftModel(draft), DySpecThreshold(0.1, 8), RejectionSampling(), controller),
+        samples=300,
+        tokens=3,
+    )
+    assert test.passed
+
+
+def test_a_choice_between_drawn_and_ranked_trees_changes_nothing():
+    """Which one a step takes is drawn, keyed by place, so most continuations see several."""
+    test = joint_test(
+        lambda draft: Parts(
+            DraftModel(draft),
+            Choice([Chain(3, "drawn"), StaticTree(TREE), SpecInfer([3, 2])]),
+            RejectionSampling(),
+            Bandit("arms", [0, 1, 2, None], policy="thompson"),
+        ),
+        samples=300,
+        tokens=3,
+    )
+    assert test.passed
+
+
+def test_the_lossy_verifier_is_found_out():
+    for law in LAWS:
+        make = parts("model", "static", TypicalAcceptance(**law))
+        assert not joint_test(make, **law, samples=150, tokens=3, level=1e-3).passed
+
+
+def test_a_verifier_at_another_temperature_is_found_out():
+    make = parts("lookup", "chain", RejectionSampling(0.8))
+    assert not joint_test(make, temperature=1.0, samples=4000, level=1e-4).passed
+
+
+def test_temperature_zero_has_one_output():
+    make = parts("model", "static_drawn", RejectionSampling(0.0))
+    test = joint_test(make, temperature=0.0, samples=200)
+    assert test.passed
+    assert test.sequences.shape == (1, 4)
+    assert test.counts.tolist() == [200]
+    assert math.isclose(test.detectable, 1 - 0.1 ** (1 / 200))
+    warm = joint_test(parts("model", "static_drawn", RejectionSampling(1.0)), temperature=0.0, samples=20)
+    assert not warm.passed
+    assert warm.p_value == 0.0
+
+
+def test_the_expected_law_is_that_of_transformers_processors():
+    target = toy_models(temperature=0.6)[0]
+    sequences, probabilities = target.joint(Processors(0.6, 3, 0.9), 3)
+    assert probabilities.sum() == pytest.approx(1.0)
+    assert len(sequences) <= 3**3

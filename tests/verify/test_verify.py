@@ -1,0 +1,289 @@
+"""``python -m specexp.verify``, from a file to a verdict, on models made in a moment."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+import yaml
+from helpers.tiny_pair import LetterTokenizer, tiny_llama
+
+import specexp.config
+from specexp.drafters import Candidates, Drafter
+from specexp.pairs.pair import ModelPair
+from specexp.verifiers import RejectionSampling, Verdict, Verifier
+from specexp.verify.__main__ import main
+
+DRAFT = {"drafter": {"class_path": "DraftModel"}}
+DRAWN = {"builder": {"class_path": "Chain", "init_args": {"length": 2, "candidates": "drawn"}}}
+FEW = {"toy_samples": 300, "toy_tokens": 3, "prompts": 1, "samples": 60, "first_tokens": 2}
+
+
+class Overeager(RejectionSampling):
+    """Claims to be lossless and accepts the first child there is."""
+
+    def try_children(self, tree, row, left, uniforms):
+        children = tree.shape.children[row]
+        return (children[0] if children else None), left
+
+
+class Lawless(Verifier):
+    """States no temperature."""
+
+    def verify(self, context, tree, logits):
+        return Verdict((), 0)
+
+
+class Failing(Drafter):
+    """Fails when asked."""
+
+    max_candidates = 8
+
+    def propose(self, context, request):
+        raise RuntimeError("no idea")
+
+
+class Nothing(Drafter):
+    """Has a vocabulary of its own, which no toy has."""
+
+    max_candidates = 1
+
+    def check_vocabulary(self, vocab_size):
+        if vocab_size != 48:
+            raise ValueError(f"needs 48 tokens, not {vocab_size}")
+
+    def propose(self, context, request):
+        return Candidates(request.tokens[request.rows][:, None])
+
+
+@pytest.fixture
+def experiment(tmp_path, monkeypatch):
+    """Writes an experiment file over four short prompts and gives its path."""
+    dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+    def pair_of(config):
+        dtype = dtypes[config.get("pair.target_dtype")]
+        return ModelPair(tiny_llama(0, dtype), tiny_llama(0, noise=0.02), LetterTokenizer(), "tiny")
+
+    monkeypatch.setattr(specexp.config, "build_pair", pair_of)
+    questions = tmp_path / "question.jsonl"
+    rows = [{"question_id": n, "category": "math", "turns": [f"ab{n} abc{n}", "and?"]} for n in range(4)]
+    questions.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def write(**sections) -> str:
+        content = {
+            "name": "tiny",
+            "data": {"prompts": {"class_path": "MTBench", "init_args": {"path": str(questions)}}},
+            "drafter": {"class_path": "TokenRecycling", "init_args": {"k": 4}},
+            "builder": {"class_path": "Chain", "init_args": {"length": 3}},
+            "generation": {"max_new_tokens": 12},
+            "verify": FEW,
+            "output": str(tmp_path / "runs"),
+            **sections,
+        }
+        path = tmp_path / "tiny.yaml"
+        path.write_text(yaml.safe_dump(content, sort_keys=False))
+        return str(path)
+
+    return write
+
+
+@pytest.fixture
+def report(tmp_path):
+    """Reads ``report.json``."""
+    return lambda: json.loads((tmp_path / "runs" / "verify" / "tiny" / "report.json").read_text())
+
+
+def test_deterministic_verifiers_are_compared_token_for_token(experiment, report, tmp_path, capsys):
+    arms = {
+        "greedy": {"verifier": "Greedy"},
+        "keyed": {"verifier": {"class_path": "KeyedSampling", "init_args": {"temperature": 0.8}}},
+        "drafted": {**DRAFT, "title": "a draft model", "verifier": "Greedy"},
+        "theirs": {"reference": "hf-prompt-lookup", "title": "Hugging Face's lookup"},
+    }
+    assert main([experiment(arms=arms), "--generation.samples", "2"]) == 0
+    found = report()
+    assert found["passed"]
+    assert found["setting"] == "target in float32 on cpu"
+    assert [finding["title"] for finding in found["findings"]] == ["greedy", "keyed", "a draft model"]
+    for finding in found["findings"]:
+        assert finding["equality"] == {"compared": 8, "equal": 8, "near_ties": 0, "wrong": 0}
+        assert finding["verdict"] == "lossless"
+    assert found["findings"][0]["toy"] is None
+    assert found["findings"][1]["toy"]["tokens"]["samples"] == 300
+    assert found["findings"][1]["toy"]["steps"] is None
+    assert found["tests"] == 2 + 2  # the keyed joint, and plain keyed sampling on the one prompt
+    assert found["skipped"] == ["Hugging Face's lookup", "hf-eager"]
+    folder = tmp_path / "runs" / "verify" / "tiny"
+    assert {path.name for path in folder.iterdir()} == {
+        *("config.yaml", "environment.json", "report.md", "report.json"),
+        *("equality.png", "joint.png", "p_values.png"),
+    }
+    written = (folder / "report.md").read_text()
+    assert written.startswith("# 3 compositions are lossless here\n")
+    assert "Not verified, for they are not our loops: Hugging Face's lookup, hf-eager." in written
+    assert "8/8" in capsys.readouterr().out
+    assert main([str(folder / "config.yaml"), "--name", "again"]) == 0
+
+
+def test_verifiers_that_sample_are_tested_by_their_law(experiment, report, capsys):
+    verifier = {"class_path": "RejectionSampling", "init_args": {"temperature": 0.7, "top_p": 0.95}}
+    arms = {
+        "drawn": DRAWN,
+        "points": {"drafter": {"class_path": "PromptLookup"}},
+        "match": {"verifier": {"class_path": "SampleMatch", "init_args": {"temperature": 0.7}}},
+        "typical": {"verifier": {"class_path": "TypicalAcceptance", "init_args": {"temperature": 1.0}}},
+    }
+    assert main([experiment(**DRAFT, verifier=verifier, arms=arms)]) == 0
+    found = report()
+    verdicts = {finding["title"]: finding["verdict"] for finding in found["findings"]}
+    assert verdicts == {
+        **dict.fromkeys(("drawn", "points", "match"), "lossless"), "typical": "lossy, as labelled"
+    }  # fmt: skip
+    for finding in found["findings"]:
+        assert finding["equality"] is None
+        assert finding["toy"]["steps"]["samples"] == 300
+        assert [test["samples"] for test in finding["first_tokens"]] == [60]
+        assert finding["first_tokens"][0]["p_value_against_plain"] is not None
+    assert [finding["verifier"].partition("(")[0] for finding in found["plain"]] == [
+        "RejectionSampling", "SampleMatch", "TypicalAcceptance"
+    ]  # fmt: skip
+    assert found["tests"] == 4 * 4 + 4 * 3 + 3 * 2
+    assert found["level_of_each"] == pytest.approx(0.01 / 34)
+    assert "3 compositions are lossless here; 1 labelled lossy" in capsys.readouterr().out
+
+
+def test_a_false_claim_is_exit_code_1(experiment, report, capsys):
+    path = experiment(
+        drafter={"class_path": "PromptLookup"}, verifier={"class_path": "test_verify.Overeager"}
+    )
+    assert main([path]) == 1
+    assert "FAILED: tiny (NOT LOSSLESS)" in capsys.readouterr().out
+    found = report()
+    (finding,) = found["findings"]
+    assert not found["passed"]
+    assert finding["labelled_lossless"]
+    assert finding["toy"]["tokens"]["p_value"] < 1e-6
+    assert finding["first_tokens"][0]["p_value"] < found["level_of_each"]
+
+
+def test_plain_decoding_alone_can_be_verified(experiment, report):
+    path = experiment(drafter=None, builder=None, verifier={"class_path": "SampleMatch"})
+    assert main([path]) == 0
+    assert [finding["verdict"] for finding in report()["findings"]] == ["lossless"]
+
+
+def test_differences_of_a_low_precision_are_listed_and_excused(experiment, report, tmp_path):
+    path = experiment(**DRAFT, pair={"target_dtype": "bfloat16"}, verifier={"class_path": "Greedy"})
+    assert main([path, "--generation.max_new_tokens", "60", "--builder.init_args.length", "8"]) == 0
+    found = report()
+    (finding,) = found["findings"]
+    assert found["setting"] == "target in bfloat16 on cpu"
+    assert finding["equality"]["near_ties"] == len(finding["differences"]) > 0
+    assert all(one["near_tie"] and one["gap"] <= 0.125 for one in finding["differences"])
+    written = (tmp_path / "runs" / "verify" / "tiny" / "report.md").read_text()
+    assert "Differences from plain decoding, near ties included" in written
+
+
+def test_a_part_that_fails_is_exit_code_1(experiment, report, capsys):
+    assert main([experiment(drafter={"class_path": "test_verify.Failing"})]) == 1
+    assert "tiny (4 ERRORS)" in capsys.readouterr().out
+    assert report()["findings"][0]["errors"][0].endswith("RuntimeError: no idea")
+    sampled = experiment(
+        drafter={"class_path": "test_verify.Failing"}, verifier={"class_path": "RejectionSampling"}
+    )
+    assert main([sampled]) == 1
+    errors = report()["findings"][0]["errors"]
+    assert errors == ["toy target: RuntimeError: no idea", "first tokens: RuntimeError: no idea"]
+
+
+def test_a_model_that_gives_no_numbers_is_exit_code_1(experiment, report, monkeypatch):
+    spoiled = tiny_llama(0)
+    torch.nn.init.constant_(spoiled.lm_head.weight, float("nan"))
+    pair = ModelPair(spoiled, None, LetterTokenizer(), "spoiled")
+    monkeypatch.setattr(specexp.config, "build_pair", lambda config: pair)
+    monkeypatch.setattr("specexp.core.language_model.LanguageModel._self_check", lambda model: None)
+    arms = {"greedy": {"verifier": "Greedy"}, "drawn": {"verifier": "SampleMatch"}}
+    assert main([experiment(arms=arms, drafter={"class_path": "PromptLookup"})]) == 1
+    first, second = (finding["errors"] for finding in report()["findings"])
+    assert len(first) == 4
+    assert "the target model gave NaN logits" in first[0]
+    assert second == [
+        "first tokens: ValueError: the target's logits after prompt '0' are no numbers to sample from"
+    ]
+
+
+def test_parts_tied_to_a_vocabulary_get_a_toy_as_wide(experiment, report):
+    sections = {"drafter": {"class_path": "test_verify.Nothing"}, "builder": {"class_path": "Chain"}}
+    path = experiment(**sections, verifier={"class_path": "RejectionSampling"})
+    assert main([path]) == 0
+    assert report()["findings"][0]["not_tested"] is None
+    assert report()["findings"][0]["toy"]["tokens"]["samples"] == 300
+
+
+def test_a_dry_run_lists_the_tests_and_writes_nothing(experiment, tmp_path, capsys):
+    arms = {
+        "greedy": {"verifier": "Greedy"},
+        "keyed": {"verifier": "KeyedSampling"},
+        "drawn": {**DRAFT, **DRAWN, "verifier": "RejectionSampling"},
+        "theirs": {"reference": "hf-eager"},
+    }
+    assert main([experiment(arms=arms), "--dry-run"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "greedy: token equality",
+        "keyed: token equality, toy joint",
+        "drawn: toy joint, first tokens",
+        "not verified, for they are not our loops: theirs, hf-eager",
+    ]
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("sections", "overrides", "said"),
+    [
+        ({}, ["--verify.level", "2"], "verify.level is 2"),
+        ({}, ["--verify.toy_sample", "9"], "did you mean 'verify.toy_samples'?"),
+        ({"verifier": {"class_path": "test_verify.Lawless"}}, [], "Lawless has no attribute temperature"),
+        ({}, ["--data.offset", "99"], "passes over all 4 prompts"),
+        ({}, ["--output", "/proc/nothing"], "/proc/nothing"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_writes_nothing(
+    experiment, tmp_path, capsys, sections, overrides, said
+):
+    assert main([experiment(**sections), *overrides]) == 2
+    error = capsys.readouterr().err.strip()
+    assert error.startswith("error: ")
+    assert said in error
+    assert len(error.splitlines()) == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_full_disk_is_one_sentence_after_the_tables(experiment, capsys, monkeypatch):
+    def full(path, content):
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr("specexp.verify.write_whole", full)
+    assert main([experiment(verifier={"class_path": "Greedy"})]) == 1
+    said = capsys.readouterr()
+    assert "report.json cannot be written (No space left on device)" in said.err
+    assert "Is it lossless?" in said.out
+
+
+def test_a_typing_mistake_is_answered_without_torch(experiment):
+    path = experiment()
+    code = (
+        "import sys; from specexp.verify import main; main(sys.argv[1:]); assert 'torch' not in sys.modules"
+    )
+    command = [sys.executable, "-c", code, path, "--drafter.init_args.kk", "3"]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith("error: command line: ")
+
+
+def test_usage(capsys):
+    assert main(["--help"]) == 0
+    assert main([]) == 2
+    assert "usage: python -m specexp.verify" in capsys.readouterr().out
