@@ -233,7 +233,8 @@ def base_of(annotation: Any) -> type:
 
 def family_of(base: type) -> dict[str, type]:
     """Parts known by their short names: what the package of the family exports, and nothing else."""
-    package = import_module(base.__module__.rpartition(".")[0] or base.__module__)
+    contract = f"{base.__module__}.{base.__qualname__}"
+    package = import_module(_FOLDERS.get(contract) or base.__module__.rpartition(".")[0] or base.__module__)
     names = getattr(package, "__all__", dir(package))
     exported = {name: getattr(package, name) for name in names}
     return {
@@ -241,3 +242,11 @@ def family_of(base: type) -> dict[str, type]:
         for name, found in exported.items()
         if isinstance(found, type) and issubclass(found, base) and not inspect.isabstract(found)
     }
+
+
+_FOLDERS = {
+    "specexp.core.drafter.Drafter": "specexp.drafters",
+    "specexp.core.builder.TreeBuilder": "specexp.builders",
+    "specexp.core.verifier.Verifier": "specexp.verifiers",
+    "specexp.core.controller.Controller": "specexp.controllers",
+}
