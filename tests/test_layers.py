@@ -1,0 +1,85 @@
+"""Imports go to lower layers and make no cycle; those inside functions and for type checking count too."""
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+COMMANDS = {"run", "sweep", "fit", "verify", "profile", "record", "what_if", "export", "dashboard"}
+LAYERS = [
+    {"core"},
+    {"drafters", "builders", "verifiers", "controllers", "runtimes"},
+    {"scheduling", "artifacts", "tracking", "pairs", "data", "reasoning"},
+    {"config"},
+    {"bench"},
+    {"engines", "replay", "papers", "deployment"},
+    COMMANDS,
+]
+FLOOR = {package: floor for floor, packages in enumerate(LAYERS) for package in packages}
+# Debts of the redesign, "importer -> imported": none is added, and an entry that is paid must go.
+KNOWN = {line for line in (ROOT / "tests" / "known_imports.txt").read_text().splitlines() if line}
+
+
+def imports() -> set[tuple[str, str]]:
+    """Pairs of an importing and an imported module, which for ``from a import b`` is ``a.b`` if that is one."""
+    files = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in (ROOT / "specexp").rglob("*.py")
+    }
+    pairs = set()
+    for module, path in files.items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                pairs |= {(module, alias.name) for alias in node.names if alias.name in files}
+            elif isinstance(node, ast.ImportFrom) and node.module in files:
+                assert not node.level, f"{path}: imports are absolute"
+                whole = {f"{node.module}.{alias.name}" for alias in node.names}
+                pairs |= {(module, name if name in files else node.module) for name in whole}
+    return {(importer, imported) for importer, imported in pairs if importer not in {"specexp", imported}}
+
+
+def broken_rule(importer: str, imported: str) -> str | None:
+    """The rule an import breaks by itself, or None."""
+    above, below = ((*name.split("."), "")[1] for name in (importer, imported))
+    home = [part.startswith("_") and not part.startswith("__") for part in imported.split(".")]
+    if True in home and not f"{importer}.".startswith(
+        ".".join(imported.split(".")[: home.index(True)]) + "."
+    ):
+        return "a private module belongs to its package"
+    if above == below:
+        return None
+    if "testing" in (above, below):
+        return None if above == "testing" and below not in COMMANDS else "only tests import testing"
+    if above in COMMANDS and below in COMMANDS:
+        return "no command imports a command"
+    if FLOOR.get(above, -1) <= FLOOR.get(below, len(LAYERS)):
+        return "arrows go to lower layers, never upward or sideways"
+    return None
+
+
+def on_cycles(pairs: set[tuple[str, str]]) -> set[tuple[str, str]]:
+    """The imports that lie on a cycle; modules that nobody imports, or that import nothing, are peeled off first."""
+    while True:
+        importers, imported = {above for above, _ in pairs}, {below for _, below in pairs}
+        left = {(above, below) for above, below in pairs if above in imported and below in importers}
+        if left == pairs:
+            return {pair for pair in pairs if reaches(pair[1], pair[0], pairs)}
+        pairs = left
+
+
+def reaches(start: str, goal: str, pairs: set[tuple[str, str]]) -> bool:
+    seen, frontier = {start}, {start}
+    while frontier and goal not in seen:
+        frontier = {below for above, below in pairs if above in frontier} - seen
+        seen |= frontier
+    return goal in seen
+
+
+def test_imports_keep_to_the_layers_and_make_no_cycle() -> None:
+    pairs = imports()
+    rules = {f"{above} -> {below}": broken_rule(above, below) for above, below in pairs}
+    allowed = {pair for pair in pairs if not rules[" -> ".join(pair)]}
+    rules |= {" -> ".join(pair): "modules make a cycle" for pair in on_cycles(allowed)}
+    broken = {name: rule for name, rule in rules.items() if rule}
+    new = sorted(f"{name}: {rule}" for name, rule in broken.items() if name not in KNOWN)
+    assert not new, "\n".join(new)
+    assert broken.keys() >= KNOWN, f"paid, delete from known_imports.txt: {sorted(KNOWN - broken.keys())}"
