@@ -5,29 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
-from textwrap import fill
 
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from specexp.bench import clock
 from specexp.bench.phases import breakdown
+from specexp.bench.pictures import (
+    BLUE,
+    CURVE_COLOURS,
+    GREY,
+    INK,
+    ORANGE,
+    PHASE_COLOURS,
+    new_figure,
+)
 from specexp.bench.record import PromptRecord
 from specexp.bench.statistics import Speedup, arm_names, paired_speedup, summarise
 
-BLUE, GREY, ORANGE, INK = "#33658a", "#b4bec6", "#d1782f", "#22303c"
-CURVE_COLOURS = (BLUE, ORANGE, "#6b9080", "#8d6a9f")
-CHARACTERS_PER_INCH = 12  # of a title
 WIDE = 16  # a parameter whose values span more than this is drawn over its logarithm
-PHASE_COLOURS = {
-    "target": "#33658a",
-    "draft": "#d1782f",
-    "build": "#e9b872",
-    "verify": "#6b9080",
-    "commit": "#a4c3b2",
-    "update": "#8d6a9f",
-}
 
 
 @dataclass(frozen=True)
@@ -43,19 +39,6 @@ class Curve:
     title: str
     axis: str
     points: Sequence[tuple[float, str]]
-
-
-def _figure(
-    width: float, height: float, title: str, rows: int = 1, columns: int = 1
-) -> tuple[Figure, list[list[Axes]]]:
-    figure = Figure(figsize=(width, height), dpi=130, layout="constrained")
-    FigureCanvasAgg(figure)
-    figure.suptitle(fill(title, int(CHARACTERS_PER_INCH * width)), fontsize=11, color=INK)
-    axes = figure.subplots(rows, columns, squeeze=False, sharey="row")
-    for ax in axes.flat:
-        ax.spines[["top", "right"]].set_visible(False)
-        ax.tick_params(labelsize=9, colors=INK)
-    return figure, axes.tolist()
 
 
 def _interval(speedup: Speedup) -> tuple[float, float]:
@@ -81,7 +64,7 @@ def speedup_bars(
     speedups = [paired_speedup(records, name, baseline) for name in arm_names(records) if name != baseline]
     rows = len(speedups) + len(published or {})
     used = summarise(records, baseline).clock  # of every bar: a speedup over another clock is refused
-    figure, [[ax]] = _figure(7.5, 1.3 + 0.36 * max(rows, 2), clock.title(title, used))
+    figure, [[ax]] = new_figure(7.5, 1.3 + 0.36 * max(rows, 2), clock.title(title, used))
     labels = []
     for place, speedup in enumerate(speedups):
         if speedup.refused:
@@ -119,7 +102,9 @@ def parameter_curves(
     for curve in curves:
         panels.setdefault(curve.axis, []).append(curve)
     used = summarise(records, baseline).clock
-    figure, rows = _figure(4.2 * max(len(panels), 1.4), 5.2, clock.title(title, used), 2, len(panels))
+    figure, rows = new_figure(
+        4.2 * max(len(panels), 1.4), 5.2, clock.title(title, used), 2, len(panels), sharey="row"
+    )
     for top, bottom, (axis, shown) in zip(*rows, panels.items(), strict=True):
         for curve, colour in zip(shown, cycle(CURVE_COLOURS), strict=False):
             _draw_curve(top, bottom, records, curve, baseline, colour)
@@ -159,7 +144,7 @@ def phase_bars(records: Iterable[PromptRecord], *, title: str = "") -> Figure:
     parts = [part for name in arm_names(records) if (part := breakdown(records, name)) is not None]
     clocks = {part.clock for part in parts}
     shown = clock.title(title, clocks.pop()) if len(clocks) == 1 else title
-    figure, [[ax]] = _figure(7.5, 1.7 + 0.45 * max(len(parts), 2), shown)
+    figure, [[ax]] = new_figure(7.5, 1.7 + 0.45 * max(len(parts), 2), shown)
     phases = [phase for phase in PHASE_COLOURS if any(phase in part.shares for part in parts)]
     for place, part in enumerate(parts):
         start = 0.0

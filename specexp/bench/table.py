@@ -6,11 +6,12 @@ import csv
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from specexp.bench.statistics import Speedup
 
 if TYPE_CHECKING:
+    import pandas as pd
     import rich.table
 
 Cell = str | float | int | Speedup | None
@@ -74,10 +75,10 @@ class Table:
     """Rows under columns, with a title and notes.
 
     Attributes:
-        title: above.
-        columns: headings.
-        rows: one cell a column.
-        notes: below.
+        title: Line above.
+        columns: Headings.
+        rows: Cells, one a column.
+        notes: Lines below.
 
     Example:
         >>> table = Table("Speed", [Column("arm"), Column("tokens/s", 0)], [["engine", 123.4]])
@@ -90,6 +91,35 @@ class Table:
     columns: Sequence[Column]
     rows: list[list[Cell]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(
+        cls,
+        title: str,
+        frame: pd.DataFrame,
+        columns: Sequence[Column | str] | None = None,
+        notes: Sequence[str] = (),
+    ) -> Table:
+        """A table of a DataFrame's rows; its index is left out, and missing values are empty cells.
+
+        Args:
+            title: Line above.
+            frame: Cells, one column a heading, in order.
+            columns: Headings; a text is one of default style. The frame's own names if None.
+            notes: Lines below.
+
+        Example:
+            >>> import pandas as pd
+            >>> frame = pd.DataFrame({"arm": ["engine"], "speed": [123.4]})
+            >>> table = Table.of("Speed", frame, ["arm", Column("tokens/s", 0)])
+            >>> table.shown()
+            [['engine', '123']]
+        """
+        heads = [head if isinstance(head, Column) else Column(str(head)) for head in columns or frame.columns]
+        if len(heads) != frame.shape[1]:
+            raise ValueError(f"{title}: {len(heads)} headings were given for {frame.shape[1]} columns")
+        rows = [[_plain(cell) for cell in row] for row in frame.itertuples(index=False, name=None)]
+        return cls(title, heads, rows, list(notes))
 
     def shown(self) -> list[list[str]]:
         """Cells as text."""
@@ -149,3 +179,9 @@ class Table:
             cells = zip(self.columns, row, strict=True)
             writer.writerow([part for column, cell in cells for part in column.csv_cells(cell)])
         return text.getvalue()
+
+
+def _plain(cell: Any) -> Cell:
+    """A cell as Python has it: no NumPy scalars, None for what is missing."""
+    value = cell.item() if hasattr(cell, "item") else cell
+    return None if value is None or value != value else value  # only NaN and NaT differ from themselves

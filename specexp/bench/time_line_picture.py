@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from textwrap import fill
 
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from specexp.bench.pictures import INK, bare_figure
 from specexp.scheduling.timeline import TARGET, Span, TimeLine, What
 from specexp.scheduling.trace import rows_of, served_by, start_of
 
-INK, LANE, END = "#22303c", "#f1f4f7", "#7d8b97"
+LANE, END = "#f1f4f7", "#7d8b97"
 COLOURS: Mapping[What, str] = {
     "prefill": "#a9b8c4",
     "target": "#33658a",
@@ -73,8 +73,7 @@ def draw_time_line(timelines: Mapping[str, TimeLine], title: str, seconds: float
     shown = longest if seconds is None else min(seconds, longest)
     rows = {name: rows_of(timeline) for name, timeline in timelines.items()}
     height = _TOP + _BOTTOM + sum(_HEAD + _ROW * len(found) for found in rows.values())
-    figure = Figure(figsize=(_WIDTH, height), dpi=150)
-    FigureCanvasAgg(figure)
+    figure = bare_figure(_WIDTH, height, dpi=150)
     heading = fill(title, 100)
     begins = {name: _begin(timeline, seconds) for name, timeline in timelines.items()}
     figure.text(_LEFT / _WIDTH, 1 - 0.16 / height, heading, fontsize=12, color=INK, va="top")

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import PathCollection
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
@@ -16,12 +15,12 @@ from matplotlib.patches import Circle
 from matplotlib.path import Path
 from numpy.typing import NDArray
 
+from specexp.bench.pictures import INK, bare_figure
 from specexp.core.tree import RankPath, TreeShape
 
-INK = "#22303c"
 EDGE = "#9aa7b2"
 UNMEASURED = "#dfe7ee"
-ROOT = "#22303c"
+ROOT = INK
 COLOURS = "YlGnBu"
 PLATE = {"boxstyle": "square,pad=0.05", "facecolor": "white", "edgecolor": "none"}
 
@@ -58,8 +57,7 @@ def draw_tree(
     row_height = max(0.95, 1.7 * unit) / unit  # node widths between depths
     top = 0.85
     height = shape.max_depth * row_height * unit + 2 * 0.45 + top
-    figure = Figure(figsize=(inches, height), dpi=160)
-    FigureCanvasAgg(figure)
+    figure = bare_figure(inches, height, dpi=160)
     axes = figure.add_axes((0.0, 0.0, 1.0, 1.0 - top / height))
     slack = max(inches / unit - width, 0.0) / 2
     axes.set_xlim(-0.7 - slack, width - 0.7 + slack)

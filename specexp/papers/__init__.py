@@ -1,6 +1,7 @@
 """Analyses: what is seen in the steps of a run, as tables, pictures and files."""
 
-from specexp.papers._base import Analysis, Report
+from specexp.bench.analysis import Analysis
+from specexp.bench.publish import Report
 from specexp.papers.ablation_grid import AblationGrid
 from specexp.papers.acceptance_vector import AcceptanceVector
 from specexp.papers.component_times import ComponentTimes

@@ -43,7 +43,7 @@ def draw_optima(arm: str, steps: Sequence[Step], cost: Costs, most_steps: int) -
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    from specexp.bench.figures import BLUE, GREY, INK, ORANGE
+    from specexp.bench.pictures import BLUE, GREY, INK, ORANGE
 
     local, cut = local_optima(steps, cost), cut_short(steps)
     best, speed = global_optimum(steps, cost)
@@ -105,7 +105,7 @@ def draw_sensitivity(
     from matplotlib.figure import Figure
 
     from specexp.bench import clock
-    from specexp.bench.figures import GREY, INK
+    from specexp.bench.pictures import GREY, INK
 
     shown = dict.fromkeys(category for _, category in groups if category != "all")
     names = dict.fromkeys(group for group, _ in groups)
@@ -172,7 +172,7 @@ def sensitivity_table(groups: Mapping[tuple[str, str], Sequence[Point]]) -> Tabl
 def _draw_lines(axes: Axes, lines: Mapping[str, Sequence[Point]], intervals: bool) -> None:
     from matplotlib import colormaps
 
-    from specexp.bench.figures import CURVE_COLOURS
+    from specexp.bench.pictures import CURVE_COLOURS
 
     colours = CURVE_COLOURS if len(lines) <= len(CURVE_COLOURS) else colormaps["tab10"].colors  # type: ignore[attr-defined]
     for number, (name, points) in enumerate(lines.items()):

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
-from specexp.papers._base import Analysis, Report, drafting
+from specexp.bench.analysis import Analysis, drafting
+from specexp.bench.publish import Report
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -165,7 +166,7 @@ class AblationGrid(Analysis):
         from matplotlib.figure import Figure
 
         from specexp.bench import clock
-        from specexp.bench.figures import CURVE_COLOURS, INK
+        from specexp.bench.pictures import CURVE_COLOURS, INK
 
         colours = dict(
             zip([*levels, *(row.level for row in self.published)], cycle(CURVE_COLOURS), strict=False)

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from specexp.papers._base import Analysis, Report, drafting, visited
+from specexp.bench.analysis import Analysis, drafting, visited
+from specexp.bench.publish import Report
 
 if TYPE_CHECKING:
     from specexp.bench.record import PromptRecord

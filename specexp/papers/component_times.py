@@ -12,12 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from specexp.bench.analysis import Analysis, drafting
+from specexp.bench.publish import Report
 from specexp.builders import Graft
 from specexp.builders.graft import grafted
 from specexp.controllers import Controller, DraftState, Fixed, Oracle
 from specexp.core.tree import TokenTree
 from specexp.drafters import Drafter, PhraseCache, Request
-from specexp.papers._base import Analysis, Report, drafting
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -175,7 +176,7 @@ class ComponentTimes(Analysis):
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
-        from specexp.bench.figures import CURVE_COLOURS, GREY, INK
+        from specexp.bench.pictures import CURVE_COLOURS, GREY, INK
 
         columns = [
             column for column in next(iter(times.values())) if any(own[column] for own in times.values())

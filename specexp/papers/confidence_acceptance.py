@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from specexp.papers._base import Analysis, Report, drafting
+from specexp.bench.analysis import Analysis, drafting
+from specexp.bench.publish import Report
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -153,7 +154,7 @@ class ConfidenceAcceptance(Analysis):
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
-        from specexp.bench.figures import BLUE, GREY, INK
+        from specexp.bench.pictures import BLUE, GREY, INK
 
         figure = Figure(figsize=(1.0 + 4.3 * len(tries), 5.2), dpi=130, layout="constrained")
         FigureCanvasAgg(figure)

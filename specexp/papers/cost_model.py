@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from specexp.papers._base import Analysis, Report, drafting
+from specexp.bench.analysis import Analysis, drafting
+from specexp.bench.publish import Report
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -140,7 +141,7 @@ def _draw(costs: Sequence[Cost]) -> Figure:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    from specexp.bench.figures import INK, PHASE_COLOURS
+    from specexp.bench.pictures import INK, PHASE_COLOURS
 
     figure = Figure(figsize=(8.5, 1.6 + 0.95 * len(costs)), dpi=130, layout="constrained")
     FigureCanvasAgg(figure)

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from specexp.bench.analysis import Analysis, drafting, visited
+from specexp.bench.publish import Report
 from specexp.core.sampling import Processors
-from specexp.papers._base import Analysis, Report, drafting, visited
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -90,7 +91,7 @@ class AcceptanceHeatMap(Analysis):
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
-        from specexp.bench.figures import INK
+        from specexp.bench.pictures import INK
 
         figure = Figure(figsize=(9.2, 0.9 + 3.7 * len(tries)), dpi=130, layout="constrained")
         FigureCanvasAgg(figure)
@@ -179,7 +180,7 @@ def _heat(
 
 
 def _line(axes: "Axes", edges: NDArray[np.float64], means: NDArray[np.float64], label: str) -> None:
-    from specexp.bench.figures import GREY, ORANGE
+    from specexp.bench.pictures import GREY, ORANGE
 
     axes.plot([0, 1], [0, 1], color=GREY, lw=1, ls="--")
     axes.plot((edges[:-1] + edges[1:]) / 2, means, color=ORANGE, marker="o", ms=3, lw=1.4, label=label)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
+from specexp.bench.analysis import Analysis
+from specexp.bench.publish import Report
 from specexp.core.latency import LatencyProfile
-from specexp.papers._base import Analysis, Report
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -185,7 +186,7 @@ class ModelledLatency(Analysis):
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
-        from specexp.bench.figures import BLUE, GREY, INK
+        from specexp.bench.pictures import BLUE, GREY, INK
 
         published = {row.method: row.speedup for row in self.published if row.speedup is not None}
         figure = Figure(

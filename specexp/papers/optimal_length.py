@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import numpy as np
 from pydantic import Field
 
+from specexp.bench.analysis import Analysis, drafting
+from specexp.bench.publish import Report
 from specexp.builders import Chain, TreeBuilder
-from specexp.papers._base import Analysis, Report, drafting
 from specexp.papers._draft_lengths import Point, draw_optima, draw_sensitivity, sensitivity_table
 from specexp.papers._hindsight import Costs, Step, cut_short, global_optimum, local_optima, speed_of
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
-from specexp.papers._base import GroupAnalysis, Report, check_baseline
+from specexp.bench.analysis import MultiSequenceAnalysis, check_baseline
+from specexp.bench.publish import Report
 from specexp.papers._groups import (
     answered,
     busy_share,
@@ -48,7 +49,7 @@ class PublishedReasoning:
     depth: Annotated[int, Field(ge=1)] | None = None
 
 
-class ReasoningTable(GroupAnalysis):
+class ReasoningTable(MultiSequenceAnalysis):
     """Every arm on every task: how much faster than plain decoding, end to end and in decoding alone, why, and whether
     it still says the same.
 
@@ -207,7 +208,7 @@ class ReasoningTable(GroupAnalysis):
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
-        from specexp.bench.figures import INK
+        from specexp.bench.pictures import INK
 
         own = [arm for arm in arms if arm != self.baseline]
         theirs = list(dict.fromkeys(row.method for row in self.published))
@@ -243,7 +244,7 @@ class ReasoningTable(GroupAnalysis):
         arms: Sequence[str],
         methods: Sequence[str],
     ) -> None:
-        from specexp.bench.figures import BLUE, INK, ORANGE
+        from specexp.bench.pictures import BLUE, INK, ORANGE
         from specexp.bench.statistics import paired_speedup
 
         place = {"va": "center", "fontsize": 8}

@@ -5,8 +5,9 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
+from specexp.bench.analysis import Analysis, drafting
+from specexp.bench.publish import Report
 from specexp.controllers import Oracle
-from specexp.papers._base import Analysis, Report, drafting
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -150,7 +151,7 @@ def _draw(regrets: "Mapping[str, Speedup]", kind: str, used: str) -> "Figure":
     from matplotlib.figure import Figure
 
     from specexp.bench import clock
-    from specexp.bench.figures import BLUE, INK
+    from specexp.bench.pictures import BLUE, INK
 
     ordered = sorted(regrets.items(), key=lambda item: item[1].ratio)
     figure = Figure(figsize=(8.5, 1.5 + 0.36 * len(ordered)), dpi=130, layout="constrained")

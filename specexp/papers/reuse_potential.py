@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from specexp.papers._base import Analysis, Report, drafting
+from specexp.bench.analysis import Analysis, drafting
+from specexp.bench.publish import Report
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -147,7 +148,7 @@ class ReusePotential(Analysis):
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
-        from specexp.bench.figures import BLUE, INK, ORANGE
+        from specexp.bench.pictures import BLUE, INK, ORANGE
 
         figure = Figure(figsize=(9.5, 0.8 + 3.1 * len(found)), dpi=130, layout="constrained")
         FigureCanvasAgg(figure)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
-from specexp.papers._base import GroupAnalysis, Report, check_baseline
+from specexp.bench.analysis import MultiSequenceAnalysis, check_baseline
+from specexp.bench.publish import Report
 from specexp.papers._groups import over
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class PublishedRole:
     speedup: Positive | None = None
 
 
-class Roles(GroupAnalysis):
+class Roles(MultiSequenceAnalysis):
     """What each component of a search asked for, how much of its drafts was accepted, and its speedup over plain
     decoding: in the role's own decode seconds per token, and with its prefills, paired item by item.
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from itertools import cycle
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from specexp.papers._base import GroupAnalysis, Report, check_baseline
+from specexp.bench.analysis import MultiSequenceAnalysis, check_baseline
+from specexp.bench.publish import Report
 from specexp.papers._groups import answered, busy_share, end_to_end, plain_name, tokens_per_second
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class Setting(NamedTuple):
         return ", ".join(told) or "all arms with n"
 
 
-class Scaling(GroupAnalysis):
+class Scaling(MultiSequenceAnalysis):
     """Curves over ``n``, one for each ``verify_batch``, of arms that a grid over ``execution.init_args.n`` (and
     ``verify_batch``) unrolled, or whose titles say ``n=3`` themselves; arms that do not are drawn as lines across.
 
@@ -132,7 +133,7 @@ class Scaling(GroupAnalysis):
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
-        from specexp.bench.figures import INK
+        from specexp.bench.pictures import INK
 
         figure = Figure(figsize=(8.5, 8.0), dpi=130, layout="constrained")
         FigureCanvasAgg(figure)
@@ -205,7 +206,7 @@ class Scaling(GroupAnalysis):
 
 def _draw_memory(axes: "Axes", records: "Sequence[PromptRecord]", points: Sequence[tuple[int, str]]) -> None:
     """What drafting takes at every n: the most of its arms."""
-    from specexp.bench.figures import GREY
+    from specexp.bench.pictures import GREY
 
     known: dict[int, tuple[float, float]] = {}
     for n, arm in points:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
-from specexp.papers._base import GroupAnalysis, Report
+from specexp.bench.analysis import MultiSequenceAnalysis
+from specexp.bench.publish import Report
 from specexp.papers._groups import over
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ class _Seen:
         return (self.prefill + self.passes) / self.seconds
 
 
-class TargetUtilisation(GroupAnalysis):
+class TargetUtilisation(MultiSequenceAnalysis):
     """Share of the time in which the target runs a pass or a prefill, over time and in all; what else it did, and how
     much of the drafting it hid.
 
@@ -165,7 +166,7 @@ class TargetUtilisation(GroupAnalysis):
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
-        from specexp.bench.figures import BLUE, INK
+        from specexp.bench.pictures import BLUE, INK
 
         longest = max(seen.seconds for seen in shown.values())
         width = self.bin_ms / 1000

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
-from specexp.papers._base import GroupAnalysis, Report
+from specexp.bench.analysis import MultiSequenceAnalysis
+from specexp.bench.publish import Report
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 Positive = Annotated[float, Field(gt=0)]
 
 
-class TimeLines(GroupAnalysis):
+class TimeLines(MultiSequenceAnalysis):
     """Time lines of the first prompts: the arms beside each other as a picture, and a trace of each arm for Perfetto
     (ui.perfetto.dev) or chrome://tracing, in which every prompt is a process.
 

@@ -5,7 +5,8 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from specexp.papers._base import Analysis, Report, drafting
+from specexp.bench.analysis import Analysis, drafting
+from specexp.bench.publish import Report
 
 if TYPE_CHECKING:
     import numpy as np

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from specexp.bench.analysis import Analysis, drafting
+from specexp.bench.publish import Report
 from specexp.core.tree import TreeShape
-from specexp.papers._base import Analysis, Report, drafting
 from specexp.papers.token_order import block_count, permute_shape, random_shape, reorder, value_order
 
 if TYPE_CHECKING:
@@ -190,7 +191,7 @@ class TreeReorder(Analysis):
         from matplotlib.colors import ListedColormap
         from matplotlib.figure import Figure
 
-        from specexp.bench.figures import BLUE, INK
+        from specexp.bench.pictures import BLUE, INK
 
         figure = Figure(figsize=(3.3 * len(tree), 3.8), dpi=150, layout="constrained")
         FigureCanvasAgg(figure)
@@ -227,7 +228,7 @@ class TreeReorder(Analysis):
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
-        from specexp.bench.figures import BLUE, GREY, INK, ORANGE
+        from specexp.bench.pictures import BLUE, GREY, INK, ORANGE
 
         styles = {
             AS_BUILT: (INK, "o", "-"),

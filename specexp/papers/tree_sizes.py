@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import numpy as np
 from pydantic import Field
 
+from specexp.bench.analysis import Analysis, drafting
+from specexp.bench.publish import Report
 from specexp.controllers import ThresholdTracker
-from specexp.papers._base import Analysis, Report, drafting
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -98,7 +99,7 @@ class TreeSizes(Analysis):
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
-        from specexp.bench.figures import BLUE, GREY, INK, ORANGE
+        from specexp.bench.pictures import BLUE, GREY, INK, ORANGE
 
         figure = Figure(figsize=(9.5, 0.7 + 1.75 * len(seen)), dpi=130, layout="constrained")
         FigureCanvasAgg(figure)

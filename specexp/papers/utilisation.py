@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
-from specexp.papers._base import Analysis, Report, drafting
+from specexp.bench.analysis import Analysis, drafting
+from specexp.bench.publish import Report
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -152,7 +153,7 @@ class Utilisation(Analysis):
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
-        from specexp.bench.figures import BLUE, GREY, INK, ORANGE
+        from specexp.bench.pictures import BLUE, GREY, INK, ORANGE
 
         published = [row for row in self.published if row.accepted and row.utilisation]
         bars: list[tuple[str, list[_Part], float]] = []

@@ -6,14 +6,12 @@ from collections.abc import Sequence
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-
-from specexp.bench.figures import CURVE_COLOURS, INK
+from specexp.bench.pictures import CURVE_COLOURS, INK, bare_figure, plain
 from specexp.core.latency import PLAIN
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
     from specexp.artifacts.kinds.latency_profile import Measured, MeasuredPass
     from specexp.core.latency import LatencyProfile
@@ -34,8 +32,7 @@ def draw(profile: LatencyProfile, measured: Measured) -> Figure:
         (name, points) for name, points in (("Target", measured.target), ("Draft", measured.draft)) if points
     ]
     bars = 0.42 * max(len(profile.overheads), 1) + 1.1
-    figure = Figure(figsize=(9.5, 4.2 + bars), dpi=130, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = bare_figure(9.5, 4.2 + bars, layout="constrained")
     figure.suptitle(fill(f"{profile.name} ({profile.source})", 100), fontsize=11, color=INK)
     panels: Any = figure.subfigures(2, 1, height_ratios=[4.0, bars])
     above, below = panels
@@ -71,7 +68,7 @@ def _draw_pass(axes: Axes, name: str, points: Sequence[MeasuredPass]) -> None:
     axes.set_xlabel("new tokens", fontsize=9)
     axes.set_ylabel("ms (median, 95 % interval)", fontsize=9)
     axes.grid(axis="y", lw=0.4, alpha=0.5)
-    _plain_look(axes)
+    plain(axes)
     axes.legend(title="tokens in the cache", fontsize=8, title_fontsize=8, frameon=False)
 
 
@@ -96,10 +93,5 @@ def _draw_costs(axes: Axes, profile: LatencyProfile, measured: Measured) -> None
     axes.invert_yaxis()
     axes.set_xlim(0, 1.45 * longest or 1.0)
     axes.set_xlabel("ms of a mean step beside its passes", fontsize=9)
-    _plain_look(axes)
+    plain(axes)
     axes.legend(fontsize=8, frameon=False, loc="upper right")
-
-
-def _plain_look(axes: Axes) -> None:
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.tick_params(labelsize=8, colors=INK)

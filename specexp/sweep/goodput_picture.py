@@ -10,7 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import MaxNLocator
 
-from specexp.bench.tree_picture import INK, PLATE
+from specexp.bench.pictures import INK
+from specexp.bench.tree_picture import PLATE
 from specexp.core.messages import counted
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-from specexp.bench.figures import INK
+from specexp.bench.pictures import INK
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,10 +6,9 @@ import math
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from specexp.bench.figures import BLUE, GREY, INK, ORANGE
+from specexp.bench.pictures import BLUE, GREY, INK, ORANGE, new_figure
 from specexp.verify.joint import JointTest
 from specexp.verify.result import Finding, Verification
 
@@ -32,7 +31,7 @@ def figures(found: Verification) -> dict[str, Figure]:
 def equality_bars(found: Verification) -> Figure:
     """Outputs equal to plain decoding's, parted at a near tie, and different, one bar a composition."""
     rows = [(finding.title, finding.equality) for finding in found.findings if finding.equality is not None]
-    figure, [[ax]] = _figure(
+    figure, [[ax]] = new_figure(
         7.5, 1.4 + 0.36 * max(len(rows), 2), f"Outputs beside plain decoding's: {found.name}"
     )
     for place, (_, equality) in enumerate(rows):
@@ -56,7 +55,7 @@ def joint_panels(found: Verification) -> Figure:
     tests = [(finding, finding.joint) for finding in found.findings if finding.joint is not None]
     columns = min(3, len(tests))
     rows = math.ceil(len(tests) / columns)
-    figure, grid = _figure(
+    figure, grid = new_figure(
         4.4 * columns + 0.6, 0.8 + 2.3 * rows, f"First tokens on the toy target: {found.name}", rows, columns
     )
     cells = [ax for row in grid for ax in row]
@@ -86,7 +85,7 @@ def p_values(found: Verification) -> Figure:
     """Every p-value of every composition on a logarithmic axis; the level of each test is a line."""
     rows = [(finding, _p_values(finding)) for finding in found.all]
     rows = [(finding, values) for finding, values in rows if values]
-    figure, [[ax]] = _figure(7.5, 1.4 + 0.36 * max(len(rows), 2), f"p-values: {found.name}")
+    figure, [[ax]] = new_figure(7.5, 1.4 + 0.36 * max(len(rows), 2), f"p-values: {found.name}")
     for place, (finding, values) in enumerate(rows):
         colour = ORANGE if finding.deviates else BLUE
         ax.scatter(
@@ -112,16 +111,3 @@ def _p_values(finding: Finding) -> list[float]:
         if test.against_plain is not None:
             values.append(test.against_plain)
     return values
-
-
-def _figure(
-    width: float, height: float, title: str, rows: int = 1, columns: int = 1
-) -> tuple[Figure, list[list[Axes]]]:
-    figure = Figure(figsize=(width, height), dpi=130, layout="constrained")
-    FigureCanvasAgg(figure)
-    figure.suptitle(title, fontsize=11, color=INK)
-    grid = figure.subplots(rows, columns, squeeze=False)
-    for ax in grid.flat:
-        ax.spines[["top", "right"]].set_visible(False)
-        ax.tick_params(labelsize=8, colors=INK)
-    return figure, grid.tolist()

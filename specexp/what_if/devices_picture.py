@@ -14,7 +14,8 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import MaxNLocator
 
-from specexp.bench.tree_picture import INK, draw_edges, draw_nodes, lay_out
+from specexp.bench.pictures import INK
+from specexp.bench.tree_picture import draw_edges, draw_nodes, lay_out
 from specexp.core.messages import counted
 from specexp.core.tree import RankPath, TreeShape
 

@@ -4,32 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from typing_extensions import override
 
+if TYPE_CHECKING:
+    from specexp.bench.publish import Report
     from specexp.bench.record import PromptRecord
-    from specexp.bench.table import Table
     from specexp.core.outcome import Outcome
     from specexp.core.sequence import Strategy
     from specexp.scheduling.timeline import TimeLine
-
-
-@dataclass(frozen=True)
-class Report:
-    """What an analysis has to say.
-
-    Attributes:
-        tables: by file name without its end: ``NAME.md`` and ``NAME.csv`` are written.
-        figures: by file name without its end: ``NAME.png`` is written.
-        files: content by whole file name, e.g. ``acceptance.json``.
-    """
-
-    tables: Mapping[str, Table] = field(default_factory=dict)
-    figures: Mapping[str, Figure] = field(default_factory=dict)
-    files: Mapping[str, str] = field(default_factory=dict)
 
 
 class Analysis(ABC):
@@ -38,10 +22,10 @@ class Analysis(ABC):
     It looks and changes nothing. Hugging Face's own loops have no steps to watch.
 
     Attributes:
-        name: what all of its files begin with, e.g. ``tree_sizes``.
-        watches_steps: whether it looks at single steps, which arms of one sequence at a time show; others look at time
-            lines and records of groups.
-        needs_models: whether it reads logits, or seconds of its own, which no recording holds.
+        name: What all of its files begin with, e.g. ``tree_sizes``.
+        watches_steps: Whether it looks at single steps, which arms of one sequence at a time show; others look at time
+            lines and records of several sequences.
+        needs_models: Whether it reads logits, or seconds of its own, which no recording holds.
     """
 
     name: ClassVar[str]
@@ -53,7 +37,7 @@ class Analysis(ABC):
         """A run starts, everything is warm: forget what was seen before.
 
         Args:
-            arms: the parts of every arm that will be watched, plain decoding among them, in the run's order.
+            arms: Parts of every arm that will be watched, plain decoding among them, in the run's order.
         """
 
     @abstractmethod
@@ -61,17 +45,17 @@ class Analysis(ABC):
         """Look at one step.
 
         Args:
-            arm: whose it is.
-            outcome: of the step; its arrays may be kept only as copies.
+            arm: Name of the arm.
+            outcome: Outcome of the step; its arrays may be kept only as copies.
         """
 
     def observe_run(self, arm: str, prompt_id: str, timeline: TimeLine) -> None:
         """Look at what an arm's execution strategy did for one prompt; most analyses see nothing there.
 
         Args:
-            arm: whose it is.
-            prompt_id: of the prompt.
-            timeline: of all of its runs for the prompt, one behind the other; it may be kept.
+            arm: Name of the arm.
+            prompt_id: Prompt that was decoded.
+            timeline: All of the arm's runs for the prompt, one behind the other; it may be kept.
         """
         return None
 
@@ -80,17 +64,18 @@ class Analysis(ABC):
         """What was seen.
 
         Args:
-            records: of the whole run, all arms.
+            records: Records of the whole run, all arms.
         """
 
 
-class GroupAnalysis(Analysis):
-    """Looks at time lines and records of groups of sequences, which show no single steps."""
+class MultiSequenceAnalysis(Analysis):
+    """Looks at time lines and records of several sequences decoded for a prompt, which show no single steps."""
 
     watches_steps: ClassVar[bool] = False
 
+    @override
     def observe(self, arm: str, outcome: Outcome) -> None:
-        """Single steps are not looked at."""
+        return None
 
 
 def check_baseline(analysis: Analysis, baseline: str, arms: Mapping[str, Strategy]) -> None:

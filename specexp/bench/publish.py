@@ -1,0 +1,166 @@
+"""What a command or an analysis has to say, and the one way it reaches a person, a folder and W&B."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from specexp.artifacts.atomic_write import write_whole
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from rich.console import Console
+    from rich.text import Text
+
+    from specexp.bench.table import Table
+    from specexp.tracking import TrackedRun, Tracker
+
+PIPE_WIDTH = 160
+"""Characters of a line where the output is no terminal."""
+
+
+class Attached(NamedTuple):
+    """An exported artifact, to be attached to the tracked run.
+
+    Attributes:
+        folder: Folder of the artifact.
+        name: Its name in W&B.
+        kind: Its artifact kind.
+    """
+
+    folder: Path
+    name: str
+    kind: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """What there is to say, before it is known where.
+
+    Names of tables and pictures are file names without their ends, and the keys of the tracked run.
+
+    Attributes:
+        tables: Tables for a person: printed, written and tracked. Each becomes ``NAME.md`` and ``NAME.csv``; with a
+            ``page`` they stand there together, and have no files of their own.
+        figures: Pictures, written as ``NAME.png`` and tracked.
+        files: Further files: content by whole file name, e.g. ``acceptance.json``.
+        data: Tables for a program: written as ``NAME.csv`` and tracked, not printed.
+        sentences: Lines printed below the tables, and written below those of the page.
+        summary: Figures to compare runs by, for the tracked run.
+        title: Heading of the page.
+        page: Name without its end of one markdown file with all tables, sentences and pictures; None writes none.
+        artifacts: What was exported, for the tracked run.
+        parts: Reports published together with this one, after it.
+    """
+
+    tables: Mapping[str, Table] = field(default_factory=dict)
+    figures: Mapping[str, Figure] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+    data: Mapping[str, Table] = field(default_factory=dict)
+    sentences: Sequence[str | Text] = ()
+    summary: Mapping[str, Any] = field(default_factory=dict)
+    title: str = ""
+    page: str | None = None
+    artifacts: Sequence[Attached] = ()
+    parts: Sequence[Report] = ()
+
+    def whole(self) -> Iterator[Report]:
+        """This report, then its parts and theirs."""
+        yield self
+        for part in self.parts:
+            yield from part.whole()
+
+    def to_markdown(self) -> str:
+        """The page: heading, tables, sentences, pictures by their file names."""
+        pieces = [f"# {self.title}\n"] if self.title else []
+        pieces += [table.to_markdown() for table in self.tables.values()]
+        if self.sentences:
+            pieces.append("".join(f"{sentence}  \n" for sentence in self.sentences))
+        pieces += [f"![{name.replace('_', ' ')}]({name}.png)\n" for name in self.figures]
+        return "\n".join(pieces)
+
+
+def terminal(width: int = PIPE_WIDTH) -> Console:
+    """The console of a command: as wide as the terminal, or as stated where the output goes into a file or a pipe."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else width)
+
+
+def publish(
+    report: Report,
+    folder: str | Path,
+    tracker: Tracker | None = None,
+    console: Console | None = None,
+    *,
+    kind: str = "run",
+    config: Mapping[str, Any] | None = None,
+) -> None:
+    """Print a report, write its files, track it as one run, and say where everything is.
+
+    Tables are printed first, so that a full disk does not keep them from a person.
+
+    Args:
+        report: What there is to say.
+        folder: Folder of the files; it exists or is made.
+        tracker: W&B's bridge, whose hint how to sync is the last line; None tracks nothing.
+        console: What is printed to; :func:`terminal` if None.
+        kind: W&B's job type of the run.
+        config: Resolved configuration, for the tracked run.
+
+    Raises:
+        OSError: A file cannot be written, because the disk is full.
+
+    Example:
+        >>> report = Report({"arms": results_table(records)}, figures={"speedup": picture})  # doctest: +SKIP
+        >>> publish(report, "runs/train_free", tracker, kind="run")  # doctest: +SKIP
+    """
+    console = console or terminal()
+    folder = Path(folder)
+    for part in report.whole():
+        for table in part.tables.values():
+            console.print(table.to_rich())
+        for sentence in part.sentences:
+            console.print(sentence, highlight=False, markup=False, soft_wrap=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files_of(report).items():
+        write_whole(folder / name, content)
+    if tracker is not None:
+        with tracker.run(tracker.name, job_type=kind, config=config) as run:
+            for part in report.whole():
+                track(part, run)
+    console.print(f"Results in {folder}", highlight=False, markup=False, soft_wrap=True)
+    if tracker is not None and (hint := tracker.sync_hint()):
+        console.print(f"W&B: {hint}", highlight=False, markup=False, soft_wrap=True)
+
+
+def files_of(report: Report) -> dict[str, str | bytes]:
+    """The content of every file of a report and its parts, by file name."""
+    from specexp.bench.pictures import png
+
+    files: dict[str, str | bytes] = {}
+    for part in report.whole():
+        if part.page is not None:
+            files[f"{part.page}.md"] = part.to_markdown()
+        else:
+            files |= {f"{name}.md": table.to_markdown() for name, table in part.tables.items()}
+            files |= {f"{name}.csv": table.to_csv() for name, table in part.tables.items()}
+        files |= {f"{name}.csv": table.to_csv() for name, table in part.data.items()}
+        files |= {f"{name}.png": png(figure) for name, figure in part.figures.items()}
+        files |= part.files
+    return files
+
+
+def track(report: Report, run: TrackedRun) -> None:
+    """Write one report, its parts left out, into a tracked run."""
+    for name, table in {**report.tables, **report.data}.items():
+        run.table(name, table.records())
+    for name, figure in report.figures.items():
+        run.picture(name, figure)
+    if report.summary:
+        run.summary(report.summary)
+    for artifact in report.artifacts:
+        run.artifact(*artifact)

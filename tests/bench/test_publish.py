@@ -1,0 +1,134 @@
+"""A report reaches the terminal, the folder and W&B through one function."""
+
+import json
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from specexp.bench.pictures import new_figure, plain, png
+from specexp.bench.publish import Attached, Report, files_of, publish
+from specexp.bench.table import Column, Table
+
+
+class Run:
+    """Notes what is tracked."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, object]] = []
+
+    def table(self, key, records):
+        self.told.append((key, records))
+
+    def picture(self, key, picture):
+        self.told.append((key, picture))
+
+    def summary(self, values):
+        self.told.append(("summary", dict(values)))
+
+    def artifact(self, folder, name, kind):
+        self.told.append((name, kind))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        return None
+
+
+class Tracker:
+    name = "study"
+
+    def __init__(self) -> None:
+        self.opened: list[tuple[str, str, object]] = []
+        self.tracked = Run()
+
+    def run(self, name, job_type="run", config=None):
+        self.opened.append((name, job_type, config))
+        return self.tracked
+
+    def sync_hint(self):
+        return "wandb sync there"
+
+
+def table(title: str = "Speed") -> Table:
+    return Table(title, [Column("arm"), Column("tokens/s", 0)], [["engine", 123.4]], ["a note"])
+
+
+def published(report: Report, folder: Path, **options: object) -> str:
+    text = StringIO()
+    publish(report, folder, console=Console(file=text, width=100), **options)
+    return text.getvalue()
+
+
+def test_a_table_is_printed_and_written_for_a_person_and_a_program(tmp_path: Path) -> None:
+    told = published(Report({"arms": table()}), tmp_path / "new")
+    assert "Speed" in told
+    assert "a note" in told
+    assert f"Results in {tmp_path / 'new'}" in told.replace("\n", "")
+    assert (tmp_path / "new" / "arms.md").read_text() == table().to_markdown()
+    assert (tmp_path / "new" / "arms.csv").read_text() == "arm,tokens/s\nengine,123.4\n"
+
+
+def test_a_page_holds_heading_tables_sentences_and_pictures(tmp_path: Path) -> None:
+    figure, _ = new_figure(3, 2, "Nothing")
+    report = Report(
+        {"arms": table(), "more": table("More")},
+        {"two_words": figure},
+        data={"points": table("Points")},
+        sentences=["It [is] fast."],
+        title="Answer",
+        page="table",
+    )
+    told = published(report, tmp_path)
+    page = (tmp_path / "table.md").read_text()
+    places = [
+        page.index(piece)
+        for piece in ("# Answer", "**Speed**", "**More**", "It [is] fast.", "![two words](two_words.png)")
+    ]
+    assert places == sorted(places)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["points.csv", "table.md", "two_words.png"]
+    assert "It [is] fast." in told
+    assert "Points" not in told
+
+
+def test_parts_are_published_after_the_report_and_tracked_in_the_same_run(tmp_path: Path) -> None:
+    figure, _ = new_figure(3, 2)
+    part = Report({"part": table("Part")}, {"picture": figure}, {"part.json": json.dumps([1])})
+    report = Report(
+        {"arms": table()},
+        summary={"speedup": 2.0},
+        artifacts=[Attached(tmp_path, "best", "static-tree")],
+        parts=[part],
+    )
+    tracker = Tracker()
+    told = published(report, tmp_path, tracker=tracker, kind="profile", config={"name": "study"})
+    assert tracker.opened == [("study", "profile", {"name": "study"})]
+    assert [key for key, _ in tracker.tracked.told] == ["arms", "summary", "best", "part", "picture"]
+    assert told.index("Speed") < told.index("Part") < told.index("Results in")
+    assert told.rstrip().endswith("W&B: wandb sync there")
+    assert json.loads((tmp_path / "part.json").read_text()) == [1]
+    assert set(files_of(report)) == {
+        *("arms.md", "arms.csv", "part.md", "part.csv", "picture.png", "part.json"),
+    }
+
+
+def test_a_full_disk_does_not_keep_the_tables_from_a_person(tmp_path: Path, monkeypatch, capsys) -> None:
+    def full(path, content):
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr("specexp.bench.publish.write_whole", full)
+    with pytest.raises(OSError, match="No space"):
+        publish(Report({"arms": table()}), tmp_path)
+    assert "engine" in capsys.readouterr().out
+
+
+def test_a_figure_is_laid_out_in_plain_axes_with_a_broken_title() -> None:
+    figure, grid = new_figure(2, 2, "a title that is far too long for two inches", 1, 2, sharey=True)
+    assert len(grid) == 1
+    assert len(grid[0]) == 2
+    assert "\n" in figure.get_suptitle()
+    assert not grid[0][0].spines["top"].get_visible()
+    plain(grid[0][1], 5)
+    assert png(figure).startswith(b"\x89PNG")
