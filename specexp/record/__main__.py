@@ -58,10 +58,10 @@ def run(config: Config, pair: ModelPair | None = None) -> Recording:
     """
     from rich.console import Console
 
+    from specexp.bench.progress import StageBar
     from specexp.bench.trainer import quiet_libraries
     from specexp.record.making import make
     from specexp.record.size import size_of
-    from specexp.sweep.progress import StageBar
 
     quiet_libraries()
     console = Console(width=None if sys.stdout.isatty() else 180)

@@ -45,7 +45,7 @@ def make(
         config: of the file.
         pair: models loaded already; the file's own if None.
         tell: takes a line about the progress.
-        bar: a :class:`~specexp.sweep.progress.StageBar`; None shows none.
+        bar: a :class:`~specexp.bench.progress.StageBar`; None shows none.
 
     Raises:
         ConfigError: the file cannot be recorded, or its folder holds another recording; nothing was changed then.

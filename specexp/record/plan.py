@@ -21,6 +21,7 @@ from specexp.config import (
 from specexp.config.annotations import arguments_of, is_part, members
 from specexp.config.check import Checker, base_of
 from specexp.config.schema import Experiment, Record
+from specexp.config.stages import STAGES, with_prompts_of
 from specexp.core.composition import check_composition
 from specexp.core.messages import counted, first_line
 from specexp.core.tree import NodeKind
@@ -28,7 +29,6 @@ from specexp.drafters import Drafter, TokenRecycling
 from specexp.pairs.pair import PAIRS
 from specexp.replay.format.errors import RecordingError
 from specexp.replay.play.fidelity import builders_in, drafters_in, law_of, learns, scoring_of
-from specexp.sweep.composition import STAGES, Composition
 from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling, SampleMatch, Verifier
 
 _DEFAULT = {"class_path": "Chain", "init_args": {"length": 24}}
@@ -248,10 +248,9 @@ def _prompts(config: Config) -> dict[str, Config]:
     """By name of a stage the experiment with its prompts."""
     found = {"data": config}
     if config.get("sweep") is not None:
-        composition = Composition(config)
         for stage in STAGES:
             if config.get(f"sweep.{stage}", None):
-                found[f"sweep.{stage}"] = composition.of_stage(stage)
+                found[f"sweep.{stage}"] = with_prompts_of(config, stage)
         return found
     for arm in arms_of(config):
         if arm.preload is not None:

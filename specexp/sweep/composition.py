@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from specexp.config import (
     Config,
-    ConfigError,
     Generation,
     apply_overrides,
     build_data,
@@ -27,6 +26,7 @@ from specexp.config import (
     is_replayed,
     recording_folder,
 )
+from specexp.config.stages import STAGES, with_prompts_of
 from specexp.config.swept import HITS, with_hits
 
 if TYPE_CHECKING:
@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 
 VARIED = ("drafter", "builder", "controller")
 SHARED = ("pair", "data", "verifier", "generation")
-STAGES = ("confirm", "record_hits", "learn")
-"""Stages of a sweep that may have prompts of their own."""
 
 
 @dataclass(frozen=True)
@@ -176,13 +174,10 @@ class Composition:
     def data(self, tokenizer: PreTrainedTokenizerBase, stage: str | None = None) -> PromptDataModule:
         """The prompts of the search, or of its stage ``confirm``, ``record_hits`` or ``learn``.
 
-        Unless a stage names ``prompts`` or an ``offset`` of its own, it takes those of the same set that come
-        next: after the search's the confirmation's, after these the recording's, or those that are learned from.
-
         Raises:
             ConfigError: the search takes all prompts, so that none are left.
         """
-        return build_data(self.of_stage(stage), tokenizer)
+        return build_data(with_prompts_of(self.config, stage), tokenizer)
 
     def problems(self) -> dict[str, Problem]:
         """Items of tasks by prompt id, those of all stages; empty where prompts are continued.
@@ -191,36 +186,8 @@ class Composition:
             TaskFileError: a task's file cannot be read.
         """
         used = [stage for stage in STAGES if self.config.get(f"sweep.{stage}", None)]
-        tasks = [build_task_items(self.of_stage(stage)) for stage in (None, *used)]
+        tasks = [build_task_items(with_prompts_of(self.config, stage)) for stage in (None, *used)]
         return {name: problem for one in tasks if one is not None for name, problem in one.problems.items()}
-
-    def of_stage(self, stage: str | None) -> Config:
-        """The composition with the prompts of the search, or of a stage.
-
-        Raises:
-            ConfigError: the search takes all prompts, so that none are left.
-        """
-        if stage is None:
-            return self.config
-        own = dict(self.config.get(f"sweep.{stage}.data"))
-        if "prompts" not in own and "offset" not in own:
-            own["offset"] = self._end_of(None if stage == "confirm" else "confirm")
-        return apply_overrides(self.config, {"data": own}, f"sweep.{stage}.data")
-
-    def _end_of(self, stage: str | None) -> int:
-        """Where the prompts of the search end, or of a stage that follows it."""
-        search: dict[str, Any] = self.config.get("data")
-        if search["max_prompts"] is None:
-            raise ConfigError(
-                f"{self.config.file}: data.max_prompts is null, so the search takes all prompts and leaves "
-                "none for "
-                "sweep.confirm and sweep.record_hits: set it, or give them prompts of their own"
-            )
-        end: int = search["offset"] + search["max_prompts"]
-        follows = self.config.get(f"sweep.{stage}.data", None) if stage is not None else None
-        if follows is None or "prompts" in follows or "offset" in follows:
-            return end
-        return end + int(follows.get("max_prompts") or search["max_prompts"])
 
     def workload(self) -> dict[str, Any]:
         """What all candidates have in common: their seconds can be compared where this is the same."""

@@ -12,6 +12,7 @@ from optuna.trial import FrozenTrial
 
 from specexp.artifacts.atomic_write import write_whole
 from specexp.bench.arm import EngineArm
+from specexp.bench.progress import StageBar
 from specexp.bench.record import PromptRecord
 from specexp.bench.table import Table
 from specexp.sweep.bench import CompositionBench
@@ -20,7 +21,6 @@ from specexp.sweep.export import draw_winner, draw_winners_time_line, export_bes
 from specexp.sweep.live_bench import LiveBench
 from specexp.sweep.objective import confirmable
 from specexp.sweep.prediction import Predicted, compared, graded
-from specexp.sweep.progress import StageBar
 from specexp.sweep.replay_bench import ReplayBench
 from specexp.sweep.study import StudyError
 from specexp.sweep.trial_table import name_of_trial, speedups_of, trial_row

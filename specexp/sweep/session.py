@@ -21,8 +21,10 @@ from rich.console import Console
 
 from specexp.artifacts.environment import device_name
 from specexp.bench.experiment import check_models, check_prompts
+from specexp.bench.progress import StageBar
 from specexp.bench.trainer import quiet_libraries
 from specexp.config import ConfigError, open_recording, save_resolved
+from specexp.config.stages import with_prompts_of
 from specexp.replay.format.recording import Recording
 from specexp.replay.recorded_prompts import recorded_data, tokenizer_of
 from specexp.sweep.bench import CompositionBench, record_hits
@@ -32,7 +34,6 @@ from specexp.sweep.journal import study_lock
 from specexp.sweep.live_bench import LiveBench
 from specexp.sweep.objective import distinct_finished
 from specexp.sweep.plots import save_plots
-from specexp.sweep.progress import StageBar
 from specexp.sweep.replay_bench import ReplayBench
 from specexp.sweep.settings import Settings
 from specexp.sweep.study import digest_of, open_study, others_running, resume, run_study
@@ -159,7 +160,7 @@ class Session:
             return self.composition.data(tokenizer, stage)
         assert self.recording is not None
         tokenizer = tokenizer or tokenizer_of(self.composition.config)
-        return recorded_data(self.composition.of_stage(stage), self.recording, tokenizer)
+        return recorded_data(with_prompts_of(self.composition.config, stage), self.recording, tokenizer)
 
     @property
     def device(self) -> str:
