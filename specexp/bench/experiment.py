@@ -29,12 +29,10 @@ from specexp.core.messages import first_line
 if TYPE_CHECKING:
     from specexp.bench.arm import Arm
     from specexp.bench.figures import Curve
-    from specexp.core.composition import Parts
     from specexp.core.language_model import LanguageModel
     from specexp.data import Prompt
     from specexp.pairs.pair import ModelPair
     from specexp.papers import Analysis
-    from specexp.replay.format.recording import Recording
 
 ENGINE = "engine"
 _AXES = {
@@ -77,7 +75,7 @@ def check_experiment(config: Config) -> list[ComposedArm]:
             f"use python -m specexp.sweep {config.file}"
         )
     titles = [ENGINE, *(name for name in config.get("baselines") if name != ENGINE)]
-    for arm in composed if not _is_plain(config) else ():
+    for arm in composed if not is_plain(config) else ():
         where = f"{config.source_of(('arms',))}: arms.{arm.name}"
         if arm.title in titles:
             raise ConfigError(
@@ -132,7 +130,8 @@ def check_tasks(config: Config) -> None:
         raise ConfigError(f"{source}: data.prompts.init_args.tasks: {first_line(error)}") from error
 
 
-def _is_plain(config: Config) -> bool:
+def is_plain(config: Config) -> bool:
+    """Whether plain decoding is all that there is to run."""
     return not config.get("arms") and config.get("drafter") is None
 
 
@@ -185,7 +184,7 @@ def _build(config: Config, composed: Sequence[ComposedArm], pair: ModelPair) -> 
             )
         )
     seeds: dict[str, int | None] = {}
-    for arm in composed if not _is_plain(config) else ():
+    for arm in composed if not is_plain(config) else ():
         if arm.reference is not None:
             arms.append(
                 HuggingFaceArm(
@@ -220,56 +219,6 @@ def _build(config: Config, composed: Sequence[ComposedArm], pair: ModelPair) -> 
     return Experiment(arms, baselines or [ENGINE], seeds, analyses)
 
 
-def build_replayed(config: Config, recording: Recording) -> tuple[Experiment, list[str]]:
-    """The arms of the engine on a recording, and the names of those it cannot answer for.
-
-    Raises:
-        ConfigError: as :func:`check_experiment`; or an arm asks what was not recorded, learns from other prompts
-            before; or an analysis reads logits or times the models.
-    """
-    from specexp.bench.arm import EngineArm
-    from specexp.core.composition import Parts
-
-    composed = check_experiment(config)
-    analyses = build_analyses(config)
-    for number, analysis in enumerate(analyses):
-        if analysis.needs_models:
-            where = f"{config.source_of(('analyses', str(number)))}: analyses.{number}"
-            raise ConfigError(
-                f"{where}: {type(analysis).__name__} reads the target's logits or times the models, which no recording "
-                "holds: leave it out, or set backend to live"
-            )
-    left_out = [name for name in config.get("baselines") if name != ENGINE]
-    arms: list[Arm] = [_replay_arm(ENGINE, config, recording, Parts(None, None, build_verifier(config)))]
-    seeds: dict[str, int | None] = {}
-    for arm in composed if not _is_plain(config) else ():
-        where = f"{config.source_of(('arms', arm.name))}: arms.{arm.name}"
-        if arm.reference is not None:
-            left_out.append(arm.title)
-            continue
-        if arm.preload is not None:
-            raise ConfigError(
-                f"{where}.preload decodes other prompts with the models: leave it out to replay, or set backend to live"
-            )
-        arms.append(_replay_arm(arm.title, arm.config, recording, None))
-        if arm.config.get("data.shuffle_seed") != config.get("data.shuffle_seed"):
-            seeds[arm.title] = arm.config.get("data.shuffle_seed")
-    for analysis in analyses:
-        analysis.begin({arm.name: arm.strategy for arm in arms if isinstance(arm, EngineArm)})
-    return Experiment(arms, [ENGINE], seeds, analyses), left_out
-
-
-def _replay_arm(name: str, config: Config, recording: Recording, parts: Parts | None) -> Arm:
-    from specexp.replay.play.replay_arm import ReplayArm, source_for
-
-    parts = parts or build_parts(config, source_for(recording))
-    try:
-        return ReplayArm(name, recording, parts, build_generation(config), build_latency(config))
-    except ValueError as error:
-        where = config.source_of(("arms", name)) if config.get("arms") else config.source_of(("backend",))
-        raise ConfigError(f"{where}: arm {name!r}: {first_line(error)}") from error
-
-
 def _build_grouped(
     config: Config, composed: Sequence[ComposedArm], pair: ModelPair, model: LanguageModel
 ) -> Experiment:
@@ -283,7 +232,7 @@ def _build_grouped(
     groups = Groups(config, pair, model)
     seeds: dict[str, int | None] = {}
     arms: list[Arm] = [groups.arm(ENGINE, Serial(), Parts(None, None, build_verifier(config)))]
-    for arm in composed if not _is_plain(config) else ():
+    for arm in composed if not is_plain(config) else ():
         parts = build_parts(arm.config, pair.draft)
         learned = None
         if arm.preload is not None:
@@ -341,22 +290,6 @@ def check_prompts(config: Config, prompts: Sequence[Prompt], pair: ModelPair) ->
                 f"{config.source_of(('data',))}: data: prompt {prompt.prompt_id!r} may take {needed} tokens "
                 f"and the target holds {limit}; set data.max_prompt_tokens with data.too_long: truncate"
             )
-
-
-def check_models(config: Config, recording: Recording, pair: ModelPair) -> None:
-    """Refuse a recording of other models.
-
-    Raises:
-        ConfigError: one sentence that names what differs.
-    """
-    from specexp.replay.format.errors import RecordingError
-    from specexp.replay.format.weights import recording_fingerprint
-
-    try:
-        recording.check_fingerprint(recording_fingerprint(pair))
-    except RecordingError as error:
-        key = "recording" if config.get("recording") is not None else "backend"
-        raise ConfigError(f"{config.source_of((key,))}: {first_line(error)}") from error
 
 
 def curves_of(config: Config) -> list[Curve]:

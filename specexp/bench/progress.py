@@ -1,4 +1,4 @@
-"""The progress bar of a sweep: one line a stage, one line a finished trial above it."""
+"""A progress bar: one line a stage, one line a finished trial above it."""
 
 from __future__ import annotations
 

@@ -29,7 +29,6 @@ from specexp.config.config import (
     recording_folder,
 )
 from specexp.config.errors import ConfigError
-from specexp.config.replayed import open_recording
 from specexp.config.resolved import save_resolved
 from specexp.config.schema import Generation
 
@@ -60,7 +59,6 @@ __all__ = [
     "is_grouped",
     "is_replayed",
     "load_config",
-    "open_recording",
     "recording_folder",
     "save_resolved",
 ]

@@ -123,9 +123,9 @@ def _live(config: Config, pair: ModelPair | None) -> tuple[EngineArm, PromptData
 
 def _replayed(config: Config) -> tuple[EngineArm, PromptDataModule]:
     """What learns from a recording, and the prompts."""
-    from specexp.config import build_generation, build_latency, build_parts, open_recording
+    from specexp.config import build_generation, build_latency, build_parts
+    from specexp.replay.configured import open_recording, recorded_data, tokenizer_of
     from specexp.replay.play.replay_arm import ReplayArm, source_for
-    from specexp.replay.recorded_prompts import recorded_data, tokenizer_of
 
     recording = open_recording(config)
     data = recorded_data(config, recording, tokenizer_of(config))

@@ -111,9 +111,8 @@ def replayed(config: Config) -> tuple[Experiment, PromptDataModule]:
     Raises:
         ConfigError: the recording is missing or of something else, or an arm or analysis asks what it does not hold.
     """
-    from specexp.bench.experiment import build_replayed
-    from specexp.config import open_recording
-    from specexp.replay.recorded_prompts import recorded_data, tokenizer_of
+    from specexp.replay.configured import open_recording, recorded_data, tokenizer_of
+    from specexp.replay.experiment import build_replayed
 
     recording = open_recording(config)
     experiment, left_out = build_replayed(config, recording)

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from specexp.bench.arm import EngineArm
 from specexp.builders import StaticTree
 from specexp.core.composition import Parts
+from specexp.replay.configured import first_not_recorded
 from specexp.replay.format.recording import Recording
 from specexp.replay.play.fidelity import is_plain_static
 from specexp.replay.play.ranks import RankTable, StaticCounts
 from specexp.replay.play.replay_arm import ReplayArm, recorded_turns, source_for
-from specexp.replay.recorded_prompts import first_not_recorded
 from specexp.sweep.bench import CompositionBench, metrics_of
 from specexp.sweep.composition import Composed, Composition
 from specexp.sweep.drift import Reference

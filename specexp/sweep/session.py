@@ -20,13 +20,13 @@ from optuna.trial import FrozenTrial
 from rich.console import Console
 
 from specexp.artifacts.environment import device_name
-from specexp.bench.experiment import check_models, check_prompts
+from specexp.bench.experiment import check_prompts
 from specexp.bench.progress import StageBar
 from specexp.bench.trainer import quiet_libraries
-from specexp.config import ConfigError, open_recording, save_resolved
+from specexp.config import ConfigError, save_resolved
 from specexp.config.stages import with_prompts_of
+from specexp.replay.configured import check_models, open_recording, recorded_data, tokenizer_of
 from specexp.replay.format.recording import Recording
-from specexp.replay.recorded_prompts import recorded_data, tokenizer_of
 from specexp.sweep.bench import CompositionBench, record_hits
 from specexp.sweep.composition import Composition
 from specexp.sweep.conclusion import Conclusion

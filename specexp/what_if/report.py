@@ -84,8 +84,9 @@ def answer(config: Config) -> Answer:
     Raises:
         ConfigError: the file cannot be used, or the recording does not hold what it asks for.
     """
-    from specexp.config import build_generation, open_recording
+    from specexp.config import build_generation
     from specexp.core.latency import composition_label
+    from specexp.replay.configured import open_recording
     from specexp.replay.play.ranks import RankTable
     from specexp.what_if.devices import compare
 

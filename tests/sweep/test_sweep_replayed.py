@@ -179,8 +179,7 @@ def test_without_the_models_nothing_is_confirmed_live(
 
 def test_tables_and_steps_give_the_same_figures(here: Path) -> None:
     """A fixed tree is read off the table of ranks, or stepped through; two ways to one number."""
-    from specexp.config import open_recording
-    from specexp.replay.recorded_prompts import recorded_data, tokenizer_of
+    from specexp.replay.configured import open_recording, recorded_data, tokenizer_of
     from specexp.sweep.composition import Composition
     from specexp.sweep.replay_bench import ReplayBench
 

@@ -1,0 +1,172 @@
+"""What an experiment asks of a recording: one that is made as it is configured, of its models, with its prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
+
+from specexp.config import (
+    Config,
+    ConfigError,
+    Generation,
+    build_generation,
+    build_verifier,
+    build_workload,
+    is_replayed,
+    recording_folder,
+)
+from specexp.core.messages import first_line
+from specexp.data import Prompt, PromptSetError, Workload
+from specexp.data.prompts import PromptDataModule
+from specexp.replay.format.errors import RecordingError
+from specexp.replay.format.recording import Recording
+from specexp.replay.play.fidelity import law_of
+from specexp.replay.play.replay_arm import recorded_turns
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from specexp.pairs.pair import ModelPair
+
+_SAME_PAIR = ("target", "target_dtype")
+_SAME_DRAFT = ("draft", "draft_dtype")
+_SAME_GENERATION = ("seed", "stop_at_eos")
+"""What the recorded output depends on, beside models and verifier."""
+
+
+def open_recording(config: Config) -> Recording:
+    """The recording that ``backend: replay`` asks for answers, made as the experiment is configured.
+
+    Raises:
+        ConfigError: there is none, it was cut off or damaged, or its output is another one than would be replayed.
+    """
+    key = "recording" if config.get("recording") is not None or not is_replayed(config) else "backend"
+    if config.get("recording") is None and config.get("record.to") is not None:
+        key = "record.to"
+    try:
+        recording = Recording(recording_folder(config))
+        drafted = recording.manifest.made_of.get("scoring") is not None
+        same_pair = _SAME_PAIR + (_SAME_DRAFT if drafted else ())
+        for section, keys in (("pair", same_pair), ("generation", _SAME_GENERATION)):
+            recording.check_made_of(section, config.get(section), keys)
+        _check_length(recording, build_generation(config))
+        recording.check_made_of("law", law_of(build_verifier(config)))
+    except RecordingError as error:
+        raise ConfigError(
+            f"{config.source_of(tuple(key.split('.')))}: {key}: {first_line(error).removeprefix('recording: ')}"
+        ) from error
+    return recording
+
+
+def _check_length(recording: Recording, wanted: Generation) -> None:
+    """Refuse more answers, or longer ones, than were recorded.
+
+    Raises:
+        RecordingError: one sentence with both numbers.
+    """
+    made = recording.manifest.made_of["generation"]
+    several = any(turns[0].turns > 1 for turns in recording.turns.values())
+    for key in ("max_new_tokens", "samples"):
+        recorded, given = made[key], getattr(wanted, key)
+        # of several turns a later one answers what the whole earlier answer led to
+        exactly = several and key == "max_new_tokens"
+        if given > recorded or (exactly and given != recorded):
+            raise RecordingError(
+                f"{recording.folder} was made with generation.{key} {recorded} and the configuration says {given}: "
+                + (
+                    f"conversations of several turns replay with {recorded} alone"
+                    if given < recorded
+                    else f"record again with it, or ask for at most {recorded}"
+                )
+            )
+
+
+def check_models(config: Config, recording: Recording, pair: ModelPair) -> None:
+    """Refuse a recording of other models.
+
+    Raises:
+        ConfigError: one sentence that names what differs.
+    """
+    from specexp.replay.format.weights import recording_fingerprint
+
+    try:
+        recording.check_fingerprint(recording_fingerprint(pair))
+    except RecordingError as error:
+        key = "recording" if config.get("recording") is not None else "backend"
+        raise ConfigError(f"{config.source_of((key,))}: {first_line(error)}") from error
+
+
+class RecordedPrompts(PromptDataModule):
+    """The prompts of a workload with the tokens that were recorded, where there is no tokenizer.
+
+    Args:
+        workload: which prompts.
+        recording: that holds them.
+    """
+
+    def __init__(self, workload: Workload, recording: Recording) -> None:
+        super().__init__(workload, cast("PreTrainedTokenizerBase", None))
+        self._recording = recording
+
+    def setup(self, stage: str | None = None) -> None:
+        """Read the prompts, once; raises PromptSetError, or RecordingError where one was not recorded."""
+        if not self._prompts:
+            self._prompts = [
+                Prompt(
+                    prompt_id=row["prompt_id"],
+                    category=row["category"],
+                    turns=tuple(row["turns"]),
+                    token_ids=tuple(self._recording.conversation(row["prompt_id"])[0].prompt.tolist()),
+                    index=row["index"],
+                )
+                for row in self.workload.rows()
+            ]
+
+
+def tokenizer_of(config: Config) -> PreTrainedTokenizerBase | None:
+    """The target's tokenizer, by which prompts can be held against the recorded ones; None where it is not here."""
+    from specexp.pairs.pair import PairError, load_tokenizer
+
+    try:
+        return load_tokenizer(config.get("pair.target"))
+    except PairError:
+        return None
+
+
+def recorded_data(
+    config: Config, recording: Recording, tokenizer: PreTrainedTokenizerBase | None
+) -> PromptDataModule:
+    """The prompts of ``data``.
+
+    Args:
+        config: of the experiment.
+        recording: that is replayed.
+        tokenizer: the target's; None takes the recorded tokens.
+
+    Raises:
+        ConfigError: they cannot be read, or one was not recorded, or with other tokens.
+    """
+    workload = build_workload(config)
+    data = (
+        RecordedPrompts(workload, recording) if tokenizer is None else PromptDataModule(workload, tokenizer)
+    )
+    try:
+        missing = first_not_recorded(data.prompts, recording, config.get("generation.samples"))
+    except PromptSetError as error:
+        raise ConfigError(f"{config.source_of(('data', *error.key))}: data: {error}") from error
+    except ValueError as error:  # without tokenizer, a prompt is not there
+        missing = first_line(error).removeprefix("recording: ")
+    if missing is not None:
+        raise ConfigError(f"{config.source_of(('data',))}: data: {missing}")
+    return data
+
+
+def first_not_recorded(prompts: Sequence[Prompt], recording: Recording, samples: int) -> str | None:
+    """Why the prompts cannot be replayed, as a sentence; None where all can."""
+    for prompt in prompts:
+        for sample in range(samples):
+            try:
+                recorded_turns(recording, prompt, sample)
+            except ValueError as error:
+                return first_line(error).removeprefix("recording: ")
+    return None
