@@ -69,7 +69,7 @@ def run(config: Config, pair: ModelPair | None = None) -> Recording:
         recording = make(config, pair, lambda line: console.print(line, highlight=False, markup=False), bar)
     rows = recording.manifest.live_sample
     if rows:
-        from specexp.replay.play.live_sample import to_table
+        from specexp.record.live_sample import to_table
 
         console.print(to_table(rows).to_rich())
     turns = sum(entry["turns"] for entry in recording.manifest.files.values())

@@ -174,7 +174,7 @@ def _record(
 
 def _unsampled(planned: Plan, manifest: Manifest, prompts: Sequence[Prompt]) -> Sequence[Prompt]:
     """Prompts of the live sample, if it is not known yet of so many and of every composition."""
-    from specexp.replay.play.live_sample import compositions
+    from specexp.record.live_sample import compositions
 
     sampled = prompts[: planned.config.get("record.live_sample")]
     known = {row["composition"]: row.get("prompts", len(sampled)) for row in manifest.live_sample}
@@ -186,7 +186,7 @@ def _sample_live(
     planned: Plan, pair: ModelPair, manifest: Manifest, prompts: Sequence[Prompt], bar: Any
 ) -> None:
     """Compare the first prompts with live ones, and keep what was found."""
-    from specexp.replay.play.live_sample import compositions, sample_live
+    from specexp.record.live_sample import compositions, sample_live
 
     if bar is not None:
         bar.stage("live sample", len(prompts) * len(list(compositions(planned))))

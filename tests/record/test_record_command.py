@@ -12,10 +12,10 @@ from specexp.config import ConfigError, load_config
 from specexp.record import making
 from specexp.record.__main__ import main
 from specexp.record.folder import alone_in
+from specexp.record.live_sample import to_table
 from specexp.record.plan import plan_recording
 from specexp.replay.format.errors import RecordingError
 from specexp.replay.format.recording import Manifest, Recording
-from specexp.replay.play.live_sample import to_table
 
 DRAFT = {"class_path": "DraftModel"}
 SMALL = {"data.max_prompts": 2, "generation.max_new_tokens": 6, "record.live_sample": 0}

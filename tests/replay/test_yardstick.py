@@ -1,6 +1,5 @@
 """The yardstick: no tree of its size expects more at all positions, and replay alone may beat it."""
 
-import json
 from functools import cache
 
 import pytest
@@ -8,10 +7,10 @@ from helpers.fake_turns import LIMIT, recorded_turn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specexp.builders import FittedTree, Sequoia
+from specexp.builders import Sequoia
 from specexp.core.latency import LatencyProfile
 from specexp.core.tree import TreeShape
-from specexp.replay.play.rank_paths import RankPathHits, save_hits
+from specexp.replay.play.rank_paths import RankPathHits
 from specexp.replay.play.ranks import MISSED, RankTable
 from specexp.replay.play.yardstick import yardstick
 
@@ -165,10 +164,3 @@ def test_a_draft_that_is_never_right_has_no_yardstick():
 def test_a_profile_without_a_draft_pass_is_refused():
     with pytest.raises(ValueError, match="states no draft_ms"):
         measured([recorded_turn([0, 0])], LatencyProfile("target alone", {1: 1.0}), limit=2)
-
-
-def test_hits_of_all_positions_make_a_fitted_tree(tmp_path):
-    save_hits([recorded_turn([0, 1, 0, 0], ends_by="eos")], tmp_path / "hits.json", max_depth=2)
-    saved = json.loads((tmp_path / "hits.json").read_text())
-    assert saved == {"0": 3, "1": 1, "0,1": 1, "1,0": 1, "0,0": 1}
-    assert FittedTree(str(tmp_path / "hits.json"), nodes=2).rank_paths == [[0], [1]]

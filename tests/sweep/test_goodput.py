@@ -10,7 +10,6 @@ from specexp.core.messages import counted
 from specexp.core.tree import TreeShape
 from specexp.replay.play.ranks import MISSED, RankTable
 from specexp.replay.play.yardstick import yardstick
-from specexp.replay.yardstick_table import curve_table, yardstick_table
 from specexp.sweep.goodput_picture import SearchedTree, draw_goodput
 from specexp.what_if.devices import compare
 from specexp.what_if.devices_picture import Panel, draw_budgets, draw_trees
@@ -49,14 +48,6 @@ def test_yardstick_winner_knee_and_plain_decoding_stand_where_they_belong(found)
     low, high = axes.get_ylim()
     assert low < found.plain_goodput < high
     assert searched.goodput < high
-
-
-def test_tables_say_what_was_promised_and_what_was_replayed(found):
-    shown = yardstick_table(found)
-    assert [row[0] for row in shown.rows] == ["most hit", "Sequoia", "knee of the curve"]
-    assert shown.rows[0][6] == found.most_hit.goodput
-    assert "same prompts" in shown.notes[0]
-    assert [row[0] for row in curve_table(found).rows] == [point.nodes for point in found.curve]
 
 
 def test_every_device_has_a_curve_and_a_star_on_it(table):

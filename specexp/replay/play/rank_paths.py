@@ -5,17 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
-from specexp.bench.acceptance_counts import HitCounter
 from specexp.core.tree import RankPath
-from specexp.replay.format.turn import RecordedTurn
 from specexp.replay.play.ranks import MISSED, RankTable
-
-_ANY = 2**31
-"""Stands for a limit that is none."""
 
 
 @dataclass(frozen=True)
@@ -91,21 +85,3 @@ class RankPathHits:
         first = Counter(path[0] for path in paths if path)
         shares = [first[rank] / len(paths) for rank in range(max(first, default=0) + 1)]
         return RankPathHits(hits, len(paths), prefix, (*shares, max(0.0, 1.0 - sum(shares))))
-
-
-def save_hits(turns: Sequence[RecordedTurn], path: str | Path, *, max_depth: int = 16) -> None:
-    """Write the hits of a draft model's rank paths at all positions, for ``FittedTree``.
-
-    Args:
-        turns: of a recording with a draft model.
-        path: of the JSON file, as :meth:`specexp.bench.acceptance_counts.HitCounter.save` writes it.
-        max_depth: longest path.
-
-    Raises:
-        NotRecordedError: a turn holds no candidates after one of its tokens.
-    """
-    found = RankPathHits.of_table(RankTable(turns, _ANY, _ANY), max_depth)
-    counter = HitCounter()
-    counter.steps = found.positions
-    counter.hits = found.hits
-    counter.save(path)

@@ -1,9 +1,9 @@
 """What replay is held against live, and what that says of what was not."""
 
 from specexp.builders import Chain, DySpecGreedy, ParametricTree, StaticTree
+from specexp.record.live_sample import trees_between
 from specexp.replay.format.recording import Manifest
 from specexp.replay.play.fidelity import worth
-from specexp.replay.play.live_sample import trees_between
 
 
 def test_between_two_recorded_trees_stands_one_of_nodes_of_the_larger():
