@@ -18,12 +18,12 @@ from specexp.verifiers import DeterministicVerifier, Greedy
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+    from specexp.bench.solver import Solution, Solver
     from specexp.core.composition import Parts
     from specexp.core.decoder import OutcomeObserver
     from specexp.core.language_model import LanguageModel
     from specexp.data import Prompt
     from specexp.data.task_items import Problem
-    from specexp.reasoning.solver import Solution, Solver
     from specexp.scheduling import Execution
 
 TimeLineObserver = Callable[[str, TimeLine], None]

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from specexp.bench.arm import eos_of
 from specexp.bench.execution_arm import ExecutionArm
+from specexp.bench.solver import Solver
 from specexp.config import Config, build_generation, build_reasoning, build_task_items
-from specexp.reasoning.solver import Solver
 
 if TYPE_CHECKING:
     from specexp.core.composition import Parts
@@ -26,7 +26,7 @@ class Groups:
         model: the target, wrapped once for all arms.
 
     Raises:
-        TaskFileError: a task's file cannot be read.
+        PromptSetError: a task's file cannot be read.
     """
 
     def __init__(self, config: Config, pair: ModelPair, model: LanguageModel) -> None:

@@ -2,47 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from dataclasses import dataclass
 
-from specexp.data.prompt_set import PromptRow, PromptSet, prompt_rows
-from specexp.data.source import Row, read_table
+from typing_extensions import override
 
-if TYPE_CHECKING:
-    from datasets import Dataset
+from specexp.data.prompt_set import PromptRow
+from specexp.data.source import Row, Table
+from specexp.data.table_prompts import TablePrompts
 
 
-class Alpaca(PromptSet):
+@dataclass(frozen=True)
+class Alpaca(TablePrompts):
     """``alpaca_data.json``, ``instruction, input, output``: the instruction, a blank line, the input.
 
     Rows have no name of their own, so the row number, from 0, is the prompt id.
-
-    Args:
-        path: The file, its URL, or the hub data set.
-        subset: Of a hub data set; a file has none.
-        split: Of a hub data set; a file has none.
 
     Example::
 
         Alpaca("alpaca_data.json").load()[0]["turns"]  # ["Sort these numbers.\\n\\n3, 1, 2"]
     """
 
-    def __init__(
-        self, path: str = "tatsu-lab/alpaca", subset: str | None = None, split: str = "train"
-    ) -> None:
-        self.path = path
-        self.subset = subset
-        self.split = split
+    path: str = "tatsu-lab/alpaca"
 
-    def load(self) -> Dataset:
-        """The instructions, in the file's order."""
-        table = read_table(self.path, subset=self.subset, split=self.split)
-        return prompt_rows(
-            (
-                PromptRow(str(row.number - 1), "instruction", [_prompt(row)])
-                for row in table.rows("instruction", "input")
-            ),
-            where=self.path,
-        )
+    @override
+    def rows(self, table: Table) -> Iterable[PromptRow]:
+        for row in table.rows("instruction", "input"):
+            yield PromptRow(str(row.number - 1), "instruction", [_prompt(row)])
 
 
 def _prompt(row: Row) -> str:

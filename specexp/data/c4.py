@@ -1,5 +1,7 @@
 """C4 (Raffel et al. 2020, "Exploring the Limits of Transfer Learning"): cleaned web pages."""
 
+from __future__ import annotations
+
 from typing import Annotated
 
 from pydantic import Field
@@ -11,11 +13,11 @@ class C4(RawText):
     """The first texts of C4's English validation split, ``text, timestamp, url``.
 
     Args:
-        path: A shard (``c4-validation.00000-of-00008.json.gz``), its URL, or the hub data set.
-        items: How many texts to read, from the first.
-        prompt_tokens: How many tokens of each text are the prompt.
-        subset: Of a hub data set; a file has none.
-        split: Of a hub data set; a file has none.
+        path: a shard (``c4-validation.00000-of-00008.json.gz``), its URL, or the hub data set.
+        items: how many texts to read, from the first.
+        prompt_tokens: how many tokens of each text are the prompt.
+        subset: the subset of a hub data set; a file has none.
+        split: the split of a hub data set; a file has none.
 
     Example::
 

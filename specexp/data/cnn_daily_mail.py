@@ -1,5 +1,7 @@
 """CNN/DailyMail (Hermann et al. 2015; See et al. 2017): news articles."""
 
+from __future__ import annotations
+
 from typing import Annotated
 
 from pydantic import Field
@@ -11,11 +13,11 @@ class CNNDailyMail(RawText):
     """The first articles of CNN/DailyMail's test split, ``article, highlights, id``.
 
     Args:
-        path: A file, its URL, or the hub data set.
-        items: How many articles to read, from the first.
-        prompt_tokens: How many tokens of each article are the prompt.
-        subset: Of a hub data set; a file has none.
-        split: Of a hub data set; a file has none.
+        path: a file, its URL, or the hub data set.
+        items: how many articles to read, from the first.
+        prompt_tokens: how many tokens of each article are the prompt.
+        subset: the subset of a hub data set; a file has none.
+        split: the split of a hub data set; a file has none.
 
     Example::
 

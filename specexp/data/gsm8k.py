@@ -2,42 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from dataclasses import dataclass
 
-from specexp.data.prompt_set import PromptRow, PromptSet, prompt_rows
-from specexp.data.source import read_table
+from typing_extensions import override
 
-if TYPE_CHECKING:
-    from datasets import Dataset
+from specexp.data.prompt_set import PromptRow
+from specexp.data.source import Table
+from specexp.data.table_prompts import TablePrompts
 
 
-class GSM8K(PromptSet):
+@dataclass(frozen=True)
+class GSM8K(TablePrompts):
     """``test.jsonl`` or ``train.jsonl`` of GSM8K, ``question, answer``: the question is the prompt.
 
     Rows have no name of their own, so the row number, from 0, is the prompt id.
-
-    Args:
-        path: One of the files, its URL, or the hub data set.
-        subset: Of a hub data set; a file has none.
-        split: Of a hub data set; a file has none.
+    :class:`specexp.data.tasks.gsm8k.GSM8K` reads the same files, with the answers.
 
     Example::
 
         GSM8K("gsm8k/test.jsonl").load()[0]["category"]  # "math_reasoning"
     """
 
-    def __init__(self, path: str = "openai/gsm8k", subset: str | None = "main", split: str = "test") -> None:
-        self.path = path
-        self.subset = subset
-        self.split = split
+    path: str = "openai/gsm8k"
+    subset: str | None = "main"
+    split: str = "test"
 
-    def load(self) -> Dataset:
-        """The questions, in the file's order."""
-        table = read_table(self.path, subset=self.subset, split=self.split)
-        return prompt_rows(
-            (
-                PromptRow(str(row.number - 1), "math_reasoning", [row.text("question")])
-                for row in table.rows("question")
-            ),
-            where=self.path,
-        )
+    @override
+    def rows(self, table: Table) -> Iterable[PromptRow]:
+        for row in table.rows("question"):
+            yield PromptRow(str(row.number - 1), "math_reasoning", [row.text("question")])

@@ -2,60 +2,42 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from dataclasses import dataclass
 
-from specexp.data.prompt_set import PromptRow, PromptSet, prompt_rows
-from specexp.data.source import Row, Table, read_table
+from typing_extensions import override
 
-if TYPE_CHECKING:
-    from datasets import Dataset
+from specexp.data.prompt_set import PromptRow
+from specexp.data.source import Row, Table
+from specexp.data.table_prompts import TablePrompts
 
 
-class MBPP(PromptSet):
+@dataclass(frozen=True)
+class MBPP(TablePrompts):
     """MBPP in either of its two forms, told apart by their keys.
 
-    - ``question_id, category, turns``: the Spec-Bench form that Token Recycling measures on; its turns are
-      used as they stand.
-    - ``task_id, text, test_list``: the original. The prompt is the task and its first test as a docstring,
-      which is how the other form is written too.
-
-    Args:
-        path: A file in one of the forms, its URL, or a hub data set with these columns.
-        subset: Of a hub data set; a file has none.
-        split: Of a hub data set; a file has none.
+    - ``question_id, category, turns``: the Spec-Bench form that Token Recycling measures on; its turns are used as they
+      stand.
+    - ``task_id, text, test_list``: the original. The prompt is the task and its first test as a docstring, which is how
+      the other form is written too.
 
     Example::
 
         MBPP("mbpp/question.jsonl").load()[0]["prompt_id"]  # "2"
     """
 
-    def __init__(
-        self, path: str = "google-research-datasets/mbpp", subset: str | None = "full", split: str = "test"
-    ) -> None:
-        self.path = path
-        self.subset = subset
-        self.split = split
+    path: str = "google-research-datasets/mbpp"
+    subset: str | None = "full"
+    split: str = "test"
 
-    def load(self) -> Dataset:
-        """The tasks, in the file's order."""
-        table = read_table(self.path, subset=self.subset, split=self.split)
-        return prompt_rows(
-            _spec_bench_form(table) if table.has("turns") else _original_form(table), where=self.path
-        )
-
-
-def _spec_bench_form(table: Table) -> list[PromptRow]:
-    return [
-        PromptRow(row.label("question_id"), row.text("category"), row.texts("turns"))
-        for row in table.rows("question_id", "category", "turns")
-    ]
-
-
-def _original_form(table: Table) -> list[PromptRow]:
-    return [
-        PromptRow(row.label("task_id"), "code", [_as_docstring(row)])
-        for row in table.rows("task_id", "text", "test_list")
-    ]
+    @override
+    def rows(self, table: Table) -> Iterable[PromptRow]:
+        if table.has("turns"):
+            for row in table.rows("question_id", "category", "turns"):
+                yield PromptRow(row.label("question_id"), row.text("category"), row.texts("turns"))
+        else:
+            for row in table.rows("task_id", "text", "test_list"):
+                yield PromptRow(row.label("task_id"), "code", [_as_docstring(row)])
 
 
 def _as_docstring(row: Row) -> str:

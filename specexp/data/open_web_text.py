@@ -1,5 +1,7 @@
 """OpenWebText (Gokaslan and Cohen 2019): web pages that were linked from Reddit."""
 
+from __future__ import annotations
+
 from typing import Annotated
 
 from pydantic import Field
@@ -11,11 +13,11 @@ class OpenWebText(RawText):
     """The first texts of OpenWebText, ``text``.
 
     Args:
-        path: A file, its URL, or a hub data set.
-        items: How many texts to read, from the first.
-        prompt_tokens: How many tokens of each text are the prompt.
-        subset: Of a hub data set; a file has none.
-        split: Of a hub data set; a file has none.
+        path: a file, its URL, or a hub data set.
+        items: how many texts to read, from the first.
+        prompt_tokens: how many tokens of each text are the prompt.
+        subset: the subset of a hub data set; a file has none.
+        split: the split of a hub data set; a file has none.
 
     Example::
 
@@ -24,8 +26,7 @@ class OpenWebText(RawText):
 
     def __init__(
         self,
-        # The repository itself needs a loading script, which datasets no longer runs; the hub's conversion
-        # does not.
+        # The repository itself needs a loading script, which datasets no longer runs; the hub's conversion does not.
         path: str = "hf://datasets/Skylion007/openwebtext@refs/convert/parquet/**/*.parquet",
         items: Annotated[int, Field(ge=1)] = 1000,
         prompt_tokens: Annotated[int, Field(ge=1)] = 128,

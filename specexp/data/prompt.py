@@ -17,13 +17,12 @@ class Prompt:
     """A prompt of one or more turns.
 
     Attributes:
-        prompt_id: Unique in its set.
-        category: What tables are grouped by.
-        turns: What the user says, one text per turn, as the prompt set has it.
-        token_ids: The first turn as the model sees it: with chat template or special tokens, cut as the
-            workload says.
-        index: The row in the set's own order, from 0, whatever the shuffling: random numbers are keyed by it.
-        chat_template: Whether turns are written with the tokenizer's chat template.
+        prompt_id: the name of the prompt, unique in its set.
+        category: what tables are grouped by.
+        turns: what the user says, one text a turn, as the prompt set has it.
+        token_ids: the first turn as the model sees it, with chat template or special tokens, cut as the workload says.
+        index: the row in the set's own order, from 0, whatever the shuffling: random numbers are keyed by it.
+        chat_template: whether turns are written with the tokenizer's chat template.
 
     Example::
 
@@ -50,14 +49,14 @@ class Prompt:
         is not repeated.
 
         Args:
-            tokenizer: The one the prompt was made with.
-            turn: From 0.
-            previous_token_ids: For a later turn the context so far with the answer to ``turn - 1`` at its
-                end, as decoded, EOS included.
+            tokenizer: the one the prompt was made with.
+            turn: which turn, from 0.
+            previous_token_ids: for a later turn the context so far, with the answer to ``turn - 1`` at its end, as
+                decoded, EOS included; nothing for turn 0.
 
         Raises:
-            IndexError: There is no such turn.
-            ValueError: A later turn without previous tokens, a first one with some, or a chat template that
+            IndexError: there is no such turn.
+            ValueError: a later turn without previous tokens, a first one with some, or a chat template that
                 leaves out answers.
         """
         if not 0 <= turn < len(self.turns):
@@ -113,9 +112,9 @@ def first_turn_ids(tokenizer: PreTrainedTokenizerBase, text: str, chat_template:
     """The first turn as the model sees it.
 
     Args:
-        tokenizer: Adds its special tokens where there is no template.
-        text: What the user says.
-        chat_template: Write it with the tokenizer's chat template, up to where the answer starts.
+        tokenizer: the target's, which adds its special tokens where there is no template.
+        text: what the user says.
+        chat_template: whether it is written with the tokenizer's chat template, up to where the answer starts.
     """
     if not chat_template:
         return list(tokenizer(text)["input_ids"])

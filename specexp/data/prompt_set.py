@@ -1,8 +1,8 @@
 """The contract of a prompt set, and the one row format that every set is turned into.
 
-A row has three columns: ``prompt_id`` (unique in its set), ``category`` (what tables are grouped by) and
-``turns`` (what the user says, one text per turn). A set with several turns is answered turn by turn, with the
-model's own answers in the context of the next turn.
+A row has three columns: ``prompt_id`` (unique in its set), ``category`` (what tables are grouped by) and ``turns``
+(what the user says, one text a turn). A set with several turns is answered turn by turn, with the model's own answers
+in the context of the next turn.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class PromptSetError(ValueError):
 
     Args:
         sentence: what is wrong.
-        key: of :class:`~specexp.data.Workload`'s arguments, the one that is to blame.
+        key: the argument of :class:`~specexp.data.workload.Workload` that is to blame.
     """
 
     def __init__(self, sentence: str, key: tuple[str, ...] = ("prompts", "init_args", "path")) -> None:
@@ -31,14 +31,13 @@ class PromptSetError(ValueError):
 
 
 class PromptSet(ABC):
-    """Prompts to decode. The constructor signature of an implementation is its configuration schema.
+    """Prompts to decode. The constructor of an implementation is its configuration schema.
 
-    Constructing one reads nothing, so that a configuration is checked without touching data; ``load`` does.
+    Constructing one reads nothing, so that a configuration is checked without touching data; ``load`` reads.
 
     Attributes:
-        prompt_tokens: Only the first this many tokens of a text are the prompt, for sets of raw text; None
-            for sets whose texts are prompts as they stand. The cut needs a tokenizer, so
-            :class:`~specexp.data.Workload` makes it.
+        prompt_tokens: how many first tokens of a text are the prompt, for sets of raw text; None for sets whose texts
+            are prompts as they stand. The cut needs a tokenizer, so :class:`~specexp.data.workload.Workload` makes it.
 
     Example::
 
@@ -55,7 +54,7 @@ class PromptSet(ABC):
         ``turns: list[str]``; the same rows at every call.
 
         Raises:
-            PromptSetError: The source is missing, unreadable, empty or of another format.
+            PromptSetError: the source is missing, unreadable, empty or of another format.
         """
 
 
@@ -68,14 +67,14 @@ class PromptRow(NamedTuple):
 
 
 def prompt_rows(rows: Iterable[PromptRow], where: str) -> Dataset:
-    """Collects rows into a data set with the common columns, in the given order.
+    """Collect rows into a data set with the common columns, in the given order.
 
     Args:
-        rows: At least one row, each with a new ``prompt_id``.
-        where: The source, as a person would name it in an error: a path or a class name.
+        rows: at least one row, each with a new ``prompt_id``.
+        where: the source as a person would name it in an error, a path or a class name.
 
     Raises:
-        PromptSetError: There is no row, or two rows share a ``prompt_id``.
+        PromptSetError: there is no row, or two rows share a ``prompt_id``.
 
     Example::
 

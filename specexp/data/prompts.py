@@ -1,4 +1,4 @@
-"""Hands a workload to Lightning. Importing this module takes seconds, as Lightning does: import it late."""
+"""Hand a workload to Lightning. Importing this module takes seconds, as Lightning does: import it late."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class PromptDataModule(LightningDataModule):
     """The prompts of a workload, one a batch, in the workload's order.
 
     Args:
-        workload: Which prompts.
-        tokenizer: The target's.
+        workload: which prompts are decoded.
+        tokenizer: the target's tokenizer.
 
     Example::
 
@@ -35,7 +35,11 @@ class PromptDataModule(LightningDataModule):
         self._prompts: list[Prompt] = []
 
     def setup(self, stage: str | None = None) -> None:
-        """Reads and tokenizes the prompts, once; raises PromptSetError as :meth:`Workload.load` says."""
+        """Read and tokenize the prompts, once.
+
+        Raises:
+            PromptSetError: as :meth:`Workload.load` says.
+        """
         if not self._prompts:
             self._prompts = self.workload.load(self.tokenizer)
 
@@ -58,8 +62,7 @@ class PromptDataModule(LightningDataModule):
         return batch
 
     def _loader(self) -> DataLoader[Prompt]:
-        # A list is a map-style data set; shuffling is the workload's, and a worker process would only cost
-        # time.
+        # A list is a map-style data set; shuffling is the workload's, and a worker process would only cost time.
         return DataLoader(self.prompts, batch_size=1, shuffle=False, collate_fn=_only)  # type: ignore[arg-type]
 
 

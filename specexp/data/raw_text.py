@@ -1,9 +1,11 @@
 """Raw text whose first tokens are the prompt, as DySpec and Sequoia measure (128, then 128 new ones)."""
 
-# Not `from __future__ import annotations`: jsonargparse does not enforce the bounds of postponed annotations.
+from __future__ import annotations
+
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
+from typing_extensions import override
 
 from specexp.data.prompt_set import PromptRow, PromptSet, prompt_rows
 from specexp.data.source import read_table
@@ -15,17 +17,17 @@ if TYPE_CHECKING:
 class RawText(PromptSet):
     """The first ``items`` texts of a source, of each the first ``prompt_tokens`` tokens.
 
-    A shorter text is a prompt as a whole. Large sources are streamed: what is not needed is not downloaded.
-    Rows have no name of their own, so the row number, from 0, is the prompt id.
+    A shorter text is a prompt as a whole. Large sources are streamed: what is not needed is not downloaded. Rows have
+    no name of their own, so the row number, from 0, is the prompt id.
 
     Args:
-        path: A file (``.txt``: one text a line), its URL, or a hub data set.
-        key: The column that holds the text; in a ``.txt`` file it is ``text``.
-        category: The category of all rows.
-        items: How many texts to read, from the first.
-        prompt_tokens: How many tokens of each text are the prompt.
-        subset: Of a hub data set; a file has none.
-        split: Of a hub data set; a file has none.
+        path: a file (``.txt``: one text a line), its URL, or a hub data set.
+        key: the column that holds the text; in a ``.txt`` file it is ``text``.
+        category: the category of all rows.
+        items: how many texts to read, from the first.
+        prompt_tokens: how many tokens of each text are the prompt.
+        subset: the subset of a hub data set; a file has none.
+        split: the split of a hub data set; a file has none.
 
     Example::
 
@@ -50,13 +52,12 @@ class RawText(PromptSet):
         self.subset = subset
         self.split = split
 
-    def load(self) -> "Dataset":
-        """The whole texts, in the source's order; they are cut where they are tokenized."""
+    @override
+    def load(self) -> Dataset:
+        # Whole texts: they are cut where they are tokenized.
         table = read_table(self.path, subset=self.subset, split=self.split, limit=self.items)
-        return prompt_rows(
-            (
-                PromptRow(str(row.number - 1), self.category, [row.text(self.key)])
-                for row in table.rows(self.key)
-            ),
-            where=self.path,
+        rows = (
+            PromptRow(str(row.number - 1), self.category, [row.text(self.key)])
+            for row in table.rows(self.key)
         )
+        return prompt_rows(rows, where=self.path)

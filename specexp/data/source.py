@@ -1,4 +1,4 @@
-"""Reads a table of prompts with ``datasets``: from a local file, a folder, a URL or the Hugging Face hub.
+"""Read a table of prompts with ``datasets``: from a local file, a folder, a URL or the Hugging Face hub.
 
 Everything that can go wrong with a source is told here, once, in one sentence that names the source.
 """
@@ -71,7 +71,7 @@ class Table:
         """The rows, in order.
 
         Raises:
-            PromptSetError: One of ``keys`` is not a column; the message names the nearest one.
+            PromptSetError: one of ``keys`` is not a column; the message names the nearest one.
         """
         self._require(keys)
         for number, values in enumerate(self.values, start=1):
@@ -98,19 +98,19 @@ class Table:
 def read_table(
     path: str, *, subset: str | None = None, split: str = "train", limit: int | None = None
 ) -> Table:
-    """Reads a source with ``datasets``.
+    """Read a source with ``datasets``.
 
     Args:
-        path: A local file in its original format (``.json``, ``.jsonl``, ``.txt``, ``.parquet``, ``.csv``,
+        path: a local file in its original format (``.json``, ``.jsonl``, ``.txt``, ``.parquet``, ``.csv``,
             also compressed), a URL of one (``https://`` or ``hf://``), a local folder laid out like a hub
             repository, or the name of a hub data set, ``owner/name``.
-        subset: The subset of a hub data set or folder; a single file has none.
-        split: The split of a hub data set or folder; a single file has none.
-        limit: Read only this many rows, as a stream: of a large set nothing more is downloaded. Without one
+        subset: the subset of a hub data set or folder; a single file has none.
+        split: the split of a hub data set or folder; a single file has none.
+        limit: how many rows are read, as a stream: of a large set nothing more is downloaded. Without a limit
             ``datasets`` keeps what it downloads in its cache.
 
     Raises:
-        PromptSetError: There is no such source, it is not in the format its name says, or it has no row.
+        PromptSetError: there is no such source, it is not in the format its name says, or it has no row.
 
     Example::
 

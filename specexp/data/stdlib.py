@@ -1,21 +1,35 @@
-"""The embedded prompts: standard library functions that the embedded models were not trained on."""
+"""The embedded prompts: beginnings of standard library functions, from modules the embedded models have not seen."""
 
 from __future__ import annotations
 
+import ast
+import hashlib
+import re
+import sysconfig
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from typing_extensions import override
+
+from specexp.data.corpus.sources import Document, documents_of, fingerprint, python_files
+from specexp.data.corpus.split import Split, is_test_module, split_of
 from specexp.data.prompt_set import PromptRow, PromptSet, PromptSetError, prompt_rows
 
 if TYPE_CHECKING:
     from datasets import Dataset
+
+# About 3.3 characters make a token of the embedded tokenizer: prompts of 32 to 128 tokens, 48 or more left to write.
+MIN_PROMPT_CHARACTERS = 110
+MAX_PROMPT_CHARACTERS = 420
+MIN_REST_CHARACTERS = 160
 
 
 class StdlibFunctions(PromptSet):
     """Openings of standard library functions; needs no network and no file.
 
     Args:
-        split: Splits share no module. A search uses ``validation`` and the confirmed figures come from
-            ``test``; ``train`` is what the embedded models have seen.
+        split: splits share no module. A search uses ``validation`` and the confirmed figures come from ``test``;
+            ``train`` is what the embedded models have seen.
 
     Example::
 
@@ -23,17 +37,68 @@ class StdlibFunctions(PromptSet):
     """
 
     def __init__(self, split: Literal["train", "validation", "test"] = "test") -> None:
-        self.split = split
+        self.split: Split = split
 
+    @override
     def load(self) -> Dataset:
-        """The openings, in the order of the split."""
-        from specexp.data.stdlib_functions import stdlib_functions
+        return prompt_rows(openings(self.split), where=f"StdlibFunctions({self.split!r})")
 
-        try:
-            functions = stdlib_functions(self.split)
-        except ValueError as error:  # the library's source is not installed
-            raise PromptSetError(str(error)) from error
-        return prompt_rows(
-            (PromptRow(row["prompt_id"], row["category"], [row["prompt"]]) for row in functions),
-            where=f"StdlibFunctions({self.split!r})",
+
+def openings(split: Split, root: Path | None = None) -> list[PromptRow]:
+    """Prompts from functions of the standard library, its tests left out, in one fixed shuffled order.
+
+    A prompt is the signature, the docstring and the first part of the body, cut before a line break (the embedded
+    tokenizer joins a line break with the indentation after it). The category is the module.
+
+    Args:
+        split: which modules.
+        root: the folder of the standard library; the running interpreter's own when absent.
+
+    Raises:
+        PromptSetError: the library's source is not there.
+    """
+    folder = root or Path(sysconfig.get_paths()["stdlib"])
+    rows: dict[str, PromptRow] = {}
+    for module, path in python_files(folder):
+        if is_test_module(module) or split_of(module) != split:
+            continue
+        for document in documents_of(path, module):
+            prompt = prompt_of(document.text) if document.kind == "function" else None
+            if prompt is not None:
+                rows.setdefault(fingerprint(document.text), _row(document, prompt))
+    if not rows:
+        raise PromptSetError(
+            f"no functions of the {split} modules in {str(folder)!r}; is the library's source installed?"
         )
+    return sorted(rows.values(), key=lambda row: hashlib.sha256(row.prompt_id.encode()).digest())
+
+
+def prompt_of(function: str) -> str | None:
+    """The beginning of a function's source; None when it is too short, or its head too long, to make a prompt.
+
+    The cut is at the line break nearest to 40 % of the source, after the docstring and at least one line of the body.
+    """
+    try:
+        node = ast.parse(function).body[0]
+    except SyntaxError:
+        return None
+    if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return None
+    body = node.body[1:] if ast.get_docstring(node, clean=False) is not None else node.body
+    if not body:
+        return None
+    lines = function.splitlines()
+    cuts = []
+    for count in range(body[0].lineno, len(lines)):
+        prompt = "\n".join(lines[:count])
+        fits = MIN_PROMPT_CHARACTERS <= len(prompt) <= MAX_PROMPT_CHARACTERS
+        if fits and lines[count - 1].strip() and len(function) - len(prompt) >= MIN_REST_CHARACTERS:
+            cuts.append(prompt)
+    return min(cuts, key=lambda prompt: abs(len(prompt) - 0.4 * len(function))) if cuts else None
+
+
+def _row(document: Document, prompt: str) -> PromptRow:
+    name = re.search(r"def\s+(\w+)", document.text)
+    mark = fingerprint(document.text)[:8]
+    prompt_id = f"{document.module}.{name.group(1) if name else 'function'}-{mark}"
+    return PromptRow(prompt_id, document.module, [prompt])

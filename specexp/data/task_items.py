@@ -1,14 +1,15 @@
-"""Items of reasoning tasks, to be searched by trees of thought."""
+"""Items of reasoning tasks as prompts, to be searched by trees of thought."""
 
-# No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
+from __future__ import annotations
 
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from pydantic import Field
+from typing_extensions import override
 
 from specexp.data.prompt_set import PromptRow, PromptSet, PromptSetError, prompt_rows
-from specexp.reasoning.tasks import Item, Task, TaskFileError
+from specexp.data.tasks.task import Item, Task
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -26,7 +27,7 @@ class TaskItems(PromptSet):
 
     Args:
         tasks: at least one, with different names.
-        items: of each task, the first so many; None for all.
+        items: how many items of each task, from the first; None for all.
 
     Example::
 
@@ -48,24 +49,21 @@ class TaskItems(PromptSet):
         """Every item with its task, by prompt id.
 
         Raises:
-            TaskFileError: a task's file cannot be read.
+            PromptSetError: a task's file cannot be read.
         """
-        return {
-            f"{task.name}/{item.item_id}": Problem(task, item)
-            for task in self.tasks
-            for item in task.load()[: self.items]
-        }
-
-    def load(self) -> "Dataset":
-        """Task by task, in the order of the files."""
         try:
-            problems = self.problems
-        except TaskFileError as error:
+            return {
+                f"{task.name}/{item.item_id}": Problem(task, item)
+                for task in self.tasks
+                for item in task.load()[: self.items]
+            }
+        except PromptSetError as error:
             raise PromptSetError(str(error), ("prompts", "init_args", "tasks")) from error
-        return prompt_rows(
-            (
-                PromptRow(prompt_id, problem.task.name, [problem.item.problem])
-                for prompt_id, problem in problems.items()
-            ),
-            where="TaskItems",
+
+    @override
+    def load(self) -> Dataset:
+        rows = (
+            PromptRow(prompt_id, problem.task.name, [problem.item.problem])
+            for prompt_id, problem in self.problems.items()
         )
+        return prompt_rows(rows, where="TaskItems")

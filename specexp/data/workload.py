@@ -1,10 +1,11 @@
 """Which prompts of a set are decoded, in which order, and how they become tokens.
 
-This module does not import Lightning, so that a configuration with a workload is checked in well under a
-second; :class:`~specexp.data.prompts.PromptDataModule` hands the prompts to a Lightning trainer.
+This module does not import Lightning, so that a configuration with a workload is checked in well under a second;
+:class:`~specexp.data.prompts.PromptDataModule` hands the prompts to a Lightning trainer.
 """
 
-# Not `from __future__ import annotations`: jsonargparse does not enforce the bounds of postponed annotations.
+from __future__ import annotations
+
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
@@ -25,17 +26,17 @@ class Workload:
     ``offset`` of the first's ``max_prompts``, share no prompt: search on the one, confirm on the other.
 
     Args:
-        prompts: Where the prompts come from.
-        max_prompts: At most so many; None for all that are left after ``offset``.
-        shuffle_seed: One fixed shuffled order, the same for every trial and every arm; None for the file's
+        prompts: the set the prompts come from.
+        max_prompts: how many prompts are taken at most; None for all that are left after ``offset``.
+        shuffle_seed: the seed of one fixed shuffled order, the same for every trial and every arm; None for the file's
             order.
-        offset: How many prompts of that order to pass over.
-        max_prompt_tokens: The longest first turn, in tokens, template and special tokens included; None for
-            no limit. Later turns depend on the answers: see :meth:`Prompt.longest_context`.
-        too_long: What happens to a longer one. ``refuse``: the run stops before it starts. ``truncate``: the
-            last tokens stay, for what is asked stands mostly at the end, and with them a leading BOS token.
-        chat_template: Write turns with the tokenizer's chat template. A tokenizer without one gets the plain
-            text.
+        offset: how many prompts of that order are passed over.
+        max_prompt_tokens: the longest first turn, in tokens, template and special tokens included; None for no limit.
+            Later turns depend on the answers: see :meth:`Prompt.longest_context`.
+        too_long: what happens to a longer one. ``refuse``: the run stops before it starts. ``truncate``: the last
+            tokens stay, for what is asked stands mostly at the end, and with them a leading BOS token.
+        chat_template: whether turns are written with the tokenizer's chat template. A tokenizer without one gets the
+            plain text.
 
     Example::
 
@@ -66,11 +67,11 @@ class Workload:
         self.too_long = too_long
         self.chat_template = chat_template
 
-    def load(self, tokenizer: "PreTrainedTokenizerBase") -> list[Prompt]:
+    def load(self, tokenizer: PreTrainedTokenizerBase) -> list[Prompt]:
         """The chosen prompts in their order, at least one.
 
         Raises:
-            PromptSetError: The set cannot be read, ``offset`` passes over all of it, or a prompt is too long
+            PromptSetError: the set cannot be read, ``offset`` passes over all of it, or a prompt is too long
                 or has no token.
         """
         chat_template = self.chat_template and tokenizer.chat_template is not None
@@ -86,11 +87,11 @@ class Workload:
             for row in self.rows()
         ]
 
-    def rows(self) -> "Dataset":
+    def rows(self) -> Dataset:
         """The chosen prompts in their order, not tokenized: ``prompt_id``, ``category``, ``turns`` and ``index``.
 
         Raises:
-            PromptSetError: The set cannot be read, or ``offset`` passes over all of it.
+            PromptSetError: the set cannot be read, or ``offset`` passes over all of it.
         """
         rows = self.prompts.load()
         if self.offset >= len(rows):
@@ -110,7 +111,7 @@ class Workload:
         return type(self.prompts).__name__
 
     def _token_ids(
-        self, tokenizer: "PreTrainedTokenizerBase", prompt_id: str, text: str, chat_template: bool
+        self, tokenizer: PreTrainedTokenizerBase, prompt_id: str, text: str, chat_template: bool
     ) -> list[int]:
         ids = first_turn_ids(tokenizer, text, chat_template)[: self.prompts.prompt_tokens]
         if not ids:

@@ -281,7 +281,7 @@ class ReasoningTable(MultiSequenceAnalysis):
 
 def depth_of(task: str) -> int | None:
     """Generations on a path of a task, by its name; None if no task that was loaded is called so."""
-    from specexp.reasoning.tasks import Task
+    from specexp.data.tasks import Task
 
     found = list(Task.__subclasses__())
     for known in found:

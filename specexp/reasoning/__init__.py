@@ -1,5 +1,31 @@
-"""Trees of thought: reasoning tasks, and searches over their partial solutions (SEED, Algorithm 1).
+"""Searches: which partial solutions are expanded, and which one the last generation comes from."""
 
-Nothing here decodes. A task writes prompts and reads answers; a search asks for continuations and values of states;
-whoever drives both decides how the text comes about, serially or many sequences at once.
-"""
+from specexp.reasoning.best_first import BestFirst
+from specexp.reasoning.breadth_first import BreadthFirst
+from specexp.reasoning.monte_carlo import MonteCarlo
+from specexp.reasoning.search import (
+    Answer,
+    Continuations,
+    Exploration,
+    Request,
+    Search,
+    SearchResult,
+    State,
+    ThoughtTree,
+    Values,
+)
+
+__all__ = [
+    "Answer",
+    "BestFirst",
+    "BreadthFirst",
+    "Continuations",
+    "Exploration",
+    "MonteCarlo",
+    "Request",
+    "Search",
+    "SearchResult",
+    "State",
+    "ThoughtTree",
+    "Values",
+]

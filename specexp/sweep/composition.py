@@ -183,7 +183,7 @@ class Composition:
         """Items of tasks by prompt id, those of all stages; empty where prompts are continued.
 
         Raises:
-            TaskFileError: a task's file cannot be read.
+            PromptSetError: a task's file cannot be read.
         """
         used = [stage for stage in STAGES if self.config.get(f"sweep.{stage}", None)]
         tasks = [build_task_items(with_prompts_of(self.config, stage)) for stage in (None, *used)]

@@ -51,7 +51,7 @@ class LiveBench(CompositionBench):
 
     Raises:
         ConfigError: several sequences are decoded for every prompt and a latency profile is to model their seconds.
-        TaskFileError: a task's file cannot be read.
+        PromptSetError: a task's file cannot be read.
 
     Attributes:
         samples: continuations, or searches, of every prompt, one after the other; a group is one.

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from specexp.reasoning.tasks import Item, Task
+from specexp.data.tasks import Item, Task
 
 NONSENSE = ("", " ", "\n", "?", "{}", "{problem}", "ünïcödé 🙂", "-", "None", "((((", string.printable)
 

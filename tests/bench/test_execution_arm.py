@@ -10,6 +10,7 @@ from helpers.tiny_pair import LetterTokenizer
 
 from specexp.bench import EvaluationModule, Generation, read_records
 from specexp.bench.execution_arm import ExecutionArm
+from specexp.bench.solver import Solver
 from specexp.builders import Chain
 from specexp.core.composition import Parts
 from specexp.core.language_model import LanguageModel
@@ -17,8 +18,7 @@ from specexp.data import Prompt
 from specexp.data.task_items import Problem
 from specexp.drafters import DraftModel, TokenRecycling
 from specexp.papers import Analysis, Report
-from specexp.reasoning.search import BreadthFirst
-from specexp.reasoning.solver import Solver
+from specexp.reasoning import BreadthFirst
 from specexp.scheduling import Batched, Scheduled, Serial, SerialSpeculative
 from specexp.testing.fakes import hashed_model
 from specexp.verifiers import KeyedSampling, RejectionSampling

@@ -8,16 +8,16 @@ import pytest
 import specexp.builders
 import specexp.controllers
 import specexp.data
+import specexp.data.tasks
 import specexp.drafters
 import specexp.papers
 import specexp.reasoning.search
-import specexp.reasoning.tasks
 import specexp.verifiers
 from specexp.config.annotations import _hints
 
 FAMILIES = (
     specexp.papers, specexp.builders, specexp.controllers, specexp.data, specexp.drafters,
-    specexp.reasoning.search, specexp.reasoning.tasks, specexp.verifiers
+    specexp.reasoning.search, specexp.data.tasks, specexp.verifiers
 )  # fmt: skip
 PARTS = sorted(
     {

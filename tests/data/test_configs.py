@@ -5,27 +5,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from jsonargparse import ArgumentParser
 
-from specexp.data import PromptSet, Workload
+from specexp.config import ConfigError, build_workload, load_config
+from specexp.data import PromptSet
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "data"
-
-
-def parser() -> ArgumentParser:
-    made = ArgumentParser(exit_on_error=False)
-    made.add_argument("--config", action="config")
-    made.add_class_arguments(Workload, "data")
-    return made
-
-
-@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
-def test_building_block(path: Path):
-    made = parser()
-    workload = made.instantiate(made.parse_args(["--config", str(path)])).data
-    assert isinstance(workload, Workload)
-    # `open_web_text.yaml` holds an `OpenWebText`.
-    assert type(workload.prompts).__name__.lower() in (path.stem.replace("_", ""), "stdlibfunctions")
 
 
 def test_every_prompt_set_has_a_building_block():
@@ -45,31 +29,32 @@ def test_every_prompt_set_has_a_building_block():
     }  # the contract, the one that needs a file of the user's, and the one in configs/seed/items.yaml
 
 
-def test_short_names_resolve():
-    made = parser()
-    config = made.parse_args(["--data.prompts=GSM8K", "--data.prompts.path=test.jsonl"])
-    assert made.instantiate(config).data.prompts.path == "test.jsonl"
+def test_a_short_name_is_found():
+    config = load_config(CONFIGS / "gsm8k.yaml", ["--data.prompts.init_args.path=test.jsonl"])
+    assert build_workload(config).prompts.path == "test.jsonl"
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("prompts", "key", "value"),
     [
-        ["--data.max_prompts=0"],
-        ["--data.offset=-1"],
-        ["--data.shuffle_seed=-1"],
-        ["--data.max_prompt_tokens=0"],
-        ["--data.too_long=drop"],
-        ["--data.prompts=C4", "--data.prompts.items=0"],
-        ["--data.prompts=OpenWebText", "--data.prompts.prompt_tokens=0"],
-        ["--data.prompts=CNNDailyMail", "--data.prompts.items=0"],
-        ["--data.prompts=RawText", "--data.prompts.path=a.txt", "--data.prompts.items=0"],
-        ["--data.prompts=StdlibFunctions", "--data.prompts.split=dev"],
+        ("GSM8K", "max_prompts", 0),
+        ("GSM8K", "offset", -1),
+        ("GSM8K", "shuffle_seed", -1),
+        ("GSM8K", "max_prompt_tokens", 0),
+        ("GSM8K", "too_long", "drop"),
+        ("C4", "prompts.init_args.items", 0),
+        ("OpenWebText", "prompts.init_args.prompt_tokens", 0),
+        ("CNNDailyMail", "prompts.init_args.items", 0),
+        ("RawText", "prompts.init_args.items", 0),
+        ("StdlibFunctions", "prompts.init_args.split", "dev"),
     ],
-    ids=lambda arguments: arguments[-1].removeprefix("--data."),
 )
-def test_bounds_are_those_of_the_signature(arguments: list[str]):
-    with pytest.raises(Exception, match=arguments[-1].split("=")[0].split(".")[-1]):
-        parser().parse_args(["--data.prompts=GSM8K", *arguments])
+def test_bounds_are_those_of_the_signature(tmp_path: Path, prompts: str, key: str, value: object):
+    file = tmp_path / "bounds.yaml"
+    path = "{path: a.txt}" if prompts == "RawText" else "{}"
+    file.write_text(f"data: {{prompts: {{class_path: {prompts}, init_args: {path}}}}}")
+    with pytest.raises(ConfigError, match=key):
+        load_config(file, [f"--data.{key}={value}"])
 
 
 def test_importing_the_package_imports_nothing_heavy():

@@ -183,12 +183,8 @@ class TestCNNDailyMail(PromptSetContract):
 class TestStdlibFunctions(PromptSetContract):
     @pytest.fixture
     def prompt_set(self, monkeypatch):
-        from datasets import Dataset
-
-        from specexp.data import stdlib_functions
-
-        row = {"prompt_id": "os.walk", "category": "os", "prompt": "def walk(top):\n"}
-        monkeypatch.setattr(stdlib_functions, "stdlib_functions", lambda split: Dataset.from_list([row]))
+        row = PromptRow("os.walk", "os", ["def walk(top):\n"])
+        monkeypatch.setattr("specexp.data.stdlib.openings", lambda split: [row])
         return StdlibFunctions("test")
 
     def test_the_opening_is_the_prompt(self, prompt_set):

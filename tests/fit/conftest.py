@@ -58,7 +58,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def cache(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache folder of `CodeRows` with the corpus of the small library."""
-    from specexp.data.corpus.modules import build_corpus
+    from specexp.fit.training.corpus import build_corpus
 
     folder = tmp_path_factory.mktemp("cache")
     build_corpus(stdlib_root=library, packages={}).save_to_disk(folder / "corpus")

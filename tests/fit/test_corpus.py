@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from specexp.data.corpus.modules import PACKAGES, build_corpus, held_out_texts
 from specexp.data.corpus.sources import Document, documents_of, fingerprint, is_repetitive
 from specexp.data.corpus.split import TEST_MODULES, VALIDATION_MODULES, split_of
+from specexp.fit.training.corpus import PACKAGES, build_corpus, held_out_texts
 
 
 @pytest.mark.parametrize(

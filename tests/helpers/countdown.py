@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from specexp.reasoning.tasks import Check, Ending, Item, Task
+from specexp.data.tasks import Check, Ending, Item, Task
 
 SIGNS = "0123456789;:"
 

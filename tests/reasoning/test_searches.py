@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specexp.reasoning.search import BestFirst, BreadthFirst, Continuations, MonteCarlo, State, Values
+from specexp.reasoning import BestFirst, BreadthFirst, MonteCarlo
+from specexp.reasoning.search import Continuations, State, Values
 from specexp.testing.searches import SearchContract, drive, hashed, text_of
 
 

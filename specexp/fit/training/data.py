@@ -111,7 +111,7 @@ class CodeRows(lightning.LightningDataModule):
 
     def prepare_data(self) -> None:
         """Builds corpus and tokenizer, where they are not there yet."""
-        from specexp.data.corpus.modules import build_corpus
+        from specexp.fit.training.corpus import build_corpus
         from specexp.fit.training.tokenizer import train_tokenizer
 
         if not (self.cache_dir / "corpus").exists():

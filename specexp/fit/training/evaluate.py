@@ -99,12 +99,12 @@ def shares(outputs: Sequence[Sequence[int]], eos_token_id: int) -> dict[str, flo
 
 def figures(folder: str, *, prompts: int, temperature: float, dtype: str = "bfloat16") -> dict[str, Any]:
     """All figures of one model."""
-    from specexp.data.corpus.modules import held_out_texts
-    from specexp.data.stdlib_functions import stdlib_functions
+    from specexp.data.stdlib import StdlibFunctions
+    from specexp.fit.training.corpus import held_out_texts
     from specexp.pairs.pair import load_pair
 
     pair = load_pair(folder, target_dtype=dtype)
-    texts = stdlib_functions("test", limit=prompts)["prompt"][:]
+    texts = [turns[0] for turns in StdlibFunctions("test").load()["turns"]][:prompts]
     result: dict[str, Any] = {"model": folder, "dtype": dtype, "prompts": len(texts)}
     for split in ("validation", "test"):
         result[f"{split}_loss"] = held_out_loss(pair.target, pair.tokenizer, held_out_texts(split))
@@ -127,7 +127,7 @@ def agreement(folder: str, draft: str, *, functions: int = 60, temperature: floa
     """
     import torch
 
-    from specexp.data.corpus.modules import held_out_texts
+    from specexp.fit.training.corpus import held_out_texts
     from specexp.pairs.pair import load_pair
 
     pair = load_pair(folder, draft)

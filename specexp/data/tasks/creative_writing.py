@@ -1,23 +1,16 @@
 """Creative Writing of Tree of Thoughts (Yao et al. 2023): a plan, then a passage with four given last sentences."""
 
-# No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
+from __future__ import annotations
 
 import re
 from collections.abc import Sequence, Set
 from typing import Annotated, ClassVar
 
 from pydantic import Field
+from typing_extensions import override
 
-from specexp.reasoning.tasks._base import (
-    Check,
-    Ending,
-    Item,
-    Task,
-    TaskFileError,
-    read_lines,
-    read_prompt,
-    score_out_of_ten,
-)
+from specexp.data.prompt_set import PromptSetError
+from specexp.data.tasks.task import Check, Ending, Item, Task, read_lines, read_prompt, score_out_of_ten
 
 SENTENCES = 4
 _END = "[end]"
@@ -36,11 +29,11 @@ class CreativeWriting(Task):
     they read is for people.
 
     Args:
-        path: the original ``data_100_random_text.txt``: four sentences a line.
-        unparsable: value of a plan whose score cannot be read.
+        path: the original ``data_100_random_text.txt``, four sentences a line.
+        unparsable: the value of a plan whose score cannot be read.
 
     Raises:
-        TaskFileError: from :meth:`load`, with file and line.
+        PromptSetError: from :meth:`load`, with file and line.
     """
 
     name: ClassVar[str] = "Creative Writing"
@@ -52,8 +45,8 @@ class CreativeWriting(Task):
         self.path = path
         self.unparsable = unparsable
 
+    @override
     def load(self) -> list[Item]:
-        """The lines of the file; their place in it, from 0, is their id."""
         lines = read_lines(self.path)
         known = {
             sentence
@@ -63,28 +56,30 @@ class CreativeWriting(Task):
         }
         return [self._item(index, *line, known) for index, line in enumerate(lines)]
 
+    @override
     def thought_prompt(self, item: Item, thoughts: Sequence[str], last: bool = False) -> str:
-        """The sentences, the plans so far, and the beginning of another plan or of the passage."""
         prompt = _PASSAGE if last else _PLAN
         return prompt.format(sentences=item.problem, plans=_plans(thoughts))
 
+    @override
     def thought_ending(self, last: bool = False) -> Ending:
-        """A plan ends with a blank line, a passage where the model says so."""
+        # A plan ends with a blank line, a passage where the model says so.
         if last:
             return Ending((_END, "\nSentences:"), 400)
         return Ending(("\n\n", "\nPassage:", "\nSentences:"), 160)
 
+    @override
     def value_prompt(self, item: Item, thoughts: Sequence[str]) -> str:
-        """The sentences, the plan, and the beginning of a remark."""
         return _VALUE.format(sentences=item.problem, plans=_plans(thoughts))
 
+    @override
     def read_value(self, answer: str) -> float | None:
-        """The score in the line after the remark."""
         _, label, score = answer.rpartition("Score:")
         return score_out_of_ten(score) if label else None
 
+    @override
     def check(self, item: Item, thoughts: Sequence[str]) -> Check:
-        """Compare the ends of the paragraphs, but for quotation marks, case, white space and the final stop."""
+        # Quotation marks, case, white space and the final stop do not count.
         written = paragraphs(thoughts[-1]) if thoughts else []
         if len(written) != len(item.reference):
             return Check(False, f"the passage has {len(written)} paragraphs, not {len(item.reference)}")
@@ -98,7 +93,7 @@ class CreativeWriting(Task):
         if len(sentences) < SENTENCES:
             sentences = split_sentences(line, known)
         if len(sentences) != SENTENCES:
-            raise TaskFileError(
+            raise PromptSetError(
                 f"{self.path}, line {number}: {SENTENCES} sentences are needed, {len(sentences)} are there"
             )
         problem = "\n".join(f"{place}. {sentence}" for place, sentence in enumerate(sentences, start=1))
@@ -112,8 +107,8 @@ def split_sentences(line: str, known: Set[str] = frozenset()) -> list[str]:
     by what follows it: a sentence that stands alone in other lines.
 
     Args:
-        line: sentences with blanks between.
-        known: sentences of other lines.
+        line: sentences with blanks between them.
+        known: sentences that other lines hold.
 
     Example:
         >>> split_sentences("It rained. The heat We left.", {"We left."})

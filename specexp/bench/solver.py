@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Literal
 
+from specexp.data.tasks import Check, Ending, Item, Task
 from specexp.reasoning.search import Continuations, Values
-from specexp.reasoning.tasks import Check, Ending, Item, Task
 from specexp.scheduling import Job, Run, TimeLine
 
 if TYPE_CHECKING:

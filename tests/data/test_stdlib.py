@@ -4,27 +4,26 @@ from pathlib import Path
 
 import pytest
 
-from specexp.data.corpus.modules import held_out_texts
-from specexp.data.stdlib_functions import prompt_of, stdlib_functions
+from specexp.data import PromptSetError, StdlibFunctions
+from specexp.data.stdlib import openings, prompt_of
+from specexp.fit.training.corpus import held_out_texts
 
 
 @pytest.mark.parametrize("split", ["validation", "test"])
 def test_there_are_prompts_enough_for_search_and_confirmation(split: str) -> None:
-    prompts = stdlib_functions(split)  # type: ignore[arg-type]
+    prompts = StdlibFunctions(split).load()  # type: ignore[arg-type]
     assert len(prompts) >= 200
     assert len(set(prompts["prompt_id"])) == len(prompts)
     assert len(set(prompts["category"])) >= 15
-    assert stdlib_functions(split, limit=5)["prompt_id"] == prompts["prompt_id"][:5]  # type: ignore[arg-type]
-    assert all(not prompt.endswith("\n") for prompt in prompts["prompt"])
+    openings = [turns[0] for turns in prompts["turns"]]
+    assert all(not prompt.endswith("\n") for prompt in openings)
     texts = held_out_texts(split)  # type: ignore[arg-type]
-    for prompt in prompts["prompt"][:20]:
+    for prompt in openings[:20]:
         assert any(text.startswith(prompt + "\n") for text in texts)
 
 
 def test_validation_and_test_share_no_module() -> None:
-    modules = [
-        {name.split(".")[0] for name in stdlib_functions(s)["category"]} for s in ("validation", "test")
-    ]
+    modules = [{row.category.split(".")[0] for row in openings(split)} for split in ("validation", "test")]
     assert not modules[0] & modules[1]
 
 
@@ -38,8 +37,6 @@ def test_a_prompt_is_head_docstring_and_some_of_the_body() -> None:
     assert prompt_of("def f():\n    return 1\n") is None
 
 
-def test_errors_name_split_and_folder(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="split is 'dev'; allowed are train, validation, test"):
-        stdlib_functions("dev")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=str(tmp_path)):
-        stdlib_functions("test", root=tmp_path)
+def test_a_library_without_its_source_is_named(tmp_path: Path) -> None:
+    with pytest.raises(PromptSetError, match=f"no functions of the test modules in '{tmp_path}'"):
+        openings("test", root=tmp_path)

@@ -5,8 +5,9 @@ from typing import ClassVar
 
 import pytest
 
-from specexp.reasoning.search import BestFirst, BreadthFirst, Continuations, MonteCarlo
-from specexp.reasoning.tasks import Check, Ending, Item, Task
+from specexp.data.tasks import Check, Ending, Item, Task
+from specexp.reasoning import BestFirst, BreadthFirst, MonteCarlo
+from specexp.reasoning.search import Continuations
 from specexp.testing.tasks import TaskContract
 
 

@@ -179,19 +179,6 @@ def run_plan(facts: Facts, plan: Iterable[Action]) -> Facts:
     return facts
 
 
-def legal_actions(facts: Facts) -> list[Action]:
-    """Every action that is possible, sorted by operator and blocks."""
-    blocks = sorted({block for _, *named in facts for block in named})
-    candidates = [Action(name, (first,)) for name in ("pick-up", "put-down") for first in blocks] + [
-        Action(name, (first, second))
-        for name in ("stack", "unstack")
-        for first in blocks
-        for second in blocks
-        if first != second
-    ]
-    return [action for action in candidates if action.ground(OPERATORS[action.operator].needs) <= facts]
-
-
 def inconsistency(facts: Facts, blocks: Collection[str]) -> str | None:
     """Why no arrangement of the blocks has exactly these facts, in one sentence; None if one has."""
     below: dict[str, str | None] = {}  # block to what it lies on, None for the table or the arm

@@ -1,25 +1,17 @@
 """GSM8K (Cobbe et al. 2021) as a tree of thoughts: a sub-question and its answer at every step."""
 
-# No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
+from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from decimal import Decimal
 from typing import Annotated, ClassVar
 
 from pydantic import Field
+from typing_extensions import override
 
-from specexp.reasoning.tasks._base import (
-    Check,
-    Ending,
-    Item,
-    Task,
-    TaskFileError,
-    read_lines,
-    read_prompt,
-    score_out_of_ten,
-)
+from specexp.data.source import Row, read_table
+from specexp.data.tasks.task import Check, Ending, Item, Task, read_prompt, score_out_of_ten
 
 _DIGITS = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+"
 _NUMBER = re.compile(rf"(?:(?<![\w.)])-\$?)?(?:{_DIGITS})")  # a minus behind a number is no sign
@@ -34,11 +26,11 @@ class GSM8K(Task):
     the newest step helps. The paper measures on the 1,319 items of the test set.
 
     Args:
-        path: the original ``test.jsonl`` or ``train.jsonl``: ``question, answer`` a line, the number after ``####``.
-        unparsable: value of a state whose score cannot be read.
+        path: what :class:`specexp.data.gsm8k.GSM8K` reads: ``question, answer``, the number after ``####``.
+        unparsable: the value of a state whose score cannot be read.
 
     Raises:
-        TaskFileError: from :meth:`load`, with file and line.
+        PromptSetError: from :meth:`load`, with file and row.
     """
 
     name: ClassVar[str] = "GSM8K"
@@ -50,31 +42,34 @@ class GSM8K(Task):
         self.path = path
         self.unparsable = unparsable
 
+    @override
     def load(self) -> list[Item]:
-        """The questions; their row number, from 0, is their id."""
-        return [self._item(index, *line) for index, line in enumerate(read_lines(self.path))]
+        # Rows have no name of their own: the row number, from 0, is the id.
+        table = read_table(self.path, subset="main", split="test")
+        return [self._item(row) for row in table.rows("question", "answer")]
 
+    @override
     def thought_prompt(self, item: Item, thoughts: Sequence[str], last: bool = False) -> str:
-        """The steps so far, and the beginning of the next one or of the answer."""
         label = "Answer:" if last else f"Sub-question {len(thoughts) + 1}:"
         return _THOUGHT.format(problem=item.problem, steps=_steps(thoughts), label=label)
 
+    @override
     def thought_ending(self, last: bool = False) -> Ending:
-        """The answer is one line, a step is two."""
         if last:
             return Ending(("\n",), 48)
         return Ending(("\n\n", "\nSub-question", "\nAnswer", "\nProblem"), 96)
 
+    @override
     def value_prompt(self, item: Item, thoughts: Sequence[str]) -> str:
-        """The steps so far, and the beginning of a score."""
         return _VALUE.format(problem=item.problem, steps=_steps(thoughts))
 
+    @override
     def read_value(self, answer: str) -> float | None:
-        """The score."""
         return score_out_of_ten(answer)
 
+    @override
     def check(self, item: Item, thoughts: Sequence[str]) -> Check:
-        """Compare numbers by value: ``1,200`` is ``1200.00``."""
+        # Numbers are compared by value: ``1,200`` is ``1200.00``.
         answer = last_number(thoughts[-1]) if thoughts else None
         (reference,) = item.reference
         if answer is None:
@@ -83,20 +78,13 @@ class GSM8K(Task):
             return Check(False, f"the answer is {answer}, the reference {reference}")
         return Check(True)
 
-    def _item(self, index: int, number: int, line: str) -> Item:
-        where = f"{self.path}, line {number}"
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise TaskFileError(f"{where}: is not JSON ({error.msg})") from error
-        for key in ("question", "answer"):
-            if not isinstance(row, dict) or not isinstance(row.get(key), str) or not row[key].strip():
-                raise TaskFileError(f"{where}, key {key!r}: a text that is not blank is needed")
-        _, mark, answer = row["answer"].rpartition(_MARK)
+    def _item(self, row: Row) -> Item:
+        _, mark, answer = row.text("answer").rpartition(_MARK)
         reference = last_number(answer) if mark else None
         if reference is None:
-            raise TaskFileError(f"{where}, key 'answer': there is no number after {_MARK}")
-        return Item(str(index), index, row["question"].strip(), (str(reference),))
+            raise row.error("answer", f"a number after {_MARK}", row.values["answer"])
+        index = row.number - 1
+        return Item(str(index), index, row.text("question").strip(), (str(reference),))
 
 
 def last_number(text: str) -> Decimal | None:

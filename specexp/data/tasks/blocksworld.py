@@ -1,6 +1,6 @@
 """Blocksworld of PlanBench (Valmeekam et al. 2023), as split by RAP (Hao et al. 2023): one action at every step."""
 
-# No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
+from __future__ import annotations
 
 import json
 import re
@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Annotated, ClassVar
 
 from pydantic import Field
+from typing_extensions import override
 
 from specexp.core.messages import did_you_mean
-from specexp.reasoning.blocks import (
+from specexp.data.planning.blocks import (
     OPERATORS,
     Action,
     IllegalActionError,
@@ -20,8 +21,9 @@ from specexp.reasoning.blocks import (
     sentence,
     unmet,
 )
-from specexp.reasoning.pddl import PDDLError, read_domain, read_plan, read_problem
-from specexp.reasoning.tasks._base import Check, Ending, Item, Task, TaskFileError, read_prompt, read_text
+from specexp.data.planning.pddl import PDDLError, read_domain, read_plan, read_problem
+from specexp.data.prompt_set import PromptSetError
+from specexp.data.tasks.task import Check, Ending, Item, Task, read_prompt, read_text
 
 GOOD, BAD = 10.0, 1.0
 DONE = "done"
@@ -37,14 +39,14 @@ class Blocksworld(Task):
     the split holds 152.
 
     Args:
-        path: the split, e.g. ``split_v1_step_6_data.json``: a list of ``[instance, a valid plan, its length]``.
+        path: the split, as ``split_v1_step_6_data.json``, which is a list of ``[instance, a valid plan, its length]``.
         instances: where the instances are, by the paths that the split gives: a JSON file of PDDL texts by path, or
             the folder that the paths start from.
         domain: PDDL of the domain, to make sure that it is the one simulated; None trusts it to be.
-        unparsable: value of a state whose evaluation is neither good nor bad.
+        unparsable: the value of a state whose evaluation is neither good nor bad.
 
     Raises:
-        TaskFileError: from :meth:`load`, with the file and the row or path.
+        PromptSetError: from :meth:`load`, with the file and the row or path.
     """
 
     name: ClassVar[str] = "Blocksworld"
@@ -64,52 +66,53 @@ class Blocksworld(Task):
         self.domain = domain
         self.unparsable = unparsable
 
+    @override
     def load(self) -> list[Item]:
-        """The instances of the split; an instance's folder and name, as ``generated_basic/instance-3``, is its id.
-
-        The reference is its PDDL and the plan that the split gives, which no prompt and no check uses.
-        """
+        # An instance's folder and name, as ``generated_basic/instance-3``, is its id; the reference is its PDDL and the
+        # plan that the split gives, which no prompt and no check uses.
         if self.domain is not None:
             _check_domain(self.domain)
         rows = _read_json(self.path)
         if not isinstance(rows, list) or not rows:
-            raise TaskFileError(f"{self.path}: a list of at least one [instance, plan, length] is needed")
+            raise PromptSetError(f"{self.path}: a list of at least one [instance, plan, length] is needed")
         texts = _read_json(self.instances) if not Path(self.instances).expanduser().is_dir() else None
         if texts is not None and not isinstance(texts, dict):
-            raise TaskFileError(f"{self.instances}: PDDL texts by path are needed")
+            raise PromptSetError(f"{self.instances}: PDDL texts by path are needed")
         items = [self._item(index, row, texts) for index, row in enumerate(rows)]
         first: dict[str, int] = {}
         for item in items:
             if first.setdefault(item.item_id, item.index) != item.index:
-                raise TaskFileError(
+                raise PromptSetError(
                     f"{self.path}, row {item.index + 1}: {rows[item.index][0]!r} is given twice"
                 )
         return items
 
+    @override
     def thought_prompt(self, item: Item, thoughts: Sequence[str], last: bool = False) -> str:
-        """Start, goal and actions so far, and the number of the next; the last generation is one like the others."""
+        # The last generation is an action like the others.
         actions = "".join(f"Action {number}: {action}\n" for number, action in enumerate(thoughts, start=1))
         return _THOUGHT.format(problem=item.problem, actions=actions, number=len(thoughts) + 1)
 
+    @override
     def thought_ending(self, last: bool = False) -> Ending:
-        """An action is a line."""
         return Ending(("\n",), 16)
 
+    @override
     def value_prompt(self, item: Item, thoughts: Sequence[str]) -> str:
-        """Start, goal, and the newest action apart from the earlier ones."""
         *earlier, newest = thoughts
         actions = f"Earlier actions: {', '.join(earlier)}\n" if earlier else ""
         return _VALUE.format(problem=item.problem, actions=actions, newest=newest)
 
+    @override
     def read_value(self, answer: str) -> float | None:
-        """10 for good, 1 for bad."""
         found = _EVALUATION.match(answer)
         if found is None:
             return None
         return GOOD if found[1].lower() == "good" else BAD
 
+    @override
     def check(self, item: Item, thoughts: Sequence[str]) -> Check:
-        """Simulate the actions up to the first ``done``; all have to be possible, and lead to the goal."""
+        # Actions up to the first ``done`` are simulated; all have to be possible, and lead to the goal.
         problem = read_problem(item.reference[0])
         plan: list[Action] = []
         for number, thought in enumerate(thoughts, start=1):
@@ -128,14 +131,14 @@ class Blocksworld(Task):
     def _item(self, index: int, row: object, texts: Mapping[str, object] | None) -> Item:
         where = f"{self.path}, row {index + 1}"
         if not isinstance(row, list) or len(row) != 3 or not all(isinstance(text, str) for text in row[:2]):
-            raise TaskFileError(f"{where}: [instance, plan, length] is needed")
+            raise PromptSetError(f"{where}: [instance, plan, length] is needed")
         instance, plan, _ = row
         _check_plan(where, plan)
         text = self._instance(where, instance, texts)
         try:
             problem = read_problem(text)
         except PDDLError as error:
-            raise TaskFileError(f"{self.instances}, {instance}: {error}") from error
+            raise PromptSetError(f"{self.instances}, {instance}: {error}") from error
         goal = " ".join(sentence(fact) for fact in sorted(problem.goal))
         words = f"Start: {describe(problem.start)}\nGoal: {goal}"
         return Item("/".join(Path(instance).with_suffix("").parts[-2:]), index, words, (text, plan))
@@ -145,7 +148,7 @@ class Blocksworld(Task):
             return read_text(str(Path(self.instances) / instance))
         text = texts.get(instance)
         if not isinstance(text, str):
-            raise TaskFileError(
+            raise PromptSetError(
                 f"{where}: {self.instances} has no text for {instance!r}{did_you_mean(instance, texts)}"
             )
         return text
@@ -155,21 +158,21 @@ def _check_plan(where: str, text: str) -> None:
     try:
         steps = read_plan(text)
     except PDDLError as error:
-        raise TaskFileError(f"{where}: the plan cannot be read: {error}") from error
+        raise PromptSetError(f"{where}: the plan cannot be read: {error}") from error
     for name, *blocks in steps:
         if name not in OPERATORS or OPERATORS[name].blocks != len(blocks):
             step = " ".join((name, *blocks))
-            raise TaskFileError(f"{where}: the plan has a step ({step}){did_you_mean(name, OPERATORS)}")
+            raise PromptSetError(f"{where}: the plan has a step ({step}){did_you_mean(name, OPERATORS)}")
 
 
 def _check_domain(path: str) -> None:
     try:
         operators = read_domain(read_text(path))
     except PDDLError as error:
-        raise TaskFileError(f"{path}: {error}") from error
+        raise PromptSetError(f"{path}: {error}") from error
     for name in sorted({*operators, *OPERATORS}):
         if operators.get(name) != OPERATORS.get(name):
-            raise TaskFileError(
+            raise PromptSetError(
                 f"{path}: action {name} is not that of the domain with the four operators {', '.join(OPERATORS)}"
             )
 
@@ -178,7 +181,7 @@ def _read_json(path: str) -> object:
     try:
         return json.loads(read_text(path))
     except json.JSONDecodeError as error:
-        raise TaskFileError(f"{path}, line {error.lineno}: is not JSON ({error.msg})") from error
+        raise PromptSetError(f"{path}, line {error.lineno}: is not JSON ({error.msg})") from error
 
 
 _THOUGHT = read_prompt(__file__, "thought")

@@ -1,6 +1,6 @@
 """Monte-Carlo tree search with UCT (Kocsis and Szepesvari 2006), which SEED leaves open (appendix A.2)."""
 
-# No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
+from __future__ import annotations
 
 from collections import Counter
 from functools import partial
@@ -8,8 +8,9 @@ from math import inf, log, sqrt
 from typing import Annotated
 
 from pydantic import Field
+from typing_extensions import override
 
-from specexp.reasoning.search._base import Growth, Search, State, ThoughtTree, inner_states
+from specexp.reasoning.search import Growth, Search, State, ThoughtTree, inner_states
 
 
 class MonteCarlo(Search):
@@ -27,9 +28,9 @@ class MonteCarlo(Search):
     states there are.
 
     Args:
-        simulations: budget; each expands one state at most.
-        thoughts: continuations of every expanded state.
-        exploration: 0 follows the best mean alone.
+        simulations: the budget; each simulation expands one state at most.
+        thoughts: how many continuations every expanded state gets.
+        exploration: the weight of what is rarely visited; 0 follows the best mean alone.
     """
 
     def __init__(
@@ -42,12 +43,12 @@ class MonteCarlo(Search):
         self.thoughts = thoughts
         self.exploration = exploration
 
+    @override
     def max_expansions(self, depth: int) -> int:
-        """The budget, or all states above the deepest where these are fewer."""
         return min(self.simulations, inner_states(self.thoughts, depth))
 
+    @override
     def grow(self, tree: ThoughtTree, levels: int) -> Growth:
-        """One simulation after the other."""
         rewards = _Rewards()
         for _ in range(self.simulations):
             state = tree.root

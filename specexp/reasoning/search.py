@@ -14,9 +14,9 @@ class State:
     """A partial solution: the thoughts on the way to it.
 
     Attributes:
-        path: number of each thought among its siblings, from the root. It names the state in its tree whatever the
+        path: the number of each thought among its siblings, from the root. It names the state in its tree whatever the
             order or the company in which states are decoded, so randomness may be keyed by it.
-        thoughts: the text of each; as many as the path has numbers.
+        thoughts: the text of each thought; as many as the path has numbers.
     """
 
     path: tuple[int, ...] = ()
@@ -41,7 +41,7 @@ class Continuations:
 
     Attributes:
         states: at least one, all different.
-        n: for each state.
+        n: how many continuations each state gets.
         last: whether these are the last generation, after which nothing is valued (Algorithm 1, line 9).
     """
 
@@ -118,7 +118,7 @@ class SearchResult:
     """What a search found.
 
     Attributes:
-        final: the whole path: ``best`` and the last generation.
+        final: the whole path, which is ``best`` and the last generation.
         best: the state the last generation comes from.
         tree: every state visited, ``final`` among them.
     """
@@ -152,7 +152,7 @@ class Search(ABC):
         ...                                 # StopIteration.value is the SearchResult
 
     Attributes:
-        thoughts: continuations of every state it expands.
+        thoughts: how many continuations every state it expands gets.
     """
 
     thoughts: int
@@ -161,8 +161,8 @@ class Search(ABC):
         """Search once.
 
         Args:
-            depth: generations on a whole path, the last included, as :attr:`specexp.reasoning.tasks.Task.depth`:
-                with 1 there is nothing to search, the root is continued once.
+            depth: how many generations a whole path has, the last included, as ``Task.depth`` says: with 1
+                there is nothing to search, the root is continued once.
 
         Raises:
             ValueError: depth is below 1; while driving: an answer has the wrong length, or a value is not finite.
@@ -186,8 +186,8 @@ class Search(ABC):
         """Expand states with :meth:`expand`, each once, until done.
 
         Args:
-            tree: the root alone; filled.
-            levels: depth of the deepest states to make, at least 1.
+            tree: a tree of the root alone, which is filled.
+            levels: the depth of the deepest states to make, at least 1.
         """
 
     def expand(

@@ -1,13 +1,14 @@
 """Best-first search: a priority queue by value and depth (SEED leaves A* and its like open, appendix A.2)."""
 
-# No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
+from __future__ import annotations
 
 from heapq import heappop, heappush
 from typing import Annotated
 
 from pydantic import Field
+from typing_extensions import override
 
-from specexp.reasoning.search._base import Growth, Search, State, ThoughtTree, inner_states
+from specexp.reasoning.search import Growth, Search, State, ThoughtTree, inner_states
 
 
 class BestFirst(Search):
@@ -22,9 +23,9 @@ class BestFirst(Search):
     path is shorter than ``depth`` if that many expansions did not lead to its end.
 
     Args:
-        expansions: budget: states expanded at most.
-        thoughts: continuations of every expanded state.
-        depth_weight: what a step deeper is worth, in units of the value.
+        expansions: the budget, in expanded states.
+        thoughts: how many continuations every expanded state gets.
+        depth_weight: what one level more is worth, in units of the value.
     """
 
     def __init__(
@@ -37,12 +38,12 @@ class BestFirst(Search):
         self.thoughts = thoughts
         self.depth_weight = depth_weight
 
+    @override
     def max_expansions(self, depth: int) -> int:
-        """The budget, or all states above the deepest where these are fewer."""
         return min(self.expansions, inner_states(self.thoughts, depth))
 
+    @override
     def grow(self, tree: ThoughtTree, levels: int) -> Growth:
-        """Expand the first of the queue, ``expansions`` times or until it is a deepest state."""
         waiting: list[tuple[float, int, int, State]] = [(0.0, 0, 0, tree.root)]
         queued = 1
         for _ in range(self.expansions):

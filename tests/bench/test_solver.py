@@ -3,12 +3,12 @@
 import pytest
 from helpers.countdown import SIGNS, Countdown, DigitTokenizer
 
+from specexp.bench.solver import Solver
 from specexp.builders import Chain, KConfig
 from specexp.core.composition import Parts
 from specexp.core.language_model import LanguageModel
 from specexp.drafters import DraftModel, TokenRecycling
-from specexp.reasoning.search import BestFirst, BreadthFirst, MonteCarlo
-from specexp.reasoning.solver import Solver
+from specexp.reasoning import BestFirst, BreadthFirst, MonteCarlo
 from specexp.scheduling import Batched, Scheduled, Serial, SerialSpeculative
 from specexp.testing.fakes import hashed_model
 from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling

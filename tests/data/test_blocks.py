@@ -8,19 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import specexp.reasoning.tasks
-from specexp.reasoning.blocks import (
+import specexp.data.tasks
+from specexp.data.planning.blocks import (
     OPERATORS,
     Action,
     IllegalActionError,
     apply,
     describe,
     inconsistency,
-    legal_actions,
     run_plan,
     unmet,
 )
-from specexp.reasoning.pddl import PDDLError, read_domain, read_plan, read_problem
+from specexp.data.planning.pddl import PDDLError, read_domain, read_plan, read_problem
 
 NAMES = "abcde"
 DOMAIN = """
@@ -58,6 +57,19 @@ def arrangements(draw):
         else:
             stacks.append([block])
     return facts_of(stacks, held)
+
+
+def legal_actions(facts):
+    """Every action that is possible, sorted by operator and blocks."""
+    blocks = sorted({block for _, *named in facts for block in named})
+    candidates = [Action(name, (first,)) for name in ("pick-up", "put-down") for first in blocks] + [
+        Action(name, (first, second))
+        for name in ("stack", "unstack")
+        for first in blocks
+        for second in blocks
+        if first != second
+    ]
+    return [action for action in candidates if action.ground(OPERATORS[action.operator].needs) <= facts]
 
 
 def blocks_of(facts):
@@ -233,7 +245,7 @@ def test_what_is_no_action(action, message):
         read_domain(f"(define (domain d) {action})")
 
 
-PROMPTS = Path(specexp.reasoning.tasks.__file__).parent / "prompts" / "blocksworld"
+PROMPTS = Path(specexp.data.tasks.__file__).parent / "prompts" / "blocksworld"
 
 
 def test_the_example_plans_in_the_prompt_are_valid():

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import TypeGuard
 
-from specexp.reasoning.blocks import ARITY, BlocksProblem, Fact, Facts, Operator, inconsistency
+from specexp.data.planning.blocks import ARITY, BlocksProblem, Fact, Facts, Operator, inconsistency
 
 Expression = str | list["Expression"]
 

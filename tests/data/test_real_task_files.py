@@ -6,9 +6,9 @@ import pytest
 from transformers import AutoTokenizer
 
 import specexp
-from specexp.reasoning.blocks import OPERATORS, Action
-from specexp.reasoning.pddl import read_domain, read_problem
-from specexp.reasoning.tasks import GSM8K, Blocksworld, CreativeWriting
+from specexp.data.planning.blocks import OPERATORS, Action
+from specexp.data.planning.pddl import read_domain, read_problem
+from specexp.data.tasks import GSM8K, Blocksworld, CreativeWriting
 from specexp.testing.tasks import TaskContract
 
 CONTEXT = 2048

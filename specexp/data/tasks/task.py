@@ -9,11 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
+from specexp.data.prompt_set import PromptSetError
+
 _SCORE = re.compile(r"[\s\[(*:]*([0-9]+(?:\.[0-9]+)?)")
-
-
-class TaskFileError(ValueError):
-    """A task's file cannot be read; the message is one sentence with the file and the line or key."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +36,8 @@ class Ending:
     """Where a generated text ends: at the first of these.
 
     Attributes:
-        stop: ends before any of these texts.
-        max_new_tokens: ends after so many tokens at the latest; whoever decodes may allow fewer.
+        stop: texts before which it ends.
+        max_new_tokens: the number of tokens after which it ends at the latest; whoever decodes may allow fewer.
     """
 
     stop: tuple[str, ...]
@@ -69,7 +67,7 @@ class Value(NamedTuple):
     """What the evaluator's answer means.
 
     Attributes:
-        value: of the state, higher is better.
+        value: what the state is worth, higher is better.
         parsed: False if the answer could not be read, and the value is the task's ``unparsable``.
     """
 
@@ -81,8 +79,8 @@ class Check(NamedTuple):
     """Whether a whole path solves its item.
 
     Attributes:
-        correct: it does.
-        reason: if not, why, in one sentence; else empty.
+        correct: whether it does.
+        reason: why it does not, in one sentence; empty where it does.
     """
 
     correct: bool
@@ -103,7 +101,7 @@ class Task(ABC):
         name: what tables call it.
         depth: generations on a path, as in the paper.
         paper_items: items the paper measures on. Files may hold fewer or more: say which were run.
-        unparsable: value of a state whose evaluation cannot be read; at most the lowest that can be.
+        unparsable: the value of a state whose evaluation cannot be read; at most the lowest that can be.
         value_ending: where an evaluation ends.
     """
 
@@ -118,7 +116,7 @@ class Task(ABC):
         """All items, in the order of the file; the same at every call.
 
         Raises:
-            TaskFileError: a file is missing, empty or of another format.
+            PromptSetError: a file is missing, empty or of another format.
         """
 
     @abstractmethod
@@ -127,7 +125,7 @@ class Task(ABC):
 
         Args:
             item: the problem.
-            thoughts: so far; none at the root.
+            thoughts: the thoughts so far; none at the root.
             last: whether it is to be the last generation. The search says so, not the number of thoughts: one with
                 a budget may end early.
         """
@@ -142,7 +140,7 @@ class Task(ABC):
 
         Args:
             item: the problem.
-            thoughts: so far, at least one; the last generation is never valued.
+            thoughts: the thoughts so far, at least one; the last generation is never valued.
         """
 
     @abstractmethod
@@ -160,7 +158,8 @@ class Task(ABC):
 
         Args:
             item: the problem.
-            thoughts: all, the last generation at the end; what cannot be read is wrong, never an error.
+            thoughts: all texts of the path, the last generation at the end; one that cannot be read is wrong, never an
+                error.
         """
 
 
@@ -171,7 +170,7 @@ def read_prompt(task_file: str, name: str) -> str:
 
     Args:
         task_file: ``__file__`` of the task's module.
-        name: of the prompt.
+        name: the file's name without ``.txt``.
     """
     module = Path(task_file)
     return (module.parent / "prompts" / module.stem / f"{name}.txt").read_text(encoding="utf-8").rstrip("\n")
@@ -181,12 +180,12 @@ def read_lines(path: str) -> list[tuple[int, str]]:
     """The lines of a text file that are not blank, each with its number, from 1.
 
     Raises:
-        TaskFileError: there is no such file, it is not text, or there is nothing in it.
+        PromptSetError: there is no such file, it is not text, or there is nothing in it.
     """
     text = read_text(path)
     lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
     if not lines:
-        raise TaskFileError(f"{path}: the file is empty; at least one item is needed")
+        raise PromptSetError(f"{path}: the file is empty; at least one item is needed")
     return lines
 
 
@@ -194,14 +193,14 @@ def read_text(path: str) -> str:
     """A text file.
 
     Raises:
-        TaskFileError: there is no such file, or it is not text.
+        PromptSetError: there is no such file, or it is not text.
     """
     try:
         return Path(path).expanduser().read_text(encoding="utf-8")
     except OSError as error:
-        raise TaskFileError(f"{path}: cannot be read ({error.strerror})") from error
+        raise PromptSetError(f"{path}: cannot be read ({error.strerror})") from error
     except UnicodeDecodeError as error:
-        raise TaskFileError(f"{path}: is not text in UTF-8 (byte {error.start})") from error
+        raise PromptSetError(f"{path}: is not text in UTF-8 (byte {error.start})") from error
 
 
 def score_out_of_ten(text: str) -> float | None:

@@ -1,0 +1,17 @@
+"""Reasoning tasks: items, prompts, and what answers mean. One module a task."""
+
+from specexp.data.tasks.blocksworld import Blocksworld
+from specexp.data.tasks.creative_writing import CreativeWriting
+from specexp.data.tasks.gsm8k import GSM8K
+from specexp.data.tasks.task import Check, Ending, Item, Task, Value
+
+__all__ = [
+    "GSM8K",
+    "Blocksworld",
+    "Check",
+    "CreativeWriting",
+    "Ending",
+    "Item",
+    "Task",
+    "Value",
+]
