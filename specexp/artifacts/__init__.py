@@ -9,13 +9,9 @@ from specexp.artifacts.artifact import Artifact
 from specexp.artifacts.error import ArtifactError
 from specexp.artifacts.fingerprint import Fingerprint, fingerprint
 from specexp.artifacts.store import (
-    load_adjacency_matrix,
     load_artifact,
-    load_latency_profile,
-    load_phrases,
-    load_q_table,
-    load_rank_paths,
     save_artifact,
+    value_of,
 )
 from specexp.artifacts.versions import set_alias
 from specexp.core.composition import Parts
@@ -26,12 +22,8 @@ __all__ = [
     "Fingerprint",
     "Parts",
     "fingerprint",
-    "load_adjacency_matrix",
     "load_artifact",
-    "load_latency_profile",
-    "load_phrases",
-    "load_q_table",
-    "load_rank_paths",
     "save_artifact",
     "set_alias",
+    "value_of",
 ]

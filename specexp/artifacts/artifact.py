@@ -76,6 +76,15 @@ class Artifact:
         raise NotImplementedError
 
     @property
+    def value(self) -> Any:
+        """What an argument gets that refers to this artifact, see :class:`~specexp.core.references.Reference`.
+
+        Raises:
+            ArtifactError: no argument takes this kind.
+        """
+        raise ArtifactError(f"{self.folder}: kind is {self.kind!r}, which is no value of an argument")
+
+    @property
     def metrics(self) -> dict[str, dict[str, Any]]:
         """Measured figures by name, each with ``value`` and, where known, an interval ``low``, ``high``."""
         metrics: dict[str, dict[str, Any]] = self.provenance["metrics"]

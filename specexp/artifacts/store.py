@@ -5,30 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
+from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from specexp.artifacts import kinds
+from specexp.artifacts import files, kinds
 from specexp.artifacts.artifact import Artifact
 from specexp.artifacts.error import ArtifactError
 from specexp.artifacts.fingerprint import Fingerprint
-from specexp.artifacts.kinds.adjacency_matrix import AdjacencyMatrixArtifact
-from specexp.artifacts.kinds.latency_profile import LatencyProfileArtifact
-from specexp.artifacts.kinds.phrase_cache import PhraseCacheArtifact
-from specexp.artifacts.kinds.q_table import QTableArtifact
-from specexp.artifacts.kinds.static_tree import StaticTreeArtifact
 from specexp.artifacts.manifest import MANIFEST, Manifest, canonical_json, read_bytes, read_json, sha256
 from specexp.artifacts.plugins import class_in, names_in
 from specexp.artifacts.provenance import complete_provenance
 from specexp.artifacts.versions import resolve, set_alias, write_version
 from specexp.artifacts.wandb_reference import PREFIX, download
-from specexp.core.latency import LatencyProfile
 from specexp.core.messages import did_you_mean
-
-AnyArtifact = TypeVar("AnyArtifact", bound=Artifact)
 
 
 def save_artifact(
@@ -77,9 +69,9 @@ def save_artifact(
     """
     folder = Path(folder)
     chosen = _kind(kind, f"{folder}")
-    files: dict[str, bytes] = {}
+    written: dict[str, bytes] = {}
     for file, content in payloads.items():
-        files[file] = _encode(file, content, f"{folder}: {file}")
+        written[file] = _encode(file, content, f"{folder}: {file}")
     try:
         manifest = Manifest(
             kind=kind,
@@ -87,15 +79,15 @@ def save_artifact(
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             provenance=complete_provenance(provenance or {}),
             fingerprint=dict(fingerprint or {}),
-            payloads={file: {"sha256": sha256(data), "bytes": len(data)} for file, data in files.items()},
+            payloads={file: {"sha256": sha256(data), "bytes": len(data)} for file, data in written.items()},
         )
-        files[MANIFEST] = manifest.to_json()
+        written[MANIFEST] = manifest.to_json()
     except (TypeError, ValueError) as error:
         raise ArtifactError(
             f"{folder}: provenance or fingerprint cannot be written as JSON ({error})"
         ) from error
-    _decode(chosen, Manifest.from_json(files[MANIFEST], str(folder)), files, folder)
-    version = write_version(folder, files)
+    _decode(chosen, Manifest.from_json(written[MANIFEST], str(folder)), written, folder)
+    version = write_version(folder, written)
     for alias in aliases:
         set_alias(folder, alias, version.name)
     return load_artifact(version)
@@ -130,59 +122,31 @@ def load_artifact(path_or_reference: str | Path) -> Artifact:
     return _decode(chosen, manifest, files, folder)
 
 
-def load_rank_paths(path_or_reference: str | Path) -> list[list[int]]:
-    """The rank paths of a ``static-tree`` artifact.
+def value_of(kind: str, reference: str) -> Any:
+    """The plain value that a reference stands for, see :class:`~specexp.core.references.Reference`.
+
+    An artifact is read once for every content of its manifest, which holds the hashes of its payloads: a sweep composes
+    thousands of candidates with the same one. Nobody may change the value.
+
+    Args:
+        kind: of an artifact, or of a file in ``specexp/artifacts/files``.
+        reference: path of either, or ``wandb:entity/project/name:alias`` of an artifact.
 
     Raises:
-        ArtifactError: as :func:`load_artifact`, or it is of another kind.
+        ArtifactError: it cannot be read, or is of another kind.
     """
-    return _load(StaticTreeArtifact, path_or_reference).rank_paths
+    if kind in names_in(files):
+        return import_module(f"{files.__name__}.{kind.replace('-', '_')}").read(Path(reference))
+    folder = _folder_of(reference)
+    return _value_in(kind, folder, read_bytes(folder / MANIFEST, f"{folder}: {MANIFEST}"))
 
 
-def load_adjacency_matrix(path_or_reference: str | Path) -> NDArray[np.int32]:
-    """``[V, k]`` matrix of an ``adjacency-matrix`` artifact.
-
-    Raises:
-        ArtifactError: as :func:`load_artifact`, or it is of another kind.
-    """
-    return _load(AdjacencyMatrixArtifact, path_or_reference).matrix
-
-
-def load_phrases(path_or_reference: str | Path) -> dict[str, NDArray[np.int64]]:
-    """The tensors of a ``phrase-cache`` artifact, as
-    :meth:`specexp.drafters.phrases.PhraseStore.load_state_dict` takes them.
-
-    Raises:
-        ArtifactError: as :func:`load_artifact`, or it is of another kind.
-    """
-    return _load(PhraseCacheArtifact, path_or_reference).phrases
-
-
-def load_q_table(path_or_reference: str | Path) -> QTableArtifact:
-    """A ``q-table`` artifact, as :class:`~specexp.controllers.QLearning` starts from it.
-
-    Raises:
-        ArtifactError: as :func:`load_artifact`, or it is of another kind.
-    """
-    return _load(QTableArtifact, path_or_reference)
-
-
-def load_latency_profile(path_or_reference: str | Path) -> LatencyProfile:
-    """The profile of a ``latency-profile`` artifact.
-
-    Read once for every content of its manifest, which holds the payload's hash: a sweep composes thousands of
-    candidates with the same one.
-
-    Raises:
-        ArtifactError: as :func:`load_artifact`, or it is of another kind.
-    """
-    folder = _folder_of(path_or_reference)
-    return _profile_in(folder, read_bytes(folder / MANIFEST, f"{folder}: {MANIFEST}"))
-
-
-@lru_cache(maxsize=8)
-def _profile_in(folder: Path, manifest: bytes) -> LatencyProfile:
-    return _load(LatencyProfileArtifact, folder).profile
+@lru_cache(maxsize=32)
+def _value_in(kind: str, folder: Path, manifest: bytes) -> Any:
+    artifact = load_artifact(folder)
+    if artifact.kind != kind:
+        raise ArtifactError(f"{folder}: kind is {artifact.kind!r}; {kind!r} is expected here")
+    return artifact.value
 
 
 def _folder_of(path_or_reference: str | Path) -> Path:
@@ -235,10 +199,3 @@ def _encode(file: str, content: Any, where: str) -> bytes:
         return save({name: np.ascontiguousarray(array) for name, array in content.items()})
     except (TypeError, ValueError, AttributeError, RecursionError) as error:
         raise ArtifactError(f"{where} cannot be written ({error})") from error
-
-
-def _load(kind: type[AnyArtifact], path_or_reference: str | Path) -> AnyArtifact:
-    artifact = load_artifact(path_or_reference)
-    if not isinstance(artifact, kind):
-        raise ArtifactError(f"{artifact.folder}: kind is {artifact.kind!r}; {kind.kind!r} is expected here")
-    return artifact

@@ -1,12 +1,10 @@
 """Sequoia: the static tree that is best for measured acceptance, and for measured times (Chen et al. 2024)."""
 
-# No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
+from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from itertools import pairwise
 from math import isfinite
-from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -16,6 +14,7 @@ from pydantic import Field
 from specexp.builders.acceptance_tree import BestTrees, best_trees
 from specexp.builders.static_tree import StaticTree
 from specexp.core.builder import Selection
+from specexp.core.references import Reference
 
 _SUM_TOLERANCE = 1e-3
 _NEGLIGIBLE = 1e-12  # added to the root's 1, less would soon be rounded away
@@ -37,9 +36,9 @@ class Sequoia(StaticTree):
 
     Args:
         budget: most nodes; a growmap has its own number.
-        acceptance: the vector, e.g. ``[0.6, 0.15, 0.05, 0.2]``.
-        acceptance_file: JSON file ``{"acceptance": [...]}`` with it.
-        growmap: JSON growmap of Sequoia or UMbreLLa to take the tree from as it is.
+        acceptance: the vector, e.g. ``[0.6, 0.15, 0.05, 0.2]``; in a configuration also the path of a JSON file
+            ``{"acceptance": [...]}``.
+        growmap: rank paths to take as they are; in a configuration the path of a JSON growmap of Sequoia or UMbreLLa.
         max_depth: deepest node allowed.
         max_width: most children a node may have; the vector's length if None.
         candidates: as for :class:`StaticTree`.
@@ -48,7 +47,7 @@ class Sequoia(StaticTree):
         draft_ms: milliseconds of a draft pass, of which every depth of the tree takes one.
 
     Raises:
-        ValueError: not exactly one of ``acceptance``, ``acceptance_file`` and ``growmap`` is given; the vector's
+        ValueError: not exactly one of ``acceptance`` and ``growmap`` is given; the vector's
             numbers are no probabilities, do not sum to one within 0.001, or accept no child; one time is given without
             the other, or not as described; a growmap comes with a limit or times, or is none.
 
@@ -60,22 +59,17 @@ class Sequoia(StaticTree):
     def __init__(
         self,
         budget: Annotated[int, Field(ge=1, le=4096)] = 64,
-        acceptance: list[float] | None = None,
-        acceptance_file: str | None = None,
-        growmap: str | None = None,
+        acceptance: Annotated[list[float], Reference("acceptance-vector")] | None = None,
+        growmap: Annotated[list[list[int]], Reference("growmap")] | None = None,
         max_depth: Annotated[int, Field(ge=1, le=256)] | None = None,
         max_width: Annotated[int, Field(ge=1, le=64)] | None = None,
         candidates: Selection = "drawn",
         target_ms: list[list[float]] | None = None,
         draft_ms: Annotated[float, Field(ge=0)] | None = None,
     ) -> None:
-        sources = {"acceptance": acceptance, "acceptance_file": acceptance_file, "growmap": growmap}
-        given = [name for name, value in sources.items() if value is not None]
-        if len(given) != 1:
-            raise ValueError(
-                f"Sequoia was given {' and '.join(given) or 'no source of its tree'}; exactly one of "
-                f"{', '.join(sources)} is needed"
-            )
+        if (acceptance is None) == (growmap is None):
+            given = "no source of its tree" if growmap is None else "acceptance and growmap"
+            raise ValueError(f"Sequoia was given {given}; exactly one of acceptance and growmap is needed")
         if (target_ms is None) != (draft_ms is None):
             raise ValueError("Sequoia was given one of target_ms and draft_ms: give both, or neither")
         self._tokens_per_step: float | None = None
@@ -86,13 +80,9 @@ class Sequoia(StaticTree):
                     "Sequoia takes a growmap as it is: leave out max_depth, max_width, target_ms and draft_ms, or "
                     "give acceptance instead of growmap"
                 )
-            from specexp.artifacts.formats.growmap import read_growmap
-
-            super().__init__(read_growmap(growmap), candidates=candidates)
+            super().__init__(growmap, candidates=candidates)
             return
-        accepted = _accepted(
-            acceptance, acceptance_file, budget if max_width is None else min(budget, max_width)
-        )
+        accepted = _accepted(acceptance or (), budget if max_width is None else min(budget, max_width))
         trees = best_trees(accepted, budget)
         nodes, depth = budget, budget if max_depth is None else max_depth
         if target_ms is not None and draft_ms is not None:
@@ -117,47 +107,25 @@ class Sequoia(StaticTree):
         return self._speedup
 
 
-def read_acceptance(path: str | Path) -> list[float]:
-    """The vector of a JSON file ``{"acceptance": [...]}``, other keys ignored.
-
-    Raises:
-        ValueError: the file cannot be read or holds no such list.
-    """
-    expected = 'a JSON object such as {"acceptance": [0.6, 0.2, 0.2]} is expected'
-    try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"acceptance_file: {path} cannot be read ({error.strerror or error})") from error
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"acceptance_file: {path} is not JSON ({error}); {expected}") from error
-    vector = content.get("acceptance") if isinstance(content, dict) else None
-    if not isinstance(vector, list) or not all(_is_number(value) for value in vector):
-        raise ValueError(f"acceptance_file: {path} holds no list of numbers named acceptance; {expected}")
-    return [float(value) for value in vector]
-
-
-def _accepted(
-    acceptance: Sequence[float] | None, acceptance_file: str | None, width: int
-) -> tuple[float, ...]:
+def _accepted(vector: Sequence[float], width: int) -> tuple[float, ...]:
     """The checked probabilities of the children, as many as a node may have."""
-    where = "acceptance" if acceptance_file is None else f"acceptance_file: {acceptance_file}"
-    vector = read_acceptance(acceptance_file) if acceptance_file is not None else list(acceptance or ())
     if len(vector) < 2:
         raise ValueError(
-            f"{where} has {len(vector)} numbers; one a child and one for none accepted are needed, such as [0.6, 0.4]"
+            f"acceptance has {len(vector)} numbers; one a child and one for none accepted are needed, such as "
+            "[0.6, 0.4]"
         )
     for index, value in enumerate(vector):
         if not 0 <= value <= 1:  # nan is not
-            raise ValueError(f"{where}[{index}] is {value}; a probability from 0 to 1 is needed")
+            raise ValueError(f"acceptance[{index}] is {value}; a probability from 0 to 1 is needed")
     if abs(sum(vector) - 1) > _SUM_TOLERANCE:
         raise ValueError(
-            f"{where} sums to {sum(vector):.6g}; one child is accepted or none is, so 1 is needed (within "
+            f"acceptance sums to {sum(vector):.6g}; one child is accepted or none is, so 1 is needed (within "
             f"{_SUM_TOLERANCE:g})"
         )
     accepted = tuple(float(value) for value in vector[:-1][:width])
     if max(accepted) < _NEGLIGIBLE:
         raise ValueError(
-            f"{where} gives each of the first {len(accepted)} children probability 0: no tree is worth its nodes"
+            f"acceptance gives each of the first {len(accepted)} children probability 0: no tree is worth its nodes"
         )
     return accepted
 

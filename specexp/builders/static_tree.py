@@ -1,6 +1,6 @@
 """Static trees: the same rank paths at every step."""
 
-# No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
+from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
@@ -14,6 +14,7 @@ from pydantic import Field
 from specexp.core.builder import Build, Selection, TreeBuilder, kind_of
 from specexp.core.controller import Plan
 from specexp.core.drafter import Request
+from specexp.core.references import Reference
 from specexp.core.tree import NO_CANDIDATE, Level, NodeKind, TokenTree, TreeShape, root_tree
 
 _Number = TypeVar("_Number", np.int64, np.float32)
@@ -24,13 +25,13 @@ class StaticTree(TreeBuilder):
 
     Args:
         rank_paths: rank path of every node, e.g. ``[[0], [1], [0, 0]]``; the root is not listed and every prefix is.
-        artifact: folder of a ``static-tree`` artifact to take them from instead.
+            In a configuration also the path of a ``static-tree`` artifact.
         candidates: what the ranks count: the drafter's ``top-k``, or tokens ``drawn`` one after the other without
             replacement.
 
     Raises:
-        ValueError: neither or both are given, a path repeats, is empty, or has no parent in the list; or drawn
-            candidates leave out an elder sibling.
+        ValueError: there is no path, one repeats, is empty, or has no parent in the list; or drawn candidates leave
+            out an elder sibling.
 
     Example:
         >>> StaticTree([[0], [1], [0, 0]]).max_nodes
@@ -39,17 +40,9 @@ class StaticTree(TreeBuilder):
 
     def __init__(
         self,
-        rank_paths: list[list[int]] | None = None,
-        artifact: str | None = None,
+        rank_paths: Annotated[list[list[int]], Reference("static-tree")],
         candidates: Selection = "top-k",
     ) -> None:
-        if (rank_paths is None) == (artifact is None):
-            raise ValueError("StaticTree needs either rank_paths or artifact, and not both")
-        if artifact is not None:
-            from specexp.artifacts import load_rank_paths
-
-            rank_paths = load_rank_paths(artifact)
-        assert rank_paths is not None
         if not rank_paths:
             raise ValueError("StaticTree was given no rank path; at least [[0]] is needed")
         self.shape = TreeShape.from_rank_paths(rank_paths)

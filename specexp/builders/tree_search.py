@@ -1,16 +1,15 @@
 """Families of static trees: a parametric one, and the one fitted from recorded hits."""
 
-# No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
+from __future__ import annotations
 
 import heapq
-import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 
 from specexp.builders.static_tree import StaticTree
+from specexp.core.references import Reference
 from specexp.core.tree import RankPath
 
 
@@ -61,37 +60,22 @@ class FittedTree(StaticTree):
     A prefix is hit at least as often as what continues it, so the best paths always form a tree.
 
     Args:
-        hits: JSON file of hit counts, ``{"0": 120, "0,0": 55, ...}``, as a sweep's recording stage or
-            :class:`specexp.bench.acceptance_counts.HitCounter` writes it.
+        hits: how often each rank path was accepted, as a :class:`~specexp.bench.acceptance_counts.HitCounter` counts.
+            In a configuration the path of the JSON file it wrote; a sweep that records them names it itself.
         nodes: nodes, the root not counted; fewer where fewer paths were ever hit.
         depth: deepest node allowed.
 
     Raises:
-        ValueError: the file is missing, is no such JSON, or records no hit.
+        ValueError: no path of this length was ever accepted.
     """
 
     def __init__(
         self,
-        hits: str,
+        hits: Annotated[Mapping[RankPath, int], Reference("acceptance-counts")],
         nodes: Annotated[int, Field(ge=1, le=4096)] = 16,
         depth: Annotated[int, Field(ge=1, le=256)] = 8,
     ) -> None:
-        super().__init__(most_hit_paths(read_hits(hits), nodes, depth))
-
-
-def read_hits(path: str | Path) -> dict[RankPath, int]:
-    """Read a hits file.
-
-    Raises:
-        ValueError: it cannot be read, or is not a JSON object of rank paths and counts.
-    """
-    try:
-        raw = json.loads(Path(path).read_text(encoding="utf-8"))
-        return {tuple(int(rank) for rank in key.split(",")): int(count) for key, count in raw.items()}
-    except (OSError, ValueError, AttributeError, TypeError) as error:
-        if isinstance(error, OSError):
-            raise ValueError(f"hits: {path} cannot be read ({error.strerror or error})") from error
-        raise ValueError(f'hits: {path} is no JSON object such as {{"0": 12, "0,1": 3}} ({error})') from error
+        super().__init__(most_hit_paths(hits, nodes, depth))
 
 
 def most_hit_paths(hits: Mapping[RankPath, int], nodes: int, depth: int) -> list[list[int]]:

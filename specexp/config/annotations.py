@@ -13,6 +13,8 @@ from functools import cache
 from os import PathLike
 from typing import Any, Literal, Union, get_args, get_origin
 
+from specexp.core.references import Reference
+
 REQUIRED = inspect.Parameter.empty
 
 
@@ -93,6 +95,15 @@ def marker(annotation: Any) -> PartOf | CallOf | None:
     return None
 
 
+def reference_of(annotation: Any) -> Reference | None:
+    """How the value may be given by reference; None where it may not."""
+    for member in members(annotation):
+        for extra in getattr(member, "__metadata__", ()):
+            if isinstance(extra, Reference):
+                return extra
+    return None
+
+
 def bare(annotation: Any) -> Any:
     """Without ``Annotated``."""
     return annotation.__origin__ if hasattr(annotation, "__metadata__") else annotation
@@ -103,7 +114,7 @@ def is_part(annotation: Any) -> bool:
     if isinstance(marker(annotation), PartOf):
         return True
     kind = bare(annotation)
-    return (
+    return reference_of(annotation) is None and (
         isinstance(kind, type)
         and get_origin(kind) is None
         and kind.__module__ not in ("builtins", "pathlib", "datetime", "decimal")
@@ -199,6 +210,10 @@ _BOUNDS = (("ge", "at least"), ("gt", "more than"), ("le", "at most"), ("lt", "l
 
 def _describe_one(annotation: Any) -> str:
     kind = bare(annotation)
+    reference = reference_of(annotation)
+    if reference is not None:
+        path = f"the path of {'an' if reference.kind[0] in 'aeiou' else 'a'} {reference.kind}"
+        return f"{_describe_one(kind)}, or {path}" if is_list(kind) else path
     if is_part(annotation):
         mark = marker(annotation)
         name = mark.base.rpartition(".")[2] if isinstance(mark, PartOf) else kind.__name__

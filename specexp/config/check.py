@@ -25,9 +25,11 @@ from specexp.config.annotations import (
     marker,
     members,
     parse,
+    reference_of,
 )
 from specexp.config.errors import ConfigError
 from specexp.config.layers import Key
+from specexp.config.references import is_given, resolved
 from specexp.core.messages import did_you_mean, first_line
 
 SourceOf = Callable[[Key], str]
@@ -56,6 +58,11 @@ class Checker:
         alternatives = members(annotation)
         if value is None and (type(None) in alternatives or Any in alternatives):
             return None
+        if reference_of(annotation) is not None:
+            if is_given(value, alternatives):
+                return value
+            if not any(map(is_list, alternatives)):
+                raise self.error(key, f" is {value!r}; allowed is {describe(annotation)}")
         for member in alternatives:
             kind, mark = bare(member), marker(member)
             if isinstance(mark, CallOf) and isinstance(value, Mapping):
@@ -177,6 +184,9 @@ class Checker:
         """
         if value is None:
             return None
+        reference = reference_of(annotation)
+        if reference is not None and isinstance(value, str):
+            return resolved(reference, value, self.error(key, ""))
         for member in members(annotation):
             kind, mark = bare(member), marker(member)
             if isinstance(mark, CallOf):

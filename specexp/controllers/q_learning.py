@@ -1,9 +1,10 @@
 """CONTINUE or STOP before every draft pass, learned from a table (Post-use & Pre-cut, section 5.2)."""
 
-# No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
+from __future__ import annotations
 
+from collections.abc import Mapping
 from math import exp
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -13,11 +14,10 @@ from specexp.controllers.q_table import CONTINUE, STOP, QTable, same_bins
 from specexp.core.context import Context
 from specexp.core.controller import Controller, DraftState, Plan
 from specexp.core.latency import LatencyProfile
+from specexp.core.messages import type_and_line
 from specexp.core.outcome import Outcome
 from specexp.core.per_sequence import PerSequence
-
-if TYPE_CHECKING:
-    from specexp.artifacts.kinds.q_table import QTableArtifact
+from specexp.core.references import Reference
 
 Signal = Literal["acceptance", "cache_hits", "cost_slope"]
 COST_BINS: list[float] = [2, 3, 4, 5, 6, 8, 10, 12, 16, 20]
@@ -94,7 +94,8 @@ class QLearning(Controller):
         learn: false freezes the table: nothing is explored or updated; ``warm-up`` does so after warm-up.
         state: ``carry`` keeps what is learned from prompt to prompt, ``cold`` starts every prompt anew, ``preloaded``
             starts every prompt from ``table``.
-        table: path of a ``q-table`` artifact, the initial table of ``preloaded`` and, where given, of ``carry``.
+        table: :meth:`state_dict` of another one, the initial table of ``preloaded`` and, where given, of ``carry``; in
+            a configuration the path of a ``q-table`` artifact.
         draft_cost: of a draft pass in units of a plain step; None takes the run's latency profile or, where seconds
             are measured, measures both once.
         calibrate: steps of that measurement.
@@ -130,7 +131,7 @@ class QLearning(Controller):
         backup: Literal["return", "bootstrap"] = "return",
         learn: bool | Literal["warm-up"] = True,
         state: Literal["carry", "cold", "preloaded"] = "carry",
-        table: str | None = None,
+        table: Annotated[Mapping[str, Any], Reference("q-table")] | None = None,
         draft_cost: Annotated[float, Field(gt=0)] | None = None,
         calibrate: Annotated[int, Field(ge=4)] = 40,
     ) -> None:
@@ -142,8 +143,8 @@ class QLearning(Controller):
             )
         if (state == "preloaded" and table is None) or (state == "cold" and table is not None):
             raise ValueError(
-                f"QLearning was given state {state!r} and table {table!r}: 'preloaded' needs a table, 'carry' may "
-                "start from one and 'cold' takes none"
+                f"QLearning was given state {state!r} and {'no' if table is None else 'a'} table: 'preloaded' needs "
+                "one, 'carry' may start from one and 'cold' takes none"
             )
         self.alpha, self.gamma = alpha, gamma
         self.initial_epsilon, self.epsilon_decay, self.epsilon_min = epsilon, epsilon_decay, epsilon_min
@@ -160,13 +161,7 @@ class QLearning(Controller):
             cost_bins, confidence_bins, {name: edges[name] for name in self.signals}, continue_bias
         )
         self.costs = Costs(draft_cost, calibrate)
-        self._initial: QTableArtifact | None = None
-        if table is not None:
-            from specexp.artifacts import load_q_table
-
-            self._initial = load_q_table(table)
-            same_bins(self.table.bins(), self._initial.bins, str(table))
-            self.table.load(self._initial.q, self._initial.visits)
+        self._initial = table
         self.reset()
 
     @property
@@ -258,15 +253,7 @@ class QLearning(Controller):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved table of the same bins."""
-        if sorted(state) != sorted(_ENTRIES):
-            raise ValueError(
-                f"the state of a QLearning has the entries {sorted(_ENTRIES)}, but {sorted(state)} was given"
-            )
-        same_bins(self.table.bins(), state["bins"], "the state of a QLearning")
-        self.table.load(state["q"], state["visits"])
-        self.steps = int(state["steps"])
-        self._means = {name: float(state["means"][name]) for name in _MEANS}
-        self.costs.load_state_dict(state["costs"])
+        self._take(state)
         self._episodes.clear()
 
     def rewarded(self, accepted: float, useful: int, nodes: float, pass_tokens: tuple[int, ...]) -> float:
@@ -309,13 +296,28 @@ class QLearning(Controller):
         """The initial table and running means."""
         self.steps = 0
         self._means = dict(_MEANS)
-        if self._initial is None:
-            self.table.clear()
-        else:
-            self.table.load(self._initial.q, self._initial.visits)
-            self.steps = self._initial.steps
-            self._means.update(self._initial.means)
-            self.costs.load_state_dict(self._initial.costs)
+        self.table.clear()
+        if self._initial is not None:
+            self._take(self._initial)
+
+    def _take(self, state: Mapping[str, Any]) -> None:
+        """Take what another table learned.
+
+        Raises:
+            ValueError: it is of other bins, or no state of a QLearning.
+        """
+        if sorted(state) != sorted(_ENTRIES):
+            raise ValueError(
+                f"the state of a QLearning has the entries {sorted(_ENTRIES)}, but {sorted(state)} was given"
+            )
+        try:
+            same_bins(self.table.bins(), state["bins"], "the state of a QLearning")
+            self.table.load(state["q"], state["visits"])
+            self.steps = int(state["steps"])
+            self._means = {name: float(state["means"][name]) for name in _MEANS}
+            self.costs.load_state_dict(state["costs"])
+        except (KeyError, TypeError, AttributeError, OverflowError) as error:
+            raise ValueError(f"this is no state of a QLearning ({type_and_line(error)})") from error
 
     def _block(self) -> int:
         means = self._means

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from math import isfinite
 from typing import Any
 
 CONTINUE, STOP = 0, 1
@@ -100,7 +101,7 @@ class QTable:
         """Take values and visits, ``[rows, 2]`` tensors or arrays.
 
         Raises:
-            ValueError: they are of other bins or actions.
+            ValueError: they are of other bins or actions, or not finite.
         """
         for name, array in (("q", q), ("visits", visits)):
             shape = tuple(getattr(array, "shape", ()))
@@ -109,7 +110,10 @@ class QTable:
                     f"{name} of the Q-table is {list(shape)}; {[self.rows, len(ACTIONS)]} is expected "
                     "(states of these bins, actions CONTINUE and STOP)"
                 )
-        self.values = [[float(value) for value in pair] for pair in q.tolist()]
+        values = [[float(value) for value in pair] for pair in q.tolist()]
+        if not all(isfinite(value) for pair in values for value in pair):
+            raise ValueError("q of the Q-table holds values that are not finite")
+        self.values = values
         self.visits = [[int(count) for count in pair] for pair in visits.tolist()]
 
 

@@ -2,7 +2,7 @@
 published or assumed.
 """
 
-# No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
+from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
@@ -11,6 +11,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import Field
+
+from specexp.core.references import Reference
 
 if TYPE_CHECKING:
     from specexp.builders import TreeBuilder
@@ -72,12 +74,12 @@ class LatencyProfile:
         source: whether it was measured, published, or assumed.
         modelled: whether the seconds of a run are modelled by it; if not they are measured, and only controllers weigh
             costs by it.
-        artifact: path of a ``latency-profile`` artifact that all of this comes from, but ``modelled`` and, if one is
-            given, the name; None once it is loaded.
+        artifact: another profile that all of this is taken from, but ``modelled`` and, if one is given, the name; in a
+            configuration the path of a ``latency-profile`` artifact. None once it is taken.
 
     Raises:
         ValueError: 1 is missing, a number of tokens is below 1, or a target pass takes no time; there is neither a
-            name nor an artifact; the artifact cannot be loaded, or other values are given beside it.
+            name nor an artifact, or other values are given beside one.
 
     Example:
         >>> LatencyProfile("7B drafts for 70B", {1: 152.0}, {1: 21.0}).step_seconds(5, [1, 1, 1, 1])
@@ -98,14 +100,14 @@ class LatencyProfile:
     overheads: dict[str, Overhead] = field(default_factory=dict)
     source: Literal["measured", "published", "assumed"] = "assumed"
     modelled: bool = True
-    artifact: str | None = None
+    artifact: Annotated[LatencyProfile, Reference("latency-profile")] | None = None
 
     def __post_init__(self) -> None:
         if self.artifact is not None:
             self._take(self.artifact)
         if not self.name:
             raise ValueError(
-                "a latency profile needs a name, such as its models and device, or an artifact to load"
+                "a latency profile needs a name, such as its models and device, or an artifact to take it from"
             )
         overheads = {
             label: Overhead(**given) if isinstance(given, Mapping) else given
@@ -131,8 +133,8 @@ class LatencyProfile:
         if not self.target_ms or min(self.target_ms.values()) <= 0:
             raise ValueError(f"target_ms of latency profile {self.name!r} must hold milliseconds above 0")
 
-    def _take(self, artifact: str) -> None:
-        """All values of an artifact; it may be given another name."""
+    def _take(self, other: LatencyProfile) -> None:
+        """All values of another profile but its name, if this one has one."""
         given = [
             one.name
             for one in fields(self)
@@ -140,16 +142,13 @@ class LatencyProfile:
         ]
         if given:
             raise ValueError(
-                f"a latency profile was given artifact {artifact!r} and {given[0]}: the artifact states it, leave one "
-                "of the two out"
+                f"a latency profile was given artifact {other.name!r} and {given[0]}: the artifact states it, leave "
+                "one of the two out"
             )
-        from specexp.artifacts import load_latency_profile
-
-        loaded = load_latency_profile(artifact)
         for one in fields(self):
             if one.name not in _BESIDE_ARTIFACT:
-                object.__setattr__(self, one.name, getattr(loaded, one.name))
-        object.__setattr__(self, "name", self.name or loaded.name)
+                object.__setattr__(self, one.name, getattr(other, one.name))
+        object.__setattr__(self, "name", self.name or other.name)
         object.__setattr__(self, "artifact", None)
 
     @property
@@ -172,7 +171,7 @@ class LatencyProfile:
         target = self.target_prefix_ms + self.target_prefix_token_ms
         return target + self.draft_prefix_ms + self.draft_prefix_token_ms > 0
 
-    def of(self, drafter: "Drafter | None", builder: "TreeBuilder | None") -> Self:
+    def of(self, drafter: Drafter | None, builder: TreeBuilder | None) -> Self:
         """The same with ``step_ms``, ``node_ms`` and ``token_ms`` of a composition.
 
         They are those listed for it; if there are none, those of the first one listed that has the same drafter; else
@@ -249,13 +248,13 @@ class LatencyProfile:
             self.beside_seconds(tokens, len(pass_tokens), new_tokens),
         )
 
-    def outcome_parts(self, outcome: "Outcome") -> StepSeconds:
+    def outcome_parts(self, outcome: Outcome) -> StepSeconds:
         """:meth:`step_parts` of a step that was taken."""
         new_tokens = len(outcome.new_token_ids)
         prefix = len(outcome.context) - new_tokens - 1  # all that was committed before it, but the root
         return self.step_parts(outcome.tree.num_nodes + 1, outcome.pass_tokens, new_tokens, prefix)
 
-    def outcome_seconds(self, outcome: "Outcome") -> float:
+    def outcome_seconds(self, outcome: Outcome) -> float:
         """:meth:`step_seconds` of a step that was taken."""
         return sum(self.outcome_parts(outcome))
 
@@ -308,7 +307,7 @@ class LatencyProfile:
         return milliseconds / 1e3
 
 
-def composition_label(drafter: "Drafter | None", builder: "TreeBuilder | None") -> str:
+def composition_label(drafter: Drafter | None, builder: TreeBuilder | None) -> str:
     """Composition as the ``overheads`` of a profile name it: ``DraftModel + DySpecGreedy``, ``coupled TokenRecycling +
     StaticTree`` (for all trees of a fixed shape cost the same beside their passes), ``Union(PromptLookup,
     TokenRecycling) + StaticTree``, or ``plain``.
@@ -323,13 +322,13 @@ def composition_label(drafter: "Drafter | None", builder: "TreeBuilder | None") 
     return f"{coupled}{_drafter_name(drafter)} + {_builder_name(builder)}"
 
 
-def _drafter_name(drafter: "Drafter") -> str:
+def _drafter_name(drafter: Drafter) -> str:
     inner: Sequence[Drafter] = getattr(drafter, "drafters", ())
     name = type(drafter).__name__
     return f"{name}({', '.join(map(_drafter_name, inner))})" if inner else name
 
 
-def _builder_name(builder: "TreeBuilder") -> str:
+def _builder_name(builder: TreeBuilder) -> str:
     from specexp.builders import StaticTree
 
     if isinstance(builder, StaticTree):

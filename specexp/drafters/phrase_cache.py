@@ -1,7 +1,8 @@
 """The phrase cache, and its reuse at the draft: phrases that ride in a draft pass (Post-use & Pre-cut, section 5.1)."""
 
-# No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
+from __future__ import annotations
 
+from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -13,6 +14,7 @@ from specexp.core.context import Context
 from specexp.core.drafter import Candidates, Drafter, Request
 from specexp.core.outcome import Outcome
 from specexp.core.per_sequence import PerSequence
+from specexp.core.references import Reference
 from specexp.core.tree import NO_CANDIDATE
 from specexp.drafters.phrases import Phrase, PhraseStore
 
@@ -48,7 +50,8 @@ class PhraseCache(Drafter):
         initialisation: ``empty``, or ``prompt`` (what stands in the prompt is stored too).
         state: ``cold`` starts every prompt anew, ``carry`` keeps what earlier prompts taught, ``preloaded`` starts
             every prompt from ``phrases``. The inner drafter has a policy of its own.
-        phrases: path of a ``phrase-cache`` artifact, for ``state="preloaded"``.
+        phrases: arrays of :meth:`PhraseStore.state_dict`, for ``state="preloaded"``; in a configuration the path of a
+            ``phrase-cache`` artifact.
 
     Raises:
         ValueError: ``phrases`` is given without ``preloaded`` or the other way round, or does not fit.
@@ -66,12 +69,12 @@ class PhraseCache(Drafter):
         ride: Annotated[int, Field(ge=0, le=256)] = 3,
         initialisation: Initialisation = "empty",
         state: StatePolicy = "cold",
-        phrases: str | None = None,
+        phrases: Annotated[Mapping[str, Any], Reference("phrase-cache")] | None = None,
     ) -> None:
         if (phrases is not None) != (state == "preloaded"):
             raise ValueError(
-                f"PhraseCache was given state {state!r} and phrases {phrases!r}: "
-                "'preloaded' needs phrases, and only it takes them"
+                f"PhraseCache was given state {state!r} and {'no ' if phrases is None else ''}phrases: 'preloaded' "
+                "needs them, and only it takes them"
             )
         self.drafter = drafter
         self.phrase_length = phrase_length
@@ -81,13 +84,7 @@ class PhraseCache(Drafter):
         self.state = state
         self._initial = PhraseStore(phrase_length, max_keys, max_phrases)
         if phrases is not None:
-            from specexp.artifacts import load_phrases
-
-            saved = load_phrases(phrases)
-            try:
-                self._initial.load_state_dict(saved)
-            except ValueError as error:
-                raise ValueError(f"{phrases} does not go with this PhraseCache: {error}") from error
+            self._initial.load_state_dict(phrases)
         self.store = self._initial.copy()
         self._pending: PerSequence[_Pending] = PerSequence()
 
@@ -137,11 +134,11 @@ class PhraseCache(Drafter):
         return self.state == "carry" or (self.drafter is not None and self.drafter.carries)
 
     @property
-    def models(self) -> "tuple[LanguageModel, ...]":
+    def models(self) -> tuple[LanguageModel, ...]:
         """The inner drafter's."""
         return () if self.drafter is None else self.drafter.models
 
-    def twin(self) -> "PhraseCache":
+    def twin(self) -> PhraseCache:
         """Around a twin of the inner drafter; the same phrases if they are carried."""
         other = copy(self)
         other.drafter = None if self.drafter is None else self.drafter.twin()
@@ -214,7 +211,7 @@ class PhraseCache(Drafter):
         if self.drafter is not None:
             self.drafter.load_state_dict(state[_INNER])
 
-    def use_draft_model(self, model: "PreTrainedModel | DraftSource | None") -> None:
+    def use_draft_model(self, model: PreTrainedModel | DraftSource | None) -> None:
         """Offer it to the inner drafter."""
         if self.drafter is not None:
             self.drafter.use_draft_model(model)
@@ -338,7 +335,7 @@ class PhraseCache(Drafter):
         for start, key in enumerate(tokens[:-1], start=1):
             self.store.insert(key, tokens[start : start + self.phrase_length])
 
-    def _pending_of(self, context: Context) -> "_Pending":
+    def _pending_of(self, context: Context) -> _Pending:
         pending = self._pending.get(context)
         if pending is None:
             pending = self._pending[context] = _Pending()

@@ -1,6 +1,6 @@
 """Token Recycling: an adjacency matrix of the target's own candidate tokens (Luo et al. 2024, sections 3.1-3.3)."""
 
-# No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
+from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
@@ -11,6 +11,7 @@ from pydantic import Field
 from specexp.core.context import Context
 from specexp.core.drafter import Candidates, Drafter, Request
 from specexp.core.outcome import Outcome
+from specexp.core.references import Reference
 from specexp.core.tree import NO_CANDIDATE
 
 UpdateRule = Literal["last", "first", "merge", "accepted"]
@@ -35,15 +36,16 @@ class TokenRecycling(Drafter):
         prefill_update: also learn from the logits of the prompt.
         state: ``cold`` starts every prompt anew, ``carry`` keeps what earlier prompts taught (the paper's hot
             start), ``preloaded`` starts every prompt from ``matrix``.
-        matrix: path of an ``adjacency-matrix`` artifact, for ``state="preloaded"``.
+        matrix: ``[V, k]`` int32 candidates after each token, best first, -1 where there is none, for
+            ``state="preloaded"``; in a configuration the path of an ``adjacency-matrix`` artifact.
         coupled: under ``KeyedSampling``, keep the candidates' logits too (another 4 bytes each) and rank a token's
             candidates by them plus the target's own noise at the position: the output is unchanged and more is
             accepted, for what the noise favours is known before the target is asked. Without noise the ranks are
             the target's own. Ours, not the paper's.
 
     Raises:
-        ValueError: ``matrix`` is given without ``preloaded`` or the other way round, holds another ``k``, or
-            ``coupled`` meets ``preloaded`` (an artifact holds no logits).
+        ValueError: ``matrix`` is given without ``preloaded`` or the other way round, is of another type or ``k``, or
+            ``coupled`` meets ``preloaded`` (a matrix holds no logits).
 
     Example:
         >>> drafter = TokenRecycling(k=8, state="carry")
@@ -56,13 +58,13 @@ class TokenRecycling(Drafter):
         initialisation: Initialisation = "empty",
         prefill_update: bool = True,
         state: StatePolicy = "cold",
-        matrix: str | None = None,
+        matrix: Annotated[NDArray[np.int32], Reference("adjacency-matrix")] | None = None,
         coupled: bool = False,
     ) -> None:
         if (matrix is not None) != (state == "preloaded"):
             raise ValueError(
-                f"TokenRecycling was given state {state!r} and matrix {matrix!r}: "
-                "'preloaded' needs a matrix, and only it takes one"
+                f"TokenRecycling was given state {state!r} and {'no' if matrix is None else 'a'} matrix: 'preloaded' "
+                "needs one, and only it takes one"
             )
         if coupled and state == "preloaded":
             raise ValueError(
@@ -78,13 +80,8 @@ class TokenRecycling(Drafter):
         self._initial = self._matrix
         self._logits = np.empty((0, k), dtype=np.float32)  # [V, k], filled only if coupled
         if matrix is not None:
-            from specexp.artifacts import load_adjacency_matrix
-
-            self._initial = load_adjacency_matrix(matrix)
-            if self._initial.shape[1] != k:
-                raise ValueError(
-                    f"the matrix in {matrix} has k={self._initial.shape[1]}, TokenRecycling was given k={k}"
-                )
+            _check_matrix(matrix, k)
+            self._initial = matrix
 
     @property
     def max_candidates(self) -> int:
@@ -211,3 +208,15 @@ class TokenRecycling(Drafter):
             self._matrix[token] = ranked[kept]
             if logits is not None:
                 self._logits[token] = logits[occurrences].T.ravel()[kept]
+
+
+def _check_matrix(matrix: NDArray[np.int32], k: int) -> None:
+    if matrix.dtype != np.int32 or matrix.ndim != 2 or 0 in matrix.shape:
+        raise ValueError(f"matrix is {matrix.dtype} {list(matrix.shape)}; int32 [V, k] is expected")
+    if matrix.shape[1] != k:
+        raise ValueError(f"matrix has k={matrix.shape[1]}, TokenRecycling was given k={k}")
+    if matrix.min() < NO_CANDIDATE or matrix.max() >= matrix.shape[0]:
+        raise ValueError(
+            f"matrix holds ids from {matrix.min()} to {matrix.max()}; {NO_CANDIDATE} to {matrix.shape[0] - 1} are "
+            "expected"
+        )

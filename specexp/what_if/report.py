@@ -116,12 +116,12 @@ def answer(config: Config) -> Answer:
 
 def _check_artifacts(config: Config) -> None:
     """Say how a missing profile is measured."""
-    from specexp.artifacts import ArtifactError, load_latency_profile
+    from specexp.artifacts import ArtifactError, value_of
 
     for number, given in enumerate(config.get("what_if")["profiles"]):
         try:
             if given.get("artifact"):
-                load_latency_profile(given["artifact"])
+                value_of("latency-profile", given["artifact"])
         except ArtifactError as error:
             raise config.checker.error(
                 ("what_if", "profiles", str(number), "artifact"),

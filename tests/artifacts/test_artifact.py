@@ -12,11 +12,10 @@ from specexp.artifacts import (
     Artifact,
     ArtifactError,
     kinds,
-    load_adjacency_matrix,
     load_artifact,
-    load_rank_paths,
     save_artifact,
     set_alias,
+    value_of,
 )
 from specexp.artifacts.plugins import class_in, names_in
 from specexp.builders import StaticTree
@@ -42,13 +41,14 @@ def test_a_tree_is_loaded_by_its_alias_with_parts_ready_for_a_decoder(tree: Arti
 
 
 def test_the_tree_is_used_by_its_path_in_a_configuration(tree: Artifact) -> None:
-    assert StaticTree(artifact=str(tree.folder)).rank_paths == load_rank_paths(tree.folder)
+    paths = value_of("static-tree", str(tree.folder))
+    assert StaticTree(paths).rank_paths == paths == tree.rank_paths
 
 
 def test_rank_paths_are_sorted_by_length_then_rank(tmp_path: Path) -> None:
     saved = save_artifact(tmp_path / "a", "static-tree", {"tree.json": [[1, 0], [1], [0], [0, 2]]})
 
-    assert load_rank_paths(saved.folder) == [[0], [1], [0, 2], [1, 0]]
+    assert saved.value == [[0], [1], [0, 2], [1, 0]]
 
 
 def test_a_learned_matrix_starts_every_prompt(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_a_learned_matrix_starts_every_prompt(tmp_path: Path) -> None:
     drafter.check_vocabulary(11)
     assert drafter.state == "preloaded"
     np.testing.assert_array_equal(drafter.matrix, teacher.matrix)
-    np.testing.assert_array_equal(load_adjacency_matrix(saved.folder), teacher.matrix)
+    np.testing.assert_array_equal(saved.value, teacher.matrix)
 
 
 def test_an_artifact_without_a_part_says_which(matrix: Artifact) -> None:

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save
 
-from specexp.artifacts import Artifact, ArtifactError, load_adjacency_matrix, load_artifact, load_rank_paths
+from specexp.artifacts import Artifact, ArtifactError, load_artifact, value_of
 from specexp.artifacts.manifest import sha256
 
 Edit = Callable[[Artifact, Callable[[dict[str, Any]], object]], None]
@@ -98,9 +98,9 @@ def test_a_truncated_matrix(matrix: Artifact, edit: Edit) -> None:
 
 def test_another_kind_where_a_tree_is_expected(tree: Artifact, matrix: Artifact) -> None:
     with pytest.raises(ArtifactError, match="'static-tree' is expected"):
-        load_rank_paths(matrix.folder)
+        value_of("static-tree", str(matrix.folder))
     with pytest.raises(ArtifactError, match="'adjacency-matrix' is expected"):
-        load_adjacency_matrix(tree.folder)
+        value_of("adjacency-matrix", str(tree.folder))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from specexp.artifacts import Artifact, ArtifactError, formats, save_artifact
 from specexp.artifacts.export_format import ExportFormat
-from specexp.artifacts.formats.growmap import read_growmap
+from specexp.artifacts.files.growmap import read as read_growmap
 from specexp.artifacts.plugins import class_in
 from specexp.builders import KConfig, Sequoia, TokenRecyclingTree
 from specexp.export.__main__ import export, main
@@ -67,7 +67,7 @@ def test_the_command_writes_what_the_builder_reads(tmp_path: Path, tree: Any) ->
     file = tmp_path / "growmap.json"
     artifact = saved(tmp_path, tree.rank_paths)
     assert main([str(artifact.folder), "--to", "growmap", "--output", str(file)]) == 0
-    assert Sequoia(growmap=str(file)).rank_paths == tree.rank_paths
+    assert Sequoia(growmap=read_growmap(file)).rank_paths == tree.rank_paths
 
 
 @settings(max_examples=30, deadline=None)

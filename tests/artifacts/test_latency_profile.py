@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from specexp.artifacts import ArtifactError, load_artifact, load_latency_profile, save_artifact
+from specexp.artifacts import ArtifactError, load_artifact, save_artifact, value_of
 from specexp.artifacts.kinds.latency_profile import LatencyProfileArtifact
 from specexp.core.latency import LatencyProfile, Overhead
 from specexp.export.__main__ import main
@@ -40,7 +40,7 @@ def test_it_is_the_profile_that_was_saved_and_says_whether_it_was_measured(tmp_p
     assert by_hand.profile.label == "modelled: a device (published)"
     assert by_hand.measured is None
     measured = save(tmp_path, measured=MEASURED, source="measured")
-    assert load_latency_profile(tmp_path / "a" / "best") == measured.profile
+    assert value_of("latency-profile", str(tmp_path / "a" / "best")) == measured.profile
     assert measured.measured is not None
     assert measured.measured.target[0].high == 10.5
     assert measured.measured.arms[0].predicted_ms == 10.1
@@ -48,10 +48,10 @@ def test_it_is_the_profile_that_was_saved_and_says_whether_it_was_measured(tmp_p
 
 def test_a_profile_is_read_once_and_an_alias_that_moves_is_followed(tmp_path: Path) -> None:
     save(tmp_path)
-    first = load_latency_profile(tmp_path / "a" / "best")
-    assert load_latency_profile(tmp_path / "a" / "best") is first
+    first = value_of("latency-profile", str(tmp_path / "a" / "best"))
+    assert value_of("latency-profile", str(tmp_path / "a" / "best")) is first
     save(tmp_path, step_ms=7.0)
-    assert load_latency_profile(tmp_path / "a" / "best").step_ms == 7.0
+    assert value_of("latency-profile", str(tmp_path / "a" / "best")).step_ms == 7.0
 
 
 def test_what_may_be_left_out_has_its_default(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_a_truncated_file_and_another_kind_are_refused(tmp_path: Path) -> None:
         load_artifact(saved.folder)
     tree = save_artifact(tmp_path / "tree", "static-tree", {"tree.json": [[0]]})
     with pytest.raises(ArtifactError, match="'latency-profile' is expected here"):
-        load_latency_profile(tree.folder)
+        value_of("latency-profile", str(tree.folder))
 
 
 def test_it_is_for_experiments_and_not_for_deployments(

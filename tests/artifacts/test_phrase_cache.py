@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from specexp import Decoder
-from specexp.artifacts import ArtifactError, load_artifact, load_phrases, save_artifact
+from specexp.artifacts import ArtifactError, load_artifact, save_artifact, value_of
 from specexp.builders import Chain, Graft
 from specexp.deployment.custom_generate import custom_generate
 from specexp.drafters import DraftModel, PhraseCache, TokenRecycling
@@ -33,7 +33,9 @@ def content(drafter):
 def test_what_was_saved_is_what_every_prompt_starts_from(tmp_path):
     teacher = learned()
     artifact = saved(tmp_path, teacher)
-    drafter = PhraseCache(phrase_length=5, state="preloaded", phrases=str(artifact.folder))
+    drafter = PhraseCache(
+        phrase_length=5, state="preloaded", phrases=value_of("phrase-cache", str(artifact.folder))
+    )
     assert content(drafter) == content(teacher)
     decoder = Decoder(hashed_model(11, seed=3), drafter, Chain(3))
     for _ in range(2):
@@ -81,17 +83,17 @@ def test_a_deployment_loads_it(tmp_path):
 
 
 def test_phrases_that_do_not_fit_are_refused(tmp_path):
-    folder = str(saved(tmp_path, learned()).folder)
-    with pytest.raises(ValueError, match=r"phrases.* does not go with this PhraseCache: .*up to 4 tokens"):
-        PhraseCache(phrase_length=3, state="preloaded", phrases=folder)
-    drafter = PhraseCache(state="preloaded", phrases=folder)
+    phrases = saved(tmp_path, learned()).value
+    with pytest.raises(ValueError, match=r"up to 4 tokens"):
+        PhraseCache(phrase_length=3, state="preloaded", phrases=phrases)
+    drafter = PhraseCache(state="preloaded", phrases=phrases)
     with pytest.raises(ValueError, match=r"hold token id \d+; the target's vocabulary has ids 0 to 4"):
         drafter.check_vocabulary(5)
 
 
-@pytest.mark.parametrize("options", [{"phrases": "somewhere"}, {"state": "preloaded"}])
+@pytest.mark.parametrize("options", [{"phrases": {}}, {"state": "preloaded"}])
 def test_preloaded_and_phrases_belong_together(options):
-    with pytest.raises(ValueError, match="'preloaded' needs phrases"):
+    with pytest.raises(ValueError, match="'preloaded' needs them"):
         PhraseCache(**options)
 
 
@@ -115,13 +117,13 @@ def test_what_is_no_store_is_refused(tmp_path, change, expected):
     tensors = {name: value for name, value in {**sound, **change}.items() if value is not None}
     with pytest.raises(ArtifactError, match=rf"phrases\.safetensors: .*{expected}"):
         save_artifact(tmp_path / "p", "phrase-cache", {"phrases.safetensors": tensors})
-    assert load_phrases(save_artifact(tmp_path / "p", "phrase-cache", {"phrases.safetensors": sound}).folder)
+    assert save_artifact(tmp_path / "p", "phrase-cache", {"phrases.safetensors": sound}).value
 
 
 def test_another_kind_is_refused(tmp_path):
     tree = save_artifact(tmp_path / "t", "static-tree", {"tree.json": [[0]]})
     with pytest.raises(ArtifactError, match="'phrase-cache' is expected"):
-        PhraseCache(state="preloaded", phrases=str(tree.folder))
+        value_of("phrase-cache", str(tree.folder))
 
 
 def test_custom_generate_grafts(tmp_path):

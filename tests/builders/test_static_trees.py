@@ -1,13 +1,12 @@
 """Static trees keep the contract, and the families reach the forms they promise."""
 
-import json
-
 import numpy as np
 import pytest
 
+from specexp.artifacts import value_of
 from specexp.bench.acceptance_counts import HitCounter
 from specexp.builders import Chain, FittedTree, ParametricTree, StaticTree, TokenRecyclingTree
-from specexp.builders.tree_search import most_hit_paths, read_hits
+from specexp.builders.tree_search import most_hit_paths
 from specexp.controllers import Plan
 from specexp.core.context import Context
 from specexp.core.outcome import Outcome
@@ -36,13 +35,8 @@ class TestParametricTree(TreeBuilderContract):
 
 
 class TestFittedTree(TreeBuilderContract):
-    @pytest.fixture(autouse=True)
-    def _hits(self, tmp_path):
-        self.path = tmp_path / "hits.json"
-        self.path.write_text(json.dumps({"0": 90, "0,0": 40, "1": 30, "0,2": 9, "0,0,0": 8}))
-
     def make_builder(self):
-        return FittedTree(str(self.path), nodes=4)
+        return FittedTree({(0,): 90, (0, 0): 40, (1,): 30, (0, 2): 9, (0, 0, 0): 8}, nodes=4)
 
 
 def test_a_tree_is_filled_breadth_first_by_rank():
@@ -73,10 +67,9 @@ def test_a_chain_is_one_path():
     assert Chain(3).max_candidates == 1
 
 
-@pytest.mark.parametrize("arguments", [{}, {"rank_paths": [[0]], "artifact": "x"}, {"rank_paths": []}])
-def test_a_static_tree_needs_exactly_one_source(arguments):
-    with pytest.raises(ValueError, match="StaticTree"):
-        StaticTree(**arguments)
+def test_a_static_tree_needs_a_path():
+    with pytest.raises(ValueError, match="given no rank path"):
+        StaticTree([])
 
 
 def test_the_parametric_family_spans_chain_to_bush():
@@ -125,8 +118,9 @@ def test_recorded_hits_are_counted_by_rank_path(tmp_path):
     assert counter.steps == 3
     assert counter.drafted == {(0,): 3, (1,): 3, (1, 0): 3}
     counter.save(tmp_path / "hits.json")
-    assert read_hits(tmp_path / "hits.json") == {(1,): 2, (1, 0): 1}
-    assert FittedTree(str(tmp_path / "hits.json"), nodes=1).rank_paths == [[1]]
+    counts = value_of("acceptance-counts", str(tmp_path / "hits.json"))
+    assert counts == {(1,): 2, (1, 0): 1}
+    assert FittedTree(counts, nodes=1).rank_paths == [[1]]
 
 
 @pytest.mark.parametrize("text", ["", "[]", "3", '{"a": 1}', '{"0": "x"}', '{"0": null}', '{"": 3}'])
@@ -134,7 +128,7 @@ def test_a_file_without_hits_is_refused(tmp_path, text):
     path = tmp_path / "hits.json"
     path.write_text(text)
     with pytest.raises(ValueError, match=r"hits\.json"):
-        FittedTree(str(path))
+        value_of("acceptance-counts", str(path))
 
 
 @pytest.mark.parametrize(
@@ -148,10 +142,11 @@ def test_a_file_without_hits_is_refused(tmp_path, text):
 def test_hits_that_make_no_tree_are_refused(tmp_path, text, message):
     path = tmp_path / "hits.json"
     path.write_text(text)
+    counts = value_of("acceptance-counts", str(path))
     with pytest.raises(ValueError, match=message):
-        FittedTree(str(path))
+        FittedTree(counts)
 
 
 def test_a_missing_hits_file_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"nowhere\.json"):
-        FittedTree(str(tmp_path / "nowhere.json"))
+        value_of("acceptance-counts", str(tmp_path / "nowhere.json"))

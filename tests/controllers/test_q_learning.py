@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specexp.artifacts import ArtifactError, save_artifact
+from specexp.artifacts import ArtifactError, load_artifact, save_artifact, value_of
 from specexp.artifacts.kinds.q_table import payloads_of_state
 from specexp.controllers import DraftState, QLearning
 from specexp.controllers.q_table import CONTINUE, STOP
@@ -249,7 +249,7 @@ def test_an_artifact_gives_the_frozen_controller(tmp_path):
 
 def test_a_preloaded_table_starts_every_prompt(tmp_path):
     artifact, learned = saved(tmp_path / "q")
-    controller = QLearning(state="preloaded", table=str(artifact.folder), draft_cost=0.14)
+    controller = QLearning(state="preloaded", table=artifact.value, draft_cost=0.14)
     context = Context([1, 2])
     step(controller, context, 6, 0)
     assert controller.table.values != learned.table.values
@@ -259,14 +259,14 @@ def test_a_preloaded_table_starts_every_prompt(tmp_path):
 
 def test_other_bins_kinds_and_damaged_tables_are_refused(tmp_path):
     artifact, _ = saved(tmp_path / "q")
-    folder = str(artifact.folder)
+    table = artifact.value
     with pytest.raises(ValueError, match=r"has cost_bins \[2.0, .*\], but \[1.0, 2.0\] is configured"):
-        QLearning(cost_bins=[1, 2], state="preloaded", table=folder)
+        QLearning(cost_bins=[1, 2], state="preloaded", table=table)
     with pytest.raises(ValueError, match=r"signal_bins \{\}, but \{'acceptance'"):
-        QLearning(signals=["acceptance"], table=folder)
+        QLearning(signals=["acceptance"], table=table)
     tree = save_artifact(tmp_path / "tree", "static-tree", {"tree.json": [[0]]})
     with pytest.raises(ArtifactError, match="kind is 'static-tree'; 'q-table' is expected"):
-        QLearning(table=str(tree.folder))
+        value_of("q-table", str(tree.folder))
     payloads = payloads_of_state(QLearning(draft_cost=0.1).state_dict())
     payloads["q.safetensors"]["q"] = np.zeros((4, 3))
     with pytest.raises(ArtifactError, match=r"q of the Q-table is \[4, 3\]; \[89, 2\] is expected"):
@@ -277,7 +277,7 @@ def test_other_bins_kinds_and_damaged_tables_are_refused(tmp_path):
         save_artifact(tmp_path / "bad", "q-table", payloads)
     (artifact.folder / "q.safetensors").write_bytes(b"no")
     with pytest.raises(ArtifactError, match="changed or truncated"):
-        QLearning(table=folder)
+        load_artifact(artifact.folder)
 
 
 @pytest.mark.parametrize(
@@ -288,8 +288,8 @@ def test_other_bins_kinds_and_damaged_tables_are_refused(tmp_path):
         ({"cost_bins": [1, 3, 3]}, r"cost_bins is \[1.0, 3.0, 3.0\]: every edge must be greater"),
         ({"confidence_bins": [0.5, 0.4]}, "confidence_bins is"),
         ({"unit": "draft"}, "only 'useful' takes it"),
-        ({"state": "preloaded"}, "'preloaded' needs a table"),
-        ({"state": "cold", "table": "somewhere"}, "'cold' takes none"),
+        ({"state": "preloaded"}, "'preloaded' needs one"),
+        ({"state": "cold", "table": {}}, "'cold' takes none"),
     ],
 )
 def test_bad_input_is_refused_in_a_sentence(arguments, sentence):

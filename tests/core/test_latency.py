@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specexp.artifacts import ArtifactError, save_artifact
+from specexp.artifacts import ArtifactError, save_artifact, value_of
 from specexp.builders import Chain, Choice, DySpecGreedy, DySpecThreshold, Graft, ParametricTree
 from specexp.core.latency import LatencyProfile, Overhead, composition_label
 from specexp.drafters import DraftModel, PhraseCache, PromptLookup, TokenRecycling, Union
@@ -179,7 +179,8 @@ def test_it_is_read_back_from_its_plain_values():
 def test_it_comes_from_an_artifact_whole(tmp_path):
     stored = LatencyProfile("a device", {1: 100}, {1: 3}, source="measured")
     save_artifact(tmp_path / "profile", "latency-profile", {"profile.json": stored.to_dict()})
-    path = str(tmp_path / "profile" / "best")
+    folder = str(tmp_path / "profile")
+    path = value_of("latency-profile", f"{folder}/best")
     assert LatencyProfile(artifact=path) == stored
     renamed = LatencyProfile("mine", artifact=path, modelled=False)
     assert (renamed.name, renamed.source, renamed.modelled) == ("mine", "measured", False)
@@ -187,6 +188,6 @@ def test_it_comes_from_an_artifact_whole(tmp_path):
     with pytest.raises(ValueError, match=r"was given artifact .* and step_ms: the artifact states it"):
         LatencyProfile(artifact=path, step_ms=2.0)
     with pytest.raises(ArtifactError, match="has best, latest, v1"):
-        LatencyProfile(artifact=str(tmp_path / "profile" / "bset"))
+        value_of("latency-profile", f"{folder}/bset")
     with pytest.raises(ValueError, match="needs a name, such as its models and device, or an artifact"):
         LatencyProfile(target_ms={1: 5})

@@ -81,4 +81,4 @@ def test_a_verifier_with_noise_of_its_own_is_refused():
 
 def test_a_preloaded_matrix_has_no_logits_to_couple():
     with pytest.raises(ValueError, match="coupled and preloaded"):
-        TokenRecycling(state="preloaded", matrix="somewhere", coupled=True)
+        TokenRecycling(state="preloaded", matrix=np.zeros((6, 8), dtype=np.int32), coupled=True)

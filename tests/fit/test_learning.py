@@ -65,14 +65,14 @@ def test_a_killed_run_learns_the_same_table(file, monkeypatch, whole, after):
 
 
 def test_the_command_says_where_the_artifact_lies(file, capsys, tmp_path):
-    from specexp.artifacts import load_q_table
+    from specexp.artifacts import load_artifact
 
     assert main([str(file), "--data.max_prompts", "2"]) == 0
     said = capsys.readouterr().out
     assert "The Q-table is in exported/v1." in said
     assert (tmp_path / "runs" / "tiny" / "q_table.png").stat().st_size > 10_000
-    assert load_q_table("exported").steps > 5
-    assert load_q_table("exported").controller.learn is False
+    assert load_artifact("exported").steps > 5
+    assert load_artifact("exported").controller.learn is False
 
 
 @pytest.mark.parametrize(

@@ -228,14 +228,14 @@ def test_a_table_learned_on_a_recording_is_the_one_learned_live(here: Path) -> N
 
 
 def test_a_fit_on_a_recording_exports_its_table(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from specexp.artifacts import load_q_table
+    from specexp.artifacts import load_artifact
     from specexp.fit.__main__ import main as fit
 
     assert fit([write(**{**LEARNING, "sweep": None}), "--fit.epochs", "2"]) == 0
     said = capsys.readouterr().out
     assert " steps of 6 answers to 3 prompts; " in said
     assert "It was learned on recorded, a recording: exact." in said
-    assert load_q_table("table").steps > 10
+    assert load_artifact("table").steps > 10
 
 
 def test_candidates_learn_from_recorded_prompts(here: Path) -> None:

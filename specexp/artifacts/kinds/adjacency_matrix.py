@@ -47,6 +47,11 @@ class AdjacencyMatrixArtifact(Artifact):
             )
         self.matrix = matrix
 
+    @property
+    def value(self) -> NDArray[np.int32]:
+        """The matrix."""
+        return self.matrix
+
     @cached_property
     def drafter(self) -> Drafter:
         """Token Recycling that starts every prompt from this matrix."""

@@ -127,6 +127,11 @@ class LatencyProfileArtifact(Artifact):
         except ConfigError as error:
             raise ArtifactError(str(error)) from error
 
+    @property
+    def value(self) -> LatencyProfile:
+        """The profile."""
+        return self.profile
+
 
 def _by_tokens(given: Any, where: str) -> dict[int, Any]:
     """Milliseconds by a number of tokens, which is text in JSON."""

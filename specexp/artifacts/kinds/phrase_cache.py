@@ -55,6 +55,11 @@ class PhraseCacheArtifact(Artifact):
             raise ArtifactError(f"{self._where(PHRASES)}: {error}") from error
         self.phrases = tensors
 
+    @property
+    def value(self) -> dict[str, NDArray[np.int64]]:
+        """The tensors."""
+        return self.phrases
+
     @cached_property
     def drafter(self) -> Drafter:
         """The recorded phrase cache, or one without a drafter, that starts every prompt from these phrases."""

@@ -81,6 +81,11 @@ class QTableArtifact(Artifact):
         self.bins: dict[str, Any] = bins
         self.costs: dict[str, Any] = content["costs"]
 
+    @property
+    def value(self) -> dict[str, Any]:
+        """``QLearning.state_dict()``."""
+        return {name: getattr(self, name) for name in ("q", "visits", *_FIELDS)}
+
     @cached_property
     def controller(self) -> Controller:
         """Recorded QLearning with this table, frozen."""

@@ -69,6 +69,11 @@ class StaticTreeArtifact(Artifact):
             raise ArtifactError(f"{where}: {error}") from error
         self.rank_paths = [list(path) for path in shape.rank_paths[1:]]
 
+    @property
+    def value(self) -> list[list[int]]:
+        """The rank paths."""
+        return self.rank_paths
+
     @cached_property
     def builder(self) -> TreeBuilder:
         """The tree itself, whichever builder found it."""

@@ -1,0 +1,100 @@
+"""Arguments that a configuration gives by reference, of our own parts and of anybody's."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from specexp.artifacts import save_artifact
+from specexp.config import ConfigError, build_parts, load_config
+from specexp.drafters import TokenRecycling
+
+FOREIGN = """
+from typing import Annotated
+
+from specexp.core.references import Reference
+from specexp.builders import StaticTree
+
+
+class Widened(StaticTree):
+    def __init__(self, tree: Annotated[list[list[int]], Reference("static-tree")], extra: int = 1):
+        super().__init__([*tree, *([rank] for rank in range(1, 1 + extra))])
+"""
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    save_artifact("tree", "static-tree", {"tree.json": [[0], [0, 0]]})
+    return tmp_path
+
+
+def written(**sections: object) -> Path:
+    content = {"drafter": {"class_path": "TokenRecycling"}, **sections}
+    Path("x.yaml").write_text(json.dumps(content))
+    return Path("x.yaml")
+
+
+def test_a_tree_is_named_by_its_path_and_the_file_keeps_the_path() -> None:
+    config = load_config(
+        written(builder={"class_path": "StaticTree", "init_args": {"rank_paths": "tree/best"}})
+    )
+    assert config.get("builder.init_args.rank_paths") == "tree/best"
+    builder = build_parts(config).builder
+    assert builder is not None
+    assert builder.max_nodes == 2
+
+
+def test_a_part_of_somebody_else_is_given_the_value(here: Path) -> None:
+    (here / "widened.py").write_text(FOREIGN)
+    try:
+        spec = {"class_path": "widened.Widened", "init_args": {"tree": "tree", "extra": 2}}
+        config = load_config(written(builder=spec))
+        builder = build_parts(config).builder
+        assert builder is not None
+        assert builder.max_nodes == 4
+        assert config.get("builder.init_args.tree") == "tree"
+    finally:
+        sys.modules.pop("widened", None)
+
+
+def test_a_value_may_still_stand_in_the_file() -> None:
+    config = load_config(
+        written(builder={"class_path": "StaticTree", "init_args": {"rank_paths": [[0], [1]]}})
+    )
+    builder = build_parts(config).builder
+    assert builder is not None
+    assert builder.max_nodes == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ("nowhere", r"builder\.init_args\.rank_paths: nowhere: there is no such artifact folder"),
+        (
+            "matrix",
+            r"builder\.init_args\.rank_paths: matrix.*'adjacency-matrix'; 'static-tree' is expected here",
+        ),
+        (3, r"builder\.init_args\.rank_paths is 3; allowed is a list, .*, or the path of a static-tree"),
+        ([["x"]], r"builder\.init_args\.rank_paths"),
+    ],
+)
+def test_what_is_no_such_reference_is_refused_by_its_key(given: object, sentence: str) -> None:
+    teacher = TokenRecycling(k=2)
+    teacher.check_vocabulary(5)
+    save_artifact("matrix", "adjacency-matrix", {"matrix.safetensors": teacher.state_dict()})
+    spec = {"class_path": "StaticTree", "init_args": {"rank_paths": given}}
+    with pytest.raises(ConfigError, match=sentence):
+        load_config(written(builder=spec))
+
+
+def test_a_matrix_is_no_value_of_a_file() -> None:
+    drafter = {"class_path": "TokenRecycling", "init_args": {"state": "preloaded", "matrix": [[1, 2]]}}
+    with pytest.raises(
+        ConfigError, match=r"drafter\.init_args\.matrix is \[\[1, 2\]\]; allowed is the path of an"
+    ):
+        load_config(written(drafter=drafter, builder={"class_path": "Chain"}))
