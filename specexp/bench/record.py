@@ -99,7 +99,7 @@ class PromptRecord:
         turn_tokens: new tokens of each turn.
         finish_reasons: of each turn: ``eos``, ``stop``, ``length`` or ``context``.
         steps: target passes that gave tokens. This and the next four are whole numbers, but expected values where a
-            recording is replayed whose output says so much and no more (``specexp.replay.play.expected``).
+            recording is replayed whose output says so much and no more (``specexp.replay.play.chain_law``).
         accepted_drafts: drafted tokens that became output.
         bonus_tokens: tokens the target added itself.
         draft_passes: forward passes of a draft model.

@@ -27,8 +27,8 @@ from specexp.record.all_roots import AllRoots
 from specexp.record.coverage import Coverage, covering, without_phrases
 from specexp.record.recording_source import RecordingSource
 from specexp.record.target_answers import TargetAnswers
+from specexp.replay.format.recorded_turn import RecordedTurn
 from specexp.replay.format.trie import TrieWriter
-from specexp.replay.format.turn import RecordedTurn
 from specexp.replay.play.fidelity import drafters_in, learns, scoring_of
 from specexp.replay.play.outcome import NO_LOGITS
 from specexp.verifiers import KeyedSampling, Verifier

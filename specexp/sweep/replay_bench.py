@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from specexp.data import Prompt
     from specexp.data.prompts import PromptDataModule
     from specexp.drafters.draft_source import DraftSource
-    from specexp.replay.format.turn import RecordedTurn
+    from specexp.replay.format.recorded_turn import RecordedTurn
 
 
 class ReplayBench(CompositionBench):

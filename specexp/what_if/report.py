@@ -105,8 +105,6 @@ def answer(config: Config) -> Answer:
             composition=composition_label(parts.drafter, parts.builder),
             max_nodes=section["max_nodes"],
             max_depth=section["max_depth"],
-            max_new_tokens=tokens,
-            context_limit=limit,
             others=_own_tree(parts),
         )
     except ValueError as error:

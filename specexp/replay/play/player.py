@@ -10,8 +10,8 @@ from specexp.core.context import Context
 from specexp.core.outcome import Outcome
 from specexp.core.sequence import Counts, Drafting, Strategy
 from specexp.replay.format.errors import RecordingError
-from specexp.replay.format.turn import RecordedTurn
-from specexp.replay.play.estimates import Estimates
+from specexp.replay.format.ngram_fallback import Estimates
+from specexp.replay.format.recorded_turn import RecordedTurn
 from specexp.replay.play.fidelity import learns
 from specexp.replay.play.outcome import NO_LOGITS, RecordedOutcome, RecordedPrefill
 from specexp.replay.play.source import RecordedSource

@@ -14,9 +14,9 @@ from specexp.controllers import Fixed
 from specexp.core.composition import Parts, check_composition
 from specexp.core.sequence import PHASES, Counts, Strategy
 from specexp.replay.format.errors import RecordingError
+from specexp.replay.format.recorded_turn import RecordedTurn
 from specexp.replay.format.recording import Recording, hash_of
-from specexp.replay.format.turn import RecordedTurn
-from specexp.replay.play.expected import ExpectedCounts, chain_length, expected_counts
+from specexp.replay.play.chain_law import ExpectedCounts, chain_length, expected_counts
 from specexp.replay.play.fidelity import (
     Fidelity,
     Grade,

@@ -13,8 +13,8 @@ from specexp.core.tree import NO_CANDIDATE, NodeKind
 from specexp.drafters import Candidates, Request
 from specexp.drafters.draft_source import DraftSource, Fed, Scoring
 from specexp.replay.format.errors import NotRecordedError, RecordingError
+from specexp.replay.format.recorded_turn import RecordedTurn
 from specexp.replay.format.trie import NOWHERE
-from specexp.replay.format.turn import RecordedTurn
 
 Missing = Literal["refuse", "unknown", "none"]
 """What an answer that was not recorded is: an error; some tokens that are nobody's, which decide nothing beside the

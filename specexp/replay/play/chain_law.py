@@ -24,7 +24,7 @@ from specexp.core.composition import Parts
 from specexp.core.context import Context
 from specexp.core.latency import LatencyProfile
 from specexp.replay.format.errors import NotRecordedError
-from specexp.replay.format.turn import RecordedTurn
+from specexp.replay.format.recorded_turn import RecordedTurn
 
 
 @dataclass(frozen=True)

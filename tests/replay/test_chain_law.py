@@ -27,7 +27,7 @@ from specexp.data import Prompt
 from specexp.drafters import DraftModel
 from specexp.replay.format.errors import NotRecordedError, RecordingError
 from specexp.replay.format.trie import Ranked
-from specexp.replay.play.expected import expected_counts
+from specexp.replay.play.chain_law import expected_counts
 from specexp.replay.play.fidelity import Grade
 from specexp.replay.play.player import Player
 from specexp.replay.play.replay_arm import ReplayArm, source_for
