@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from specexp.bench.arm import EngineArm, Generation, describe, eos_of, sequence_name
 from specexp.bench.decoder_arm import state_of
-from specexp.bench.record import Group, PromptRecord, Role
+from specexp.bench.record import PromptRecord, Role, SequenceGroup
 from specexp.controllers import Fixed
 from specexp.core.sequence import PHASES, Strategy
 from specexp.scheduling import Executor, Job, Run, Serial, SerialSpeculative, TimeLine
@@ -203,7 +203,7 @@ class ExecutionArm(EngineArm):
             lossless=verifier.lossless,
             keyed=isinstance(verifier, DeterministicVerifier),
             seed=self.generation.seed,
-            group=Group(
+            group=SequenceGroup(
                 sequences=len(results),
                 wall_seconds=wall,
                 busy_seconds=line.busy(TARGET, BUSY),

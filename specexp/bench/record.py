@@ -55,7 +55,7 @@ class Role:
 
 
 @dataclass(frozen=True)
-class Group:
+class SequenceGroup:
     """What several sequences decoded for one prompt took, beside their sums.
 
     Attributes:
@@ -153,7 +153,7 @@ class PromptRecord:
     seed: int = 0
     clock: str = MEASURED
     beyond_profile: int = 0
-    group: Group | None = None
+    group: SequenceGroup | None = None
     turn_in_rotation: int = 0
     difference: Difference | None = None
     error: str | None = None
@@ -249,5 +249,5 @@ def _record(values: dict[str, Any]) -> PromptRecord:
     group = values.get("group")
     if group is not None:
         roles = {name: Role(**role) for name, role in group["roles"].items()}
-        values["group"] = Group(**{**group, "roles": roles})
+        values["group"] = SequenceGroup(**{**group, "roles": roles})
     return PromptRecord(**values)
