@@ -18,7 +18,8 @@ from specexp.bench.record import MEASURED, PromptRecord
 from specexp.core.context_limit import context_limit
 from specexp.core.latency import PLAIN
 from specexp.core.noise import place_key
-from specexp.verifiers import Greedy, KeyedSampling, Verifier
+from specexp.core.parts import Verifier
+from specexp.verifiers import Greedy, KeyedSampling
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

@@ -255,8 +255,8 @@ def family_of(base: type) -> dict[str, type]:
 
 
 _FOLDERS = {
-    "specexp.core.drafter.Drafter": "specexp.drafters",
-    "specexp.core.builder.TreeBuilder": "specexp.builders",
-    "specexp.core.verifier.Verifier": "specexp.verifiers",
-    "specexp.core.controller.Controller": "specexp.controllers",
+    "specexp.core.parts.Drafter": "specexp.drafters",
+    "specexp.core.parts.TreeBuilder": "specexp.builders",
+    "specexp.core.parts.Verifier": "specexp.verifiers",
+    "specexp.core.parts.Controller": "specexp.controllers",
 }

@@ -14,23 +14,22 @@ from specexp.config.config import (
 from specexp.config.errors import ConfigError
 from specexp.config.layers import PARTS
 from specexp.config.schema import Experiment, Generation
-from specexp.core.composition import Parts, check_composition
+from specexp.core.compatibility import check_composition
 from specexp.core.messages import first_line
+from specexp.core.parts import Parts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from specexp.builders import TreeBuilder
     from specexp.config.schema import Reasoning
     from specexp.core.latency import LatencyProfile
+    from specexp.core.parts import Drafter, TreeBuilder, Verifier
     from specexp.data import TaskItems, Workload
     from specexp.data.prompts import PromptDataModule
-    from specexp.drafters import Drafter
     from specexp.drafters.draft_source import DraftSource
     from specexp.pairs.pair import ModelPair
     from specexp.papers import Analysis
     from specexp.scheduling import Execution
-    from specexp.verifiers import Verifier
 
 _FIELDS = arguments_of(Experiment) or {}
 

@@ -15,9 +15,8 @@ from pydantic import Field
 from specexp.core.references import Reference
 
 if TYPE_CHECKING:
-    from specexp.builders import TreeBuilder
     from specexp.core.outcome import Outcome
-    from specexp.drafters import Drafter
+    from specexp.core.parts import Drafter, TreeBuilder
 
 Milliseconds = Annotated[float, Field(ge=0)]
 PLAIN = "plain"

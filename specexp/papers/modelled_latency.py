@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from specexp.bench.record import PromptRecord
     from specexp.bench.statistics import Speedup
     from specexp.core.outcome import Outcome
-    from specexp.core.sequence import Strategy
-    from specexp.drafters import Drafter
+    from specexp.core.parts import Drafter, Parts
 
 PLAIN = "plain decoding"
 Positive = Annotated[float, Field(gt=0)]
@@ -69,7 +68,7 @@ class ModelledLatency(Analysis):
         self._of: dict[str, LatencyProfile] = {}
         self._watched: dict[tuple[str, int | str], float] = defaultdict(float)
 
-    def begin(self, arms: "Mapping[str, Strategy]") -> None:
+    def begin(self, arms: "Mapping[str, Parts]") -> None:
         """Forget the seconds of the last run.
 
         Raises:

@@ -52,7 +52,7 @@ class TimedSteps:
         arm.latency = None
         arm.observers = (self._note,)
         self.arm = arm
-        self.composition = composition_label(arm.strategy.drafter, arm.strategy.builder)
+        self.composition = composition_label(arm.parts.drafter, arm.parts.builder)
         self.steps: list[Step] = []
         self._taken = 0
         self._answer = -1

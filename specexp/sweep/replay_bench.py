@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from specexp.bench.arm import EngineArm
 from specexp.builders import StaticTree
-from specexp.core.composition import Parts
+from specexp.core.parts import Parts
 from specexp.replay.configured import first_not_recorded
 from specexp.replay.format.recording import Recording
 from specexp.replay.play.fidelity import is_plain_static

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from specexp.artifacts.atomic_write import write_whole
 from specexp.builders import StaticTree
 from specexp.controllers import Fixed
-from specexp.core.composition import Parts
 from specexp.core.latency import composition_label
+from specexp.core.parts import Parts
 from specexp.replay.play.fidelity import is_plain_static, scoring_of
 
 if TYPE_CHECKING:

@@ -95,7 +95,7 @@ class AnalysisContract:
 
     def test_a_run_without_a_step_has_a_report_too(self, analysis: Analysis) -> None:
         """As where every prompt failed."""
-        analysis.begin({arm.name: arm.decoder.strategy for arm in make_arms()})
+        analysis.begin({arm.name: arm.decoder.parts for arm in make_arms()})
         assert analysis.report([]).tables
 
 
@@ -127,7 +127,7 @@ def watch(
     records.
     """
     if analysis is not None:
-        analysis.begin({arm.name: arm.decoder.strategy for arm in arms})
+        analysis.begin({arm.name: arm.decoder.parts for arm in arms})
         for arm in arms:
             look = partial(analysis.observe, arm.name)
             arm.observers = [partial(_look_only, look) if check_outcomes else look]

@@ -17,7 +17,7 @@ from specexp.core.messages import first_line
 
 if TYPE_CHECKING:
     from specexp.bench.statistics import Speedup
-    from specexp.core.composition import Parts
+    from specexp.core.parts import Parts
     from specexp.core.tree import TreeShape
     from specexp.replay.format.recording import Recording
     from specexp.replay.play.ranks import RankTable

@@ -9,8 +9,8 @@ from helpers.fake_turns import recorded_turn, save_recording
 from specexp.builders import Chain, DySpecGreedy, KConfig, StaticTree
 from specexp.config.schema import Generation
 from specexp.controllers import Fixed
-from specexp.core.composition import Parts
 from specexp.core.latency import LatencyProfile, composition_label
+from specexp.core.parts import Parts
 from specexp.data import Prompt
 from specexp.drafters import DraftModel, PromptLookup, TokenRecycling
 from specexp.replay.format.errors import RecordingError

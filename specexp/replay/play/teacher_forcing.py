@@ -16,15 +16,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from typing_extensions import override
 
-from specexp.builders import StaticTree, TreeBuilder
-from specexp.controllers import Fixed, Plan
-from specexp.core.builder import Build
-from specexp.core.composition import Parts
+from specexp.builders import StaticTree
+from specexp.controllers import Fixed
 from specexp.core.latency import LatencyProfile
 from specexp.core.outcome import Outcome
-from specexp.core.sequence import Counts, Strategy
+from specexp.core.parts import Build, Drafter, Parts, Plan, Request, TreeBuilder
+from specexp.core.sequence import Counts
 from specexp.core.tree import NO_CANDIDATE, RankPath, TreeShape, root_tree
-from specexp.drafters import Drafter, Request
 from specexp.replay.format.errors import RecordingError
 from specexp.replay.format.recorded_turn import RecordedTurn
 from specexp.replay.format.recording import Recording
@@ -106,7 +104,7 @@ class TeacherForcing(OutputRanks):
         self.drafter.reset()
         lenient = bool(self.approximate)
         player = Player(
-            Strategy(self.drafter, builder, self.verifier, Fixed()),
+            Parts(self.drafter, builder, self.verifier, Fixed()),
             None,
             RecordedTarget(manifest.context_limits["target"]),
             manifest.made_of["generation"]["seed"],
