@@ -63,7 +63,7 @@ class DecoderArm(EngineArm):
         self.drafter_state: dict[str, Any] = {}
         self.latency: LatencyProfile | None = None
         if latency is not None and latency.modelled:
-            self.latency = latency.of(decoder.parts.drafter, decoder.parts.builder)
+            self.latency = latency.of(decoder.parts.label)
         self.observers: Sequence[OutcomeObserver] = ()
         self.eos = eos_of(tokenizer, decoder.model.model) if generation.stop_at_eos else frozenset()
 

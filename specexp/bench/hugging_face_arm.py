@@ -98,7 +98,7 @@ class HuggingFaceArm(Arm):
         self.verifier = verifier
         self.latency: LatencyProfile | None = None
         if latency is not None and latency.modelled:
-            self.latency = latency.labelled(_COMPOSITIONS[reference])
+            self.latency = latency.of(_COMPOSITIONS[reference])
         self._limit = context_limit(target.config)
         self._lookup = (prompt_lookup_num_tokens, max_matching_ngram_size)
         self._assistant_config: Any = None

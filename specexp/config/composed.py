@@ -49,7 +49,7 @@ def build_parts(config: Config, draft: PreTrainedModel | DraftSource | None = No
     parts = Parts(**{name: _build(config, name) for name in PARTS})
     profile = build_latency(config)
     if parts.controller is not None:
-        parts.controller.use_latency(None if profile is None else profile.of(parts.drafter, parts.builder))
+        parts.controller.use_latency(None if profile is None else profile.of(parts.label))
     if parts.drafter is not None:
         try:
             parts.drafter.use_draft_model(draft)
@@ -172,7 +172,7 @@ def check_parts(config: Config) -> None:
     profile = None if _awaits_profile(config) else build_latency(config)
     if controller is not None:
         try:
-            controller.use_latency(None if profile is None else profile.of(drafter, builder))
+            controller.use_latency(None if profile is None else profile.of(Parts(drafter, builder).label))
         except ValueError as error:
             raise ConfigError(
                 f"{config.source_of(('controller',))}: controller: {first_line(error)}"

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from specexp.core.context import Context
-from specexp.core.latency import LatencyProfile
+from specexp.core.latency import PLAIN, LatencyProfile
 from specexp.core.outcome import Outcome
 from specexp.core.tree import NodeKind, RankPath, TokenTree
 
@@ -542,3 +542,26 @@ class Parts(_FourParts):
         return super().__new__(
             cls, drafter, builder, verifier or ArgmaxVerifier(), controller or BuilderLimits()
         )
+
+    @property
+    def label(self) -> str:
+        """What a latency profile calls the composition: ``DraftModel + DySpecGreedy``, ``coupled TokenRecycling +
+        StaticTree`` (for all trees of a fixed shape cost the same beside their passes), ``Union(PromptLookup,
+        TokenRecycling) + StaticTree``, or ``plain``.
+        """
+        if self.drafter is None or self.builder is None:
+            return PLAIN
+        coupled = "coupled " if self.drafter.coupled else ""
+        return f"{coupled}{_drafter_label(self.drafter)} + {_builder_label(self.builder)}"
+
+
+def _drafter_label(drafter: Drafter) -> str:
+    name, inner = type(drafter).__name__, map(_drafter_label, drafter.inner)
+    return f"{name}({', '.join(inner)})" if drafter.inner else name
+
+
+def _builder_label(builder: TreeBuilder) -> str:
+    if builder.fixed_shape:
+        return "StaticTree"
+    name, inner = type(builder).__name__, dict.fromkeys(map(_builder_label, builder.inner))
+    return f"{name}({', '.join(inner)})" if inner else name

@@ -75,7 +75,7 @@ class ModelledLatency(Analysis):
             ValueError: an arm drafts with a model and the profile states no milliseconds for one.
         """
         self._watched.clear()
-        self._of = {arm: self.profile.of(parts.drafter, parts.builder) for arm, parts in arms.items()}
+        self._of = {arm: self.profile.of(parts.label) for arm, parts in arms.items()}
         if not self.profile.draft_ms:
             for arm, strategy in arms.items():
                 if _runs_a_model(strategy.drafter):

@@ -154,7 +154,7 @@ class ReplayBench(CompositionBench):
 
     def _measure_static(self, parts: Parts) -> Measurement:
         assert isinstance(parts.builder, StaticTree)
-        latency = self.profile.of(parts.drafter, parts.builder)
+        latency = self.profile.of(parts.label)
         counts = self.table.evaluate(parts.builder.shape, latency)
         return Measurement(self._log_speedups(counts), _metrics_of_counts(counts, len(self.prompts)))
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from specexp.artifacts.atomic_write import write_whole
 from specexp.builders import StaticTree
 from specexp.controllers import Fixed
-from specexp.core.latency import composition_label
 from specexp.core.parts import Parts
 from specexp.replay.play.fidelity import is_plain_static, scoring_of
 
@@ -46,8 +45,7 @@ def yardstick_of(resolved: Mapping[str, Any], bench: ReplayBench) -> Yardstick |
         return None
     else:
         ranks = TeacherForcing(bench.recording, parts, bench.turns, bench.generation.max_new_tokens)
-    composition = composition_label(parts.drafter, parts.builder)
-    return yardstick(ranks, bench.profile, max_nodes=max_nodes, max_depth=max_depth, composition=composition)
+    return yardstick(ranks, bench.profile, max_nodes=max_nodes, max_depth=max_depth, composition=parts.label)
 
 
 def _is_fixed(parts: Parts) -> bool:

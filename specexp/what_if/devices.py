@@ -94,7 +94,7 @@ def compare(
     Args:
         table: of a recording with a draft model.
         profiles: of the devices.
-        composition: whose overheads are charged (:func:`specexp.core.latency.composition_label`).
+        composition: whose overheads are charged (:attr:`specexp.core.parts.Parts.label`).
         max_nodes: most nodes of a tree.
         max_depth: deepest node.
         others: more candidates, by name.
@@ -105,7 +105,7 @@ def compare(
     limits = {"max_nodes": max_nodes, "max_depth": max_depth}
     yardsticks = [yardstick(table, profile, composition=composition, **limits) for profile in profiles]
     trees = _candidates(yardsticks, min(max_nodes, max_depth), others or {})
-    priced = [profile.labelled(composition) for profile in profiles]
+    priced = [profile.of(composition) for profile in profiles]
     goodput = np.array(
         [[table.evaluate(tree.shape, profile).tokens_per_second for profile in priced] for tree in trees]
     )

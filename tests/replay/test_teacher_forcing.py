@@ -9,7 +9,7 @@ from helpers.fake_turns import recorded_turn, save_recording
 from specexp.builders import Chain, DySpecGreedy, KConfig, StaticTree
 from specexp.config.schema import Generation
 from specexp.controllers import Fixed
-from specexp.core.latency import LatencyProfile, composition_label
+from specexp.core.latency import LatencyProfile
 from specexp.core.parts import Parts
 from specexp.data import Prompt
 from specexp.drafters import DraftModel, PromptLookup, TokenRecycling
@@ -58,7 +58,7 @@ def forced(recording, parts, sizes=None):
 
 
 def forced_yardstick(recording, parts, *, max_nodes, max_depth, sizes=None):
-    ranks, composition = forced(recording, parts, sizes), composition_label(parts.drafter, StaticTree([[0]]))
+    ranks, composition = forced(recording, parts, sizes), Parts(parts.drafter, StaticTree([[0]])).label
     return yardstick(ranks, PROFILE, max_nodes=max_nodes, max_depth=max_depth, composition=composition)
 
 

@@ -81,7 +81,7 @@ class ReplayArm(EngineArm):
         self.recording = recording
         self.parts = parts
         self.generation = generation
-        self.latency = None if latency is None else latency.of(parts.drafter, parts.builder)
+        self.latency = None if latency is None else latency.of(parts.label)
         self.fidelity: Fidelity = fidelity(parts)
         self.controller_state: dict[str, Any] = {}
         self.drafter_state: dict[str, Any] = {}

@@ -164,12 +164,12 @@ def yardstick(
         latency: What steps cost, with the overheads of all compositions if it states them.
         max_nodes: Most nodes of a tree.
         max_depth: Deepest node.
-        composition: Whose overheads are charged (:func:`specexp.core.latency.composition_label`).
+        composition: Whose overheads are charged (:attr:`specexp.core.parts.Parts.label`).
 
     Raises:
         ValueError: No candidate is ever the output's token; the profile states no ``draft_ms`` and is asked for them.
     """
-    priced = latency.labelled(composition)
+    priced = latency.of(composition)
     found = RankPathHits(ranks.paths(max_depth), float(ranks.prefixes.mean()))
 
     def replayed(tree: ExpectedTree) -> BudgetPoint:
