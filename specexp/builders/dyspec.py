@@ -8,7 +8,8 @@ import numpy as np
 from pydantic import Field
 
 from specexp.builders.samplings import Samplings
-from specexp.core.parts import Build, Plan, Selection, TreeBuilder, kind_of
+from specexp.core.builder import Build, Selection, TreeBuilder, kind_of
+from specexp.core.controller import Plan
 from specexp.core.tree import NodeKind, root_tree
 
 _FIRST_FLOOR = (
@@ -41,7 +42,7 @@ class DySpecGreedy(TreeBuilder):
     """
 
     needs_log_probs = True
-    accepts_fewer_candidates = True
+    makes_do = True
 
     def __init__(
         self,
@@ -106,7 +107,7 @@ class DySpecThreshold(TreeBuilder):
     """
 
     needs_log_probs = True
-    accepts_fewer_candidates = True
+    makes_do = True
     takes_threshold = True
 
     def __init__(
@@ -175,7 +176,7 @@ class BeamRerank(TreeBuilder):
     """
 
     needs_log_probs = True
-    accepts_fewer_candidates = True
+    makes_do = True
 
     def __init__(
         self,

@@ -31,6 +31,7 @@ from specexp.config.config import (
 from specexp.config.errors import ConfigError
 from specexp.config.resolved import save_resolved
 from specexp.config.schema import Generation
+from specexp.config.swept import build_sweep
 
 __all__ = [
     "ComposedArm",
@@ -49,6 +50,7 @@ __all__ = [
     "build_pair",
     "build_parts",
     "build_reasoning",
+    "build_sweep",
     "build_task_items",
     "build_verifier",
     "build_workload",

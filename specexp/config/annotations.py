@@ -1,21 +1,27 @@
-"""What an annotation of a constructor allows: in words, and checked by jsonargparse."""
+"""What the annotation of an argument allows: read once, checked by pydantic, and said in words."""
 
 from __future__ import annotations
 
-import copy
 import inspect
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import Enum
-from functools import cache
+from functools import cache, cached_property
 from os import PathLike
 from typing import Any, Literal, Union, get_args, get_origin
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
+from pydantic_core import PydanticSerializationError, to_json
 
 from specexp.core.references import Reference
 
 REQUIRED = inspect.Parameter.empty
+
+INVALID = object()
+"""What :meth:`Allowed.read` gives for a value that is not allowed."""
 
 
 @dataclass(frozen=True)
@@ -29,18 +35,219 @@ class PartOf:
 
 
 @dataclass(frozen=True)
+class SpecOf(PartOf):
+    """Marks a part that is checked and handed on as written: whoever builds it may vary it first."""
+
+
+@dataclass(frozen=True)
 class CallOf:
     """Marks a value as the arguments of a class, named by its dotted path."""
 
     component: str
 
 
+class Allowed:
+    """What an annotation allows.
+
+    Args:
+        annotation: with its bounds, as in ``Annotated[int, Field(ge=1)]``.
+
+    Example:
+        >>> Allowed(int | None).words
+        'an integer, or null'
+    """
+
+    def __init__(self, annotation: Any) -> None:
+        self.annotation = annotation
+
+    @cached_property
+    def members(self) -> tuple[Allowed, ...]:
+        """The alternatives of a union; the annotation itself if it is none."""
+        if get_origin(self.annotation) in (Union, types.UnionType):
+            return tuple(inner for one in get_args(self.annotation) for inner in Allowed(one).members)
+        return (self,)
+
+    @cached_property
+    def kind(self) -> Any:
+        """The annotation without its metadata."""
+        return self.annotation.__origin__ if hasattr(self.annotation, "__metadata__") else self.annotation
+
+    @cached_property
+    def mark(self) -> PartOf | CallOf | None:
+        """The marker of a part or a call among the metadata."""
+        extras = getattr(self.annotation, "__metadata__", ())
+        return next((extra for extra in extras if isinstance(extra, PartOf | CallOf)), None)
+
+    @cached_property
+    def reference(self) -> Reference | None:
+        """How a value may be given by reference; None where it may not."""
+        extras = (extra for one in self.members for extra in getattr(one.annotation, "__metadata__", ()))
+        return next((extra for extra in extras if isinstance(extra, Reference)), None)
+
+    @cached_property
+    def is_part(self) -> bool:
+        """Whether a value is given as ``class_path`` and ``init_args``."""
+        if isinstance(self.mark, PartOf):
+            return True
+        kind = self.kind
+        return self.reference is None and (
+            isinstance(kind, type)
+            and get_origin(kind) is None
+            and kind.__module__ not in ("builtins", "pathlib", "datetime", "decimal")
+            and not is_dataclass(kind)
+            and not issubclass(kind, Enum | PathLike)
+            and kind is not Any
+        )
+
+    @cached_property
+    def is_section(self) -> bool:
+        """Whether a value is a mapping of the fields of a dataclass."""
+        return self.reference is None and isinstance(self.kind, type) and is_dataclass(self.kind)
+
+    @cached_property
+    def is_list(self) -> bool:
+        """Whether it is a list of something."""
+        return get_origin(self.kind) in (list, Sequence)
+
+    @cached_property
+    def is_mapping(self) -> bool:
+        """Whether it is a mapping to something."""
+        return get_origin(self.kind) in (dict, Mapping)
+
+    @cached_property
+    def inner(self) -> Allowed | None:
+        """What the items of a list or the values of a mapping may be."""
+        return Allowed(get_args(self.kind)[-1]) if self.is_list or self.is_mapping else None
+
+    @cached_property
+    def is_nested(self) -> bool:
+        """Whether parts or sections are inside, which are read by their own signatures."""
+        return any(
+            one.is_part or one.mark or one.is_section or (one.inner is not None and one.inner.is_nested)
+            for one in self.members
+        )
+
+    @cached_property
+    def choices(self) -> tuple[Any, ...]:
+        """Values that a ``Literal`` lists."""
+        found = (get_args(one.kind) for one in self.members if get_origin(one.kind) is Literal)
+        return tuple(choice for choices in found for choice in choices)
+
+    @cached_property
+    def _kinds(self) -> frozenset[Any]:
+        return frozenset(one.kind for one in self.members if isinstance(one.kind, type) or one.kind is Any)
+
+    @cached_property
+    def takes_null(self) -> bool:
+        """Whether null is allowed."""
+        return not self._kinds.isdisjoint((type(None), Any))
+
+    @cached_property
+    def takes_text(self) -> bool:
+        """Whether any text is allowed."""
+        return str in self._kinds
+
+    @cached_property
+    def _adapter(self) -> TypeAdapter[Any] | None:
+        """None of a type that only Python code can give."""
+        try:
+            return TypeAdapter(self.annotation)
+        except (PydanticSchemaGenerationError, PydanticUserError):
+            return None
+
+    def read(self, value: Any) -> Any:
+        """A value without parts inside, as the argument takes it, or :data:`INVALID`.
+
+        Strictly, as of a JSON file: ``"8"`` and ``true`` are no integers, 8 is a float as well.
+        """
+        if Any in self._kinds or self._adapter is None:
+            return value
+        if value is None:
+            return None if self.takes_null else INVALID
+        if self.reference is not None:
+            if isinstance(value, str) or self._is_meant(value):
+                return value
+            if not any(one.is_list for one in self.members):
+                return INVALID
+        if (isinstance(value, bool) and not self._takes(value)) or value != value:  # nan passes every bound
+            return INVALID
+        try:
+            return self._adapter.validate_json(to_json(value), strict=True)
+        except (ValidationError, PydanticSerializationError):
+            return INVALID
+
+    def _is_meant(self, value: Any) -> bool:
+        """Whether it is the object that a reference stands for, given in Python."""
+        kinds = (get_origin(one.kind) or one.kind for one in self.members)
+        return any(isinstance(kind, type) and kind is not list and isinstance(value, kind) for kind in kinds)
+
+    def _takes(self, value: bool) -> bool:
+        return bool in self._kinds or any(choice is value for choice in self.choices)
+
+    @cached_property
+    def words(self) -> str:
+        """What is allowed: ``an integer of at least 1 and at most 64, or null``."""
+        alternatives = dict.fromkeys(one._own_words for one in self.members)
+        return ", or ".join(sorted(alternatives, key=lambda text: text == "null"))
+
+    @cached_property
+    def _own_words(self) -> str:
+        if self.reference is not None:
+            path = f"the path of {'an' if self.reference.kind[0] in 'aeiou' else 'a'} {self.reference.kind}"
+            return f"{Allowed(self.kind).words}, or {path}" if self.is_list else path
+        if self.is_part:
+            name = self.mark.base.rpartition(".")[2] if isinstance(self.mark, PartOf) else self.kind.__name__
+            return f"a {name} given as class_path and init_args"
+        if get_origin(self.kind) is Literal:
+            return "one of " + ", ".join(str(choice) for choice in self.choices)
+        if self.is_list:
+            return "a list" + (f", each {self.inner.words}" if self.inner is not None else "")
+        if self.is_mapping or self.is_section or self.mark:
+            return "a mapping"
+        text = _NAMES.get(self.kind, getattr(self.kind, "__name__", str(self.kind)))
+        limits = " and ".join(f"{word} {limit:g}" for word, limit in self.bounds.items())
+        return f"{text} of {limits}" if limits else text
+
+    @cached_property
+    def bounds(self) -> dict[str, float]:
+        """Limits by what they are called: ``at least``, ``more than``, ``at most``, ``less than``."""
+        extras = [
+            item
+            for extra in getattr(self.annotation, "__metadata__", ())
+            for item in (extra, *getattr(extra, "metadata", ()))
+        ]
+        return {
+            word: limit
+            for name, word in _BOUNDS
+            for extra in extras
+            if (limit := getattr(extra, name, None)) is not None
+        }
+
+
+_NAMES = {int: "an integer", float: "a number", str: "a text", bool: "true or false", type(None): "null",
+          dict: "a mapping", list: "a list"}  # fmt: skip
+_BOUNDS = (("ge", "at least"), ("gt", "more than"), ("le", "at most"), ("lt", "less than"))
+
+
 @dataclass(frozen=True)
 class Argument:
-    """One argument of a constructor."""
+    """One argument of a constructor.
+
+    Attributes:
+        annotation: with its bounds.
+        default: its value where none is given; :data:`REQUIRED` if one must be.
+    """
 
     annotation: Any
     default: Any
+
+    @cached_property
+    def allowed(self) -> Allowed:
+        """What its annotation allows."""
+        return Allowed(self.annotation)
+
+
+ANYTHING = Argument(Any, None)
 
 
 @cache
@@ -50,7 +257,7 @@ def arguments_of(component: Callable[..., Any]) -> dict[str, Argument] | None:
     Bounds (``Annotated``) are kept, whether annotations are postponed or not. None: it takes any name.
     """
     if isinstance(component, type) and is_dataclass(component):
-        hints = _hints(component)
+        hints = hints_of(component)
         return {
             field.name: Argument(hints.get(field.name, Any), _field_default(field))
             for field in fields(component)
@@ -67,7 +274,7 @@ def arguments_of(component: Callable[..., Any]) -> dict[str, Argument] | None:
             parameters = inspect.signature(function).parameters
         except ValueError:  # written in C
             return None
-        hints = _hints(function)
+        hints = hints_of(function)
         for name, parameter in list(parameters.items())[1 if isinstance(component, type) else 0 :]:
             if parameter.kind not in (
                 parameter.VAR_POSITIONAL,
@@ -80,168 +287,8 @@ def arguments_of(component: Callable[..., Any]) -> dict[str, Argument] | None:
     return None
 
 
-def members(annotation: Any) -> list[Any]:
-    """The alternatives of a union; the annotation itself if it is none."""
-    if get_origin(annotation) in (Union, types.UnionType):
-        return [inner for member in get_args(annotation) for inner in members(member)]
-    return [annotation]
-
-
-def marker(annotation: Any) -> PartOf | CallOf | None:
-    """The marker an annotation carries."""
-    for extra in getattr(annotation, "__metadata__", ()):
-        if isinstance(extra, PartOf | CallOf):
-            return extra
-    return None
-
-
-def reference_of(annotation: Any) -> Reference | None:
-    """How the value may be given by reference; None where it may not."""
-    for member in members(annotation):
-        for extra in getattr(member, "__metadata__", ()):
-            if isinstance(extra, Reference):
-                return extra
-    return None
-
-
-def bare(annotation: Any) -> Any:
-    """Without ``Annotated``."""
-    return annotation.__origin__ if hasattr(annotation, "__metadata__") else annotation
-
-
-def is_part(annotation: Any) -> bool:
-    """Whether a value is given as ``class_path`` and ``init_args``."""
-    if isinstance(marker(annotation), PartOf):
-        return True
-    kind = bare(annotation)
-    return reference_of(annotation) is None and (
-        isinstance(kind, type)
-        and get_origin(kind) is None
-        and kind.__module__ not in ("builtins", "pathlib", "datetime", "decimal")
-        and not is_dataclass(kind)
-        and not issubclass(kind, Enum | PathLike)
-        and kind is not Any
-    )
-
-
-def is_list(annotation: Any) -> bool:
-    """Whether it is a list of something."""
-    return get_origin(bare(annotation)) in (list, Sequence)
-
-
-def is_mapping(annotation: Any) -> bool:
-    """Whether it is a mapping to something."""
-    return get_origin(bare(annotation)) in (dict, Mapping)
-
-
-def is_nested(annotation: Any) -> bool:
-    """Whether parts or sections are inside, so that jsonargparse alone would not name the key."""
-    for member in members(annotation):
-        kind = bare(member)
-        if is_part(member) or marker(member) or is_dataclass(kind):
-            return True
-        if (is_list(member) or is_mapping(member)) and any(is_nested(inner) for inner in get_args(kind)):
-            return True
-    return False
-
-
-def parse(value: Any, annotation: Any) -> Any:
-    """The value as jsonargparse reads it for this annotation.
-
-    Raises:
-        ValueError: the annotation does not allow it.
-    """
-    kinds = [bare(member) for member in members(annotation)]
-    if Any in kinds:
-        return value
-    if value is None and type(None) not in kinds:
-        raise ValueError
-    if (
-        isinstance(value, bool)
-        and bool not in kinds
-        and not any(get_origin(kind) is Literal for kind in kinds)
-    ):
-        raise ValueError
-    if isinstance(value, float) and value != value:  # nan passes every bound
-        raise ValueError
-    asked = (repr(value), repr(annotation))
-    if asked not in _PARSED:
-        _PARSED[asked] = _parse(value, annotation)
-    return copy.deepcopy(_PARSED[asked])
-
-
-_PARSED: dict[tuple[str, str], Any] = {}
-"""What was allowed before: every trial and arm asks for the same values again."""
-
-
-def _parse(value: Any, annotation: Any) -> Any:
-    from jsonargparse import ArgumentError, ArgumentParser
-
-    try:
-        parser = ArgumentParser(exit_on_error=False)
-        parser.add_argument("--value", type=annotation)
-    except (ValueError, TypeError):  # a type only Python code can give
-        return value
-    try:
-        return parser.parse_object({"value": value}).value
-    except (ArgumentError, ValueError, TypeError, KeyError) as error:
-        raise ValueError(str(error)) from error
-
-
-def describe(annotation: Any) -> str:
-    """What is allowed, in words: ``an integer of at least 1 and at most 64, or null``."""
-    alternatives = [_describe_one(member) for member in members(annotation)]
-    return ", or ".join(sorted(dict.fromkeys(alternatives), key=lambda text: text == "null"))
-
-
-def choices_of(annotation: Any) -> list[str]:
-    """Texts a ``Literal`` allows."""
-    found = []
-    for member in members(annotation):
-        if get_origin(bare(member)) is Literal:
-            found += [choice for choice in get_args(bare(member)) if isinstance(choice, str)]
-    return found
-
-
-_NAMES = {int: "an integer", float: "a number", str: "a text", bool: "true or false", type(None): "null",
-          dict: "a mapping", list: "a list"}  # fmt: skip
-_BOUNDS = (("ge", "at least"), ("gt", "more than"), ("le", "at most"), ("lt", "less than"))
-
-
-def _describe_one(annotation: Any) -> str:
-    kind = bare(annotation)
-    reference = reference_of(annotation)
-    if reference is not None:
-        path = f"the path of {'an' if reference.kind[0] in 'aeiou' else 'a'} {reference.kind}"
-        return f"{_describe_one(kind)}, or {path}" if is_list(kind) else path
-    if is_part(annotation):
-        mark = marker(annotation)
-        name = mark.base.rpartition(".")[2] if isinstance(mark, PartOf) else kind.__name__
-        return f"a {name} given as class_path and init_args"
-    if get_origin(kind) is Literal:
-        return "one of " + ", ".join(str(choice) for choice in get_args(kind))
-    if is_list(annotation):
-        return "a list" + (f", each {describe(get_args(kind)[0])}" if get_args(kind) else "")
-    if is_mapping(annotation) or is_dataclass(kind) or marker(annotation):
-        return "a mapping"
-    text = _NAMES.get(kind, getattr(kind, "__name__", str(kind)))
-    extras = [
-        item
-        for extra in getattr(annotation, "__metadata__", ())
-        for item in (extra, *getattr(extra, "metadata", ()))
-    ]
-    bounds = [f"{word} {getattr(extra, name):g}" for name, word in _BOUNDS for extra in extras
-              if getattr(extra, name, None) is not None]  # fmt: skip
-    return f"{text} of {' and '.join(bounds)}" if bounds else text
-
-
-def _field_default(field: Any) -> Any:
-    if field.default is not MISSING:
-        return field.default
-    return field.default_factory() if field.default_factory is not MISSING else REQUIRED
-
-
-def _hints(component: Any) -> dict[str, Any]:
+def hints_of(component: Any) -> dict[str, Any]:
+    """Annotations by name; a name that exists for type checkers alone makes its annotation ``Any``."""
     try:
         return typing.get_type_hints(component, include_extras=True)
     except NameError:  # a name under TYPE_CHECKING: resolve the others
@@ -254,3 +301,9 @@ def _hints(component: Any) -> dict[str, Any]:
             except NameError:
                 found[name] = Any
         return found
+
+
+def _field_default(field: Any) -> Any:
+    if field.default is not MISSING:
+        return field.default
+    return field.default_factory() if field.default_factory is not MISSING else REQUIRED

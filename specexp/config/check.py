@@ -4,35 +4,31 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from importlib import import_module
-from typing import Any, get_args
+from typing import Any
 
 from specexp.config.annotations import (
+    ANYTHING,
+    INVALID,
     REQUIRED,
+    Allowed,
     Argument,
     CallOf,
     PartOf,
+    SpecOf,
     arguments_of,
-    bare,
-    choices_of,
-    describe,
-    is_list,
-    is_mapping,
-    is_nested,
-    is_part,
-    marker,
-    members,
-    parse,
-    reference_of,
 )
-from specexp.config.errors import ConfigError
+from specexp.config.errors import ConfigError, PlacedError
+from specexp.config.families import find_part, names_of
 from specexp.config.layers import Key
-from specexp.config.references import is_given, resolved
+from specexp.config.references import resolved
 from specexp.core.messages import did_you_mean, first_line
 
 SourceOf = Callable[[Key], str]
+
+_PLAIN = (bool, int, float, str, type(None))
 
 
 class Checker:
@@ -52,42 +48,42 @@ class Checker:
     def value(self, value: Any, annotation: Any, key: Key) -> Any:
         """The value with the defaults of everything inside it.
 
+        Args:
+            value: as given.
+            annotation: of the argument, or what it allows.
+            key: where the value stands.
+
         Raises:
             ConfigError: the annotation does not allow it.
         """
-        alternatives = members(annotation)
-        if value is None and (type(None) in alternatives or Any in alternatives):
+        allowed = annotation if isinstance(annotation, Allowed) else Allowed(annotation)
+        if not allowed.is_nested:
+            found = allowed.read(value)
+            if found is INVALID:
+                raise self._refusal(value, allowed, key)
+            return found
+        if value is None and allowed.takes_null:
             return None
-        if reference_of(annotation) is not None:
-            if is_given(value, alternatives):
-                return value
-            if not any(map(is_list, alternatives)):
-                raise self.error(key, f" is {value!r}; allowed is {describe(annotation)}")
-        for member in alternatives:
-            kind, mark = bare(member), marker(member)
-            if isinstance(mark, CallOf) and isinstance(value, Mapping):
-                return self.arguments(import_object(mark.component), value, key)
-            if is_part(member) and (
-                isinstance(value, Mapping) or (isinstance(value, str) and str not in alternatives)
+        sections = []
+        for one in allowed.members:
+            if isinstance(one.mark, CallOf) and isinstance(value, Mapping):
+                return self.arguments(import_object(one.mark.component), value, key)
+            if one.is_part and (
+                isinstance(value, Mapping) or (isinstance(value, str) and not allowed.takes_text)
             ):
-                return self.part(value, member, key)
-            if is_dataclass(kind) and isinstance(value, Mapping):
-                return self.arguments(kind, value, key)  # type: ignore[arg-type]
-            if is_list(member) and isinstance(value, list) and is_nested(member):
-                (inner,) = get_args(kind)
-                return [self.value(item, inner, (*key, str(number))) for number, item in enumerate(value)]
-            if is_mapping(member) and isinstance(value, Mapping) and is_nested(member):
-                inner = get_args(kind)[1]
-                return {str(name): self.value(item, inner, (*key, str(name))) for name, item in value.items()}
-        if is_nested(annotation):
-            raise self.error(key, f" is {value!r}; allowed is {describe(annotation)}")
-        try:
-            return parse(value, annotation)
-        except ValueError as error:
-            choices = choices_of(annotation)
-            hint = did_you_mean(value, choices) if isinstance(value, str) and choices else ""
-            hint = hint if hint.startswith("; did") else ""
-            raise self.error(key, f" is {value!r}; allowed is {describe(annotation)}{hint}") from error
+                return self.part(value, one, key)
+            if one.is_section and isinstance(value, Mapping):
+                sections.append(one)
+            elif one.inner is not None and one.inner.is_nested:
+                if one.is_list and isinstance(value, list):
+                    return [self.value(item, one.inner, (*key, str(at))) for at, item in enumerate(value)]
+                if one.is_mapping and isinstance(value, Mapping):
+                    return {
+                        str(at): self.value(item, one.inner, (*key, str(at))) for at, item in value.items()
+                    }
+        if sections:
+            return self.arguments(self._section(sections, value, key), value, key)
+        raise self._refusal(value, allowed, key)
 
     def arguments(self, component: Callable[..., Any], given: Mapping[str, Any], key: Key) -> dict[str, Any]:
         """Check the arguments of a class or function and fill its defaults in.
@@ -109,25 +105,38 @@ class Checker:
                     + (did_you_mean(path, near) or "")
                     + (f"; {name} takes no arguments" if not known else "")
                 )
-        return {argument: self._argument(given, argument, known[argument], key, name) for argument in known}
+        return {argument: self.argument(given, argument, known[argument], key, name) for argument in known}
 
-    def _argument(self, given: Mapping[str, Any], name: str, argument: Argument, key: Key, owner: str) -> Any:
+    def argument(self, given: Mapping[str, Any], name: str, argument: Argument, key: Key, owner: str) -> Any:
+        """Check one argument, or take its default.
+
+        Args:
+            given: all that is given to the owner.
+            name: of the argument.
+            argument: its annotation and default.
+            key: of the owner.
+            owner: what errors call the class or function.
+
+        Raises:
+            ConfigError: it is missing or not allowed.
+        """
         if name in given:
-            return self.value(given[name], argument.annotation, (*key, name))
-        if argument.default is REQUIRED:
+            return self.value(given[name], argument.allowed, (*key, name))
+        default = argument.default
+        if default is REQUIRED:
             where = ".".join((*key, name))
             raise ConfigError(
-                f"{self.source_of((*key, name))}: {where} is missing; "
-                f"{owner} needs {describe(argument.annotation)}"
+                f"{self.source_of((*key, name))}: {where} is missing; {owner} needs {argument.allowed.words}"
             )
-        default = copy.deepcopy(argument.default)
+        if isinstance(default, _PLAIN):
+            return default
         if is_dataclass(default) and not isinstance(default, type):
-            default = self.value(asdict(default), argument.annotation, (*key, name))
-        elif isinstance(default, Mapping) and is_nested(argument.annotation):
-            default = self.value(default, argument.annotation, (*key, name))
-        return default
+            return self.value(asdict(default), argument.allowed, (*key, name))
+        if isinstance(default, Mapping) and argument.allowed.is_nested:
+            return self.value(default, argument.allowed, (*key, name))
+        return copy.deepcopy(default)
 
-    def part(self, given: Any, annotation: Any, key: Key) -> dict[str, Any]:
+    def part(self, given: Any, allowed: Allowed, key: Key) -> dict[str, Any]:
         """Check ``class_path`` and ``init_args``.
 
         Raises:
@@ -141,7 +150,7 @@ class Checker:
                     f"{self.source_of(whole)}: unknown key {'.'.join(whole)!r}; a part has class_path and "
                     f"init_args, and {name!r} may belong into {inside!r}"
                 )
-        base = base_of(annotation)
+        base = base_of(allowed)
         if not isinstance(given.get("class_path"), str):
             raise self.error((*key, "class_path"), f" is missing; name the {base.__name__} to use")
         found = self.find_class(given["class_path"], base, (*key, "class_path"))
@@ -157,64 +166,93 @@ class Checker:
         Raises:
             ConfigError: there is none, or it is not of the family.
         """
-        family = family_of(base)
         if "." not in name:
-            if name not in family:
-                raise self.error(key, f": no {base.__name__} is called {name!r}{did_you_mean(name, family)}")
-            return family[name]
+            found = find_part(base, name)
+            if found is None:
+                raise self.error(
+                    key, f": no {base.__name__} is called {name!r}{did_you_mean(name, names_of(base))}"
+                )
+            return found
         try:
             found = import_object(name)
         except Exception as error:  # a module that is imported may raise anything
-            hint = did_you_mean(name.rpartition(".")[2], family)
+            hint = did_you_mean(name.rpartition(".")[2], names_of(base))
             hint = hint if hint.startswith("; did") else ""
             raise self.error(key, f": {name!r} cannot be imported ({first_line(error)}){hint}") from error
         if not isinstance(found, type) or not issubclass(found, base):
-            raise self.error(key, f": {name!r} is no {base.__name__}{did_you_mean(name, family)}")
+            raise self.error(key, f": {name!r} is no {base.__name__}{did_you_mean(name, names_of(base))}")
         if inspect.isabstract(found):
             raise self.error(
-                key, f": {name!r} is only the contract of its family{did_you_mean(name, family)}"
+                key, f": {name!r} is only the contract of its family{did_you_mean(name, names_of(base))}"
             )
         return found
 
     def build(self, value: Any, annotation: Any, key: Key) -> Any:
         """The object a checked value describes.
 
+        Args:
+            value: as :meth:`value` gave it.
+            annotation: of the argument, or what it allows.
+            key: where the value stands.
+
         Raises:
             ConfigError: a constructor refuses its arguments.
         """
-        if value is None:
-            return None
-        reference = reference_of(annotation)
-        if reference is not None and isinstance(value, str):
-            return resolved(reference, value, self.error(key, ""))
-        for member in members(annotation):
-            kind, mark = bare(member), marker(member)
-            if isinstance(mark, CallOf):
-                return self.call(import_object(mark.component), value, key)
-            if is_part(member) and isinstance(value, Mapping) and "class_path" in value:
-                found = self.find_class(value["class_path"], base_of(member), (*key, "class_path"))
-                return self.call(found, value["init_args"], (*key, "init_args"))
-            if is_list(member) and isinstance(value, list):
-                return [
-                    self.build(item, get_args(kind)[0], (*key, str(number)))
-                    for number, item in enumerate(value)
-                ]
-            if is_dataclass(kind) and isinstance(value, Mapping):
-                return self.call(kind, value, key)  # type: ignore[arg-type]
-        return value
+        allowed = annotation if isinstance(annotation, Allowed) else Allowed(annotation)
+        if allowed.reference is not None and isinstance(value, str):
+            return resolved(allowed.reference, value, self.error(key, ""))
+        if value is None or not allowed.is_nested:
+            return value
+        sections = []
+        for one in allowed.members:
+            if isinstance(one.mark, SpecOf):
+                return value
+            if isinstance(one.mark, CallOf):
+                return self.call(import_object(one.mark.component), value, key)
+            if one.is_part and isinstance(value, Mapping) and "class_path" in value:
+                return self.build_part(value, base_of(one), key)
+            if one.is_list and isinstance(value, list):
+                return [self.build(item, one.inner, (*key, str(at))) for at, item in enumerate(value)]
+            if one.is_mapping and isinstance(value, Mapping):
+                return {at: self.build(item, one.inner, (*key, at)) for at, item in value.items()}
+            if one.is_section and isinstance(value, Mapping):
+                sections.append(one)
+        return self.call(self._section(sections, value, key), value, key) if sections else value
+
+    def build_part(self, value: Mapping[str, Any], base: type, key: Key) -> Any:
+        """The part that checked ``class_path`` and ``init_args`` describe.
+
+        Raises:
+            ConfigError: its constructor refuses the arguments.
+        """
+        found = self.find_class(value["class_path"], base, (*key, "class_path"))
+        return self.call(found, value["init_args"], (*key, "init_args"))
+
+    def read(self, component: Callable[..., Any], given: Mapping[str, Any], key: Key) -> Any:
+        """Check the arguments of a class or function, and call it.
+
+        Raises:
+            ConfigError: an argument is not allowed, or they do not go together.
+        """
+        return self.call(component, self.arguments(component, given, key), key)
 
     def call(self, component: Callable[..., Any], arguments: Mapping[str, Any], key: Key) -> Any:
-        """Call a class or function with checked arguments."""
+        """Call a class or function with checked arguments.
+
+        Raises:
+            ConfigError: it refuses them.
+        """
         known = arguments_of(component) or {}
-        anything = Argument(Any, None)
         built = {
-            name: self.build(value, known.get(name, anything).annotation, (*key, name))
+            name: self.build(value, known.get(name, ANYTHING).allowed, (*key, name))
             for name, value in arguments.items()
         }
         try:
             return component(**built)
         except ConfigError:
             raise
+        except PlacedError as error:
+            raise self.error((*key, *error.key), error.sentence) from error
         except (ValueError, TypeError, OSError) as error:
             inside = key[:-1] if key[-1:] == ("init_args",) else key
             argument = getattr(error, "argument", None)
@@ -226,6 +264,36 @@ class Checker:
             named = f"{'.'.join(inside)}: " if inside else ""  # empty where a file holds this one part
             raise ConfigError(f"{where}: {named}{first_line(error)}") from error
 
+    def _section(self, sections: Sequence[Allowed], value: Mapping[str, Any], key: Key) -> type:
+        """The dataclass a mapping is of; of several the one whose ``type`` it names."""
+        if len(sections) == 1:
+            found: type = sections[0].kind
+            return found
+        by_type: dict[Any, type] = {
+            (arguments_of(one.kind) or {})["type"].allowed.choices[0]: one.kind for one in sections
+        }
+        kind = value.get("type")
+        if not isinstance(kind, str) or kind not in by_type:
+            raise self.error((*key, "type"), f" is {kind!r}{did_you_mean(kind, by_type)}")
+        return by_type[kind]
+
+    def _refusal(self, value: Any, allowed: Allowed, key: Key) -> ConfigError:
+        """Why a value is not allowed; of a list or a mapping the first item that is not."""
+        for one in allowed.members:
+            items: Iterable[tuple[Any, Any]] = ()
+            if one.is_list and isinstance(value, list):
+                items = enumerate(value)
+            elif one.is_mapping and isinstance(value, Mapping):
+                items = value.items()
+            inner = one.inner
+            for at, item in items if inner is not None and not inner.is_nested else ():
+                if inner is not None and inner.read(item) is INVALID:
+                    return self._refusal(item, inner, (*key, str(at)))
+        texts = [choice for choice in allowed.choices if isinstance(choice, str)]
+        hint = did_you_mean(value, texts) if isinstance(value, str) and texts else ""
+        hint = hint if hint.startswith("; did") else ""
+        return self.error(key, f" is {value!r}; allowed is {allowed.words}{hint}")
+
 
 def import_object(dotted: str) -> Any:
     """The class or function at ``package.module.Name``."""
@@ -233,30 +301,8 @@ def import_object(dotted: str) -> Any:
     return getattr(import_module(module), name)
 
 
-def base_of(annotation: Any) -> type:
+def base_of(allowed: Allowed) -> type:
     """The family a part must belong to."""
-    mark = marker(annotation)
-    found = import_object(mark.base) if isinstance(mark, PartOf) else bare(annotation)
+    found = import_object(allowed.mark.base) if isinstance(allowed.mark, PartOf) else allowed.kind
     assert isinstance(found, type)
     return found
-
-
-def family_of(base: type) -> dict[str, type]:
-    """Parts known by their short names: what the package of the family exports, and nothing else."""
-    contract = f"{base.__module__}.{base.__qualname__}"
-    package = import_module(_FOLDERS.get(contract) or base.__module__.rpartition(".")[0] or base.__module__)
-    names = getattr(package, "__all__", dir(package))
-    exported = {name: getattr(package, name) for name in names}
-    return {
-        name: found
-        for name, found in exported.items()
-        if isinstance(found, type) and issubclass(found, base) and not inspect.isabstract(found)
-    }
-
-
-_FOLDERS = {
-    "specexp.core.parts.Drafter": "specexp.drafters",
-    "specexp.core.parts.TreeBuilder": "specexp.builders",
-    "specexp.core.parts.Verifier": "specexp.verifiers",
-    "specexp.core.parts.Controller": "specexp.controllers",
-}

@@ -44,25 +44,20 @@ def overrides_of(key: str, value: Any) -> dict[str, Any]:
     return {part: spec for part, spec in value.items() if part != "name"}
 
 
-def with_parts(overrides: Mapping[str, Any], space: Mapping[str, Any]) -> dict[str, Any]:
+def with_parts(overrides: Mapping[str, Any], methods: Mapping[str, Any]) -> dict[str, Any]:
     """Overrides in which a method is named, with its parts in the place of the name.
 
     Args:
         overrides: of a configuration that is measured first; ``method`` is the name of a choice.
-        space: ``sweep.space``.
+        methods: parts of each method of the space.
 
     Raises:
-        LookupError: there is no method of this name; the argument holds the names there are.
+        LookupError: there is no method of this name.
 
     Example:
-        >>> method = {"choices": [{"name": "chain", "builder": {"class_path": "Chain"}}]}
-        >>> with_parts({"method": "chain", "builder.init_args.length": 2}, {"method": method})
+        >>> chain = {"builder": {"class_path": "Chain"}}
+        >>> with_parts({"method": "chain", "builder.init_args.length": 2}, {"chain": chain})
         {'builder': {'class_path': 'Chain'}, 'builder.init_args.length': 2}
     """
-    if METHOD not in overrides:
-        return dict(overrides)
-    choices = {choice["name"]: choice for choice in (space.get(METHOD) or {}).get("choices", ())}
-    if overrides[METHOD] not in choices:
-        raise LookupError(list(choices))
-    given = {key: value for key, value in overrides.items() if key != METHOD}
-    return {**overrides_of(METHOD, choices[overrides[METHOD]]), **given}
+    given = dict(overrides)
+    return {**methods[given.pop(METHOD)], **given} if METHOD in given else given

@@ -2,27 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, get_origin
+from typing import Any
 
-from specexp.config.annotations import arguments_of, bare, reference_of
+from specexp.config.annotations import arguments_of
 from specexp.config.errors import ConfigError
 from specexp.core.messages import first_line
 from specexp.core.references import Reference
-
-
-def is_given(value: Any, alternatives: Sequence[Any]) -> bool:
-    """Whether a value of an argument that takes references needs no further check: it is one, or the object meant.
-
-    Args:
-        value: as configured, or as given in Python.
-        alternatives: annotations of the argument.
-    """
-    if isinstance(value, str):
-        return True
-    kinds = (get_origin(bare(one)) or bare(one) for one in alternatives)
-    objects = tuple(kind for kind in kinds if isinstance(kind, type) and kind not in (list, type(None)))
-    return isinstance(value, objects)
 
 
 def resolved(reference: Reference, given: str, error: ConfigError) -> Any:
@@ -47,7 +32,7 @@ def resolved(reference: Reference, given: str, error: ConfigError) -> Any:
 def takes(component: type, kind: str) -> str | None:
     """The argument of a class that references of a kind go to; None where it has none."""
     for name, argument in (arguments_of(component) or {}).items():
-        found = reference_of(argument.annotation)
+        found = argument.allowed.reference
         if found is not None and found.kind == kind:
             return name
     return None

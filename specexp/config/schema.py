@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from specexp.config.annotations import CallOf, PartOf
+from specexp.config.sweep import Sweep
 
 Count = Annotated[int, Field(ge=1)]
 Dtype = Literal["bfloat16", "float16", "float32"]
@@ -127,7 +128,7 @@ class Record:
     """
 
     to: str | None = None
-    coverage: list[Annotated[Any, PartOf("specexp.core.parts.TreeBuilder")]] | None = None
+    coverage: list[Annotated[Any, PartOf("specexp.builders.TreeBuilder")]] | None = None
     candidates: Annotated[int, Field(ge=1, le=4096)] = 32
     target_top_k: Annotated[int, Field(ge=1, le=256)] | None = None
     turns_per_file: Count = 8
@@ -195,76 +196,6 @@ REFERENCE_KEYS = {
 
 
 @dataclass(frozen=True)
-class IntRange:
-    """Whole numbers of a search space; ``at_most`` names an earlier key of it, whose value is never exceeded."""
-
-    type: Literal["int"]
-    low: int
-    high: int
-    log: bool = False
-    step: Count | None = None
-    at_most: str | None = None
-
-
-@dataclass(frozen=True)
-class FloatRange:
-    """Numbers of a search space."""
-
-    type: Literal["float"]
-    low: float
-    high: float
-    log: bool = False
-    step: Annotated[float, Field(gt=0)] | None = None
-
-
-@dataclass(frozen=True)
-class Categorical:
-    """Choices of a search space; whole parts have a ``name`` beside ``class_path`` and ``init_args``."""
-
-    type: Literal["categorical"]
-    choices: list[Any]
-
-
-SPACE_ENTRIES: dict[str, type] = {"int": IntRange, "float": FloatRange, "categorical": Categorical}
-
-
-@dataclass(frozen=True)
-class RecordHits:
-    """The stage that records which rank paths are accepted in a wide tree."""
-
-    builder: Annotated[Any, PartOf("specexp.core.parts.TreeBuilder")]
-    data: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Learn:
-    """The prompts that every candidate's drafter and controller learn from before it is measured."""
-
-    data: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Confirm:
-    """The stage that re-measures the best trials on prompts the search did not see; with ``of_each`` also the best of
-    every choice of that key of the space.
-    """
-
-    best: Count = 3
-    of_each: str | None = None
-    data: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Export:
-    """The artifact a study leaves."""
-
-    to: str
-    kind: Literal["static-tree", "thresholds", "q-table", "phrase-cache", "schedule", "composition"] = (
-        "static-tree"
-    )
-
-
-@dataclass(frozen=True)
 class TableExport:
     """The artifact that fitting a controller leaves."""
 
@@ -285,27 +216,6 @@ class Fit:
     epochs: Count = 1
     checkpoint_every: Count = 8
     export: TableExport | None = None
-
-
-@dataclass(frozen=True)
-class Sweep:
-    """Arguments of a study; the meaning of each is :mod:`specexp.sweep.settings`'s."""
-
-    space: dict[str, dict[str, Any]]
-    direction: Literal["maximize", "minimize"] = "maximize"
-    n_trials: Count = 24
-    objectives: list[str] | dict[str, Literal["maximize", "minimize"] | None] = field(
-        default_factory=lambda: ["speedup"]
-    )
-    sampler: Annotated[Any, PartOf("optuna.samplers.BaseSampler")] | None = None
-    pruner: Annotated[Any, PartOf("optuna.pruners.BasePruner")] | None = None
-    storage: str | None = None
-    enqueue: list[dict[str, Any]] = field(default_factory=list)
-    constraints: dict[str, float] = field(default_factory=dict)
-    record_hits: RecordHits | None = None
-    learn: Learn | None = None
-    confirm: Confirm | None = None
-    export: Export | None = None
 
 
 @dataclass(frozen=True)
@@ -334,12 +244,12 @@ class Experiment:
     data: Annotated[Any, CallOf("specexp.data.Workload")] = field(
         default_factory=lambda: {"prompts": {"class_path": "StdlibFunctions"}}
     )
-    drafter: Annotated[Any, PartOf("specexp.core.parts.Drafter")] | None = None
-    builder: Annotated[Any, PartOf("specexp.core.parts.TreeBuilder")] | None = None
-    verifier: Annotated[Any, PartOf("specexp.core.parts.Verifier")] = field(
+    drafter: Annotated[Any, PartOf("specexp.drafters.Drafter")] | None = None
+    builder: Annotated[Any, PartOf("specexp.builders.TreeBuilder")] | None = None
+    verifier: Annotated[Any, PartOf("specexp.verifiers.Verifier")] = field(
         default_factory=lambda: {"class_path": "Greedy"}
     )
-    controller: Annotated[Any, PartOf("specexp.core.parts.Controller")] = field(
+    controller: Annotated[Any, PartOf("specexp.controllers.Controller")] = field(
         default_factory=lambda: {"class_path": "Fixed"}
     )
     execution: Annotated[Any, PartOf("specexp.scheduling.Execution")] | None = None

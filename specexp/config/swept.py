@@ -6,110 +6,78 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from specexp.config.annotations import Allowed
+from specexp.config.check import SourceOf
 from specexp.config.composed import check_parts
 from specexp.config.config import Config, apply_overrides, has_key
 from specexp.config.errors import ConfigError
 from specexp.config.layers import Key
-from specexp.config.methods import METHOD, check_method, overrides_of, with_parts
-from specexp.config.schema import SPACE_ENTRIES
+from specexp.config.methods import METHOD, overrides_of
+from specexp.config.sweep import Categorical, Sweep
 from specexp.core.messages import did_you_mean
+
+_SWEEP = Allowed(Sweep)
 
 HITS = "hits.json"
 """What a study's recording is called in its folder."""
 
 
+def build_sweep(config: Config) -> Sweep | None:
+    """The ``sweep:`` section; None where the file has none."""
+    sweep: Sweep | None = config.checker.build(config.get("sweep"), _SWEEP, ("sweep",))
+    return sweep
+
+
 def check_sweep(config: Config) -> None:
     """Check the search space against the compositions it leads to, and what is measured before it."""
-    sweep = config.get("sweep")
+    sweep = build_sweep(config)
     if sweep is None:
         return
-    space = sweep["space"]
-    if not space:
-        raise config.checker.error(
-            ("sweep", "space"), " is empty; at least one dotted key such as builder.init_args.nodes is needed"
-        )
-    for key, entry in space.items():
-        check_space_entry(config, key, entry)
     contexts = [config]
-    for key in sorted((key for key in space if "." not in key), key=str):
-        contexts = [_try(outer, key, choice, sweep) for outer in contexts for choice in space[key]["choices"]]
-    for key, entry in space.items():
-        where = config.source_of(("sweep", "space", key)) + ": sweep.space"
+    for key in sorted(key for key in sweep.space if "." not in key):
+        contexts = [_try(outer, key, value, sweep) for outer in contexts for value in _choices(sweep, key)]
+    for key, entry in sweep.space.items():
         if "." not in key:
             continue
         fitting = [context for context in contexts if has_key(context, key)]
         if not fitting:
-            known = {name for context in contexts for name in context.keys()}  # noqa: SIM118
+            names = {name for context in contexts for name in context.keys()}  # noqa: SIM118
             raise ConfigError(
-                f"{where}: {key!r} does not exist in any composition of this space{did_you_mean(key, known)}"
+                f"{config.source_of(('sweep', 'space', key))}: sweep.space: {key!r} does not exist in any composition "
+                f"of this space{did_you_mean(key, names)}"
             )
-        for context in fitting:
-            for name in ("choices",) if "choices" in entry else ("low", "high"):
-                source = config.source_of(("sweep", "space", key, name)) + f": sweep.space.{key}"
-                for value in entry["choices"] if name == "choices" else (entry[name],):
+        choices = isinstance(entry, Categorical)
+        for name in ("choices",) if choices else ("low", "high"):
+            source = config.source_of(("sweep", "space", key, name)) + f": sweep.space.{key}"
+            for value in _choices(sweep, key) if choices else (getattr(entry, name),):
+                for context in fitting:
                     apply_overrides(context, {key: value}, source)
-    for number, overrides in enumerate(sweep["enqueue"]):
-        at = ("sweep", "enqueue", str(number))
-
-        def of_known(key: Key, at: Key = at) -> str:
-            return f"{config.source_of((*at, *key))}: {'.'.join(at)}"
-
-        try:
-            overrides = with_parts(overrides, space)
-        except LookupError as error:
-            method = overrides[METHOD]
-            hint = did_you_mean(str(method), error.args[0])
-            raise ConfigError(
-                f"{of_known((METHOD,))}: method is {method!r}, which sweep.space does not have{hint}"
-            ) from error
-        known_overrides = {
-            key: _with_recorded_hits(value, sweep) for key, value in overrides.items() if key != "name"
-        }
-        composed = apply_overrides(config, known_overrides, of_known)
+    for number, known in enumerate(sweep.known):
+        overrides = {key: _with_recorded_hits(value, sweep) for key, value in known.overrides.items()}
+        composed = apply_overrides(config, overrides, _source(config, ("sweep", "enqueue", str(number))))
         if not _awaits_hits(composed, sweep):
             check_parts(composed)
     for stage in ("record_hits", "learn", "confirm"):
-        if sweep[stage]:
-
-            def of_stage(key: Key, stage: str = stage) -> str:
-                return f"{config.source_of(('sweep', stage, *key))}: sweep.{stage}"
-
-            apply_overrides(config, {"data": sweep[stage]["data"]}, of_stage)
-    if sweep["record_hits"]:
+        found = getattr(sweep, stage)
+        if found is not None:
+            apply_overrides(config, {"data": found.data}, _source(config, ("sweep", stage)))
+    if sweep.record_hits is not None:
         source = f"{config.source_of(('sweep', 'record_hits'))}: sweep.record_hits"
-        check_parts(apply_overrides(config, {"builder": sweep["record_hits"]["builder"]}, source))
+        check_parts(apply_overrides(config, {"builder": sweep.record_hits.builder}, source))
 
 
-def check_space_entry(config: Config, key: str, entry: Mapping[str, Any]) -> None:
-    """Check one entry of ``sweep.space``."""
-    at = ("sweep", "space", key)
-    kind = entry.get("type")
-    if kind not in SPACE_ENTRIES:
-        hint = did_you_mean(kind, SPACE_ENTRIES)
-        raise config.checker.error((*at, "type"), f" is {kind!r}{hint}")
-    config.checker.arguments(SPACE_ENTRIES[kind], entry, at)
-    if kind == "categorical":
-        if not entry["choices"]:
-            raise config.checker.error((*at, "choices"), " is empty; at least one choice is needed")
-        for choice in entry["choices"] if key == METHOD else ():
-            try:
-                check_method(choice)
-            except ValueError as error:
-                raise config.checker.error((*at, "choices"), f": {error}") from error
-        return
-    sources = [config.source_of((*at, name)) for name in ("low", "high", "log", "step")]
-    where = ("command line" if "command line" in sources else sources[0]) + f": {'.'.join(at)}"
-    if entry["low"] > entry["high"]:
-        raise ConfigError(f"{where}: low {entry['low']} is above high {entry['high']}")
-    if entry.get("log") and (entry["low"] <= 0 or entry.get("step") not in (None, 1)):
-        raise ConfigError(f"{where}: log: true needs low above 0 and no step, low is {entry['low']}")
-    if "." not in key:
-        raise config.checker.error(
-            (*at, "type"), f" is {kind!r}; a whole part needs type categorical with choices"
-        )
+def _choices(sweep: Sweep, key: str) -> list[Any]:
+    entry = sweep.space[key]
+    assert isinstance(entry, Categorical)
+    return entry.choices
 
 
-def _try(config: Config, key: str, choice: Any, sweep: Mapping[str, Any]) -> Config:
+def _source(config: Config, at: Key) -> SourceOf:
+    """Whom errors about overrides name that stand at a place of the file."""
+    return lambda key: f"{config.source_of((*at, *key))}: {'.'.join(at)}"
+
+
+def _try(config: Config, key: str, choice: Any, sweep: Sweep) -> Config:
     """The composition with a choice of the space; the parts of a method must go together."""
     source = f"{config.source_of(('sweep', 'space', key))}: sweep.space.{key}"
     if key == METHOD:
@@ -135,10 +103,10 @@ def with_hits(value: Any, hits: str) -> Any:
     return {**value, "init_args": {**arguments, "hits": hits if named == HITS else named}}
 
 
-def _with_recorded_hits(value: Any, sweep: Mapping[str, Any]) -> Any:
-    return with_hits(value, HITS) if sweep["record_hits"] else value
+def _with_recorded_hits(value: Any, sweep: Sweep) -> Any:
+    return with_hits(value, HITS) if sweep.record_hits is not None else value
 
 
-def _awaits_hits(config: Config, sweep: Mapping[str, Any]) -> bool:
+def _awaits_hits(config: Config, sweep: Sweep) -> bool:
     hits = config.get("builder.init_args.hits", None)
-    return bool(sweep["record_hits"]) and hits is not None and not Path(hits).is_file()
+    return sweep.record_hits is not None and hits is not None and not Path(hits).is_file()

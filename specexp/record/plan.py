@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from specexp.bench.arm import describe
+from specexp.builders import TreeBuilder
 from specexp.config import (
     Config,
     ConfigError,
@@ -17,19 +18,18 @@ from specexp.config import (
     is_grouped,
     recording_folder,
 )
-from specexp.config.annotations import arguments_of, is_part, members
+from specexp.config.annotations import arguments_of
 from specexp.config.check import Checker, base_of
 from specexp.config.schema import Experiment, Record
 from specexp.config.stages import STAGES, with_prompts_of
-from specexp.core.compatibility import check_composition
+from specexp.core.composition import check_composition
 from specexp.core.messages import counted, first_line
-from specexp.core.parts import Drafter, TreeBuilder, Verifier
 from specexp.core.tree import NodeKind
-from specexp.drafters import TokenRecycling
+from specexp.drafters import Drafter, TokenRecycling
 from specexp.pairs.pair import PAIRS
 from specexp.replay.format.errors import RecordingError
 from specexp.replay.play.fidelity import builders_in, drafters_in, law_of, learns, scoring_of
-from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling, SampleMatch
+from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling, SampleMatch, Verifier
 
 _DEFAULT = {"class_path": "Chain", "init_args": {"length": 24}}
 
@@ -178,7 +178,7 @@ def describe_part(part: Mapping[str, Any], base: type = TreeBuilder) -> str:
     def shown(name: str, value: Any) -> str:
         if not isinstance(value, Mapping) or "class_path" not in value:
             return str(value)
-        (family,) = (base_of(one) for one in members(known[name].annotation) if is_part(one))
+        (family,) = (base_of(one) for one in known[name].allowed.members if one.is_part)
         return describe_part(value, family)
 
     inner = ", ".join(

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from specexp.config import Config, ConfigError
+from specexp.config import Config, ConfigError, build_sweep
 from specexp.config.command import fail, run_command
+from specexp.config.sweep import Sweep
 from specexp.sweep.composition import Composition
 from specexp.sweep.methods import without_draft_methods
-from specexp.sweep.settings import Settings, read_settings
-from specexp.sweep.space import SpaceError
+from specexp.sweep.space import Space
 
 USAGE = """usage: python -m specexp.sweep EXPERIMENT.yaml [--dry-run] [--n-trials N] [--storage URL] [--key value ...]
 
@@ -40,65 +40,61 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _act(config: Config, dry_run: bool, command: str) -> int:
-    composition, settings = read_sweep(config)
+    composition, settings, left_out = read_sweep(config)
+    console = Console(highlight=False, soft_wrap=True)
     if dry_run:
-        show(composition, settings, Console(highlight=False, soft_wrap=True))
-        return 0
-    return _search(composition, settings, command)
+        show(composition, settings, console)
+    if left_out:
+        console.print(f"Left out, for the pair has no draft model: {', '.join(left_out)}.")
+    return 0 if dry_run else _search(composition, settings, command)
 
 
-def read_sweep(config: Config) -> tuple[Composition, Settings]:
+def read_sweep(config: Config) -> tuple[Composition, Sweep, tuple[str, ...]]:
     """The composition and the sweep section of an experiment; :func:`load_config` has checked them against
     the parts.
 
+    Returns:
+        Both, and the methods that were left out because the pair has no draft model.
+
     Raises:
-        ConfigError: the file has no sweep section, and the sentence names the command for it; or the section is wrong.
+        ConfigError: the file has no sweep section, and the sentence names the command for it; or all its methods need
+            a draft model.
     """
-    section = config.get("sweep")
-    if section is None:
+    sweep = build_sweep(config)
+    if sweep is None:
         command = "specexp.what_if" if config.get("what_if") is not None else "specexp.run"
         raise ConfigError(
             f"{config.file} has no sweep: section, so nothing is searched; run it with python -m {command} "
             f"{config.file}"
         )
-    try:
-        return Composition(config), read_settings(*without_draft_methods(config, section))
-    except SpaceError as error:
-        raise _placed(config, error) from error
+    return Composition(config), *without_draft_methods(config, sweep)
 
 
-def _placed(config: Config, error: SpaceError) -> ConfigError:
-    """The error with the file that set its key, or the command line; it begins with the key."""
-    key = str(error).partition(" ")[0].rstrip(":")
-    return ConfigError(f"{config.source_of(tuple(config.layers.split(key)))}: {error}")
-
-
-def show(composition: Composition, settings: Settings, console: Console) -> None:
+def show(composition: Composition, settings: Sweep, console: Console) -> None:
     """Print what a sweep would do."""
     from rich.table import Table
 
     console.print(f"study {composition.name}: {settings.n_trials} trials, known configurations included")
-    console.print(f"objectives: {', '.join(f'{name} ({way})' for name, way in settings.objectives.items())}")
-    space = Table("key", "values", title="space", title_justify="left")
-    for parameter in settings.space.parameters:
-        space.add_row(parameter.key, str(parameter))
-    console.print(space)
-    if settings.omission:
-        console.print(settings.omission)
+    console.print(f"objectives: {', '.join(f'{name} ({way})' for name, way in settings.directions.items())}")
+    table = Table("key", "values", title="space", title_justify="left")
+    product = Space(settings)
+    for key, entry in product.entries.items():
+        table.add_row(key, str(entry))
+    console.print(table)
     for known in settings.known:
-        shown = settings.space.params_of(known.overrides) or dict(known.overrides)
+        shown = product.params_of(known.overrides) or dict(known.overrides)
         console.print(f"measured first: {known.name}: {shown}", markup=False)
     for name, limit in settings.constraints.items():
         console.print(f"constraint: {name} {limit:g}")
     console.print(f"storage: {settings.storage or composition.folder / 'journal.log'}")
 
 
-def _search(composition: Composition, settings: Settings, command: str) -> int:
+def _search(composition: Composition, settings: Sweep, command: str) -> int:
     folder = composition.folder
     key = "output"
     try:
         if settings.export is not None:
-            key, folder = "sweep.export.to", Path(settings.export["to"])
+            key, folder = "sweep.export.to", Path(settings.export.to)
             remove_unused(folder, prepare_folder(folder))  # better known now than after the search
         key, folder = "output", composition.folder
         made = prepare_folder(folder)
@@ -107,14 +103,15 @@ def _search(composition: Composition, settings: Settings, command: str) -> int:
         return fail(f"{key}: {folder} cannot be written ({why}): set --{key} to a folder that can")
     from specexp.sweep.journal import StudyBusyError
     from specexp.sweep.session import Session, silence
-    from specexp.sweep.study import StudyError, check_optuna_parts
+    from specexp.sweep.study import StudyError, build_pruner, build_sampler
 
     silence()
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = WIDTH
     try:
-        check_optuna_parts(settings)
+        build_sampler(settings, checker=composition.config.checker)
+        build_pruner(settings, composition.config.checker)
         Session(composition, settings, folder, console, command).run()
     except (StudyError, StudyBusyError) as problem:
         return fail(problem, 1)
@@ -128,7 +125,7 @@ def _search(composition: Composition, settings: Settings, command: str) -> int:
         return fail("interrupted: the same command goes on where it stopped", 130)
     except ValueError as problem:
         remove_unused(folder, made)
-        return fail(_placed(composition.config, problem) if isinstance(problem, SpaceError) else problem)
+        return fail(problem)
     return 0
 
 

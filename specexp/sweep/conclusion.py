@@ -133,9 +133,9 @@ class Conclusion:
         return [write_yardstick(found, said, winner, goodput, self.session.folder)]
 
     def _confirm(self, bench: CompositionBench) -> tuple[list[Confirmed], list[PromptRecord]]:
-        assert self.session.settings.confirm is not None
-        of_each = self.session.settings.confirm["of_each"]
-        trials = select(self.study, self.session.settings.confirm["best"], of_each)
+        stage = self.session.settings.confirm
+        assert stage is not None
+        trials = select(self.study, stage.best, stage.of_each)
         if not trials:
             raise StudyError(
                 "no trial was measured on every prompt within the constraints, so none can be confirmed"
@@ -157,7 +157,7 @@ class Conclusion:
                 self.session.folder / "confirm.jsonl",
                 bench.samples,
                 bar.prompt,
-                of_each,
+                stage.of_each,
             )
         return confirmed, records
 
@@ -167,7 +167,7 @@ class Conclusion:
 
     def _track(self, shown: Table, pictures: Sequence[Path | None], artifact: Path | None) -> None:
         rows = [
-            trial_row(trial, list(self.session.settings.objectives))
+            trial_row(trial, list(self.session.settings.directions))
             for trial in self.study.get_trials(deepcopy=False)
         ]
         with self.session.tracker.study(config=self.session.composition.to_dict()) as run:
@@ -177,4 +177,4 @@ class Conclusion:
                 if path is not None:
                     run.picture(path.stem, path)
             if artifact is not None and self.session.settings.export is not None:
-                run.artifact(artifact, self.session.name, self.session.settings.export["kind"])
+                run.artifact(artifact, self.session.name, self.session.settings.export.kind)

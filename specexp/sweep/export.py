@@ -11,7 +11,7 @@ from specexp.artifacts.atomic_write import write_whole
 from specexp.artifacts.fingerprint import Fingerprint, fingerprint, target_fingerprint
 from specexp.bench import clock
 from specexp.bench.acceptance_counts import HitCounter
-from specexp.core.parts import Parts
+from specexp.core.composition import Parts
 from specexp.core.tree import TreeShape
 from specexp.sweep.bench import CompositionBench
 from specexp.sweep.confirm import Confirmed
@@ -112,7 +112,7 @@ def export_best(session: Session, confirmed: Sequence[Confirmed], bench: Composi
     from specexp.artifacts import Artifact, kinds, save_artifact
     from specexp.artifacts.plugins import class_in
 
-    kind = class_in(kinds, export["kind"], Artifact)
+    kind = class_in(kinds, export.kind, Artifact)
     winner = confirmed[0]
     for best in confirmed:
         resolved = best.attributes["resolved"]
@@ -125,7 +125,7 @@ def export_best(session: Session, confirmed: Sequence[Confirmed], bench: Composi
         _say(session, f"{winner.label} is no {kind.kind}, nor is another one, so nothing was exported.")
         return None
     artifact = save_artifact(
-        Path(export["to"]),
+        Path(export.to),
         kind.kind,
         payloads,
         provenance={

@@ -12,8 +12,8 @@ from optuna import Study, Trial
 from optuna.exceptions import TrialPruned
 from optuna.trial import FrozenTrial, TrialState
 
-from specexp.sweep.settings import Settings
-from specexp.sweep.space import Applies
+from specexp.config.sweep import Sweep
+from specexp.sweep.space import Applies, Space
 
 FINISHED = (TrialState.COMPLETE, TrialState.PRUNED)
 
@@ -78,10 +78,11 @@ class Objective:
     are not pruned.
     """
 
-    def __init__(self, study: Study, settings: Settings, bench: Bench) -> None:
+    def __init__(self, study: Study, settings: Sweep, bench: Bench) -> None:
         self.study = study
         self.settings = settings
         self.bench = bench
+        self.space = Space(settings)
         self._prepared: tuple[Mapping[str, Any], Candidate] | None = None
 
     def digest_of(self, overrides: Mapping[str, Any]) -> str:
@@ -107,7 +108,7 @@ class Objective:
         overrides = trial.user_attrs.get("overrides")
         if overrides is None:
             applies: Applies = self.bench.applies
-            overrides = self.settings.space.suggest(trial, applies)
+            overrides = self.space.suggest(trial, applies)
         candidate = self._candidate(overrides)
         trial.set_user_attr("digest", candidate.digest)
         trial.set_user_attr("attributes", dict(candidate.attributes))
@@ -141,11 +142,11 @@ class Objective:
             return True
 
         # The pruner compares speedups; a study of another single objective must not be pruned by them.
-        return report if self.settings.objectives.keys() == {"speedup"} else lambda prompt, log_speedup: False
+        return report if self.settings.directions.keys() == {"speedup"} else lambda prompt, log_speedup: False
 
     def _values(self, measurement: Measurement) -> float | tuple[float, ...]:
         known = {**measurement.metrics, "speedup": fmean(measurement.log_speedups.values())}
-        values = tuple(known[name] for name in self.settings.objectives)
+        values = tuple(known[name] for name in self.settings.directions)
         return values if len(values) > 1 else values[0]
 
     def _finished(self, digest: str, whole: bool) -> FrozenTrial | None:

@@ -10,6 +10,7 @@ import sys
 import warnings
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ from specexp.bench.progress import StageBar
 from specexp.bench.trainer import quiet_libraries
 from specexp.config import ConfigError, save_resolved
 from specexp.config.stages import with_prompts_of
+from specexp.config.sweep import Sweep
 from specexp.replay.configured import check_models, open_recording, recorded_data, tokenizer_of
 from specexp.replay.format.recording import Recording
 from specexp.sweep.bench import CompositionBench, record_hits
@@ -35,7 +37,6 @@ from specexp.sweep.live_bench import LiveBench
 from specexp.sweep.objective import distinct_finished
 from specexp.sweep.plots import save_plots
 from specexp.sweep.replay_bench import ReplayBench
-from specexp.sweep.settings import Settings
 from specexp.sweep.study import digest_of, open_study, others_running, resume, run_study
 from specexp.sweep.trial_table import (
     is_modelled,
@@ -70,7 +71,7 @@ class Session:
     """
 
     def __init__(
-        self, composition: Composition, settings: Settings, folder: Path, console: Console, command: str
+        self, composition: Composition, settings: Sweep, folder: Path, console: Console, command: str
     ) -> None:
         self.composition = composition
         self.settings = settings
@@ -116,8 +117,8 @@ class Session:
                 exhausted = self._search(study, bench, bar)
             if exhausted:
                 self.console.print(exhausted, highlight=False, soft_wrap=True)
-            write_trials(study, list(self.settings.objectives), self.folder / "trials.csv")
-            save_plots(study, list(self.settings.objectives), self.folder / "plots")
+            write_trials(study, list(self.settings.directions), self.folder / "trials.csv")
+            save_plots(study, list(self.settings.directions), self.folder / "plots")
             if others_running(study):
                 self.console.print(
                     "Other workers are still measuring; the last one confirms the best trials."
@@ -177,12 +178,10 @@ class Session:
         return device_name(self.composition.config.get("pair.device"))
 
     def _study_digest(self) -> str:
-        learned = [] if self.settings.learn is None else [dict(self.settings.learn)]
-        return digest_of([self.composition.workload(), dict(self.settings.objectives), *learned])
+        learned = [] if self.settings.learn is None else [asdict(self.settings.learn)]
+        return digest_of([self.composition.workload(), dict(self.settings.directions), *learned])
 
     def _greet(self, study: Study, revived: int) -> None:
-        if self.settings.omission:
-            self.console.print(self.settings.omission)
         done = len(distinct_finished(study))
         if done:
             self.console.print(
@@ -224,12 +223,12 @@ class Session:
         stage, path = self.settings.record_hits, self.composition.hits
         if stage is None or path is None or data is None:
             return
-        made_of = digest_of([self.composition.workload(), self.composition.resolved({}), dict(stage)])
+        made_of = digest_of([self.composition.workload(), self.composition.resolved({}), asdict(stage)])
         mark = path.with_suffix(".digest")
         if path.exists() and mark.exists() and mark.read_text(encoding="utf-8") == made_of:
             return
         bar.stage("recording hits", len(data.prompts))
-        record_hits(bench, {"builder": stage["builder"]}, data.prompts, path)
+        record_hits(bench, {"builder": stage.builder}, data.prompts, path)
         mark.write_text(made_of, encoding="utf-8")
 
     def _measure_reference(self, bench: CompositionBench, bar: StageBar) -> None:
@@ -262,7 +261,7 @@ class Session:
             f"{math.exp(value):.2f}x AR{modelled}"
             if name == "speedup"
             else f"{value:.2f} {name.replace('_', ' ')}"
-            for name, value in zip(self.settings.objectives, trial.values, strict=True)
+            for name, value in zip(self.settings.directions, trial.values, strict=True)
         )
         return f"{what}: {shown}" + (
             f", pruned after {trial.user_attrs['pruned_at']} prompts" if state == "pruned" else ""
@@ -271,7 +270,7 @@ class Session:
     def _track(self, trial: FrozenTrial) -> None:
         if self.replay is not None:
             return  # a run of W&B takes a thousand times as long: replayed trials are rows of the study's own
-        row = trial_row(trial, list(self.settings.objectives))
+        row = trial_row(trial, list(self.settings.directions))
         resolved = trial.user_attrs.get("attributes", {}).get("resolved", {})
         with self.tracker.trial(trial.number, trial.params, config=resolved) as run:
             for prompt, log_speedup in trial.intermediate_values.items():

@@ -5,13 +5,11 @@ trials.
 from __future__ import annotations
 
 import hashlib
-import importlib
-import inspect
 import json
 import os
 import socket
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -21,15 +19,18 @@ from optuna import Study
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
+from specexp.config.check import Checker
+from specexp.config.sweep import Sweep
 from specexp.core.messages import first_line
 from specexp.sweep.distinct import ENUMERATING, DistinctSampler
 from specexp.sweep.journal import JournalFile
 from specexp.sweep.objective import FINISHED, Bench, Objective, distinct_finished
-from specexp.sweep.settings import Settings
-from specexp.sweep.space import SpaceError
+from specexp.sweep.space import Space
 
 HEARTBEAT_SECONDS = 20
 GRACE_SECONDS = 90
+
+_UNPLACED = Checker(lambda key: "sweep")
 
 AfterTrial = Callable[[Study, FrozenTrial], None]
 
@@ -38,7 +39,7 @@ class StudyError(RuntimeError):
     """A study that cannot go on; the sentence says why and what to do."""
 
 
-def open_study(name: str, settings: Settings, folder: Path, workload: str, device: str = "") -> Study:
+def open_study(name: str, settings: Sweep, folder: Path, workload: str, device: str = "") -> Study:
     """Create a study, or load the one of this name to go on with it.
 
     Args:
@@ -55,11 +56,11 @@ def open_study(name: str, settings: Settings, folder: Path, workload: str, devic
     """
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     storage = _storage(settings, folder)
-    sampler, pruner = instantiate_sampler(settings), _instantiate("sweep.pruner", settings.pruner)
+    sampler, pruner = build_sampler(settings), build_pruner(settings)
     study = optuna.create_study(
         storage=storage,
         study_name=name,
-        directions=[StudyDirection[way.upper()] for way in settings.objectives.values()],
+        directions=[StudyDirection[way.upper()] for way in settings.directions.values()],
         sampler=sampler,
         pruner=pruner,
         load_if_exists=True,
@@ -67,11 +68,11 @@ def open_study(name: str, settings: Settings, folder: Path, workload: str, devic
     _check_same(study, settings, workload, device)
     if study.get_trials(deepcopy=False):
         # The same seed again would draw the same configurations again.
-        study.sampler = instantiate_sampler(settings, offset=len(study.get_trials(deepcopy=False)))
+        study.sampler = build_sampler(settings, offset=len(study.get_trials(deepcopy=False)))
     return study
 
 
-def resume(study: Study, settings: Settings, *, alone: bool) -> int:
+def resume(study: Study, settings: Sweep, *, alone: bool) -> int:
     """Put back what a dead process left running, and the known configurations not yet asked for.
 
     Args:
@@ -96,10 +97,11 @@ def resume(study: Study, settings: Settings, *, alone: bool) -> int:
         for trial in study.get_trials(deepcopy=False)
         if trial.state is not TrialState.RUNNING or "worker" in trial.user_attrs
     }
+    space = Space(settings)
     for known in settings.known:
         if known.name in asked:
             continue
-        params = settings.space.params_of(known.overrides)
+        params = space.params_of(known.overrides)
         attributes: dict[str, Any] = {"known": known.name}
         if params is None:
             attributes["overrides"] = dict(known.overrides)
@@ -120,7 +122,7 @@ def requeue(study: Study, trial: FrozenTrial) -> None:
     study.enqueue_trial({**fixed, **trial.params}, user_attrs=attributes)
 
 
-def run_study(study: Study, settings: Settings, bench: Bench, after_trial: AfterTrial | None = None) -> str:
+def run_study(study: Study, settings: Sweep, bench: Bench, after_trial: AfterTrial | None = None) -> str:
     """Run trials until ``settings.n_trials`` distinct ones are finished, or the space is exhausted.
 
     Returns:
@@ -136,11 +138,11 @@ def run_study(study: Study, settings: Settings, bench: Bench, after_trial: After
     barren = 0
     sampler = study.sampler
     if not isinstance(sampler, ENUMERATING):
-        seed = (settings.sampler.get("init_args") or {}).get("seed")
+        seed = sampler_of(settings)["init_args"].get("seed")
         offset = len(study.get_trials(deepcopy=False))
         study.sampler = sampler = DistinctSampler(
             sampler,
-            settings.space,
+            objective.space,
             bench.applies,
             objective.digest_of,
             seed + offset if isinstance(seed, int) else None,
@@ -207,46 +209,56 @@ def worker() -> str:
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
-def instantiate_sampler(settings: Settings, offset: int = 0) -> optuna.samplers.BaseSampler:
-    """The sampler; ``offset`` is added to a whole-number ``seed`` of its arguments."""
-    arguments = dict(settings.sampler.get("init_args") or {})
+def sampler_of(settings: Sweep) -> dict[str, Any]:
+    """``class_path`` and ``init_args`` of the study's sampler."""
+    return settings.sampler or {"class_path": "optuna.samplers.TPESampler", "init_args": {"seed": 0}}
+
+
+def build_sampler(
+    settings: Sweep, offset: int = 0, checker: Checker = _UNPLACED
+) -> optuna.samplers.BaseSampler:
+    """The sampler.
+
+    Args:
+        settings: the sweep section.
+        offset: added to a whole-number ``seed`` of its arguments.
+        checker: knows the file that errors name.
+
+    Raises:
+        ConfigError: it refuses its arguments.
+    """
+    spec = sampler_of(settings)
+    arguments = dict(spec["init_args"])
     if isinstance(arguments.get("seed"), int):
         arguments["seed"] += offset
-    sampler = _instantiate("sweep.sampler", {**settings.sampler, "init_args": arguments})
-    if not isinstance(sampler, optuna.samplers.BaseSampler):
-        raise SpaceError(f"sweep.sampler: {settings.sampler['class_path']} is no Optuna sampler")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        sampler: optuna.samplers.BaseSampler = checker.build_part(
+            {**spec, "init_args": arguments}, optuna.samplers.BaseSampler, ("sweep", "sampler")
+        )
     return sampler
 
 
-def check_optuna_parts(settings: Settings) -> None:
-    """Refuse a sampler or pruner that cannot be made.
+def build_pruner(settings: Sweep, checker: Checker = _UNPLACED) -> optuna.pruners.BasePruner:
+    """The pruner.
+
+    Args:
+        settings: the sweep section.
+        checker: knows the file that errors name.
 
     Raises:
-        SpaceError: the class does not exist or refuses its arguments.
+        ConfigError: it refuses its arguments.
     """
-    instantiate_sampler(settings)
-    pruner = _instantiate("sweep.pruner", settings.pruner)
-    if not isinstance(pruner, optuna.pruners.BasePruner):
-        raise SpaceError(f"sweep.pruner: {settings.pruner['class_path']} is no Optuna pruner")
+    default = {"class_path": "optuna.pruners.WilcoxonPruner", "init_args": {"p_threshold": 0.1}}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pruner: optuna.pruners.BasePruner = checker.build_part(
+            settings.pruner or default, optuna.pruners.BasePruner, ("sweep", "pruner")
+        )
+    return pruner
 
 
-def _instantiate(where: str, part: Mapping[str, Any]) -> Any:
-    class_path, arguments = part["class_path"], part.get("init_args") or {}
-    module, _, name = class_path.rpartition(".")
-    try:
-        kind = getattr(importlib.import_module(module or "optuna"), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise SpaceError(f"{where}: there is no class {class_path!r}") from error
-    try:
-        inspect.signature(kind).bind(**arguments)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return kind(**arguments)
-    except (TypeError, ValueError) as error:
-        raise SpaceError(f"{where}: {class_path}: {error}") from error
-
-
-def _storage(settings: Settings, folder: Path) -> optuna.storages.BaseStorage:
+def _storage(settings: Sweep, folder: Path) -> optuna.storages.BaseStorage:
     if settings.storage is None:
         return optuna.storages.JournalStorage(JournalFile(folder / "journal.log"))
     with warnings.catch_warnings():
@@ -266,9 +278,8 @@ def _storage(settings: Settings, folder: Path) -> optuna.storages.BaseStorage:
             raise StudyError(f"storage {settings.storage!r} cannot be opened: {first_line(error)}") from error
 
 
-def _check_same(study: Study, settings: Settings, workload: str, device: str) -> None:
-    space = "; ".join(f"{parameter.key}: {parameter}" for parameter in settings.space.parameters)
-    digest = hashlib.sha256(space.encode()).hexdigest()[:16]
+def _check_same(study: Study, settings: Sweep, workload: str, device: str) -> None:
+    digest = hashlib.sha256(str(Space(settings)).encode()).hexdigest()[:16]
     wanted = {"workload": workload, "space": digest, "device": device}
     kept = study.user_attrs.get("made_of")
     if kept is None:

@@ -18,8 +18,8 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from specexp.core.context import Context
 from specexp.core.outcome import Outcome
-from specexp.core.parts import Candidates, Drafter, Request
 from specexp.core.tree import NO_CANDIDATE, NodeKind
+from specexp.drafters import Candidates, Drafter, Request
 
 
 class FakeCausalLM(torch.nn.Module):
@@ -205,9 +205,9 @@ class PausingDrafter(Drafter):
         return self.drafter.max_candidates
 
     @property
-    def shares_state(self) -> bool:
+    def carries(self) -> bool:
         """If the drafter does."""
-        return self.drafter.shares_state
+        return self.drafter.carries
 
     @property
     def models(self) -> tuple[Any, ...]:
@@ -219,9 +219,9 @@ class PausingDrafter(Drafter):
         """If the drafter does."""
         return self.drafter.wants_prefill_logits
 
-    def for_new_sequence(self) -> PausingDrafter:
+    def twin(self) -> PausingDrafter:
         """Around a twin of the drafter."""
-        return PausingDrafter(self.drafter.for_new_sequence(), self.pause)
+        return PausingDrafter(self.drafter.twin(), self.pause)
 
     def check_vocabulary(self, vocab_size: int) -> None:
         """Check the drafter."""

@@ -17,10 +17,10 @@ from specexp.config import (
     is_grouped,
 )
 from specexp.config.layers import Layers
-from specexp.core.parts import DeterministicVerifier
+from specexp.verifiers import DeterministicVerifier
 
 if TYPE_CHECKING:
-    from specexp.core.parts import Verifier
+    from specexp.verifiers import Verifier
 
 
 @dataclass(frozen=True)

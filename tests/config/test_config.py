@@ -15,8 +15,7 @@ from specexp.config import (
     load_config,
     save_resolved,
 )
-from specexp.core.parts import Drafter
-from specexp.drafters import TokenRecycling, Union
+from specexp.drafters import Drafter, TokenRecycling, Union
 
 
 def test_later_wins_and_mappings_merge(write):
@@ -138,12 +137,8 @@ def test_space_over_whole_parts(write):
     config = load_config(
         write(text), ["--sweep.space.builder.init_args.nodes.high", "32", "--sweep.n_trials=3"]
     )
-    assert config.get("sweep.space.builder.init_args.nodes") == {
-        "type": "int",
-        "low": 4,
-        "high": 32,
-        "log": True,
-    }
+    nodes = {"type": "int", "low": 4, "high": 32, "log": True, "step": None, "at_most": None}
+    assert config.get("sweep.space.builder.init_args.nodes") == nodes
     assert config.get("sweep.n_trials") == 3
 
 

@@ -54,7 +54,7 @@ MISTAKES = {
     "dotted class": ("drafter: specexp.drafters.TokenRecycler", "cannot be imported.*mean 'TokenRecycling'"),
     "package": ("drafter: nowhere.Thing", "'nowhere.Thing' cannot be imported"),
     "family": ("drafter: specexp.builders.Chain", "'specexp.builders.Chain' is no Drafter"),
-    "contract": ("drafter: specexp.core.parts.Drafter", "only the contract"),
+    "contract": ("drafter: specexp.drafters.Drafter", "only the contract"),
     "no class": ("drafter: {init_args: {k: 3}}", "drafter.class_path is missing"),
     "not a part": ("drafter: 3", "drafter is 3; allowed is a Drafter given as class_path"),
     "required": ("data: {prompts: RawText}", "data.prompts.init_args.path is missing; RawText needs a text"),
@@ -206,7 +206,7 @@ def test_a_bound_set_on_the_command_line_is_not_blamed_on_the_file(
 def test_what_a_constructor_refuses_names_all_that_set_its_arguments(write):
     text = TREE.replace("TokenRecycling", "{class_path: TokenRecycling, init_args: {k: 8}}")
     with pytest.raises(
-        ConfigError, match=r"^.*mine\.yaml, command line: drafter: .*'preloaded' needs a matrix"
+        ConfigError, match=r"^.*mine\.yaml, command line: drafter: .*state 'preloaded' and no matrix"
     ):
         load_config(write(text), ["--drafter.init_args.state", "preloaded"])
 

@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from specexp.config.check import Checker
+from specexp.config.sweep import Sweep
 from specexp.sweep.journal import study_lock
 from specexp.sweep.objective import Candidate, Measurement, Report
-from specexp.sweep.settings import Settings, read_settings
 from specexp.sweep.study import open_study, resume, run_study
 
 PROMPTS = 12
@@ -73,11 +74,15 @@ class FakeBench:
         return Measurement(values, {"tokens_per_step": 2.0, "drafted_nodes": nodes, "draft_passes": 0})
 
 
-def settings(**changes: Any) -> Settings:
-    return read_settings({**SECTION, **changes})
+def read_section(section: Mapping[str, Any]) -> Sweep:
+    return Checker(lambda key: "mine.yaml").read(Sweep, section, ("sweep",))
 
 
-def search(folder: Path, bench: FakeBench, chosen: Settings, name: str = "fake") -> Any:
+def settings(**changes: Any) -> Sweep:
+    return read_section({**SECTION, **changes})
+
+
+def search(folder: Path, bench: FakeBench, chosen: Sweep, name: str = "fake") -> Any:
     folder.mkdir(parents=True, exist_ok=True)
     with study_lock(folder):
         study = open_study(name, chosen, folder, "workload")

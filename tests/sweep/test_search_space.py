@@ -7,17 +7,21 @@ from typing import Any
 
 import optuna
 import pytest
-from helpers.fake_bench import FakeBench, settings
+from helpers.fake_bench import FakeBench, read_section, settings
 
-from specexp.sweep.settings import read_settings
-from specexp.sweep.space import Space, SpaceError
+from specexp.config import ConfigError
+from specexp.sweep.space import Space
 
 NODES = {"builder.init_args.nodes": {"type": "int", "low": 1, "high": 8}}
 
 
+def space_of(section: Mapping[str, Any]) -> Space:
+    return Space(read_section({"space": section}))
+
+
 def refused(section: Mapping[str, Any]) -> str:
-    with pytest.raises(SpaceError) as caught:
-        Space(section)
+    with pytest.raises(ConfigError) as caught:
+        space_of(section)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -26,17 +30,18 @@ def refused(section: Mapping[str, Any]) -> str:
     ("entry", "words"),
     [
         ({"type": "integer", "low": 1, "high": 2}, "type is 'integer'"),
-        ({"type": "int", "low": 1, "hihg": 2}, "did you mean 'high'"),
-        ({"type": "int", "low": 1}, "high is None"),
+        ({"type": "int", "low": 1, "hihg": 2}, "did you mean 'sweep.space.builder.init_args.nodes.high'"),
+        ({"type": "int", "low": 1}, "high is missing"),
         ({"type": "int", "low": 1.5, "high": 2}, "low is 1.5"),
-        ({"type": "int", "low": 3, "high": 2}, "low is 3 above high 2"),
+        ({"type": "int", "low": 3, "high": 2}, "low 3 is above high 2"),
         ({"type": "float", "low": 0.0, "high": 2.0, "log": True}, "must be above 0"),
         ({"type": "float", "low": 1.0, "high": 2.0, "log": True, "step": 0.1}, "do not go together"),
         ({"type": "int", "low": 1, "high": 2, "step": 0}, "step is 0"),
-        ({"type": "categorical", "choices": []}, "choices is []"),
+        ({"type": "categorical", "choices": []}, "choices is empty"),
         ({"type": "categorical", "choices": [{"class_path": "Chain"}]}, "needs a name"),
         ({"type": "categorical", "choices": ["a", "a"]}, "two choices are called 'a'"),
         (7, "a mapping"),
+        ({"type": "int", "low": "1", "high": 2}, "low is '1'; allowed is an integer"),
     ],
 )
 def test_a_malformed_entry_is_refused_in_one_sentence(entry: Any, words: str) -> None:
@@ -58,24 +63,27 @@ def test_an_empty_space_is_refused() -> None:
 @pytest.mark.parametrize(
     ("section", "words"),
     [
-        ({"space": NODES, "n_trails": 3}, "did you mean 'n_trials'"),
+        ({"space": NODES, "n_trails": 3}, "did you mean 'sweep.n_trials'"),
         ({"space": NODES, "n_trials": 0}, "sweep.n_trials is 0"),
         ({"space": NODES, "objectives": ["sped"]}, "did you mean 'speedup'"),
-        ({"space": NODES, "objectives": {"speedup": "up"}}, "speedup is 'up'"),
+        (
+            {"space": NODES, "objectives": {"speedup": "up"}},
+            "speedup is 'up'; allowed is one of maximize, minimize",
+        ),
         ({"space": NODES, "constraints": {"max_nodes": 3}}, "did you mean 'max_draft_nodes'"),
         ({"space": NODES, "enqueue": [{"builder": "a"}, {"builder": "a"}]}, "two configurations"),
         ({"space": NODES, "confirm": {"best": 0}}, "sweep.confirm.best is 0"),
-        ({"space": NODES, "export": {"kind": "static-tree"}}, "lacks 'to'"),
+        ({"space": NODES, "export": {"kind": "static-tree"}}, "sweep.export.to is missing"),
     ],
 )
 def test_a_wrong_section_is_refused_in_one_sentence(section: Mapping[str, Any], words: str) -> None:
-    with pytest.raises(SpaceError) as caught:
-        read_settings(section)
+    with pytest.raises(ConfigError) as caught:
+        read_section(section)
     assert words in str(caught.value)
 
 
 def test_a_key_is_drawn_only_where_the_chosen_class_has_it() -> None:
-    space, bench = settings().space, FakeBench()
+    space, bench = Space(settings()), FakeBench()
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
     seen = set()
     for _ in range(20):
@@ -87,7 +95,7 @@ def test_a_key_is_drawn_only_where_the_chosen_class_has_it() -> None:
 
 
 def test_a_known_configuration_inside_the_space_becomes_its_parameters() -> None:
-    space = settings().space
+    space = Space(settings())
     inside = {"builder": {"class_path": "Chain"}, "builder.init_args.nodes": 7}
     assert space.params_of(inside) == {"builder": "chain", "builder.init_args.nodes": 7}
     assert space.params_of({"builder": {"class_path": "Elsewhere"}}) is None
@@ -109,7 +117,7 @@ def test_a_number_stays_within_the_one_that_bounds_it_and_is_stored_as_drawn() -
     study, pairs = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=0, n_startup_trials=5)), set()
     for _ in range(30):
         trial = study.ask()
-        drawn = Space(BOUNDED).suggest(trial, lambda key, overrides: True)
+        drawn = space_of(BOUNDED).suggest(trial, lambda key, overrides: True)
         assert trial.params == drawn
         n, batch = drawn.values()
         assert 1 <= batch <= n
@@ -125,7 +133,7 @@ def test_a_bound_that_is_not_drawn_bounds_nothing() -> None:
 
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
     drawn = {
-        Space(BOUNDED).suggest(study.ask(), applies)["execution.init_args.verify_batch"] for _ in range(40)
+        space_of(BOUNDED).suggest(study.ask(), applies)["execution.init_args.verify_batch"] for _ in range(40)
     }
     assert drawn == set(range(1, 9))
 
@@ -135,7 +143,7 @@ def test_a_bound_that_is_not_drawn_bounds_nothing() -> None:
     [
         ("execution.init_args.m", "did you mean 'execution.init_args.n'"),
         ("execution.init_args.verify_batch", "a whole number of the space that stands before it"),
-        (3, "at_most is 3; a key of the space is expected"),
+        (3, "at_most is 3; allowed is a text"),
     ],
 )
 def test_a_bound_that_cannot_be_followed_is_refused(at_most: Any, words: str) -> None:
@@ -162,7 +170,7 @@ METHODS = {
 
 
 def test_a_method_brings_its_parts_and_the_keys_of_these() -> None:
-    space, bench = Space(METHODS), FakeBench()
+    space, bench = space_of(METHODS), FakeBench()
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
     seen = set()
     for _ in range(20):
@@ -179,14 +187,14 @@ def test_a_method_brings_its_parts_and_the_keys_of_these() -> None:
 
 def test_a_known_configuration_asks_for_a_method_by_its_name() -> None:
     first = [{"name": "sure of 2", "method": "chain while sure", "builder.init_args.nodes": 2}]
-    chosen = read_settings({"space": METHODS, "enqueue": first})
+    chosen = read_section({"space": METHODS, "enqueue": first})
     assert chosen.known[0].overrides == {**SURE, "builder.init_args.nodes": 2}
     params = {"method": "chain while sure", "builder.init_args.nodes": 2}
-    assert chosen.space.params_of(chosen.known[0].overrides) == params
+    assert Space(chosen).params_of(chosen.known[0].overrides) == params
 
 
 def test_parts_that_are_no_methods_lie_outside_the_space() -> None:
-    assert Space(METHODS).params_of({"builder": {"class_path": "Elsewhere"}}) is None
+    assert space_of(METHODS).params_of({"builder": {"class_path": "Elsewhere"}}) is None
 
 
 @pytest.mark.parametrize(
@@ -218,6 +226,6 @@ def test_a_malformed_method_is_refused_in_one_sentence(space: Any, words: str) -
     ],
 )
 def test_what_names_no_method_or_choice_is_refused(section: Mapping[str, Any], words: str) -> None:
-    with pytest.raises(SpaceError) as caught:
-        read_settings({"space": METHODS, **section})
+    with pytest.raises(ConfigError) as caught:
+        read_section({"space": METHODS, **section})
     assert words in str(caught.value)

@@ -11,9 +11,9 @@ from helpers.fake_bench import SECTION, FakeBench, search, settings
 from optuna.samplers import RandomSampler
 from optuna.trial import TrialState
 
+from specexp.config import ConfigError
 from specexp.sweep.objective import Candidate, Measurement, Report, confirmable, distinct_finished
-from specexp.sweep.space import SpaceError
-from specexp.sweep.study import StudyError, check_optuna_parts, open_study, resume, run_study
+from specexp.sweep.study import StudyError, build_pruner, build_sampler, open_study, resume, run_study
 from specexp.sweep.trial_table import state_of, write_trials
 
 FIXED: dict[str, Any] = {
@@ -193,9 +193,12 @@ def test_an_unreachable_database_is_one_sentence(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("part", "words"),
     [
-        ({"sampler": {"class_path": "optuna.samplers.TPE"}}, "no class 'optuna.samplers.TPE'"),
-        ({"sampler": {"class_path": "optuna.pruners.NopPruner"}}, "no Optuna sampler"),
-        ({"pruner": {"class_path": "optuna.pruners.WilcoxonPruner", "init_args": {"p": 1}}}, "'p'"),
+        ({"sampler": {"class_path": "optuna.samplers.TPE"}}, "'optuna.samplers.TPE' cannot be imported"),
+        (
+            {"sampler": {"class_path": "optuna.pruners.NopPruner"}},
+            "'optuna.pruners.NopPruner' is no BaseSampler",
+        ),
+        ({"pruner": {"class_path": "optuna.pruners.WilcoxonPruner", "init_args": {"p": 1}}}, "init_args.p'"),
         (
             {"pruner": {"class_path": "optuna.pruners.WilcoxonPruner", "init_args": {"p_threshold": 2.0}}},
             "p_threshold",
@@ -203,8 +206,13 @@ def test_an_unreachable_database_is_one_sentence(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_sampler_or_pruner_is_refused(part: Mapping[str, Any], words: str) -> None:
-    with pytest.raises(SpaceError) as caught:
-        check_optuna_parts(settings(**part))
+    def build() -> None:
+        chosen = settings(**part)
+        build_sampler(chosen)
+        build_pruner(chosen)
+
+    with pytest.raises(ConfigError) as caught:
+        build()
     assert words in str(caught.value)
 
 

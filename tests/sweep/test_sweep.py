@@ -455,7 +455,7 @@ def test_dry_run_shows_what_would_be_searched_and_writes_nothing(
 
 def test_dry_run_imports_neither_torch_nor_lightning() -> None:
     code = (
-        "import sys; from specexp.sweep import main; status = main(sys.argv[1:]); "
+        "import sys; from specexp.sweep.__main__ import main; status = main(sys.argv[1:]); "
         "heavy = {'torch', 'transformers', 'lightning', 'wandb', 'datasets'} & set(sys.modules); "
         "sys.exit(str(heavy) if heavy else status)"
     )

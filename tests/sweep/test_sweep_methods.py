@@ -69,9 +69,10 @@ def test_without_a_draft_model_its_methods_are_left_out_and_named(
 ) -> None:
     del methods["pair"]["draft"]
     config = specexp.config.load_config(write(methods))
-    composition, settings = read_sweep(config)
+    composition, settings, left_out = read_sweep(config)
     assert isinstance(composition, Composition)
-    assert list(settings.space.parameters[0].choices or {}) == ["lookup"]
+    assert list(settings.methods) == ["lookup"]
+    assert left_out == ("chain",)
     assert [known.name for known in settings.known] == ["looks up 2"]
     assert main(["small.yaml", "--dry-run"]) == 0
     assert "Left out, for the pair has no draft model: chain." in capsys.readouterr().out
@@ -97,7 +98,7 @@ def test_without_a_draft_model_its_methods_are_left_out_and_named(
             },
             "sweep.space.method: lookup",
         ),
-        ({"drafter": {"class_path": "PromptLookup"}, "builder": CHAIN}, "needs a name and parts"),
+        ({"drafter": {"class_path": "PromptLookup"}, "builder": CHAIN}, "needs a name"),
     ],
 )
 def test_a_method_that_cannot_be_is_one_sentence_before_anything_is_loaded(

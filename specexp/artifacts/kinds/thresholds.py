@@ -16,7 +16,8 @@ from specexp.core.messages import did_you_mean
 from specexp.drafters import DraftModel
 
 if TYPE_CHECKING:
-    from specexp.core.parts import Drafter, TreeBuilder
+    from specexp.builders import TreeBuilder
+    from specexp.drafters import Drafter
 
 THRESHOLDS = "thresholds.json"
 _TREE = ("threshold", "max_nodes", "max_depth", "candidates", "acceptance_power")

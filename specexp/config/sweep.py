@@ -1,0 +1,444 @@
+"""The ``sweep:`` section: what varies and how it is drawn, what is optimised, and the stages around the search."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Annotated, Any, Literal, Protocol
+
+from pydantic import Field
+
+from specexp.config.annotations import SpecOf
+from specexp.config.errors import PlacedError
+from specexp.config.methods import METHOD, check_method, with_parts
+from specexp.core.messages import did_you_mean
+
+Way = Literal["maximize", "minimize"]
+
+OBJECTIVES: dict[str, Way] = {
+    "speedup": "maximize",
+    "tokens_per_step": "maximize",
+    "drafted_nodes": "minimize",
+    "draft_passes": "minimize",
+}
+"""What a study can optimise, and which way unless stated: ``speedup`` is the mean over prompts of log(AR
+seconds per token / strategy seconds per token); the others are means per target pass."""
+
+CONSTRAINTS = ("max_draft_nodes", "max_drafted_nodes", "min_tokens_per_step")
+"""``max_draft_nodes``: most nodes a tree may have (known before measuring); ``max_drafted_nodes`` and
+``min_tokens_per_step``: measured means per target pass."""
+
+SEARCHABLE = ("drafter", "builder", "controller", "execution", METHOD)
+"""What a study may vary: sections, or with ``method`` several of them at once. Target, prompts, verifier and lengths
+are the same for all trials of a study: AR's seconds are measured once for them."""
+
+_SCALAR = (bool, int, float, str, type(None))
+
+
+class Suggesting(Protocol):
+    """What draws values: a trial of Optuna, or a draw of which nothing is stored."""
+
+    def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
+        """One of the choices."""
+
+    def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> int:
+        """A whole number."""
+
+    def suggest_float(
+        self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
+    ) -> float:
+        """A number."""
+
+
+@dataclass(frozen=True)
+class IntRange:
+    """Whole numbers of a search space.
+
+    Args:
+        type: ``int``.
+        low: smallest number.
+        high: largest number.
+        log: whether they are drawn on a logarithmic scale.
+        step: distance between two numbers.
+        at_most: an earlier key of the space whose value is never exceeded.
+
+    Raises:
+        ValueError: the numbers do not go together.
+
+    Example:
+        >>> str(IntRange("int", 4, 64, log=True))
+        'int 4 to 64 (log)'
+    """
+
+    type: Literal["int"]
+    low: int
+    high: int
+    log: bool = False
+    step: Annotated[int, Field(ge=1)] | None = None
+    at_most: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_range(self)
+
+    def suggest(self, trial: Suggesting, key: str, drawn: Mapping[str, Any]) -> int:
+        """Draw a value.
+
+        Args:
+            trial: what draws it.
+            key: of the space.
+            drawn: what was drawn before it, by key.
+        """
+        high = self.high if self.at_most is None else min(self.high, drawn.get(self.at_most, self.high))
+        return trial.suggest_int(key, self.low, max(self.low, high), step=self.step or 1, log=self.log)
+
+    def label_of(self, value: Any) -> Any:
+        """What a study stores for a value; LookupError for one that is not in the range."""
+        if not isinstance(value, int | float) or not float(value).is_integer():
+            raise LookupError(value)
+        return _in_range(self, value)
+
+    def __str__(self) -> str:
+        return _range_words(self) + ("" if self.at_most is None else f", at most {self.at_most}")
+
+
+@dataclass(frozen=True)
+class FloatRange:
+    """Numbers of a search space.
+
+    Args:
+        type: ``float``.
+        low: smallest number.
+        high: largest number.
+        log: whether they are drawn on a logarithmic scale.
+        step: distance between two numbers; None for all of them.
+
+    Raises:
+        ValueError: the numbers do not go together.
+    """
+
+    type: Literal["float"]
+    low: float
+    high: float
+    log: bool = False
+    step: Annotated[float, Field(gt=0)] | None = None
+
+    def __post_init__(self) -> None:
+        _check_range(self)
+
+    def suggest(self, trial: Suggesting, key: str, drawn: Mapping[str, Any]) -> float:
+        """Draw a value, whatever was drawn before."""
+        return trial.suggest_float(key, self.low, self.high, step=self.step, log=self.log)
+
+    def label_of(self, value: Any) -> Any:
+        """What a study stores for a value; LookupError for one that is not in the range."""
+        return _in_range(self, value)
+
+    def __str__(self) -> str:
+        return _range_words(self)
+
+
+@dataclass(frozen=True)
+class Categorical:
+    """Choices of a search space.
+
+    Args:
+        type: ``categorical``.
+        choices: texts and numbers, or parts with a ``name`` beside ``class_path`` and ``init_args``.
+
+    Raises:
+        ValueError: there is none, a part has no name, or two have the same.
+
+    Example:
+        >>> str(Categorical("categorical", [{"name": "fitted", "class_path": "FittedTree"}, "top-k"]))
+        'one of fitted, top-k'
+    """
+
+    type: Literal["categorical"]
+    choices: list[Any]
+
+    def __post_init__(self) -> None:
+        if not self.choices:
+            raise PlacedError(("choices",), " is empty; at least one choice is needed")
+        labels: set[Any] = set()
+        for choice in self.choices:
+            if not isinstance(choice, _SCALAR) and not _is_named(choice):
+                raise PlacedError(
+                    ("choices",), f": {choice!r} needs a name, as in {{name: fitted, class_path: FittedTree}}"
+                )
+            label = _label(choice)
+            if label in labels:
+                raise PlacedError(("choices",), f": two choices are called {label!r}")
+            labels.add(label)
+
+    @cached_property
+    def by_label(self) -> dict[Any, Any]:
+        """Value by its label, which is what a study stores; a method's value holds its parts by section."""
+        return {
+            _label(choice): {key: inner for key, inner in choice.items() if key != "name"}
+            if _is_named(choice)
+            else choice
+            for choice in self.choices
+        }
+
+    def suggest(self, trial: Suggesting, key: str, drawn: Mapping[str, Any]) -> Any:
+        """Draw a value, whatever was drawn before."""
+        return self.by_label[trial.suggest_categorical(key, list(self.by_label))]
+
+    def label_of(self, value: Any) -> Any:
+        """What a study stores for a value; LookupError for one that is no choice."""
+        for label, choice in self.by_label.items():
+            if choice == value and isinstance(choice, bool) == isinstance(value, bool):
+                return label
+        raise LookupError(value)
+
+    def __str__(self) -> str:
+        return "one of " + ", ".join(str(label) for label in self.by_label)
+
+
+SpaceEntry = IntRange | FloatRange | Categorical
+
+
+@dataclass(frozen=True)
+class RecordHits:
+    """The stage that records which rank paths are accepted in a wide tree.
+
+    Args:
+        builder: of the wide tree.
+        data: overrides of the experiment's ``data``.
+    """
+
+    builder: Annotated[Any, SpecOf("specexp.builders.TreeBuilder")]
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Learn:
+    """The prompts that every candidate's drafter and controller learn from before it is measured.
+
+    Args:
+        data: overrides of the experiment's ``data``.
+    """
+
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Confirm:
+    """The stage that re-measures the best trials on prompts the search did not see.
+
+    Args:
+        best: how many trials.
+        of_each: a key of the space, the best of each of whose choices is confirmed too.
+        data: overrides of the experiment's ``data``.
+    """
+
+    best: Annotated[int, Field(ge=1)] = 3
+    of_each: str | None = None
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Export:
+    """The artifact a study leaves.
+
+    Args:
+        to: folder.
+        kind: of the artifact.
+    """
+
+    to: str
+    kind: Literal["static-tree", "thresholds", "q-table", "phrase-cache", "schedule", "composition"] = (
+        "static-tree"
+    )
+
+
+@dataclass(frozen=True)
+class Known:
+    """A configuration measured before anything is searched: overrides of the composition, and its name."""
+
+    name: str
+    overrides: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A study.
+
+    Args:
+        space: dotted key of the composition, and how its value is drawn.
+        direction: which way ``speedup`` is optimised where the objectives do not say.
+        n_trials: finished, distinct trials the study ends with, known configurations included.
+        objectives: names, or names with directions; several make a multi-objective study, which does not prune.
+        sampler: Optuna's; ``TPESampler(seed=0)`` if None.
+        pruner: Optuna's; ``WilcoxonPruner(p_threshold=0.1)`` if None.
+        storage: URL of a database that several workers share; a journal file in the study's folder if None.
+        enqueue: configurations measured first: overrides, beside a ``name``.
+        constraints: limit by name: ``max_draft_nodes``, ``max_drafted_nodes`` or ``min_tokens_per_step``.
+        record_hits: whether rank paths are counted first, and how.
+        learn: prompts that every candidate learns from before it is measured.
+        confirm: how the best are measured again; None for no confirmation.
+        export: what is left of the winner; None for nothing.
+
+    Raises:
+        ValueError: an entry does not go with the others.
+    """
+
+    space: dict[str, SpaceEntry]
+    direction: Way = "maximize"
+    n_trials: Annotated[int, Field(ge=1)] = 24
+    objectives: list[str] | dict[str, Way | None] = field(default_factory=lambda: ["speedup"])
+    sampler: Annotated[Any, SpecOf("optuna.samplers.BaseSampler")] | None = None
+    pruner: Annotated[Any, SpecOf("optuna.pruners.BasePruner")] | None = None
+    storage: str | None = None
+    enqueue: list[dict[str, Any]] = field(default_factory=list)
+    constraints: dict[str, float] = field(default_factory=dict)
+    record_hits: RecordHits | None = None
+    learn: Learn | None = None
+    confirm: Confirm | None = None
+    export: Export | None = None
+
+    def __post_init__(self) -> None:
+        self._check_space()
+        if not self.objectives:
+            raise PlacedError(("objectives",), " is empty; name at least one, such as speedup")
+        for given, known, key in (
+            (self.objectives, OBJECTIVES, "objectives"),
+            (self.constraints, CONSTRAINTS, "constraints"),
+        ):
+            for name in given:
+                if name not in known:
+                    raise PlacedError((key,), f": unknown key {name!r}{did_you_mean(name, known)}")
+        names = [known.name for known in self.known]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise PlacedError(
+                ("enqueue",), f": two configurations are called {twice!r}; give each its own name"
+            )
+        of_each = None if self.confirm is None else self.confirm.of_each
+        choices = [key for key, entry in self.space.items() if isinstance(entry, Categorical)]
+        if of_each is not None and of_each not in choices:
+            raise PlacedError(
+                ("confirm", "of_each"),
+                f" is {of_each!r}; a key of the space with choices is expected{did_you_mean(of_each, choices)}",
+            )
+
+    @cached_property
+    def directions(self) -> dict[str, Way]:
+        """Which way each objective is optimised."""
+        given = self.objectives if isinstance(self.objectives, dict) else dict.fromkeys(self.objectives)
+        ways = {**OBJECTIVES, "speedup": self.direction}
+        return {name: way or ways[name] for name, way in given.items()}
+
+    @property
+    def prunes(self) -> bool:
+        """Optuna prunes studies with one objective only."""
+        return len(self.directions) == 1
+
+    @cached_property
+    def known(self) -> tuple[Known, ...]:
+        """The configurations measured first, methods with their parts in place of their names.
+
+        Raises:
+            ValueError: one asks for a method that the space does not have.
+        """
+        found = []
+        for number, given in enumerate(self.enqueue):
+            overrides = {key: value for key, value in given.items() if key != "name"}
+            try:
+                parts = with_parts(overrides, self.methods)
+            except LookupError as error:
+                method = overrides[METHOD]
+                raise PlacedError(
+                    ("enqueue", str(number)),
+                    f": method is {method!r}, which sweep.space does not have"
+                    f"{did_you_mean(str(method), self.methods)}",
+                ) from error
+            found.append(Known(str(given.get("name") or _name_of(overrides)), parts))
+        return tuple(found)
+
+    @property
+    def methods(self) -> dict[str, Any]:
+        """Parts of each method of the space by the method's name."""
+        entry = self.space.get(METHOD)
+        return entry.by_label if isinstance(entry, Categorical) else {}
+
+    def _check_space(self) -> None:
+        if not self.space:
+            raise PlacedError(
+                ("space",), " is empty; at least one dotted key such as builder.init_args.nodes is needed"
+            )
+        earlier: list[str] = []
+        for key, entry in sorted(self.space.items(), key=lambda item: item[0].count(".")):
+            at = ("space", key)
+            if key.partition(".")[0] not in SEARCHABLE:
+                raise PlacedError(
+                    at,
+                    f" cannot be searched: a study varies {', '.join(SEARCHABLE)}, and compares all trials on the "
+                    "same target, prompts and sampling",
+                )
+            if "." not in key and not isinstance(entry, Categorical):
+                what = "method" if key == METHOD else "whole part"
+                raise PlacedError(
+                    (*at, "type"), f" is {entry.type!r}; a {what} needs type categorical with choices"
+                )
+            for choice in entry.choices if key == METHOD and isinstance(entry, Categorical) else ():
+                try:
+                    check_method(choice)
+                except ValueError as error:
+                    raise PlacedError((*at, "choices"), f": {error}") from error
+            method = next((name for name, parts in self.methods.items() if key in parts), None)
+            if method is not None:
+                raise PlacedError(at, f" is searched and set by the method {method!r}; leave one of them out")
+            if isinstance(entry, IntRange):
+                if entry.at_most is not None and entry.at_most not in earlier:
+                    raise PlacedError(
+                        at,
+                        f": at_most is {entry.at_most!r}; a whole number of the space that stands before it is "
+                        f"expected{did_you_mean(entry.at_most, earlier)}",
+                    )
+                earlier.append(key)
+
+
+def _check_range(entry: IntRange | FloatRange) -> None:
+    if entry.low > entry.high:
+        raise ValueError(f"low {entry.low} is above high {entry.high}")
+    if entry.log and entry.low <= 0:
+        raise ValueError(f"low is {entry.low}; with log: true it must be above 0")
+    if entry.log and entry.step is not None:
+        raise ValueError("step and log: true do not go together; leave one out")
+
+
+def _in_range(entry: IntRange | FloatRange, value: Any) -> Any:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not entry.low <= value <= entry.high:
+        raise LookupError(value)
+    if entry.step is not None and abs((value - entry.low) / entry.step % 1) >= 1e-9:
+        raise LookupError(value)
+    return value
+
+
+def _range_words(entry: IntRange | FloatRange) -> str:
+    how = " (log)" if entry.log else f" (step {entry.step:g})" if entry.step not in (None, 1) else ""
+    return f"{entry.type} {entry.low:g} to {entry.high:g}{how}"
+
+
+def _is_named(choice: Any) -> bool:
+    return isinstance(choice, Mapping) and isinstance(choice.get("name"), str)
+
+
+def _label(choice: Any) -> Any:
+    return choice["name"] if isinstance(choice, Mapping) else choice
+
+
+def _name_of(overrides: Mapping[str, Any]) -> str:
+    """A short name for overrides: classes and arguments, e.g. ``Chain(length=4)``."""
+    parts = []
+    for key, value in overrides.items():
+        if isinstance(value, Mapping) and "class_path" in value:
+            arguments = ", ".join(f"{name}={inner}" for name, inner in (value.get("init_args") or {}).items())
+            name = str(value["class_path"]).rpartition(".")[2]
+            parts.append(f"{name}({arguments})" if arguments else name)
+        else:
+            parts.append(f"{key}={value}")
+    return " ".join(parts)
