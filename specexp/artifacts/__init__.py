@@ -14,7 +14,7 @@ from specexp.artifacts.store import (
     value_of,
 )
 from specexp.artifacts.versions import set_alias
-from specexp.core.composition import Parts
+from specexp.core.parts import Parts
 
 __all__ = [
     "Artifact",

@@ -11,17 +11,14 @@ from specexp.artifacts.error import ArtifactError
 from specexp.artifacts.fingerprint import Fingerprint, fingerprint, first_difference
 from specexp.artifacts.manifest import Manifest
 from specexp.artifacts.parts import PARTS, check_parts, instantiate
-from specexp.core.composition import Parts
+from specexp.core.parts import Parts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from specexp.builders import TreeBuilder
-    from specexp.controllers import Controller
     from specexp.core.decoder import Decoder
     from specexp.core.language_model import LanguageModel
-    from specexp.drafters import Drafter
-    from specexp.verifiers import Verifier
+    from specexp.core.parts import Controller, Drafter, TreeBuilder, Verifier
 
 
 class Artifact:

@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from specexp.bench.phases import Breakdown, breakdown
     from specexp.bench.record import Difference, PromptRecord, RecordError, read_records, write_records
     from specexp.bench.statistics import (
-        ArmSummary,
         Speedup,
+        Summary,
         bootstrap_interval,
         paired_speedup,
+        records_frame,
         summarise,
     )
     from specexp.bench.table import Table
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 # Imported on first use: Lightning and transformers take seconds, and reading records needs neither.
 _HOME = {
     "Arm": "arm",
-    "ArmSummary": "statistics",
+    "Summary": "statistics",
     "Breakdown": "phases",
     "DecoderArm": "decoder_arm",
     "Difference": "record",
@@ -43,6 +44,7 @@ _HOME = {
     "breakdown": "phases",
     "paired_speedup": "statistics",
     "read_records": "record",
+    "records_frame": "statistics",
     "summarise": "statistics",
     "token_equality": "equality",
     "write_records": "record",
@@ -50,7 +52,6 @@ _HOME = {
 
 __all__ = [
     "Arm",
-    "ArmSummary",
     "Breakdown",
     "DecoderArm",
     "Difference",
@@ -62,11 +63,13 @@ __all__ = [
     "PromptRecord",
     "RecordError",
     "Speedup",
+    "Summary",
     "Table",
     "bootstrap_interval",
     "breakdown",
     "paired_speedup",
     "read_records",
+    "records_frame",
     "summarise",
     "token_equality",
     "write_records",

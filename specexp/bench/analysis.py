@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from specexp.bench.publish import Report
     from specexp.bench.record import PromptRecord
     from specexp.core.outcome import Outcome
-    from specexp.core.sequence import Strategy
+    from specexp.core.parts import Parts
     from specexp.scheduling.timeline import TimeLine
 
 
@@ -33,7 +33,7 @@ class Analysis(ABC):
     needs_models: ClassVar[bool] = False
 
     @abstractmethod
-    def begin(self, arms: Mapping[str, Strategy]) -> None:
+    def begin(self, arms: Mapping[str, Parts]) -> None:
         """A run starts, everything is warm: forget what was seen before.
 
         Args:
@@ -78,7 +78,7 @@ class MultiSequenceAnalysis(Analysis):
         return None
 
 
-def check_baseline(analysis: Analysis, baseline: str, arms: Mapping[str, Strategy]) -> None:
+def check_baseline(analysis: Analysis, baseline: str, arms: Mapping[str, Parts]) -> None:
     """Refuse a baseline that is no arm.
 
     Raises:
@@ -90,7 +90,7 @@ def check_baseline(analysis: Analysis, baseline: str, arms: Mapping[str, Strateg
         )
 
 
-def drafting(arms: Mapping[str, Strategy]) -> dict[str, Strategy]:
+def drafting(arms: Mapping[str, Parts]) -> dict[str, Parts]:
     """The arms that draft: all but plain decoding."""
     return {name: strategy for name, strategy in arms.items() if strategy.drafter is not None}
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from specexp.core.decoder import OutcomeObserver
-    from specexp.core.sequence import Strategy
+    from specexp.core.parts import Parts
     from specexp.data import Prompt
 
 
@@ -63,11 +63,7 @@ class EngineArm(Arm):
     observers: Sequence[OutcomeObserver] = ()
     controller_state: dict[str, Any]
     drafter_state: dict[str, Any]
-
-    @property
-    @abstractmethod
-    def strategy(self) -> Strategy:
-        """Its parts."""
+    parts: Parts
 
     @abstractmethod
     def replay(self, prompt: Prompt, sample: int, observe: OutcomeObserver) -> None:
@@ -81,8 +77,8 @@ class EngineArm(Arm):
 
     def remember(self) -> None:
         """Let every later :meth:`reset` return to what drafter and controller know now."""
-        self.controller_state = deepcopy(self.strategy.controller.state_dict())
-        drafter = self.strategy.drafter
+        self.controller_state = deepcopy(self.parts.controller.state_dict())
+        drafter = self.parts.drafter
         self.drafter_state = {} if drafter is None else deepcopy(drafter.state_dict())
 
 

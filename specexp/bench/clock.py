@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from specexp.bench.record import MEASURED, PromptRecord
+from specexp.tracking.names import MODELLED
 
 
 def clock_of(records: Iterable[PromptRecord]) -> str:
@@ -26,7 +27,7 @@ def word(clock: str) -> str:
 
 def key(clock: str) -> str:
     """What stands before the name of such a figure in W&B, CSV and JSON: ``"modelled_"``, or nothing."""
-    return "" if clock == MEASURED else "modelled_"
+    return "" if clock == MEASURED else MODELLED
 
 
 def title(text: str, clock: str) -> str:

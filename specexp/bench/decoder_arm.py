@@ -10,8 +10,8 @@ from specexp.bench.oracle import foresee
 from specexp.bench.record import MEASURED, PromptRecord
 from specexp.controllers import Oracle
 from specexp.core.generation_result import GenerationResult
-from specexp.core.sequence import PHASES, Strategy
-from specexp.verifiers import DeterministicVerifier
+from specexp.core.parts import DeterministicVerifier
+from specexp.core.sequence import PHASES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -55,6 +55,7 @@ class DecoderArm(EngineArm):
     ) -> None:
         self.name = name
         self.decoder = decoder
+        self.parts = decoder.parts
         self.tokenizer = tokenizer
         self.generation = generation
         self.count_useful = count_useful
@@ -62,14 +63,9 @@ class DecoderArm(EngineArm):
         self.drafter_state: dict[str, Any] = {}
         self.latency: LatencyProfile | None = None
         if latency is not None and latency.modelled:
-            self.latency = latency.of(decoder.strategy.drafter, decoder.strategy.builder)
+            self.latency = latency.of(decoder.parts.label)
         self.observers: Sequence[OutcomeObserver] = ()
         self.eos = eos_of(tokenizer, decoder.model.model) if generation.stop_at_eos else frozenset()
-
-    @property
-    def strategy(self) -> Strategy:
-        """The decoder's."""
-        return self.decoder.strategy
 
     def replay(self, prompt: Prompt, sample: int, observe: OutcomeObserver) -> None:
         """All turns."""
@@ -78,7 +74,7 @@ class DecoderArm(EngineArm):
     @property
     def state(self) -> str:
         """The drafter's state policy; ``stateless`` without one."""
-        return state_of(self.decoder.strategy.drafter)
+        return state_of(self.decoder.parts.drafter)
 
     def decode(self, prompt: Prompt, sample: int = 0, max_new_tokens: int | None = None) -> PromptRecord:
         """Answer all turns, keeping the cache between them."""
@@ -100,7 +96,7 @@ class DecoderArm(EngineArm):
         asked = [tokens for tokens, _ in turns_taken]
         counts = [result.counts for result in results]
         useful = [count.useful_tokens for count in counts if count.useful_tokens is not None]
-        verifier = self.decoder.strategy.verifier
+        verifier = self.decoder.parts.verifier
         answers = [result.token_ids for result in results]
         token_ids = tuple(token for answer in answers for token in answer)
         seconds = {phase: sum(count.seconds[phase] for count in counts) for phase in PHASES}
@@ -157,7 +153,7 @@ class DecoderArm(EngineArm):
         """
 
         def answer(asked: list[int], turn: int) -> list[int]:
-            if isinstance(self.decoder.strategy.controller, Oracle):
+            if isinstance(self.decoder.parts.controller, Oracle):
                 foresee(
                     self.decoder,
                     asked,
@@ -184,13 +180,13 @@ class DecoderArm(EngineArm):
 
     def reset(self) -> None:
         """Reset drafter and controller; they go on from what was remembered or given, if anything was."""
-        if self.decoder.strategy.drafter is not None:
-            self.decoder.strategy.drafter.reset()
-        self.decoder.strategy.controller.reset()
+        if self.decoder.parts.drafter is not None:
+            self.decoder.parts.drafter.reset()
+        self.decoder.parts.controller.reset()
         if self.controller_state:
-            self.decoder.strategy.controller.load_state_dict(deepcopy(self.controller_state))
-        if self.drafter_state and self.decoder.strategy.drafter is not None:
-            self.decoder.strategy.drafter.load_state_dict(deepcopy(self.drafter_state))
+            self.decoder.parts.controller.load_state_dict(deepcopy(self.controller_state))
+        if self.drafter_state and self.decoder.parts.drafter is not None:
+            self.decoder.parts.drafter.load_state_dict(deepcopy(self.drafter_state))
 
 
 def state_of(drafter: object) -> str:

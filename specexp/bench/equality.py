@@ -93,7 +93,7 @@ def tie_gap(plain: EngineArm, outcome: Outcome, other: int | None) -> float:
         outcome: its step.
         other: the token another arm put there.
     """
-    verifier = plain.strategy.verifier
+    verifier = plain.parts.verifier
     logits = outcome.logits[0].float()  # [V]
     temperature = verifier.temperature if isinstance(verifier, KeyedSampling) else 0.0
     if not isinstance(verifier, KeyedSampling) or temperature == 0:

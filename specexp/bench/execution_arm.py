@@ -8,20 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 from specexp.bench.arm import EngineArm, Generation, describe, eos_of, sequence_name
 from specexp.bench.decoder_arm import state_of
-from specexp.bench.record import Group, PromptRecord, Role
-from specexp.controllers import Fixed
-from specexp.core.sequence import PHASES, Strategy
+from specexp.bench.record import PromptRecord, Role, SequenceGroup
+from specexp.core.parts import DeterministicVerifier, Parts
+from specexp.core.sequence import PHASES
 from specexp.scheduling import Executor, Job, Run, Serial, SerialSpeculative, TimeLine
 from specexp.scheduling.timeline import BUSY, TARGET
-from specexp.verifiers import DeterministicVerifier, Greedy
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from specexp.bench.solver import Solution, Solver
-    from specexp.core.composition import Parts
     from specexp.core.decoder import OutcomeObserver
     from specexp.core.language_model import LanguageModel
+    from specexp.core.parts import Parts
     from specexp.data import Prompt
     from specexp.data.task_items import Problem
     from specexp.scheduling import Execution
@@ -68,7 +67,8 @@ class ExecutionArm(EngineArm):
         execution.check(parts)
         self.name = name
         self.model = model
-        self.parts = parts
+        # in plain decoding nothing but the verifier is at work
+        self.parts = Parts(verifier=parts.verifier) if isinstance(execution, Serial) else parts
         self.execution = execution
         self.tokenizer = tokenizer
         self.generation = generation
@@ -79,18 +79,6 @@ class ExecutionArm(EngineArm):
         self.timeline_observers: Sequence[TimeLineObserver] = ()
         self.eos = eos_of(tokenizer, model.model) if generation.stop_at_eos else frozenset()
         self._executor: Executor | None = None
-
-    @property
-    def strategy(self) -> Strategy:
-        """The parts of every sequence; none but the verifier where the strategy drafts nothing."""
-        drafter, builder, verifier, controller = self.parts
-        plain = isinstance(self.execution, Serial)
-        return Strategy(
-            None if plain else drafter,
-            None if plain else builder,
-            verifier or Greedy(),
-            controller or Fixed(),
-        )
 
     def decode(self, prompt: Prompt, sample: int = 0, max_new_tokens: int | None = None) -> PromptRecord:
         """Decode all sequences of a prompt."""
@@ -122,7 +110,7 @@ class ExecutionArm(EngineArm):
 
     def replay(self, prompt: Prompt, sample: int, observe: OutcomeObserver) -> None:
         """All sequences one after the other, by the arm's own parts."""
-        execution = Serial() if self.strategy.drafter is None else SerialSpeculative()
+        execution = Serial() if self.parts.drafter is None else SerialSpeculative()
         problem = self.problems.get(prompt.prompt_id)
         with execution.open(self.model, self.parts) as executor:
             if problem is None:
@@ -175,7 +163,7 @@ class ExecutionArm(EngineArm):
     ) -> PromptRecord:
         results = [result for _, run in runs for result in run.results]
         counts = [result.counts for result in results]
-        verifier = self.strategy.verifier
+        verifier = self.parts.verifier
         token_ids = tuple(token for result in results for token in result.token_ids)
         seconds = {phase: sum(run.seconds[phase] for _, run in runs) for phase in PHASES}
         return PromptRecord(
@@ -198,12 +186,12 @@ class ExecutionArm(EngineArm):
             seconds=seconds,
             dtype=str(self.model.dtype).removeprefix("torch."),
             device=str(self.model.device),
-            state=state_of(self.strategy.drafter),
+            state=state_of(self.parts.drafter),
             verifier=describe(verifier),
             lossless=verifier.lossless,
             keyed=isinstance(verifier, DeterministicVerifier),
             seed=self.generation.seed,
-            group=Group(
+            group=SequenceGroup(
                 sequences=len(results),
                 wall_seconds=wall,
                 busy_seconds=line.busy(TARGET, BUSY),

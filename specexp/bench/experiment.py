@@ -215,7 +215,7 @@ def _build(config: Config, composed: Sequence[ComposedArm], pair: ModelPair) -> 
             seeds[arm.title] = arm.config.get("data.shuffle_seed")
     analyses = build_analyses(config)
     for analysis in analyses:  # one that asks for an arm there is not says so before anything is decoded
-        analysis.begin({arm.name: arm.strategy for arm in arms if isinstance(arm, DecoderArm)})
+        analysis.begin({arm.name: arm.parts for arm in arms if isinstance(arm, DecoderArm)})
     return Experiment(arms, baselines or [ENGINE], seeds, analyses)
 
 
@@ -226,7 +226,7 @@ def _build_grouped(
     from specexp.bench.execution_arm import ExecutionArm
     from specexp.bench.groups import Groups
     from specexp.bench.preload import preloaded_drafter
-    from specexp.core.composition import Parts
+    from specexp.core.parts import Parts
     from specexp.scheduling import Serial, SerialSpeculative
 
     groups = Groups(config, pair, model)
@@ -245,7 +245,7 @@ def _build_grouped(
             seeds[arm.title] = arm.config.get("data.shuffle_seed")
     analyses = build_analyses(config)
     for analysis in analyses:
-        analysis.begin({arm.name: arm.strategy for arm in arms if isinstance(arm, ExecutionArm)})
+        analysis.begin({arm.name: arm.parts for arm in arms if isinstance(arm, ExecutionArm)})
     return Experiment(arms, [ENGINE], seeds, analyses)
 
 

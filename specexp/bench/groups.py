@@ -11,8 +11,8 @@ from specexp.bench.solver import Solver
 from specexp.config import Config, build_generation, build_reasoning, build_task_items
 
 if TYPE_CHECKING:
-    from specexp.core.composition import Parts
     from specexp.core.language_model import LanguageModel
+    from specexp.core.parts import Parts
     from specexp.pairs.pair import ModelPair
     from specexp.scheduling import Execution
 

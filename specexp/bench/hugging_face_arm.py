@@ -18,7 +18,8 @@ from specexp.bench.record import MEASURED, PromptRecord
 from specexp.core.context_limit import context_limit
 from specexp.core.latency import PLAIN
 from specexp.core.noise import place_key
-from specexp.verifiers import Greedy, KeyedSampling, Verifier
+from specexp.core.parts import Verifier
+from specexp.verifiers import Greedy, KeyedSampling
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -97,7 +98,7 @@ class HuggingFaceArm(Arm):
         self.verifier = verifier
         self.latency: LatencyProfile | None = None
         if latency is not None and latency.modelled:
-            self.latency = latency.labelled(_COMPOSITIONS[reference])
+            self.latency = latency.of(_COMPOSITIONS[reference])
         self._limit = context_limit(target.config)
         self._lookup = (prompt_lookup_num_tokens, max_matching_ngram_size)
         self._assistant_config: Any = None

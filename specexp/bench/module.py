@@ -141,7 +141,7 @@ class EvaluationModule(LightningModule):
             arm.reset()
         watched = [arm for arm in self.arms if isinstance(arm, EngineArm)]
         for analysis in self.analyses:
-            analysis.begin({arm.name: arm.strategy for arm in watched})
+            analysis.begin({arm.name: arm.parts for arm in watched})
         for arm in watched:
             arm.observers = [partial(analysis.observe, arm.name) for analysis in self.analyses]
             if isinstance(arm, ExecutionArm):

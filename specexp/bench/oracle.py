@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from specexp.controllers import Oracle
 from specexp.core.context import Context
-from specexp.drafters import Request
+from specexp.core.parts import Request
 
 if TYPE_CHECKING:
     from specexp.core.decoder import Decoder
     from specexp.core.latency import LatencyProfile
-    from specexp.drafters import Drafter
+    from specexp.core.parts import Drafter
 
 _BLOCK = 256
 """Tokens of the output that one draft request is about."""
@@ -49,7 +49,7 @@ def foresee(
 
     from specexp.core.decoder import Decoder
 
-    strategy = decoder.strategy
+    strategy = decoder.parts
     drafter, builder, verifier, oracle = (
         strategy.drafter,
         strategy.builder,

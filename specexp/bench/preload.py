@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from specexp.artifacts import fingerprint, save_artifact
 from specexp.config import ComposedArm, ConfigError, build_data, build_generation
-from specexp.core.composition import Parts
+from specexp.core.parts import Parts
 from specexp.data import PromptSetError
 
 if TYPE_CHECKING:
     from specexp.core.language_model import LanguageModel
-    from specexp.drafters import Drafter
+    from specexp.core.parts import Drafter
     from specexp.pairs.pair import ModelPair
 
 

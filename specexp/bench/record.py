@@ -55,7 +55,7 @@ class Role:
 
 
 @dataclass(frozen=True)
-class Group:
+class SequenceGroup:
     """What several sequences decoded for one prompt took, beside their sums.
 
     Attributes:
@@ -99,7 +99,7 @@ class PromptRecord:
         turn_tokens: new tokens of each turn.
         finish_reasons: of each turn: ``eos``, ``stop``, ``length`` or ``context``.
         steps: target passes that gave tokens. This and the next four are whole numbers, but expected values where a
-            recording is replayed whose output says so much and no more (``specexp.replay.play.expected``).
+            recording is replayed whose output says so much and no more (``specexp.replay.play.chain_law``).
         accepted_drafts: drafted tokens that became output.
         bonus_tokens: tokens the target added itself.
         draft_passes: forward passes of a draft model.
@@ -153,7 +153,7 @@ class PromptRecord:
     seed: int = 0
     clock: str = MEASURED
     beyond_profile: int = 0
-    group: Group | None = None
+    group: SequenceGroup | None = None
     turn_in_rotation: int = 0
     difference: Difference | None = None
     error: str | None = None
@@ -249,5 +249,5 @@ def _record(values: dict[str, Any]) -> PromptRecord:
     group = values.get("group")
     if group is not None:
         roles = {name: Role(**role) for name, role in group["roles"].items()}
-        values["group"] = Group(**{**group, "roles": roles})
+        values["group"] = SequenceGroup(**{**group, "roles": roles})
     return PromptRecord(**values)

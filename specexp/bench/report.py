@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from specexp.bench import clock
+from specexp.bench import clock, metrics
 from specexp.bench.equality import token_equality
 from specexp.bench.phases import breakdown
 from specexp.bench.record import MEASURED, PromptRecord
 from specexp.bench.statistics import (
-    ArmSummary,
+    Summary,
     arm_names,
     categories,
     paired_speedup,
@@ -20,12 +20,6 @@ from specexp.bench.table import Cell, Column, Table
 
 MOST_CATEGORIES, PROMPTS_PER_CATEGORY = 8, 3  # more, or of fewer prompts, say nothing on a page; CSV has all
 OTHERS = "others"
-_RESULT_COLUMNS = (
-    Column("arm"),
-    Column("nodes/step", 1),
-    Column("tokens/step"),
-    Column("macro"),
-)
 
 
 def results_table(
@@ -49,25 +43,27 @@ def results_table(
     baselines = [name for name in baselines if name in names]
     clocks = {name: summarise(records, name).clock for name in names}
     shared = _shared(clocks.values())
-    speed = Column(f"{clock.word(shared)}tokens/s", 0 if shared == MEASURED else 2)
+    shown = [metric for metric in metrics.METRICS if metric.heading is not None]
     speedups = [Column(f"{clock.word(clocks[name])}vs {name}", interval=True) for name in baselines]
-    columns = [*_RESULT_COLUMNS, speed, *speedups, Column("equal outputs"), Column("state")]
-    table = Table(clock.title(title, shared), columns)
+    columns = [Column("arm"), *(_column(metric, shared) for metric in shown), *speedups]
+    table = Table(clock.title(title, shared), [*columns, Column("equal outputs"), Column("state")])
     for name in names:
         summary = summarise(records, name)
-        row: list[Cell] = [_label(summary, shared), *_speed_cells(summary)]
+        row: list[Cell] = [_label(summary, shared)]
+        row += [summary.figures[metric.name] if summary.prompts else None for metric in shown]
         row += [
             None if name == baseline else paired_speedup(records, name, baseline) for baseline in baselines
         ]
-        row += (
-            ["reference" if name == baselines[0] else str(token_equality(records, name, baselines[0]))]
-            if (baselines)
-            else ["not compared"]
-        )
+        if not baselines:
+            row.append("not compared")
+        elif name == baselines[0]:
+            row.append("reference")
+        else:
+            row.append(str(token_equality(records, name, baselines[0])))
         table.rows.append([*row, summary.state])
     for item in published:
         if "category" not in item:
-            table.rows.append(_published_row(item, len(baselines), shared))
+            table.rows.append(_published_row(item, shown, len(baselines), shared))
     table.notes = _notes(records, names, baselines)
     table.notes += _sources([item for item in published if "category" not in item])
     return table
@@ -79,42 +75,32 @@ def _shared(clocks: Iterable[str]) -> str:
     return found.pop() if len(found) == 1 else MEASURED
 
 
-def _label(summary: ArmSummary, shared: str) -> str:
+def _label(summary: Summary, shared: str) -> str:
     modelled = "" if summary.clock == shared else f" ({clock.word(summary.clock).strip() or MEASURED})"
     return summary.arm + (" (LOSSY)" if "LOSSY" in summary.verifier else "") + modelled
 
 
-def _speed_cells(summary: ArmSummary) -> list[Cell]:
-    if not summary.prompts:
-        return [None, None, None, None]
-    return [
-        summary.nodes_per_step,
-        summary.tokens_per_step,
-        summary.tokens_per_step_macro,
-        summary.tokens_per_second,
-    ]
+def _column(metric: metrics.Metric, shared: str) -> Column:
+    """A metric's column; modelled figures are small, and shown to two digits."""
+    if not metric.clocked or shared == MEASURED:
+        return Column(str(metric.heading), metric.digits)
+    return Column(f"{clock.word(shared)}{metric.heading}", max(metric.digits, 2))
 
 
-def _published_row(item: Mapping[str, Any], baselines: int, shared: str) -> list[Cell]:
-    speedup = item.get("speedup")
-    figures: list[Cell] = [None] * baselines
-    if baselines and speedup is not None:
-        figures[-1] = (
-            f"{speedup:.2f}x published"  # papers compare with Hugging Face's generate: the last baseline
-        )
-    speed = item.get("tokens_per_second")
-    if speed is not None and shared != MEASURED:
-        speed = f"{speed:.2f} published"  # measured by the paper, under a heading that says modelled
-    return [
-        f"{item['method']} (not run here)",
-        None,
-        item.get("tokens_per_step"),
-        None,
-        speed,
-        *figures,
-        None,
-        None,
-    ]
+def _published_row(
+    item: Mapping[str, Any], shown: Sequence[metrics.Metric], baselines: int, shared: str
+) -> list[Cell]:
+    figures: list[Cell] = []
+    for metric in shown:
+        figure = item.get(metric.name)
+        if figure is not None and metric.clocked and shared != MEASURED:
+            figure = f"{figure:.2f} published"  # measured by the paper, under a heading that says modelled
+        figures.append(figure)
+    speedups: list[Cell] = [None] * baselines
+    if baselines and item.get("speedup") is not None:
+        # papers compare with Hugging Face's generate: the last baseline
+        speedups[-1] = f"{item['speedup']:.2f}x published"
+    return [f"{item['method']} (not run here)", *figures, *speedups, None, None]
 
 
 def _sources(published: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -154,7 +140,7 @@ def _notes(records: Sequence[PromptRecord], names: Sequence[str], baselines: Seq
     for name in names:
         for baseline in baselines:
             left_out = (
-                paired_speedup(records, name, baseline, resamples=1).left_out if name != baseline else 0
+                paired_speedup(records, name, baseline, interval=False).left_out if name != baseline else 0
             )
             if left_out:
                 notes.append(
@@ -215,7 +201,7 @@ def category_table(
         row: list[Cell] = [name]
         for chosen in [*(groups.get(column, []) for column in columns), records]:
             summary = summarise(chosen, name)
-            speedup = paired_speedup(chosen, name, baseline, resamples=1)
+            speedup = paired_speedup(chosen, name, baseline, interval=False)
             ratio = "refused" if speedup.refused else f"{speedup.ratio:.2f}x"
             row.append(f"{ratio} ({summary.tokens_per_step:.2f})" if summary.prompts else None)
         table.rows.append(row)
@@ -281,39 +267,21 @@ def long_table(
     """Every arm in every category and in all: what CSV holds."""
     records = list(records)
     baselines = [name for name in baselines if name in arm_names(records)]
-    titles: tuple[str, ...] = (
-        "arm",
-        "category",
-        "prompts",
-        "failed",
-        "state",
-        "dtype",
-        "verifier",
-        "clock",
-        "nodes_per_step",
-    )
-    titles += ("tokens_per_step", "tokens_per_step_macro", "tokens_per_second", "prefill_seconds")
-    titles += (
-        "draft_passes_per_step",
-        "utilisation",
-        "eos_share",
-        "loop_share",
-        "equal",
-        "near_ties",
-        "wrong",
-    )
-    clocks = {name: summarise(records, name).clock for name in arm_names(records)}
+    names = arm_names(records)
+    clocks = {name: summarise(records, name).clock for name in names}
+    shared = _shared(clocks.values())
+    facts = ("prompts", "failed", "state", "dtype", "verifier", "clock")
+    heads = ["arm", "category", *facts, *(metric.key(shared) for metric in metrics.METRICS)]
+    heads += ["equal", "near_ties", "wrong"]
     speedups = [Column(f"{clock.word(clocks[name])}speedup vs {name}", interval=True) for name in baselines]
-    seconds = clock.key(_shared(clocks.values()))
-    heads = [f"{seconds}{title}" if title == "tokens_per_second" else title for title in titles]
     table = Table("All figures", [*map(Column, heads), *speedups])
     for category in [None, *categories(records)]:
         chosen = [record for record in records if category in (None, record.category)]
-        for name in arm_names(records):
+        for name in names:
             one = summarise(chosen, name)
             equality = token_equality(chosen, name, baselines[0]) if baselines else None
-            row: list[Cell] = [name, category or "all"]
-            row += [getattr(one, title) for title in titles[2:17]]
+            row: list[Cell] = [name, category or "all", *(getattr(one, fact) for fact in facts)]
+            row += one.figures.values()
             row += [equality.equal, equality.near_ties, equality.wrong] if equality else [None] * 3
             row += [None if name == other else paired_speedup(chosen, name, other) for other in baselines]
             table.rows.append(row)

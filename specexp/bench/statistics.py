@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from specexp.bench import metrics
 from specexp.bench.clock import clock_of
-from specexp.bench.looping import loops
 from specexp.bench.record import MEASURED, PromptRecord
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 RESAMPLES = 10_000
 CONFIDENCE = 0.95
+_SCALARS = ("str", "int", "float", "bool")
 
 
 @dataclass(frozen=True)
@@ -81,18 +86,18 @@ def paired_speedup(
     *,
     cost: Callable[[PromptRecord], float | None] | None = None,
     seed: int = 0,
-    resamples: int = RESAMPLES,
+    interval: bool = True,
 ) -> Speedup:
     """The paired speedup of an arm, refused where the two are not comparable.
 
     Args:
-        records: of a run; others than the two arms' are passed over.
-        arm: the arm.
-        baseline: the baseline.
-        cost: seconds per token of a record that did not fail, or None where it has none; decode seconds per token if
+        records: Records of a run; those of other arms are passed over.
+        arm: Name of the arm.
+        baseline: Name of the arm it is compared with.
+        cost: What a record that did not fail took per token, or None where it has none; decode seconds per token if
             None.
-        seed: of the bootstrap.
-        resamples: of the bootstrap.
+        seed: Seed of the bootstrap.
+        interval: Whether the interval is wanted, which takes most of the time; else both ends are the ratio.
 
     Example:
         >>> records = read_records("runs/train_free/records.jsonl")  # doctest: +SKIP
@@ -123,8 +128,8 @@ def paired_speedup(
         return Speedup(arm, baseline, nan, nan, nan, nan, 0, reason, left_out)
     # samples of a prompt are not independent: prompts are what is resampled
     logs = np.array([np.mean(values) for values in ratios.values()])
-    low, high = bootstrap_interval(logs, seed=seed, resamples=resamples)
     mean = float(logs.mean())
+    low, high = bootstrap_interval(logs, seed=seed) if interval else (mean, mean)
     return Speedup(
         arm,
         baseline,
@@ -179,45 +184,36 @@ def _unexcused(first: PromptRecord, second: PromptRecord) -> bool:
 def bootstrap_interval(
     values: NDArray[np.float64], *, seed: int = 0, resamples: int = RESAMPLES, confidence: float = CONFIDENCE
 ) -> tuple[float, float]:
-    """Percentile interval of the mean of ``values`` ``[n]``, from seeded resamples."""
-    generator = np.random.default_rng(seed)
-    means = np.concatenate(
-        [
-            values[generator.integers(0, values.size, size=(chunk, values.size))].mean(axis=1)
-            for chunk in _chunks(resamples, max(1, 4_000_000 // values.size))
-        ]
-    )
-    tail = (1 - confidence) / 2
-    low, high = np.quantile(means, [tail, 1 - tail])
-    return float(low), float(high)
+    """Percentile interval of the mean of ``values`` ``[n]``, from seeded resamples; one value is its own interval."""
+    from scipy.stats import bootstrap
 
-
-def _chunks(total: int, most: int) -> list[int]:
-    return [min(most, total - start) for start in range(0, total, most)]
+    if values.size == 1:
+        return float(values[0]), float(values[0])
+    found = bootstrap(
+        (values,),
+        np.mean,
+        n_resamples=resamples,
+        batch=max(1, 4_000_000 // values.size),
+        confidence_level=confidence,
+        method="percentile",
+        rng=np.random.default_rng(seed),
+    ).confidence_interval
+    return float(found.low), float(found.high)
 
 
 @dataclass(frozen=True)
-class ArmSummary:
-    """One arm's row of a table; means in two ways, never mixed.
+class Summary:
+    """What the records of an arm say together.
 
     Attributes:
-        arm: name.
-        prompts: prompts and samples answered.
-        failed: prompts and samples that failed.
-        state: state policy.
-        dtype: of the target.
-        verifier: with its arguments, marked where it is lossy.
-        clock: of all seconds: ``measured``, or which latency profile they are modelled by.
-        tokens_per_step: micro mean: all tokens / all steps.
-        tokens_per_step_macro: macro mean: of the prompts' own ratios.
-        tokens_per_second: all decoded tokens / all decode seconds.
-        seconds_per_token: its inverse.
-        prefill_seconds: mean a prompt; None where seconds are modelled.
-        nodes_per_step: drafted nodes a step.
-        draft_passes_per_step: passes of a draft model a step.
-        utilisation: accepted drafts / drafted nodes; None if nothing was drafted.
-        eos_share: answers ended by EOS.
-        loop_share: answers that end in a loop.
+        arm: Name of the arm.
+        prompts: Prompts and samples answered.
+        failed: Prompts and samples that failed.
+        state: State policy of the drafter.
+        dtype: Dtype of the target.
+        verifier: The verifier with its arguments, marked where it is lossy.
+        clock: Clock of all seconds: ``measured``, or which latency profile they are modelled by.
+        figures: Every metric by its name; each is an attribute too, e.g. ``summary.tokens_per_step``.
     """
 
     arm: str
@@ -227,65 +223,57 @@ class ArmSummary:
     dtype: str
     verifier: str
     clock: str
-    tokens_per_step: float
-    tokens_per_step_macro: float
-    tokens_per_second: float
-    seconds_per_token: float
-    prefill_seconds: float | None
-    nodes_per_step: float
-    draft_passes_per_step: float
-    utilisation: float | None
-    eos_share: float
-    loop_share: float
+    figures: Mapping[str, float | None]
+
+    def __getattr__(self, name: str) -> Any:
+        figures = self.__dict__.get("figures", {})
+        if name not in figures:
+            raise AttributeError(f"a summary has no {name!r}: metrics are {', '.join(figures)}")
+        return figures[name]
 
 
-def summarise(records: Iterable[PromptRecord], arm: str) -> ArmSummary:
-    """An arm's counts over a run; zeros when every prompt failed.
+def summarise(records: Iterable[PromptRecord], arm: str) -> Summary:
+    """An arm's metrics over a run; counts are 0 when every prompt failed.
 
     Raises:
         ValueError: some of its seconds are measured and others modelled.
     """
     own = [record for record in records if record.arm == arm]
     good = [record for record in own if not record.error]
-    steps = sum(record.steps for record in good)
-    tokens = sum(record.new_tokens for record in good)
-    seconds = sum(record.decode_seconds for record in good)
-    decoded = sum(record.decode_tokens for record in good)
-    drafted = sum(record.drafted_nodes for record in good)
-    answers = [answer for record in good for answer in record.answers()]
-    clock = clock_of(good)
-    per_prompt = [record.tokens_per_step for record in good if record.tokens_per_step is not None]
-    return ArmSummary(
+    first = good[0] if good else PromptRecord(arm, "", "")
+    return Summary(
         arm=arm,
         prompts=len(good),
         failed=len(own) - len(good),
-        state=good[0].state if good else "stateless",
-        dtype=good[0].dtype if good else "",
-        verifier=_verifier_name(good[0]) if good else "",
-        clock=clock,
-        tokens_per_step=_share(tokens, steps),
-        tokens_per_step_macro=float(np.mean(per_prompt)) if per_prompt else 0.0,
-        tokens_per_second=_share(decoded, seconds),
-        seconds_per_token=_share(seconds, decoded),
-        prefill_seconds=_share(sum(record.prefill_seconds for record in good), len(good))
-        if clock == MEASURED
-        else None,
-        nodes_per_step=_share(drafted, steps),
-        draft_passes_per_step=_share(sum(record.draft_passes for record in good), steps),
-        utilisation=_share(sum(record.accepted_drafts for record in good), drafted) if drafted else None,
-        eos_share=_share(
-            sum(reason == "eos" for record in good for reason in record.finish_reasons), len(answers)
-        ),
-        loop_share=_share(sum(loops(answer) for answer in answers), len(answers)),
+        state=first.state,
+        dtype=first.dtype,
+        verifier=first.verifier if first.lossless else f"{first.verifier} (LOSSY)",
+        clock=clock_of(good),
+        figures={metric.name: metric.over(good) for metric in metrics.METRICS},
     )
 
 
-def _verifier_name(record: PromptRecord) -> str:
-    return record.verifier if record.lossless else f"{record.verifier} (LOSSY)"
+def records_frame(records: Iterable[PromptRecord]) -> pd.DataFrame:
+    """Records as a table, one row each: its fields, its metrics by name, and ``record`` itself.
 
+    What a record says in more than a word (tokens, times by phase, several sequences) is left to ``record``.
 
-def _share(part: float, whole: float) -> float:
-    return part / whole if whole else 0.0
+    Example:
+        >>> frame = records_frame(records)  # doctest: +SKIP
+        >>> frame.groupby(["category", "arm"], sort=False)["tokens_per_step"].mean()  # doctest: +SKIP
+    """
+    import pandas as pd
+
+    plain = [field.name for field in fields(PromptRecord) if str(field.type).split(" |")[0] in _SCALARS]
+    return pd.DataFrame(
+        [
+            {name: getattr(record, name) for name in plain}
+            | {metric.name: None if record.error else metric.of(record) for metric in metrics.METRICS}
+            | {"record": record}
+            for record in records
+        ],
+        columns=list(dict.fromkeys([*plain, *(metric.name for metric in metrics.METRICS), "record"])),
+    )
 
 
 def arm_names(records: Iterable[PromptRecord]) -> list[str]:

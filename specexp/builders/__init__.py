@@ -6,11 +6,9 @@ from specexp.builders.graft import Graft
 from specexp.builders.sequoia import Sequoia
 from specexp.builders.static_tree import Chain, KConfig, SpecInfer, StaticTree, TokenRecyclingTree
 from specexp.builders.tree_search import FittedTree, ParametricTree
-from specexp.core.builder import Build, TreeBuilder
 
 __all__ = [
     "BeamRerank",
-    "Build",
     "Chain",
     "Choice",
     "DySpecGreedy",
@@ -23,5 +21,4 @@ __all__ = [
     "SpecInfer",
     "StaticTree",
     "TokenRecyclingTree",
-    "TreeBuilder",
 ]

@@ -4,8 +4,9 @@
 
 from dataclasses import replace
 
-from specexp.core.builder import Build, TreeBuilder
-from specexp.core.controller import Plan
+from typing_extensions import override
+
+from specexp.core.parts import Build, Plan, TreeBuilder
 from specexp.core.tree import NodeKind
 
 
@@ -22,7 +23,7 @@ class Choice(TreeBuilder):
         ValueError: there is none.
 
     Example:
-        >>> Choice([Chain(4), KConfig([4, 2, 1])]).arms  # doctest: +SKIP
+        >>> Choice([Chain(4), KConfig([4, 2, 1])]).num_choices  # doctest: +SKIP
         2
     """
 
@@ -30,13 +31,18 @@ class Choice(TreeBuilder):
         if not builders:
             raise ValueError("Choice was given no builder; at least one is needed")
         self.builders = builders
-        self.arms = len(builders)
+        self.num_choices = len(builders)
         drawing = (builder.kind for builder in builders if builder.kind is not NodeKind.POINT_MASS)
         self.kind = next(drawing, NodeKind.POINT_MASS)
         self.needs_log_probs = any(builder.needs_log_probs for builder in builders)
-        self.makes_do = all(builder.makes_do for builder in builders)
+        self.accepts_fewer_candidates = all(builder.accepts_fewer_candidates for builder in builders)
         self.takes_threshold = all(builder.takes_threshold for builder in builders)
         self.phrase_length = max(builder.phrase_length for builder in builders)
+
+    @property
+    @override
+    def inner(self) -> tuple[TreeBuilder, ...]:
+        return tuple(self.builders)
 
     @property
     def max_nodes(self) -> int:
@@ -50,5 +56,5 @@ class Choice(TreeBuilder):
 
     def build(self, root: int, plan: Plan) -> Build:
         """As the chosen builder does, under the same limits."""
-        chosen = self.builders[plan.arm or 0]
-        return chosen.build(root, plan if plan.arm is None else replace(plan, arm=None))
+        chosen = self.builders[plan.choice or 0]
+        return chosen.build(root, plan if plan.choice is None else replace(plan, choice=None))

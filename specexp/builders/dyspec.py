@@ -8,8 +8,7 @@ import numpy as np
 from pydantic import Field
 
 from specexp.builders.samplings import Samplings
-from specexp.core.builder import Build, Selection, TreeBuilder, kind_of
-from specexp.core.controller import Plan
+from specexp.core.parts import Build, Plan, Selection, TreeBuilder, kind_of
 from specexp.core.tree import NodeKind, root_tree
 
 _FIRST_FLOOR = (
@@ -42,7 +41,7 @@ class DySpecGreedy(TreeBuilder):
     """
 
     needs_log_probs = True
-    makes_do = True
+    accepts_fewer_candidates = True
 
     def __init__(
         self,
@@ -107,7 +106,7 @@ class DySpecThreshold(TreeBuilder):
     """
 
     needs_log_probs = True
-    makes_do = True
+    accepts_fewer_candidates = True
     takes_threshold = True
 
     def __init__(
@@ -176,7 +175,7 @@ class BeamRerank(TreeBuilder):
     """
 
     needs_log_probs = True
-    makes_do = True
+    accepts_fewer_candidates = True
 
     def __init__(
         self,

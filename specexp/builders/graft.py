@@ -7,10 +7,9 @@ from typing import Annotated, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
+from typing_extensions import override
 
-from specexp.core.builder import Build, TreeBuilder
-from specexp.core.controller import Plan
-from specexp.core.drafter import Request
+from specexp.core.parts import Build, Plan, Request, TreeBuilder
 from specexp.core.tree import NO_CANDIDATE, NodeKind, TokenTree, TreeShape
 
 Number = TypeVar("Number", np.float32, np.float64)
@@ -50,9 +49,14 @@ class Graft(TreeBuilder):
         self.phrase_length = max(phrase_length, builder.phrase_length)
         self.kind = builder.kind
         self.needs_log_probs = builder.needs_log_probs
-        self.makes_do = builder.makes_do
+        self.accepts_fewer_candidates = builder.accepts_fewer_candidates
         self.takes_threshold = builder.takes_threshold
-        self.arms = builder.arms
+        self.num_choices = builder.num_choices
+
+    @property
+    @override
+    def inner(self) -> tuple[TreeBuilder, ...]:
+        return (self.builder,)
 
     @property
     def max_nodes(self) -> int:

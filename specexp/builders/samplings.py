@@ -17,7 +17,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from specexp.core.drafter import Candidates, Request
+from specexp.core.parts import Candidates, Request
 from specexp.core.tree import NodeKind, TokenTree, TreeShape
 
 _ASKED_FIRST = 32  # best candidates several rows are asked for at first; more on demand, which costs no pass

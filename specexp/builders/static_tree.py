@@ -11,9 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from specexp.core.builder import Build, Selection, TreeBuilder, kind_of
-from specexp.core.controller import Plan
-from specexp.core.drafter import Request
+from specexp.core.parts import Build, Plan, Request, Selection, TreeBuilder, kind_of
 from specexp.core.references import Reference
 from specexp.core.tree import NO_CANDIDATE, Level, NodeKind, TokenTree, TreeShape, root_tree
 
@@ -37,6 +35,8 @@ class StaticTree(TreeBuilder):
         >>> StaticTree([[0], [1], [0, 0]]).max_nodes
         3
     """
+
+    fixed_shape = True
 
     def __init__(
         self,

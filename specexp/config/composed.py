@@ -14,23 +14,22 @@ from specexp.config.config import (
 from specexp.config.errors import ConfigError
 from specexp.config.layers import PARTS
 from specexp.config.schema import Experiment, Generation
-from specexp.core.composition import Parts, check_composition
+from specexp.core.compatibility import check_composition
 from specexp.core.messages import first_line
+from specexp.core.parts import Parts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from specexp.builders import TreeBuilder
     from specexp.config.schema import Reasoning
     from specexp.core.latency import LatencyProfile
+    from specexp.core.parts import Drafter, TreeBuilder, Verifier
     from specexp.data import TaskItems, Workload
     from specexp.data.prompts import PromptDataModule
-    from specexp.drafters import Drafter
     from specexp.drafters.draft_source import DraftSource
     from specexp.pairs.pair import ModelPair
     from specexp.papers import Analysis
     from specexp.scheduling import Execution
-    from specexp.verifiers import Verifier
 
 _FIELDS = arguments_of(Experiment) or {}
 
@@ -50,7 +49,7 @@ def build_parts(config: Config, draft: PreTrainedModel | DraftSource | None = No
     parts = Parts(**{name: _build(config, name) for name in PARTS})
     profile = build_latency(config)
     if parts.controller is not None:
-        parts.controller.use_latency(None if profile is None else profile.of(parts.drafter, parts.builder))
+        parts.controller.use_latency(None if profile is None else profile.of(parts.label))
     if parts.drafter is not None:
         try:
             parts.drafter.use_draft_model(draft)
@@ -173,7 +172,7 @@ def check_parts(config: Config) -> None:
     profile = None if _awaits_profile(config) else build_latency(config)
     if controller is not None:
         try:
-            controller.use_latency(None if profile is None else profile.of(drafter, builder))
+            controller.use_latency(None if profile is None else profile.of(Parts(drafter, builder).label))
         except ValueError as error:
             raise ConfigError(
                 f"{config.source_of(('controller',))}: controller: {first_line(error)}"

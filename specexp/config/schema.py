@@ -128,7 +128,7 @@ class Record:
     """
 
     to: str | None = None
-    coverage: list[Annotated[Any, PartOf("specexp.builders.TreeBuilder")]] | None = None
+    coverage: list[Annotated[Any, PartOf("specexp.core.parts.TreeBuilder")]] | None = None
     candidates: Annotated[int, Field(ge=1, le=4096)] = 32
     target_top_k: Annotated[int, Field(ge=1, le=256)] | None = None
     turns_per_file: Count = 8
@@ -244,12 +244,12 @@ class Experiment:
     data: Annotated[Any, CallOf("specexp.data.Workload")] = field(
         default_factory=lambda: {"prompts": {"class_path": "StdlibFunctions"}}
     )
-    drafter: Annotated[Any, PartOf("specexp.drafters.Drafter")] | None = None
-    builder: Annotated[Any, PartOf("specexp.builders.TreeBuilder")] | None = None
-    verifier: Annotated[Any, PartOf("specexp.verifiers.Verifier")] = field(
+    drafter: Annotated[Any, PartOf("specexp.core.parts.Drafter")] | None = None
+    builder: Annotated[Any, PartOf("specexp.core.parts.TreeBuilder")] | None = None
+    verifier: Annotated[Any, PartOf("specexp.core.parts.Verifier")] = field(
         default_factory=lambda: {"class_path": "Greedy"}
     )
-    controller: Annotated[Any, PartOf("specexp.controllers.Controller")] = field(
+    controller: Annotated[Any, PartOf("specexp.core.parts.Controller")] = field(
         default_factory=lambda: {"class_path": "Fixed"}
     )
     execution: Annotated[Any, PartOf("specexp.scheduling.Execution")] | None = None

@@ -208,7 +208,7 @@ class RecordHits:
         data: overrides of the experiment's ``data``.
     """
 
-    builder: Annotated[Any, SpecOf("specexp.builders.TreeBuilder")]
+    builder: Annotated[Any, SpecOf("specexp.core.parts.TreeBuilder")]
     data: dict[str, Any] = field(default_factory=dict)
 
 

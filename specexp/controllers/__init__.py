@@ -9,18 +9,14 @@ from specexp.controllers.oracle import Oracle
 from specexp.controllers.q_learning import QLearning
 from specexp.controllers.switch_off import SwitchOff
 from specexp.controllers.threshold_tracker import ThresholdTracker
-from specexp.core.controller import Controller, DraftState, Plan
 
 __all__ = [
     "AdaptiveConfidence",
     "Bandit",
     "ConfidenceThreshold",
-    "Controller",
-    "DraftState",
     "Fixed",
     "Heuristic",
     "Oracle",
-    "Plan",
     "QLearning",
     "SwitchOff",
     "ThresholdTracker",

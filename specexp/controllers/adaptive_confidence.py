@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike
 from pydantic import Field
 
 from specexp.core.context import Context
-from specexp.core.controller import Controller, DraftState, Plan
 from specexp.core.outcome import Outcome
+from specexp.core.parts import Controller, DraftState, Plan
 
 _LEAST_TOKENS = 6
 _LEARNED = ("confidences", "matches", "threshold")

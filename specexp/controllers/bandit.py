@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from specexp.core.context import Context
-from specexp.core.controller import Controller, Plan
 from specexp.core.latency import LatencyProfile
 from specexp.core.outcome import Outcome
+from specexp.core.parts import Controller, Plan
 from specexp.core.per_sequence import PerSequence
 
 _SUMS = 6
@@ -78,7 +78,7 @@ class Bandit(Controller):
         self.learn = learn
         self.state = state
         if over == "arms":
-            self.arms = 1 + max((value for value in values if value is not None), default=0)
+            self.num_choices = 1 + max((value for value in values if value is not None), default=0)
         self._profile: LatencyProfile | None = None
         self._sums: list[list[float]] = []
         self._played: PerSequence[tuple[int, int]] = PerSequence()
@@ -149,7 +149,7 @@ class Bandit(Controller):
         if value is None:
             return Plan(max_depth=0)
         if self.over == "arms":
-            return Plan(arm=value)
+            return Plan(choice=value)
         if self.over == "nodes":
             return Plan(max_nodes=value) if value else Plan(max_depth=0)
         return Plan(max_depth=value)

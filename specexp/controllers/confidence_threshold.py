@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field
 
 from specexp.core.context import Context
-from specexp.core.controller import Controller, DraftState, Plan
+from specexp.core.parts import Controller, DraftState, Plan
 
 
 class ConfidenceThreshold(Controller):

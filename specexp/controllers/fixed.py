@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from specexp.core.context import Context
-from specexp.core.controller import Controller, Plan
+from specexp.core.parts import Controller, Plan
 
 
 class Fixed(Controller):
@@ -18,17 +18,17 @@ class Fixed(Controller):
         max_nodes: most nodes; None leaves the builder's own budget.
     """
 
+    uses_seconds = False
+    learns = False
+    same_plan = True
+
     def __init__(
         self,
         max_depth: Annotated[int, Field(ge=0)] | None = None,
         max_nodes: Annotated[int, Field(ge=0)] | None = None,
     ) -> None:
         self._plan = Plan(max_nodes=max_nodes, max_depth=max_depth)
-
-    @property
-    def changes_nothing(self) -> bool:
-        """Whether the builder's own limits stand."""
-        return self._plan == Plan()
+        self.changes_nothing = self._plan == Plan()
 
     def plan(self, context: Context) -> Plan:
         """As configured."""

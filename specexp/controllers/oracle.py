@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from specexp.core.context import Context
-from specexp.core.controller import Controller, Plan
 from specexp.core.latency import LatencyProfile
+from specexp.core.parts import Controller, Plan
 
 if TYPE_CHECKING:
-    from specexp.builders import TreeBuilder
-    from specexp.drafters import Drafter
-    from specexp.verifiers import Verifier
+    from specexp.core.parts import Drafter, TreeBuilder, Verifier
 
 _SEQUENCES_KEPT = 256
 
@@ -81,9 +79,9 @@ class Oracle(Controller):
     ) -> None:
         """Refuse what cannot be foreseen."""
         from specexp.builders import Chain
+        from specexp.core.parts import DeterministicVerifier
         from specexp.core.tree import NodeKind
         from specexp.drafters import DraftModel
-        from specexp.verifiers import DeterministicVerifier
 
         if not isinstance(drafter, DraftModel):
             given = "plain decoding" if drafter is None else type(drafter).__name__

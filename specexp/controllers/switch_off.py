@@ -5,17 +5,16 @@
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
+from typing_extensions import override
 
 from specexp.controllers.oracle import Oracle
 from specexp.core.context import Context
-from specexp.core.controller import Controller, DraftState, Plan
 from specexp.core.latency import LatencyProfile
 from specexp.core.outcome import Outcome
+from specexp.core.parts import Controller, DraftState, Plan
 
 if TYPE_CHECKING:
-    from specexp.builders import TreeBuilder
-    from specexp.drafters import Drafter
-    from specexp.verifiers import Verifier
+    from specexp.core.parts import Drafter, TreeBuilder, Verifier
 
 _OFF = Plan(max_depth=0)
 _PLAIN_TRIES = 4
@@ -71,11 +70,16 @@ class SwitchOff(Controller):
         self.state = state
         self.plans_threshold = controller.plans_threshold
         self.needs_log_probs = controller.needs_log_probs
-        self.arms = controller.arms
+        self.num_choices = controller.num_choices
         self._profile: LatencyProfile | None = None
         self._since_drafted = self._since_plain = 0
         self._prefix: int | None = None  # committed tokens, for the seconds of a plain step
         self._forget()
+
+    @property
+    @override
+    def inner(self) -> tuple[Controller, ...]:
+        return (self.controller,)
 
     @property
     def pays(self) -> bool:
@@ -97,9 +101,9 @@ class SwitchOff(Controller):
         self.controller.check_parts(drafter, builder, verifier)
 
     @property
-    def carries(self) -> bool:
+    def shares_state(self) -> bool:
         """If it does itself, or the inner controller does."""
-        return self.state == "carry" or self.controller.carries
+        return self.state == "carry" or self.controller.shares_state
 
     def plan(self, context: Context) -> Plan:
         """The inner controller's plan, or none to draft."""

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from specexp.core.context import Context
-from specexp.core.controller import Controller, Plan
 from specexp.core.outcome import Outcome
+from specexp.core.parts import Controller, Plan
 
 _LOWEST, _HIGHEST = 1e-6, 0.5
 _LEARNED = (

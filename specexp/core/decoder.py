@@ -11,16 +11,13 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from specexp.builders import TreeBuilder
-from specexp.controllers import Controller, Fixed
-from specexp.core.composition import check_composition
+from specexp.core.compatibility import check_composition
 from specexp.core.context import Context
 from specexp.core.generation_result import GenerationResult
 from specexp.core.language_model import LanguageModel
 from specexp.core.outcome import Outcome, prefill_outcome
-from specexp.core.sequence import Sequence, Strategy, Verification
-from specexp.drafters import Drafter
-from specexp.verifiers import Greedy, Verifier
+from specexp.core.parts import Controller, Drafter, Parts, TreeBuilder, Verifier
+from specexp.core.sequence import Sequence, Verification
 
 OutcomeObserver = Callable[[Outcome], None]
 _ROOM_AHEAD = 4096
@@ -56,7 +53,7 @@ class Decoder:
     ) -> None:
         check_composition(drafter, builder, verifier, controller)
         self.model = target if isinstance(target, LanguageModel) else LanguageModel(target)
-        self.strategy = Strategy(drafter, builder, verifier or Greedy(), controller or Fixed())
+        self.parts = Parts(drafter, builder, verifier, controller)
         if drafter is not None:
             drafter.check_vocabulary(self.model.vocab_size)
         if builder is not None and builder.max_nodes >= self.model.context_limit:
@@ -123,12 +120,12 @@ class Decoder:
             )
 
     def _context(self, prompt: list[int], seed: int, sequence: int | str) -> Context:
-        noise_temperature = self.strategy.verifier.noise_temperature or 0.0
+        noise_temperature = self.parts.verifier.noise_temperature or 0.0
         return Context(prompt, seed=seed, sequence=sequence, noise_temperature=noise_temperature)
 
     @property
     def _learns_from_prompt(self) -> bool:
-        drafter = self.strategy.drafter
+        drafter = self.parts.drafter
         return drafter is not None and drafter.wants_prefill_logits
 
     def _decode(
@@ -142,14 +139,14 @@ class Decoder:
     ) -> GenerationResult:
         verification = Verification(
             self.model,
-            self.strategy.verifier,
+            self.parts.verifier,
             context,
             slot=0,
             max_new_tokens=max_new_tokens,
             eos_token_ids=eos_token_ids,
             count_useful=count_useful,
         )
-        sequence = Sequence(self.strategy, verification)
+        sequence = Sequence(self.parts, verification)
         seconds = sequence.counts.seconds
         with torch.inference_mode():
             while sequence.finish_reason is None:
@@ -174,9 +171,9 @@ class Decoder:
         self._begin(context, outcome)
 
     def _begin(self, context: Context, prefill: Outcome | None) -> None:
-        if self.strategy.drafter is not None:
-            self.strategy.drafter.begin(context, prefill)
-        self.strategy.controller.begin(context, prefill)
+        if self.parts.drafter is not None:
+            self.parts.drafter.begin(context, prefill)
+        self.parts.controller.begin(context, prefill)
 
     def _continued(self, prompt: list[int], seed: int | None, sequence: int | str | None) -> Context:
         context = self._kept
@@ -201,7 +198,7 @@ class Decoder:
         return context
 
     def _reserve(self, tokens: int) -> None:
-        builder = self.strategy.builder
+        builder = self.parts.builder
         rows = 1 + (0 if builder is None else builder.max_nodes)
         self.model.cache.reserve(min(tokens, self.model.context_limit) + rows)
 

@@ -15,9 +15,7 @@ from pydantic import Field
 from specexp.core.references import Reference
 
 if TYPE_CHECKING:
-    from specexp.builders import TreeBuilder
     from specexp.core.outcome import Outcome
-    from specexp.drafters import Drafter
 
 Milliseconds = Annotated[float, Field(ge=0)]
 PLAIN = "plain"
@@ -69,7 +67,7 @@ class LatencyProfile:
         target_prefix_token_ms: the same for every token fed, for each of them attends to the prefix.
         draft_prefix_ms: as ``target_prefix_ms``, of a draft pass.
         draft_prefix_token_ms: as ``target_prefix_token_ms``, of a draft pass.
-        overheads: ``step_ms``, ``node_ms`` and ``token_ms`` of single compositions by :func:`composition_label`, where
+        overheads: ``step_ms``, ``node_ms`` and ``token_ms`` of single compositions by the label of its parts, where
             they are known; :meth:`of` looks them up.
         source: whether it was measured, published, or assumed.
         modelled: whether the seconds of a run are modelled by it; if not they are measured, and only controllers weigh
@@ -171,20 +169,15 @@ class LatencyProfile:
         target = self.target_prefix_ms + self.target_prefix_token_ms
         return target + self.draft_prefix_ms + self.draft_prefix_token_ms > 0
 
-    def of(self, drafter: Drafter | None, builder: TreeBuilder | None) -> Self:
+    def of(self, composition: str) -> Self:
         """The same with ``step_ms``, ``node_ms`` and ``token_ms`` of a composition.
 
         They are those listed for it; if there are none, those of the first one listed that has the same drafter; else
         they stay. Asked once more, also of another composition, the profile found stays as it is.
 
         Args:
-            drafter: of the composition; None, with ``builder`` None, is plain decoding.
-            builder: of the composition.
+            composition: the :attr:`~specexp.core.parts.Parts.label` of its parts.
         """
-        return self.labelled(composition_label(drafter, builder))
-
-    def labelled(self, composition: str) -> Self:
-        """As :meth:`of` a composition with this :func:`composition_label`."""
         if not self.overheads:
             return self
         found = self.overheads.get(composition)
@@ -265,7 +258,7 @@ class LatencyProfile:
             prompt_tokens: before them.
             new_tokens: decoded.
         """
-        plain = self.labelled(PLAIN)
+        plain = self.of(PLAIN)
         if not plain.by_prefix:
             return new_tokens * plain.step_seconds(1)
         known = range(prompt_tokens - 1, prompt_tokens - 1 + new_tokens)
@@ -305,39 +298,6 @@ class LatencyProfile:
             longer = prefix_ms * (prefix - self.prefix_tokens) / 1e3
             milliseconds = max(milliseconds + longer, _SHORTEST * milliseconds)
         return milliseconds / 1e3
-
-
-def composition_label(drafter: Drafter | None, builder: TreeBuilder | None) -> str:
-    """Composition as the ``overheads`` of a profile name it: ``DraftModel + DySpecGreedy``, ``coupled TokenRecycling +
-    StaticTree`` (for all trees of a fixed shape cost the same beside their passes), ``Union(PromptLookup,
-    TokenRecycling) + StaticTree``, or ``plain``.
-
-    Args:
-        drafter: of the composition; None, with ``builder`` None, is plain decoding.
-        builder: of the composition.
-    """
-    if drafter is None or builder is None:
-        return PLAIN
-    coupled = "coupled " if drafter.coupled else ""
-    return f"{coupled}{_drafter_name(drafter)} + {_builder_name(builder)}"
-
-
-def _drafter_name(drafter: Drafter) -> str:
-    inner: Sequence[Drafter] = getattr(drafter, "drafters", ())
-    name = type(drafter).__name__
-    return f"{name}({', '.join(map(_drafter_name, inner))})" if inner else name
-
-
-def _builder_name(builder: TreeBuilder) -> str:
-    from specexp.builders import StaticTree
-
-    if isinstance(builder, StaticTree):
-        return StaticTree.__name__
-    inner: Sequence[TreeBuilder] = getattr(builder, "builders", None) or [
-        one for one in (getattr(builder, "builder", None),) if one is not None
-    ]
-    name = type(builder).__name__
-    return f"{name}({', '.join(dict.fromkeys(map(_builder_name, inner)))})" if inner else name
 
 
 def _default(one: Any) -> Any:

@@ -15,15 +15,20 @@ from typing import Literal, Protocol
 import numpy as np
 import torch
 
-from specexp.builders import TreeBuilder
-from specexp.controllers import Controller, DraftState
-from specexp.core.composition import Parts
 from specexp.core.context import Context
 from specexp.core.logits import check_logits
 from specexp.core.outcome import Outcome
+from specexp.core.parts import (
+    Controller,
+    DeterministicVerifier,
+    Drafter,
+    DraftState,
+    Parts,
+    Request,
+    TreeBuilder,
+    Verifier,
+)
 from specexp.core.tree import TokenTree, root_tree
-from specexp.drafters import Drafter, Request
-from specexp.verifiers import DeterministicVerifier, Verifier
 
 FinishReason = Literal["eos", "stop", "length", "context"]
 Stop = Callable[[Tokens[int]], bool]
@@ -56,21 +61,6 @@ class Counts:
     drafted_nodes: int = 0
     useful_tokens: int | None = None
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
-
-
-@dataclass(frozen=True)
-class Strategy:
-    """The parts of a speculative decoder; ``drafter`` and ``builder`` are None for plain decoding."""
-
-    drafter: Drafter | None
-    builder: TreeBuilder | None
-    verifier: Verifier
-    controller: Controller
-
-    @property
-    def parts(self) -> Parts:
-        """The same, as what is composed."""
-        return Parts(self.drafter, self.builder, self.verifier, self.controller)
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,7 +303,7 @@ class Sequence:
     """One continuation with both halves in one place, taking turns.
 
     Args:
-        strategy: the parts.
+        parts: of the step.
         verification: the half at the target, of a context whose prompt is prefilled and begun.
 
     Attributes:
@@ -322,10 +312,10 @@ class Sequence:
         verification: the half at the target.
     """
 
-    def __init__(self, strategy: Strategy, verification: Verification) -> None:
+    def __init__(self, parts: Parts, verification: Verification) -> None:
         self.context = verification.context
         self.verification = verification
-        self.drafting = Drafting(strategy.drafter, strategy.builder, strategy.controller, self.context)
+        self.drafting = Drafting(parts.drafter, parts.builder, parts.controller, self.context)
         self._draft: Draft | None = None
         self._seconds_before = dict(self.counts.seconds)
 

@@ -32,14 +32,13 @@ from transformers.generation import (
 )
 
 from specexp.artifacts import Artifact
-from specexp.core.composition import Parts
 from specexp.core.context import Context
 from specexp.core.decoder import Decoder, OutcomeObserver
 from specexp.core.language_model import LanguageModel
 from specexp.core.noise import gumbel
 from specexp.core.outcome import Outcome
+from specexp.core.parts import DeterministicVerifier, Parts, Verdict
 from specexp.core.tree import TokenTree
-from specexp.verifiers import DeterministicVerifier, Verdict
 
 
 class CustomGenerate(Protocol):

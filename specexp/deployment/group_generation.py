@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from transformers.generation import GenerationConfig
 
     from specexp.artifacts.kinds.schedule import ScheduleArtifact
+    from specexp.core.parts import Verdict
     from specexp.scheduling import Executor
-    from specexp.verifiers import Verdict
 
 
 class GroupGeneration:

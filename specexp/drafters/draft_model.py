@@ -10,8 +10,8 @@ import numpy as np
 from pydantic import Field
 
 from specexp.core.context import Context
-from specexp.core.drafter import Candidates, Drafter, Request
 from specexp.core.outcome import Outcome
+from specexp.core.parts import Candidates, Drafter, Request
 from specexp.core.tree import NO_CANDIDATE, NodeKind
 from specexp.drafters.draft_source import DraftSource, Fed, ModelSource, Scoring
 
@@ -124,10 +124,10 @@ class DraftModel(Drafter):
         """The model, once it is known."""
         return (self._source.model,) if isinstance(self._source, ModelSource) else ()
 
-    def twin(self) -> "DraftModel":
+    def for_new_sequence(self) -> "DraftModel":
         """The same weights, with a cache of its own; twins share the prefill of equal prompts."""
         other = copy(self)
-        other._source = None if self._source is None else self._source.twin()
+        other._source = None if self._source is None else self._source.for_new_sequence()
         other._context = None
         other._forget_tree()
         self._twins.append(other)

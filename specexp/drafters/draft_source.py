@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specexp.core.context import Context
-from specexp.core.drafter import Candidates, Request
+from specexp.core.parts import Candidates, Request
 from specexp.core.tree import NO_CANDIDATE, NodeKind
 from specexp.drafters.drawing import draw
 
@@ -107,7 +107,7 @@ class DraftSource(ABC):
         """
 
     @abstractmethod
-    def twin(self) -> DraftSource:
+    def for_new_sequence(self) -> DraftSource:
         """The same with no committed rows."""
 
 
@@ -203,7 +203,7 @@ class ModelSource(DraftSource):
             replacement=request.kind is NodeKind.DRAWN_WITH_REPLACEMENT,
         )
 
-    def twin(self) -> ModelSource:
+    def for_new_sequence(self) -> ModelSource:
         """The same weights with an empty cache."""
         return ModelSource(deepcopy(self.model))
 

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
+from typing_extensions import override
 
 from specexp.core.context import Context
-from specexp.core.drafter import Candidates, Drafter, Request
 from specexp.core.outcome import Outcome
+from specexp.core.parts import Candidates, Drafter, Request
 from specexp.core.per_sequence import PerSequence
 from specexp.core.references import Reference
 from specexp.core.tree import NO_CANDIDATE
@@ -119,6 +120,11 @@ class PhraseCache(Drafter):
         return self.drafter is not None and self.drafter.draws
 
     @property
+    @override
+    def inner(self) -> tuple[Drafter, ...]:
+        return () if self.drafter is None else (self.drafter,)
+
+    @property
     def max_candidates(self) -> int:
         """The inner drafter's; alone, one for every phrase."""
         return self.max_phrases if self.drafter is None else self.drafter.max_candidates
@@ -129,19 +135,19 @@ class PhraseCache(Drafter):
         return self.drafter is not None and self.drafter.wants_prefill_logits
 
     @property
-    def carries(self) -> bool:
+    def shares_state(self) -> bool:
         """If its phrases are carried, or the inner drafter carries something."""
-        return self.state == "carry" or (self.drafter is not None and self.drafter.carries)
+        return self.state == "carry" or (self.drafter is not None and self.drafter.shares_state)
 
     @property
     def models(self) -> tuple[LanguageModel, ...]:
         """The inner drafter's."""
         return () if self.drafter is None else self.drafter.models
 
-    def twin(self) -> PhraseCache:
+    def for_new_sequence(self) -> PhraseCache:
         """Around a twin of the inner drafter; the same phrases if they are carried."""
         other = copy(self)
-        other.drafter = None if self.drafter is None else self.drafter.twin()
+        other.drafter = None if self.drafter is None else self.drafter.for_new_sequence()
         other._pending = PerSequence()
         if self.state != "carry":
             other.store = self._initial.copy()

@@ -8,8 +8,8 @@ import numpy as np
 from pydantic import Field
 
 from specexp.core.context import Context
-from specexp.core.drafter import Candidates, Drafter, Request
 from specexp.core.outcome import Outcome
+from specexp.core.parts import Candidates, Drafter, Request
 from specexp.core.per_sequence import PerSequence
 from specexp.core.tree import NO_CANDIDATE
 

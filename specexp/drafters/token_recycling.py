@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from specexp.core.context import Context
-from specexp.core.drafter import Candidates, Drafter, Request
 from specexp.core.outcome import Outcome
+from specexp.core.parts import Candidates, Drafter, Request
 from specexp.core.references import Reference
 from specexp.core.tree import NO_CANDIDATE
 

@@ -3,10 +3,11 @@
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from typing_extensions import override
 
 from specexp.core.context import Context
-from specexp.core.drafter import Candidates, Drafter, Request
 from specexp.core.outcome import Outcome
+from specexp.core.parts import Candidates, Drafter, Request
 from specexp.core.tree import NO_CANDIDATE
 
 if TYPE_CHECKING:
@@ -48,6 +49,11 @@ class Union(Drafter):
         return any(drafter.coupled for drafter in self.drafters)
 
     @property
+    @override
+    def inner(self) -> tuple[Drafter, ...]:
+        return tuple(self.drafters)
+
+    @property
     def max_candidates(self) -> int:
         """Candidates of all drafters, if none agree."""
         return sum(drafter.max_candidates for drafter in self.drafters)
@@ -63,18 +69,18 @@ class Union(Drafter):
         return any(drafter.wants_prefill_logits for drafter in self.drafters)
 
     @property
-    def carries(self) -> bool:
+    def shares_state(self) -> bool:
         """If any drafter does."""
-        return any(drafter.carries for drafter in self.drafters)
+        return any(drafter.shares_state for drafter in self.drafters)
 
     @property
     def models(self) -> "tuple[LanguageModel, ...]":
         """Of all drafters."""
         return tuple(model for drafter in self.drafters for model in drafter.models)
 
-    def twin(self) -> "Union":
+    def for_new_sequence(self) -> "Union":
         """Of a twin of each."""
-        return Union([drafter.twin() for drafter in self.drafters])
+        return Union([drafter.for_new_sequence() for drafter in self.drafters])
 
     def costs_pass(self, request: Request) -> bool:
         """If any drafter's answer does."""

@@ -173,10 +173,10 @@ def report(config: Config, module: ControllerLearning) -> list[str]:
     from specexp.artifacts import save_artifact
     from specexp.artifacts.kinds.q_table import payloads_of_state
     from specexp.controllers import QLearning
-    from specexp.core.composition import Parts
+    from specexp.core.parts import Parts
     from specexp.fit.q_table_picture import draw_table
 
-    controller = module.arm.strategy.controller
+    controller = module.arm.parts.controller
     assert isinstance(controller, QLearning)
     name = config.get("name")
     picture = Path(config.get("output")) / name / "q_table.png"

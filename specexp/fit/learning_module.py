@@ -60,7 +60,7 @@ class ControllerLearning(LightningModule):
                 record.decode_tokens / max(record.decode_seconds, 1e-9)
             ),
         }
-        controller = self.arm.strategy.controller
+        controller = self.arm.parts.controller
         if isinstance(controller, QLearning):
             curves["epsilon"] = controller.exploring
             curves["q_change"] = controller.mean_change
@@ -70,7 +70,7 @@ class ControllerLearning(LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Take along what was learned."""
-        strategy = self.arm.strategy
+        strategy = self.arm.parts
         checkpoint[_STATE] = {
             "done": self.done,
             "controller": strategy.controller.state_dict(),
@@ -79,7 +79,7 @@ class ControllerLearning(LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Continue from what was learned."""
-        state, strategy = checkpoint[_STATE], self.arm.strategy
+        state, strategy = checkpoint[_STATE], self.arm.parts
         self.done = int(state["done"])
         strategy.controller.load_state_dict(state["controller"])
         if strategy.drafter is not None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from specexp.bench.statistics import Speedup
     from specexp.bench.table import Cell, Column
     from specexp.core.outcome import Outcome
-    from specexp.core.sequence import Strategy
+    from specexp.core.parts import Parts
 
 ON_A_GRID = re.compile(r"(?P<level>.+), (?P<axis>\w+)=(?P<value>\d+(\.\d+)?)")
 """How the arm of a grid over one number is called."""
@@ -66,7 +66,7 @@ class AblationGrid(Analysis):
         self._levels: dict[str, dict[float, str]] = {}
         self._alone: list[str] = []
 
-    def begin(self, arms: "Mapping[str, Strategy]") -> None:
+    def begin(self, arms: "Mapping[str, Parts]") -> None:
         """Sort the arms into levels and values by their titles.
 
         Raises:

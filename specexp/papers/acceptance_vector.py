@@ -16,7 +16,7 @@ from specexp.bench.publish import Report
 if TYPE_CHECKING:
     from specexp.bench.record import PromptRecord
     from specexp.core.outcome import Outcome
-    from specexp.core.sequence import Strategy
+    from specexp.core.parts import Parts
 
 
 class AcceptanceVector(Analysis):
@@ -41,7 +41,7 @@ class AcceptanceVector(Analysis):
         self.arm = arm
         self._counts: dict[str, NDArray[np.int64]] = {}
 
-    def begin(self, arms: "Mapping[str, Strategy]") -> None:
+    def begin(self, arms: "Mapping[str, Parts]") -> None:
         """Count from zero."""
         self._counts = {arm: np.zeros(self.width + 1, dtype=np.int64) for arm in drafting(arms)}
 

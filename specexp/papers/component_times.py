@@ -16,9 +16,10 @@ from specexp.bench.analysis import Analysis, drafting
 from specexp.bench.publish import Report
 from specexp.builders import Graft
 from specexp.builders.graft import grafted
-from specexp.controllers import Controller, DraftState, Fixed, Oracle
+from specexp.controllers import Fixed, Oracle
+from specexp.core.parts import Controller, Drafter, DraftState, Request
 from specexp.core.tree import TokenTree
-from specexp.drafters import Drafter, PhraseCache, Request
+from specexp.drafters import PhraseCache
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from specexp.bench.table import Cell, Table
     from specexp.core.context import Context
     from specexp.core.outcome import Outcome
-    from specexp.core.sequence import Strategy
+    from specexp.core.parts import Parts
 
 Milliseconds = Annotated[float, Field(gt=0)]
 Answer = TypeVar("Answer")
@@ -80,7 +81,7 @@ class ComponentTimes(Analysis):
         self.published = published or []
         self._copies: dict[str, _Copies] = {}
 
-    def begin(self, arms: "Mapping[str, Strategy]") -> None:
+    def begin(self, arms: "Mapping[str, Parts]") -> None:
         """Copy the parts, and forget the times."""
         self._copies = {arm: _Copies.of(strategy) for arm, strategy in drafting(arms).items()}
 
@@ -246,7 +247,7 @@ class _Copies:
     seconds: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in OPERATIONS})
 
     @classmethod
-    def of(cls, strategy: "Strategy") -> "_Copies":
+    def of(cls, strategy: "Parts") -> "_Copies":
         """Copies of a strategy's parts as they are now."""
         assert strategy.drafter is not None
         cache = _phrase_cache(strategy.drafter)

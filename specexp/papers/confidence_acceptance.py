@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from specexp.bench.record import PromptRecord
     from specexp.bench.table import Cell, Table
     from specexp.core.outcome import Outcome
-    from specexp.core.sequence import Strategy
+    from specexp.core.parts import Parts
 
 QUANTILE_95 = 1.959964
 LOWEST = 1e-4
@@ -53,7 +53,7 @@ class ConfidenceAcceptance(Analysis):
         self._steps: dict[str, int] = {}
         self._tries: dict[str, list[tuple[int, int, float, bool]]] = {}
 
-    def begin(self, arms: "Mapping[str, Strategy]") -> None:
+    def begin(self, arms: "Mapping[str, Parts]") -> None:
         """Forget the tries."""
         self._tries = {arm: [] for arm in drafting(arms)}
         self._steps = dict.fromkeys(self._tries, 0)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from specexp.bench.record import PromptRecord
     from specexp.bench.table import Table
     from specexp.core.outcome import Outcome
-    from specexp.core.sequence import Strategy
+    from specexp.core.parts import Parts
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class CostModel(Analysis):
     def __init__(self) -> None:
         self._depths: dict[str, list[int]] = {}
 
-    def begin(self, arms: Mapping[str, Strategy]) -> None:
+    def begin(self, arms: Mapping[str, Parts]) -> None:
         """Forget the depths."""
         self._depths = {arm: [] for arm in drafting(arms)}
 

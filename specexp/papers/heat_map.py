@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from specexp.bench.record import PromptRecord
     from specexp.bench.table import Table
     from specexp.core.outcome import Outcome
-    from specexp.core.sequence import Strategy
+    from specexp.core.parts import Parts
 
 
 class AcceptanceHeatMap(Analysis):
@@ -54,7 +54,7 @@ class AcceptanceHeatMap(Analysis):
         self._processors: dict[str, Processors] = {}
         self._tries: dict[str, list[tuple[float, float, bool]]] = {}
 
-    def begin(self, arms: "Mapping[str, Strategy]") -> None:
+    def begin(self, arms: "Mapping[str, Parts]") -> None:
         """Forget the tries."""
         greedy = Processors(temperature=0.0)
         self._processors = {

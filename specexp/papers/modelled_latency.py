@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from specexp.bench.record import PromptRecord
     from specexp.bench.statistics import Speedup
     from specexp.core.outcome import Outcome
-    from specexp.core.sequence import Strategy
-    from specexp.drafters import Drafter
+    from specexp.core.parts import Drafter, Parts
 
 PLAIN = "plain decoding"
 Positive = Annotated[float, Field(gt=0)]
@@ -69,14 +68,14 @@ class ModelledLatency(Analysis):
         self._of: dict[str, LatencyProfile] = {}
         self._watched: dict[tuple[str, int | str], float] = defaultdict(float)
 
-    def begin(self, arms: "Mapping[str, Strategy]") -> None:
+    def begin(self, arms: "Mapping[str, Parts]") -> None:
         """Forget the seconds of the last run.
 
         Raises:
             ValueError: an arm drafts with a model and the profile states no milliseconds for one.
         """
         self._watched.clear()
-        self._of = {arm: self.profile.of(parts.drafter, parts.builder) for arm, parts in arms.items()}
+        self._of = {arm: self.profile.of(parts.label) for arm, parts in arms.items()}
         if not self.profile.draft_ms:
             for arm, strategy in arms.items():
                 if _runs_a_model(strategy.drafter):

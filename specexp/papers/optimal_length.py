@@ -11,7 +11,8 @@ from pydantic import Field
 
 from specexp.bench.analysis import Analysis, drafting
 from specexp.bench.publish import Report
-from specexp.builders import Chain, TreeBuilder
+from specexp.builders import Chain
+from specexp.core.parts import TreeBuilder
 from specexp.papers._draft_lengths import Point, draw_optima, draw_sensitivity, sensitivity_table
 from specexp.papers._hindsight import Costs, Step, cut_short, global_optimum, local_optima, speed_of
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from specexp.bench.record import PromptRecord
     from specexp.bench.table import Table
     from specexp.core.outcome import Outcome
-    from specexp.core.sequence import Strategy
+    from specexp.core.parts import Parts
 
 _GRID = re.compile(r",? *\w+=\d+$")
 
@@ -67,7 +68,7 @@ class OptimalLength(Analysis):
         self._lengths: dict[str, int] = {}
         self._steps: dict[str, list[Step]] = {}
 
-    def begin(self, arms: "Mapping[str, Strategy]") -> None:
+    def begin(self, arms: "Mapping[str, Parts]") -> None:
         """Forget the steps.
 
         Raises:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from specexp.bench.record import PromptRecord
     from specexp.bench.table import Table
     from specexp.core.outcome import Outcome
-    from specexp.core.sequence import Strategy
+    from specexp.core.parts import Parts
 
 
 @dataclass
@@ -38,7 +38,7 @@ class PrecutLearning(Analysis):
     def __init__(self) -> None:
         self._questions: dict[str, dict[int | str, _Question]] = {}
 
-    def begin(self, arms: "Mapping[str, Strategy]") -> None:
+    def begin(self, arms: "Mapping[str, Parts]") -> None:
         """Count from zero."""
         self._questions = {arm: {} for arm in drafting(arms)}
 

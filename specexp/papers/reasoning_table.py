@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from specexp.bench.record import PromptRecord
     from specexp.bench.table import Cell, Table
-    from specexp.core.sequence import Strategy
+    from specexp.core.parts import Parts
 
 Positive = Annotated[float, Field(gt=0)]
 DIM = "#71808d"
@@ -67,7 +67,7 @@ class ReasoningTable(MultiSequenceAnalysis):
         self.baseline = baseline
         self.published = published or []
 
-    def begin(self, arms: "Mapping[str, Strategy]") -> None:
+    def begin(self, arms: "Mapping[str, Parts]") -> None:
         """Nothing is kept.
 
         Raises:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from specexp.bench.statistics import Speedup
     from specexp.bench.table import Cell, Table
     from specexp.core.outcome import Outcome
-    from specexp.core.sequence import Strategy
+    from specexp.core.parts import Parts
 
 
 class Regret(Analysis):
@@ -40,7 +40,7 @@ class Regret(Analysis):
         self._arms: list[str] = []
         self._oracle: str | None = None
 
-    def begin(self, arms: "Mapping[str, Strategy]") -> None:
+    def begin(self, arms: "Mapping[str, Parts]") -> None:
         """Look which arm has the oracle.
 
         Raises:

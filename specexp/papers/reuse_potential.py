@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from specexp.bench.table import Table
     from specexp.core.context import Context
     from specexp.core.outcome import Outcome
-    from specexp.core.sequence import Strategy
+    from specexp.core.parts import Parts
 
 AFTER = ("after draft passes", "after target passes")
 """Whose tokens are looked at: the drafted ones, and the output's."""
@@ -68,7 +68,7 @@ class ReusePotential(Analysis):
         self._seen: dict[str, _Seen] = {}
         self._found: dict[str, list[NDArray[np.int64]]] = {}
 
-    def begin(self, arms: "Mapping[str, Strategy]") -> None:
+    def begin(self, arms: "Mapping[str, Parts]") -> None:
         """Forget all phrases."""
         self._seen = {arm: _Seen() for arm in drafting(arms)}
         self._found = {arm: [] for arm in self._seen}

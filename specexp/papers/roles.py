@@ -15,7 +15,7 @@ from specexp.papers._groups import over
 if TYPE_CHECKING:
     from specexp.bench.record import PromptRecord, Role
     from specexp.bench.table import Cell, Table
-    from specexp.core.sequence import Strategy
+    from specexp.core.parts import Parts
 
 Positive = Annotated[float, Field(gt=0)]
 
@@ -52,7 +52,7 @@ class Roles(MultiSequenceAnalysis):
         self.baseline = baseline
         self.published = published or []
 
-    def begin(self, arms: "Mapping[str, Strategy]") -> None:
+    def begin(self, arms: "Mapping[str, Parts]") -> None:
         """Nothing is kept.
 
         Raises:

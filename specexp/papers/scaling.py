@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from specexp.bench.record import PromptRecord
     from specexp.bench.table import Cell, Table
-    from specexp.core.sequence import Strategy
+    from specexp.core.parts import Parts
 
 _SETTING = re.compile(r"[,\s]*\b(n|verify_batch)=(\d+)\b")
 _COLOURS = ("#33658a", "#d1782f", "#6b9080", "#8d6a9f", "#b5404a", "#4f5d75")
@@ -75,7 +75,7 @@ class Scaling(MultiSequenceAnalysis):
         self.baseline = baseline
         self._settings: dict[str, Setting] = {}
 
-    def begin(self, arms: "Mapping[str, Strategy]") -> None:
+    def begin(self, arms: "Mapping[str, Parts]") -> None:
         """Read what the titles say.
 
         Raises:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from specexp.bench.record import PromptRecord
     from specexp.bench.table import Cell, Table
-    from specexp.core.sequence import Strategy
+    from specexp.core.parts import Parts
     from specexp.scheduling.timeline import TimeLine
 
 Positive = Annotated[float, Field(gt=0)]
@@ -94,7 +94,7 @@ class TargetUtilisation(MultiSequenceAnalysis):
         self.published = published or []
         self._seen: dict[str, _Seen] = {}
 
-    def begin(self, arms: "Mapping[str, Strategy]") -> None:
+    def begin(self, arms: "Mapping[str, Parts]") -> None:
         """Count from zero."""
         self._seen = {arm: _Seen() for arm in arms}
 

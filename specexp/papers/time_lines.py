@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from specexp.bench.record import PromptRecord
     from specexp.bench.table import Table
-    from specexp.core.sequence import Strategy
+    from specexp.core.parts import Parts
     from specexp.scheduling.timeline import TimeLine
 
 Positive = Annotated[float, Field(gt=0)]
@@ -39,7 +39,7 @@ class TimeLines(MultiSequenceAnalysis):
         self.window_ms = window_ms
         self._kept: dict[str, dict[str, TimeLine]] = {}
 
-    def begin(self, arms: "Mapping[str, Strategy]") -> None:
+    def begin(self, arms: "Mapping[str, Parts]") -> None:
         """Keep nothing of an earlier run."""
         self._kept = {arm: {} for arm in arms}
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from specexp.bench.record import PromptRecord
     from specexp.bench.statistics import Speedup
     from specexp.core.outcome import Outcome
-    from specexp.core.sequence import Strategy
+    from specexp.core.parts import Parts
 
 
 class TokensPerStep(Analysis):
@@ -32,7 +32,7 @@ class TokensPerStep(Analysis):
     def __init__(self, over: str | None = None) -> None:
         self.over = over
 
-    def begin(self, arms: "Mapping[str, Strategy]") -> None:
+    def begin(self, arms: "Mapping[str, Parts]") -> None:
         """Remember the arms that draft.
 
         Raises:

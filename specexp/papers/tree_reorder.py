@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from specexp.bench.record import PromptRecord
     from specexp.bench.table import Table
     from specexp.core.outcome import Outcome
-    from specexp.core.sequence import Strategy
+    from specexp.core.parts import Parts
 
 AS_BUILT, HEAP, DEPTH_FIRST, HEAVY_PATH = "as built", "heap order", "depth-first", "heavy path"
 TABLE_5 = {256: (36.0, 22.5), 512: (135.5, 52.8), 1024: (490.2, 119.3), 2048: (1654.5, 278.7)}
@@ -70,7 +70,7 @@ class TreeReorder(Analysis):
         self._budgets: dict[str, int] = {}
         self._trees: dict[str, list[dict[str, TreeShape]]] = {}
 
-    def begin(self, arms: "Mapping[str, Strategy]") -> None:
+    def begin(self, arms: "Mapping[str, Parts]") -> None:
         """Forget the trees."""
         self._budgets = {
             arm: strategy.builder.max_nodes for arm, strategy in drafting(arms).items() if strategy.builder

@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from specexp.bench.record import PromptRecord
-    from specexp.controllers import Controller
     from specexp.core.outcome import Outcome
-    from specexp.core.sequence import Strategy
+    from specexp.core.parts import Controller, Parts
 
 
 class TreeSizes(Analysis):
@@ -40,7 +39,7 @@ class TreeSizes(Analysis):
         self._caps: dict[str, int] = {}
         self._steps: dict[str, list[tuple[int, int]]] = {}
 
-    def begin(self, arms: "Mapping[str, Strategy]") -> None:
+    def begin(self, arms: "Mapping[str, Parts]") -> None:
         """Forget the steps."""
         drafts = drafting(arms)
         self._caps = {arm: strategy.builder.max_nodes for arm, strategy in drafts.items() if strategy.builder}

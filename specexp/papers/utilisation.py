@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from specexp.bench.record import PromptRecord
     from specexp.bench.table import Cell, Table
     from specexp.core.outcome import Outcome
-    from specexp.core.sequence import Strategy
+    from specexp.core.parts import Parts
 
 Positive = Annotated[float, Field(gt=0)]
 _Part = tuple[str, str, float, str | None]
@@ -82,7 +82,7 @@ class Utilisation(Analysis):
         self.published = published or []
         self._counts: dict[str, _Counts] = {}
 
-    def begin(self, arms: "Mapping[str, Strategy]") -> None:
+    def begin(self, arms: "Mapping[str, Parts]") -> None:
         """Count from zero."""
         self._counts = {arm: _Counts() for arm in drafting(arms)}
 

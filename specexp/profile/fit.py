@@ -139,7 +139,7 @@ def predicted(profile: LatencyProfile, arms: Iterable[TimedSteps]) -> list[Measu
     for arm in arms:
         tokens = sum(step.new_tokens for step in arm.steps)
         if tokens:
-            own = profile.labelled(arm.composition)
+            own = profile.of(arm.composition)
             measured = 1e3 * sum(step.seconds for step in arm.steps) / tokens
             modelled = 1e3 * sum(_predicted(own, step) for step in arm.steps) / tokens
             nodes = sum(step.tokens - 1 for step in arm.steps)

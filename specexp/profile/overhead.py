@@ -20,11 +20,9 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from specexp.builders import TreeBuilder
-    from specexp.controllers import Controller
     from specexp.core.outcome import Outcome
+    from specexp.core.parts import Candidates, Controller, Drafter, TreeBuilder
     from specexp.core.tree import TokenTree
-    from specexp.drafters import Candidates, Drafter
     from specexp.pairs.pair import ModelPair
 
 
@@ -94,7 +92,7 @@ def reuse_table(
     inside = [_clocked(inner, "propose", "costs_pass"), _clocked(inner, "observe")]
     deciding, learning = _clocked(controller, "plan", "keep_drafting"), _clocked(controller, "observe")
     copies = ComponentTimes()
-    copies.begin({"arm": decoder.strategy})
+    copies.begin({"arm": decoder.parts})
     looking = [
         _clocked(cache, "_phrases"),
         _clocked(cache.store, "lookup"),
@@ -295,7 +293,7 @@ def _replayed_ms(builder: TreeBuilder, answers: Sequence[Candidates], repetition
 
 
 def _no_limits() -> Any:
-    from specexp.controllers import Plan
+    from specexp.core.parts import Plan
 
     return Plan()
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from specexp.artifacts.kinds.latency_profile import MeasuredPass
 from specexp.core.context import Context
+from specexp.core.parts import Request
 from specexp.core.tree import TokenTree, TreeShape
-from specexp.drafters import Request
 
 if TYPE_CHECKING:
     from specexp.core.language_model import LanguageModel

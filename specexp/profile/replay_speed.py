@@ -17,7 +17,8 @@ import numpy as np
 
 if TYPE_CHECKING:
     from specexp.bench.table import Table
-    from specexp.builders import StaticTree, TreeBuilder
+    from specexp.builders import StaticTree
+    from specexp.core.parts import TreeBuilder
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -119,11 +120,11 @@ def trials_table(config: Any, recording: Any, prompts: int) -> Table:
     from specexp.bench.table import Column, Table
     from specexp.builders import Chain, DySpecGreedy, DySpecThreshold, ParametricTree
     from specexp.config import build_generation, build_pair, build_verifier, build_workload
-    from specexp.controllers import ConfidenceThreshold, Controller, Fixed
-    from specexp.core.composition import Parts
+    from specexp.controllers import ConfidenceThreshold, Fixed
     from specexp.core.decoder import Decoder
     from specexp.core.language_model import LanguageModel
     from specexp.core.messages import counted
+    from specexp.core.parts import Controller, Parts
     from specexp.drafters import DraftModel
     from specexp.drafters.draft_source import DraftSource
     from specexp.replay.format.errors import NotRecordedError

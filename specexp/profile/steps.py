@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from specexp.core.latency import composition_label
-
 if TYPE_CHECKING:
     from specexp.bench.decoder_arm import DecoderArm
     from specexp.core.outcome import Outcome
@@ -44,7 +42,7 @@ class TimedSteps:
 
     Attributes:
         arm: the same.
-        composition: its :func:`~specexp.core.latency.composition_label`.
+        composition: the :attr:`~specexp.core.parts.Parts.label` of its parts.
         steps: taken so far.
     """
 
@@ -52,7 +50,7 @@ class TimedSteps:
         arm.latency = None
         arm.observers = (self._note,)
         self.arm = arm
-        self.composition = composition_label(arm.strategy.drafter, arm.strategy.builder)
+        self.composition = arm.parts.label
         self.steps: list[Step] = []
         self._taken = 0
         self._answer = -1

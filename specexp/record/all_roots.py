@@ -11,17 +11,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from specexp.builders import TreeBuilder
-from specexp.controllers import Plan
 from specexp.core.context import Context
 from specexp.core.logits import check_logits
+from specexp.core.parts import Candidates, Plan, Request, TreeBuilder
 from specexp.core.tree import NO_CANDIDATE, TokenTree
-from specexp.drafters import Candidates, Request
 from specexp.drafters.draft_source import Scoring
 from specexp.record.recording_source import RecordingSource
 
 if TYPE_CHECKING:
-    from specexp.core.builder import Build
+    from specexp.core.parts import Build
     from specexp.replay.format.trie import TrieWriter
 
 _ROOTS = 32

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specexp.builders import BeamRerank, DySpecGreedy, TreeBuilder
+from specexp.builders import BeamRerank, DySpecGreedy
+from specexp.core.parts import TreeBuilder
 
 
 def covering(builders: Sequence[TreeBuilder]) -> list[TreeBuilder]:

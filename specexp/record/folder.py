@@ -161,7 +161,7 @@ def keep_learned(recorder: Recorder, folder: Path, manifest: Manifest) -> None:
     """Write what drafters that carry have learned, for another process that goes on after the files so far."""
     import torch
 
-    if not recorder.carries:
+    if not recorder.shares_state:
         return
     content = BytesIO()
     torch.save(recorder.state_dict(), content)
@@ -175,7 +175,7 @@ def go_on(recorder: Recorder, folder: Path, manifest: Manifest) -> None:
     import torch
 
     path = _learned(folder, manifest)
-    if recorder.carries and path.exists():
+    if recorder.shares_state and path.exists():
         recorder.load_state_dict(torch.load(path, weights_only=True))
 
 

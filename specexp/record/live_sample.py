@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from specexp.bench.decoder_arm import DecoderArm
 from specexp.bench.table import Column, Table
-from specexp.builders import StaticTree, TreeBuilder
+from specexp.builders import StaticTree
 from specexp.config import (
     Config,
     ConfigError,
@@ -18,11 +18,10 @@ from specexp.config import (
     build_latency,
     build_parts,
 )
-from specexp.controllers import Controller
-from specexp.core.composition import Parts
 from specexp.core.decoder import Decoder
 from specexp.core.language_model import LanguageModel
 from specexp.core.messages import counted, first_line
+from specexp.core.parts import Controller, Parts, TreeBuilder
 from specexp.record.plan import Plan, describe_part
 from specexp.replay.format.errors import RecordingError
 from specexp.replay.play.fidelity import Grade, law_of, learns

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from specexp.data import Prompt
     from specexp.pairs.pair import ModelPair
     from specexp.record.recorder import Recorder
-    from specexp.replay.format.turn import RecordedTurn
+    from specexp.replay.format.recorded_turn import RecordedTurn
 
 
 def make(

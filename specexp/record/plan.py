@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from specexp.bench.arm import describe
-from specexp.builders import TreeBuilder
 from specexp.config import (
     Config,
     ConfigError,
@@ -22,14 +21,15 @@ from specexp.config.annotations import arguments_of
 from specexp.config.check import Checker, base_of
 from specexp.config.schema import Experiment, Record
 from specexp.config.stages import STAGES, with_prompts_of
-from specexp.core.composition import check_composition
+from specexp.core.compatibility import check_composition
 from specexp.core.messages import counted, first_line
+from specexp.core.parts import Drafter, TreeBuilder, Verifier
 from specexp.core.tree import NodeKind
-from specexp.drafters import Drafter, TokenRecycling
+from specexp.drafters import TokenRecycling
 from specexp.pairs.pair import PAIRS
 from specexp.replay.format.errors import RecordingError
 from specexp.replay.play.fidelity import builders_in, drafters_in, law_of, learns, scoring_of
-from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling, SampleMatch, Verifier
+from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling, SampleMatch
 
 _DEFAULT = {"class_path": "Chain", "init_args": {"length": 24}}
 

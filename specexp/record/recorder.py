@@ -20,18 +20,19 @@ from specexp.controllers import Fixed
 from specexp.core.context import Context
 from specexp.core.decoder import Decoder
 from specexp.core.outcome import Outcome, prefill_outcome
+from specexp.core.parts import Drafter, Verifier
 from specexp.core.sequence import Drafting
 from specexp.core.tree import root_tree
-from specexp.drafters import Drafter, DraftModel
+from specexp.drafters import DraftModel
 from specexp.record.all_roots import AllRoots
 from specexp.record.coverage import Coverage, covering, without_phrases
 from specexp.record.recording_source import RecordingSource
 from specexp.record.target_answers import TargetAnswers
+from specexp.replay.format.recorded_turn import RecordedTurn
 from specexp.replay.format.trie import TrieWriter
-from specexp.replay.format.turn import RecordedTurn
 from specexp.replay.play.fidelity import drafters_in, learns, scoring_of
 from specexp.replay.play.outcome import NO_LOGITS
-from specexp.verifiers import KeyedSampling, Verifier
+from specexp.verifiers import KeyedSampling
 
 if TYPE_CHECKING:
     from specexp.core.language_model import LanguageModel
@@ -87,9 +88,9 @@ class Recorder:
         self._answers = TargetAnswers(model, coverage.target_top_k)
 
     @property
-    def carries(self) -> bool:
+    def shares_state(self) -> bool:
         """Whether what is recorded of a prompt depends on the prompts before."""
-        return self.drafter is not None and self.drafter.carries
+        return self.drafter is not None and self.drafter.shares_state
 
     def state_dict(self) -> list[dict[str, Any]]:
         """What its drafters learned so far."""
@@ -101,7 +102,7 @@ class Recorder:
             drafter.load_state_dict(learned)
 
     def _learning(self) -> list[Drafter]:
-        drafters = (self._taught, *(run.strategy.drafter for run in self._runs))
+        drafters = (self._taught, *(run.parts.drafter for run in self._runs))
         return [drafter for drafter in drafters if drafter is not None]
 
     @torch.inference_mode()
@@ -183,7 +184,7 @@ class Recorder:
             if self._taught is not None:
                 self._teach(writer, prompt, fresh, asked_logits, answer, limit, seed, sequence)
             for run in self._runs:
-                drafter = run.strategy.drafter
+                drafter = run.parts.drafter
                 for source in (one.source for one in drafters_in(drafter) if isinstance(one, DraftModel)):
                     assert isinstance(source, RecordingSource)
                     source.open(writer, len(prompt))

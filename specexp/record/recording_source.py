@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from specexp.core.context import Context
+from specexp.core.parts import Candidates, Request
 from specexp.core.tree import NO_CANDIDATE
-from specexp.drafters import Candidates, Request
 from specexp.drafters.draft_source import DraftSource, Fed, ModelSource, Scoring
 from specexp.replay.format.trie import TrieWriter
 
@@ -158,13 +158,13 @@ class RecordingSource(DraftSource):
             if node < self.writer.spine and np.isnan(self.draft_log_probs[node]) and not scoring.coupled:
                 self.draft_log_probs[node] = self._log_prob(scoring, answers[row], node)
 
-    def twin(self) -> RecordingSource:
+    def for_new_sequence(self) -> RecordingSource:
         """One that records too, wherever it is opened."""
-        return RecordingSource(self.source.twin(), self.width, self.spine_width)
+        return RecordingSource(self.source.for_new_sequence(), self.width, self.spine_width)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> RecordingSource:
-        """As :meth:`twin`: drafters that learn apart share the model."""
-        return self.twin()
+        """As :meth:`for_new_sequence`: drafters that learn apart share the model."""
+        return self.for_new_sequence()
 
     def _run(self, context: Context) -> None:
         """Feed the model what waits, in one pass."""

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from specexp.core.messages import counted
+from specexp.replay.format.recorded_turn import RecordedTurn
 from specexp.replay.format.recording import parquet
 from specexp.replay.format.trie import TrieWriter
-from specexp.replay.format.turn import RecordedTurn
 
 
 def size_of(size: float) -> str:

@@ -13,8 +13,8 @@ from specexp.config import (
     build_parts,
     build_verifier,
 )
-from specexp.core.composition import Parts
 from specexp.core.messages import first_line
+from specexp.core.parts import Parts
 from specexp.replay.format.recording import Recording
 from specexp.replay.play.replay_arm import ReplayArm, source_for
 
@@ -51,7 +51,7 @@ def build_replayed(config: Config, recording: Recording) -> tuple[Experiment, li
         if arm.config.get("data.shuffle_seed") != config.get("data.shuffle_seed"):
             seeds[arm.title] = arm.config.get("data.shuffle_seed")
     for analysis in analyses:
-        analysis.begin({arm.name: arm.strategy for arm in arms if isinstance(arm, EngineArm)})
+        analysis.begin({arm.name: arm.parts for arm in arms if isinstance(arm, EngineArm)})
     return Experiment(arms, [ENGINE], seeds, analyses), left_out
 
 

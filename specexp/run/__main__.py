@@ -249,20 +249,22 @@ def _png(figure: Figure) -> bytes:
 
 
 def summary_of(records: Sequence[PromptRecord], baseline: str) -> dict[str, float]:
-    """What to compare runs by: each arm's speedup, tokens per step and speed; modelled ones are called so."""
+    """What to compare runs by: each arm's metrics and speedup; modelled ones are called so."""
     from specexp.bench import clock
-    from specexp.bench.statistics import arm_names, paired_speedup, summarise
+    from specexp.bench.metrics import figures_of
+    from specexp.bench.statistics import arm_names, paired_speedup
+    from specexp.tracking.names import SPEEDUP
 
     found: dict[str, float] = {}
     for name in arm_names(records):
-        summary, speedup = summarise(records, name), paired_speedup(records, name, baseline)
-        before = f"{name}/{clock.key(summary.clock)}"
-        found[f"{name}/tokens_per_step"] = summary.tokens_per_step
-        found[f"{before}tokens_per_second"] = summary.tokens_per_second
+        good = [record for record in records if record.arm == name and not record.error]
+        found |= {f"{name}/{key}": value for key, value in figures_of(good).items()}
+        speedup = paired_speedup(records, name, baseline)
         if name != baseline and speedup.refused is None:
-            found[f"{before}speedup"] = speedup.ratio
+            key = f"{name}/{clock.key(speedup.clock)}{SPEEDUP}"
+            found[key] = speedup.ratio
             if speedup.has_interval:
-                found[f"{before}speedup_low"], found[f"{before}speedup_high"] = speedup.low, speedup.high
+                found[f"{key}_low"], found[f"{key}_high"] = speedup.low, speedup.high
     return found
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from specexp.core.composition import Parts, check_composition
-from specexp.verifiers import DeterministicVerifier
+from specexp.core.compatibility import check_composition
+from specexp.core.parts import DeterministicVerifier, Parts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -77,10 +77,10 @@ def refuse_carried(parts: Parts, strategy: str) -> None:
     Raises:
         ValueError: one sentence that says what to change.
     """
-    if parts.verifier is None or isinstance(parts.verifier, DeterministicVerifier):
+    if isinstance(parts.verifier, DeterministicVerifier):
         return
     for part in (parts.drafter, parts.controller):
-        if part is not None and part.carries:
+        if part is not None and part.shares_state:
             raise ValueError(
                 f"{type(part).__name__} shares what it learns between the sequences of {strategy}, so what "
                 f"{type(parts.verifier).__name__} draws would depend on their timing: set its state to cold or "

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any
 
-from specexp.core.composition import Parts
+from specexp.core.parts import Parts
 
 
 def twins(parts: Parts, n: int) -> list[Parts]:
@@ -19,8 +19,8 @@ def twins(parts: Parts, n: int) -> list[Parts]:
         parts,
         *(
             parts._replace(
-                drafter=None if parts.drafter is None else parts.drafter.twin(),
-                controller=None if parts.controller is None else parts.controller.twin(),
+                drafter=None if parts.drafter is None else parts.drafter.for_new_sequence(),
+                controller=parts.controller.for_new_sequence(),
             )
             for _ in range(n - 1)
         ),

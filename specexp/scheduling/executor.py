@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from specexp.core.composition import Parts
 from specexp.core.context import Context
 from specexp.core.language_model import LanguageModel
 from specexp.core.outcome import Outcome, prefill_outcome
+from specexp.core.parts import Parts
 from specexp.core.sequence import PHASES, Verification
 from specexp.scheduling._base import Job
 from specexp.scheduling.timeline import TARGET, TimeLine
-from specexp.verifiers import Greedy
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -73,7 +72,7 @@ class Executor(AbstractContextManager["Executor"]):
 
     def __init__(self, model: PreTrainedModel | LanguageModel, parts: Parts, threads: int | None) -> None:
         self.model = model if isinstance(model, LanguageModel) else LanguageModel(model)
-        self.parts = parts._replace(verifier=parts.verifier or Greedy())
+        self.parts = parts
         self.threads = threads
         self.finished: dict[int | str, GenerationResult] = {}
         self.closed = False
@@ -182,14 +181,10 @@ class Executor(AbstractContextManager["Executor"]):
         self.close()
 
     def _context(self, job: Job, seed: int) -> Context:
-        verifier = self.parts.verifier
-        assert verifier is not None
-        return Context(
-            job.prompt, seed=seed, sequence=job.sequence, noise_temperature=verifier.noise_temperature or 0.0
-        )
+        noise_temperature = self.parts.verifier.noise_temperature or 0.0
+        return Context(job.prompt, seed=seed, sequence=job.sequence, noise_temperature=noise_temperature)
 
     def _verification(self, job: Job, context: Context, slot: int, eos: frozenset[int]) -> Verification:
-        assert self.parts.verifier is not None
         return Verification(
             self.model,
             self.parts.verifier,

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from specexp.controllers import Fixed
-from specexp.core.composition import Parts
 from specexp.core.generation_result import GenerationResult
+from specexp.core.parts import Parts
 from specexp.core.sequence import Drafting, Verification
 from specexp.scheduling._base import Job
 from specexp.scheduling.drafters import bytes_of, drafting_for, initial, twins
@@ -86,7 +85,7 @@ class LocalExecutor(Executor):
     def _start(self, job: Job, number: int, seed: int, eos: frozenset[int]) -> _Lane:
         context = self._context(job, seed)
         parts = self._parts[number]
-        drafting = Drafting(parts.drafter, parts.builder, parts.controller or Fixed(), context)
+        drafting = Drafting(parts.drafter, parts.builder, parts.controller, context)
         prefill, seconds = self._prefill(context, number)
         lane = _Lane(number, job, drafting, self._verification(job, context, number, eos), seconds)
         if parts.drafter is not None:

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 import torch.multiprocessing  # registers how tensors are handed to another process: their memory is shared
 
-from specexp.core.composition import Parts
+from specexp.core.parts import Parts
 from specexp.core.sequence import Draft
 from specexp.core.tree import NodeKind, TreeShape
 

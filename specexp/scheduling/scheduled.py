@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from specexp.core.composition import Parts
+from specexp.core.parts import Parts
 from specexp.scheduling._base import Execution, refuse_carried
 from specexp.scheduling.policies import FirstCome, QueuePolicy
 

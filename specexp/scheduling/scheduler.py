@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from specexp.core.composition import Parts
 from specexp.core.generation_result import GenerationResult
+from specexp.core.parts import ArgmaxVerifier, Parts
 from specexp.core.sequence import Draft, Verification
 from specexp.scheduling._base import Job
 from specexp.scheduling.executor import Executor
@@ -65,7 +65,7 @@ class ScheduledExecutor(Executor):
         self.schedule = schedule
         memories = [memory_of(parts, self.model.vocab_size, self.model.dtype) for _ in range(schedule.n)]
         self._worker: DraftWorker | None = DraftWorker(
-            parts._replace(verifier=None), memories, schedule.workers, schedule.draft_threads
+            parts._replace(verifier=ArgmaxVerifier()), memories, schedule.workers, schedule.draft_threads
         )
         self._lanes: dict[int, _Lane] = {}
         self._queue: list[tuple[_Lane, Draft]] = []  # in the order of arrival

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from specexp.controllers import Fixed
-from specexp.core.composition import Parts
 from specexp.core.context import Context
 from specexp.core.outcome import Outcome, prefill_outcome
+from specexp.core.parts import Parts
 from specexp.core.sequence import Drafting
 from specexp.scheduling.drafters import bytes_of, drafting_for, initial, twins
 from specexp.scheduling.messages import (
@@ -173,7 +172,7 @@ class _Lanes:
             noise_temperature=message.noise_temperature,
         )
         parts = self._parts[message.lane]
-        drafting = Drafting(parts.drafter, parts.builder, parts.controller or Fixed(), context)
+        drafting = Drafting(parts.drafter, parts.builder, parts.controller, context)
         prefill = None
         if message.prefill is not None:
             prefill = prefill_outcome(

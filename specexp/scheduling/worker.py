@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from specexp.core.composition import Parts
+from specexp.core.parts import Parts
 from specexp.scheduling.messages import (
     Begin,
     Drafted,

@@ -32,14 +32,13 @@ from specexp.config.swept import HITS, with_hits
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from specexp.core.composition import Parts
     from specexp.core.latency import LatencyProfile
+    from specexp.core.parts import Parts, Verifier
     from specexp.data.prompts import PromptDataModule
     from specexp.data.task_items import Problem
     from specexp.drafters.draft_source import DraftSource
     from specexp.pairs.pair import ModelPair
     from specexp.scheduling import Execution
-    from specexp.verifiers import Verifier
 
 VARIED = ("drafter", "builder", "controller")
 SHARED = ("pair", "data", "verifier", "generation")

@@ -11,7 +11,7 @@ from specexp.artifacts.atomic_write import write_whole
 from specexp.artifacts.fingerprint import Fingerprint, fingerprint, target_fingerprint
 from specexp.bench import clock
 from specexp.bench.acceptance_counts import HitCounter
-from specexp.core.composition import Parts
+from specexp.core.parts import Parts
 from specexp.core.tree import TreeShape
 from specexp.sweep.bench import CompositionBench
 from specexp.sweep.confirm import Confirmed

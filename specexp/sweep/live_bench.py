@@ -15,9 +15,9 @@ from specexp.bench.groups import Groups
 from specexp.bench.hugging_face_arm import HuggingFaceArm
 from specexp.bench.record import write_records
 from specexp.config import ConfigError
-from specexp.core.composition import Parts
 from specexp.core.decoder import Decoder
 from specexp.core.language_model import LanguageModel
+from specexp.core.parts import DeterministicVerifier, Parts
 from specexp.data import Prompt
 from specexp.scheduling import Serial, SerialSpeculative
 from specexp.sweep.bench import CompositionBench, metrics_of
@@ -26,7 +26,6 @@ from specexp.sweep.drift import Reference
 from specexp.sweep.objective import Candidate, Measurement, Report
 from specexp.sweep.study import digest_of
 from specexp.sweep.trial_module import TrialModule, decode_all, seconds_per_token
-from specexp.verifiers import DeterministicVerifier
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -102,7 +101,7 @@ class LiveBench(CompositionBench):
         arm.close()
         # One after the other, so that what is learned does not depend on timing; the parts are the arm's own.
         one_by_one = self.teach(self.groups.arm("lessons", SerialSpeculative(), arm.parts))
-        strategy = one_by_one.strategy
+        strategy = one_by_one.parts
         arm.controller_state = deepcopy(strategy.controller.state_dict())
         arm.drafter_state = {} if strategy.drafter is None else deepcopy(strategy.drafter.state_dict())
         return arm

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from specexp.bench.arm import EngineArm
 from specexp.builders import StaticTree
-from specexp.core.composition import Parts
+from specexp.core.parts import Parts
 from specexp.replay.configured import first_not_recorded
 from specexp.replay.format.recording import Recording
 from specexp.replay.play.fidelity import is_plain_static
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from specexp.data import Prompt
     from specexp.data.prompts import PromptDataModule
     from specexp.drafters.draft_source import DraftSource
-    from specexp.replay.format.turn import RecordedTurn
+    from specexp.replay.format.recorded_turn import RecordedTurn
 
 
 class ReplayBench(CompositionBench):
@@ -154,7 +154,7 @@ class ReplayBench(CompositionBench):
 
     def _measure_static(self, parts: Parts) -> Measurement:
         assert isinstance(parts.builder, StaticTree)
-        latency = self.profile.of(parts.drafter, parts.builder)
+        latency = self.profile.of(parts.label)
         counts = self.table.evaluate(parts.builder.shape, latency)
         return Measurement(self._log_speedups(counts), _metrics_of_counts(counts, len(self.prompts)))
 

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 from specexp.artifacts.atomic_write import write_whole
 from specexp.builders import StaticTree
 from specexp.controllers import Fixed
-from specexp.core.composition import Parts
-from specexp.core.latency import composition_label
+from specexp.core.parts import Parts
 from specexp.replay.play.fidelity import is_plain_static, scoring_of
 
 if TYPE_CHECKING:
-    from specexp.replay.format.turn import RecordedTurn
+    from specexp.replay.play.ranks import OutputRanks
     from specexp.replay.play.yardstick import Yardstick
     from specexp.sweep.confirm import Confirmed
     from specexp.sweep.replay_bench import ReplayBench
@@ -32,6 +31,7 @@ def yardstick_of(resolved: Mapping[str, Any], bench: ReplayBench) -> Yardstick |
         resolved: parts of the winner.
         bench: that searched.
     """
+    from specexp.replay.play.teacher_forcing import TeacherForcing
     from specexp.replay.play.yardstick import yardstick
 
     parts = bench.compose(resolved).parts
@@ -39,34 +39,13 @@ def yardstick_of(resolved: Mapping[str, Any], bench: ReplayBench) -> Yardstick |
         return None
     shape = parts.builder.shape
     max_nodes, max_depth = max(MAX_NODES, shape.num_nodes), max(MAX_DEPTH, shape.max_depth)
-    tokens = bench.generation.max_new_tokens
     if is_plain_static(parts):
-        return yardstick(
-            bench.turns,
-            bench.profile,
-            max_nodes=max_nodes,
-            max_depth=max_depth,
-            max_new_tokens=tokens,
-            context_limit=bench.recording.manifest.context_limits["target"],
-            table=bench.table,
-            composition=composition_label(parts.drafter, parts.builder),
-        )
-    if bench.lessons or not _is_fixed(parts) or scoring_of(parts.drafter) is not None:
+        ranks: OutputRanks = bench.table
+    elif bench.lessons or not _is_fixed(parts) or scoring_of(parts.drafter) is not None:
         return None
-    from specexp.replay.play.forced import forced_yardstick
-
-    conversations: dict[tuple[str, int], list[RecordedTurn]] = {}
-    for turn in bench.turns:
-        conversations.setdefault((turn.prompt_id, turn.sample), []).append(turn)
-    return forced_yardstick(
-        bench.recording,
-        parts,
-        bench.profile,
-        max_nodes=max_nodes,
-        max_depth=max_depth,
-        max_new_tokens=tokens,
-        conversations=conversations,
-    )
+    else:
+        ranks = TeacherForcing(bench.recording, parts, bench.turns, bench.generation.max_new_tokens)
+    return yardstick(ranks, bench.profile, max_nodes=max_nodes, max_depth=max_depth, composition=parts.label)
 
 
 def _is_fixed(parts: Parts) -> bool:

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 from specexp.bench.arm import Generation
 from specexp.bench.decoder_arm import DecoderArm
-from specexp.bench.record import Group, PromptRecord, Role
+from specexp.bench.record import PromptRecord, Role, SequenceGroup
 from specexp.builders import DySpecGreedy, KConfig
 from specexp.core.decoder import Decoder
 from specexp.core.language_model import LanguageModel
@@ -95,7 +95,7 @@ class AnalysisContract:
 
     def test_a_run_without_a_step_has_a_report_too(self, analysis: Analysis) -> None:
         """As where every prompt failed."""
-        analysis.begin({arm.name: arm.decoder.strategy for arm in make_arms()})
+        analysis.begin({arm.name: arm.decoder.parts for arm in make_arms()})
         assert analysis.report([]).tables
 
 
@@ -127,7 +127,7 @@ def watch(
     records.
     """
     if analysis is not None:
-        analysis.begin({arm.name: arm.decoder.strategy for arm in arms})
+        analysis.begin({arm.name: arm.decoder.parts for arm in arms})
         for arm in arms:
             look = partial(analysis.observe, arm.name)
             arm.observers = [partial(_look_only, look) if check_outcomes else look]
@@ -162,7 +162,7 @@ def made_time_line(record: PromptRecord) -> TimeLine:
     return line
 
 
-def made_group(record: PromptRecord, timeline: TimeLine) -> Group:
+def made_group(record: PromptRecord, timeline: TimeLine) -> SequenceGroup:
     """What the time line and the counts of a record come to."""
     role = Role(
         1,
@@ -175,7 +175,7 @@ def made_group(record: PromptRecord, timeline: TimeLine) -> Group:
         record.decode_seconds,
     )
     busy, overlap = timeline.busy(TARGET, BUSY), timeline.overlap()
-    return Group(1, timeline.seconds, busy, overlap, {"generator": role}, correct=False)
+    return SequenceGroup(1, timeline.seconds, busy, overlap, {"generator": role}, correct=False)
 
 
 def _look_only(look: Any, outcome: Outcome) -> None:

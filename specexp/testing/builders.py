@@ -7,11 +7,10 @@ from functools import partial
 import numpy as np
 import pytest
 
-from specexp.builders import TreeBuilder
-from specexp.controllers import Plan
 from specexp.core.decoder import Decoder
+from specexp.core.parts import Candidates, Drafter, Plan, Request, TreeBuilder
 from specexp.core.tree import NO_CANDIDATE, NodeKind, RankPath, TokenTree
-from specexp.drafters import Candidates, Drafter, PhraseCache, Request
+from specexp.drafters import PhraseCache
 from specexp.testing.fakes import DistributionDrafter, FakeCausalLM, FakeDrafter, hashed_model
 
 Guess = Callable[[tuple[int, ...]], Sequence[int]]

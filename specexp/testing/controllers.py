@@ -4,14 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from specexp.builders import Chain, Choice, DySpecThreshold, TreeBuilder
-from specexp.controllers import Controller, DraftState, Plan, SwitchOff
+from specexp.builders import Chain, Choice, DySpecThreshold
+from specexp.controllers import SwitchOff
 from specexp.core.context import Context
 from specexp.core.decoder import Decoder
 from specexp.core.latency import LatencyProfile
 from specexp.core.outcome import Outcome
+from specexp.core.parts import Controller, Drafter, DraftState, Plan, TreeBuilder
 from specexp.core.tree import TokenTree, TreeShape
-from specexp.drafters import Drafter, DraftModel
+from specexp.drafters import DraftModel
 from specexp.testing.fakes import FakeCausalLM, counting_model
 
 _COSTS = LatencyProfile("made up", {1: 10.0, 8: 11.0}, {1: 1.0, 8: 1.2}, step_ms=0.1)
@@ -164,6 +165,6 @@ def _drafting_for(controller: Controller) -> tuple[Drafter, TreeBuilder]:
     builder: TreeBuilder = Chain(4)
     if controller.plans_threshold:
         builder = DySpecThreshold(threshold=0.1, max_nodes=12)
-    elif controller.arms > 1:
-        builder = Choice([Chain(length) for length in range(1, controller.arms + 1)])
+    elif controller.num_choices > 1:
+        builder = Choice([Chain(length) for length in range(1, controller.num_choices + 1)])
     return DraftModel(FakeCausalLM(next_logits, 11)), builder

@@ -13,8 +13,8 @@ from specexp.builders import StaticTree
 from specexp.core.context import Context
 from specexp.core.decoder import Decoder
 from specexp.core.outcome import Outcome, prefill_outcome
+from specexp.core.parts import Candidates, Drafter, Request
 from specexp.core.tree import NO_CANDIDATE, NodeKind, TokenTree, TreeShape
-from specexp.drafters import Candidates, Drafter, Request
 from specexp.testing.fakes import hashed_model
 
 _DRAWN = (NodeKind.DRAWN, NodeKind.DRAWN_WITH_REPLACEMENT)

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from specexp.builders import Chain, DySpecGreedy, Graft, KConfig, StaticTree
 from specexp.controllers import QLearning
-from specexp.core.composition import Parts
 from specexp.core.decoder import Decoder
 from specexp.core.language_model import LanguageModel
 from specexp.core.outcome import Outcome
+from specexp.core.parts import Parts, Verifier
 from specexp.drafters import DraftModel, PhraseCache, PromptLookup, TokenRecycling, Union
 from specexp.scheduling import Execution, Executor, Job, Run, SerialSpeculative
 from specexp.scheduling.timeline import TARGET
@@ -27,7 +27,7 @@ from specexp.testing.fakes import (
     PausingDrafter,
     hashed_model,
 )
-from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling, Verifier
+from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling
 
 VOCABULARY = 12
 EOS = (6,)

@@ -18,8 +18,8 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from specexp.core.context import Context
 from specexp.core.outcome import Outcome
+from specexp.core.parts import Candidates, Drafter, Request
 from specexp.core.tree import NO_CANDIDATE, NodeKind
-from specexp.drafters import Candidates, Drafter, Request
 
 
 class FakeCausalLM(torch.nn.Module):
@@ -205,9 +205,9 @@ class PausingDrafter(Drafter):
         return self.drafter.max_candidates
 
     @property
-    def carries(self) -> bool:
+    def shares_state(self) -> bool:
         """If the drafter does."""
-        return self.drafter.carries
+        return self.drafter.shares_state
 
     @property
     def models(self) -> tuple[Any, ...]:
@@ -219,9 +219,9 @@ class PausingDrafter(Drafter):
         """If the drafter does."""
         return self.drafter.wants_prefill_logits
 
-    def twin(self) -> PausingDrafter:
+    def for_new_sequence(self) -> PausingDrafter:
         """Around a twin of the drafter."""
-        return PausingDrafter(self.drafter.twin(), self.pause)
+        return PausingDrafter(self.drafter.for_new_sequence(), self.pause)
 
     def check_vocabulary(self, vocab_size: int) -> None:
         """Check the drafter."""

@@ -2,23 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from specexp.core.context import Context
-from specexp.core.verifier import DeterministicVerifier
-
-if TYPE_CHECKING:
-    import torch
+from specexp.core.parts import ArgmaxVerifier
 
 
-class Greedy(DeterministicVerifier):
+class Greedy(ArgmaxVerifier):
     """Accepts the tokens the target itself finds most probable; among equals the lowest token id."""
-
-    @property
-    def noise_temperature(self) -> float:
-        """No noise."""
-        return 0.0
-
-    def target_token(self, context: Context, logits: torch.Tensor, position: int) -> int:
-        """``argmax`` of the logits."""
-        return int(logits.argmax())

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from specexp.core.context import Context
+from specexp.core.parts import DeterministicVerifier
 from specexp.core.sampling import Processors
-from specexp.core.verifier import DeterministicVerifier
 
 if TYPE_CHECKING:
     import torch

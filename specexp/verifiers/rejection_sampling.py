@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from specexp.core.context import Context
+from specexp.core.parts import Verdict, Verifier
 from specexp.core.sampling import Processors
 from specexp.core.tree import NodeKind, TokenTree
-from specexp.core.verifier import Verdict, Verifier
 
 if TYPE_CHECKING:
     import torch

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from specexp.core.context import Context
+from specexp.core.parts import Verdict, Verifier
 from specexp.core.sampling import Processors
 from specexp.core.tree import TokenTree
-from specexp.core.verifier import Verdict, Verifier
 from specexp.verifiers.rejection_sampling import sample
 
 if TYPE_CHECKING:

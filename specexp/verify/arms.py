@@ -17,10 +17,10 @@ from specexp.config import (
     is_grouped,
 )
 from specexp.config.layers import Layers
-from specexp.verifiers import DeterministicVerifier
+from specexp.core.parts import DeterministicVerifier
 
 if TYPE_CHECKING:
-    from specexp.verifiers import Verifier
+    from specexp.core.parts import Verifier
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from specexp.bench.decoder_arm import DecoderArm
 from specexp.bench.equality import compare, token_equality
 from specexp.bench.experiment import ENGINE, build_experiment
 from specexp.config import Config, build_generation, build_parts, build_verifier
-from specexp.core.composition import Parts
 from specexp.core.decoder import Decoder
 from specexp.core.messages import first_line, type_and_line
+from specexp.core.parts import Parts
 from specexp.core.sampling import Processors
 from specexp.verify.arms import Claim, claims_of, count_tests
 from specexp.verify.first_tokens import Starts, compare_starts, likely_starts, say

@@ -123,7 +123,7 @@ def say(decoder: Decoder, starts: Starts, prompt: Sequence[int], samples: int, s
     """
     length = len(starts.sequences[0])
     jobs = [Job(tuple(prompt), f"{starts.prompt_id}/first#{number}", length) for number in range(samples)]
-    with SerialSpeculative().open(decoder.model, decoder.strategy.parts) as executor:
+    with SerialSpeculative().open(decoder.model, decoder.parts) as executor:
         return [result.token_ids for result in executor.run(jobs, seed=seed).results]
 
 

@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specexp.core.composition import Parts
 from specexp.core.decoder import Decoder
 from specexp.core.outcome import Outcome
+from specexp.core.parts import DeterministicVerifier, Parts
 from specexp.core.sampling import Processors
-from specexp.verifiers import DeterministicVerifier
 from specexp.verify.statistics import Fit, goodness_of_fit
 from specexp.verify.toy import LIVE, PROMPT, ToyTarget, toy_models
 
@@ -133,7 +132,7 @@ def joint_test(
             np.append(counts, elsewhere), np.append(probabilities, 0.0), level=level, seed=seed
         ),
         steps=None
-        if isinstance(decoder.strategy.verifier, DeterministicVerifier)
+        if isinstance(decoder.parts.verifier, DeterministicVerifier)
         else _test_steps(said, target, processors, level, seed),
         tested_tokens=tokens,
         steps_needed=float(np.mean([one.steps_of(tokens) for one in said])),
@@ -159,7 +158,9 @@ def toy_decoder(
 def vocabulary_for(make_parts: PartsFactory) -> int:
     """The smallest toy vocabulary in which the parts find as many candidates as they insist on."""
     parts = make_parts(toy_models(LIVE + 1)[1])
-    asked = 0 if parts.builder is None or parts.builder.makes_do else parts.builder.max_candidates
+    asked = (
+        0 if parts.builder is None or parts.builder.accepts_fewer_candidates else parts.builder.max_candidates
+    )
     offered = 0 if parts.drafter is None else parts.drafter.max_candidates
     return max(LIVE + 1, asked, offered)
 

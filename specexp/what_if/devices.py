@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from specexp.core.latency import LatencyProfile
 from specexp.core.tree import RankPath, TreeShape
-from specexp.replay.play.rank_paths import RankPathHits
+from specexp.replay.play.expected_tokens import RankPathHits
 from specexp.replay.play.ranks import RankTable, StaticCounts
 from specexp.replay.play.yardstick import Yardstick, yardstick
 
@@ -87,8 +87,6 @@ def compare(
     composition: str,
     max_nodes: int,
     max_depth: int,
-    max_new_tokens: int,
-    context_limit: int,
     others: Mapping[str, TreeShape] | None = None,
 ) -> Comparison:
     """Replay every device's yardstick trees, chains of every length and others on every device.
@@ -96,46 +94,28 @@ def compare(
     Args:
         table: of a recording with a draft model.
         profiles: of the devices.
-        composition: whose overheads are charged (:func:`specexp.core.latency.composition_label`).
+        composition: whose overheads are charged (:attr:`specexp.core.parts.Parts.label`).
         max_nodes: most nodes of a tree.
         max_depth: deepest node.
-        max_new_tokens: as in the table.
-        context_limit: as in the table.
         others: more candidates, by name.
 
     Raises:
         ValueError: a profile states no ``draft_ms``; no candidate of the draft is ever the output's token.
     """
-    yardsticks = [
-        yardstick(
-            table.turns,
-            profile,
-            max_nodes=max_nodes,
-            max_depth=max_depth,
-            max_new_tokens=max_new_tokens,
-            context_limit=context_limit,
-            table=table,
-            composition=composition,
-        )
-        for profile in profiles
-    ]
+    limits = {"max_nodes": max_nodes, "max_depth": max_depth}
+    yardsticks = [yardstick(table, profile, composition=composition, **limits) for profile in profiles]
     trees = _candidates(yardsticks, min(max_nodes, max_depth), others or {})
-    priced = [profile.labelled(composition) for profile in profiles]
+    priced = [profile.of(composition) for profile in profiles]
     goodput = np.array(
         [[table.evaluate(tree.shape, profile).tokens_per_second for profile in priced] for tree in trees]
     )
     devices = []
     for number, (profile, given, measured) in enumerate(zip(priced, profiles, yardsticks, strict=True)):
         best = trees[int(goodput[:, number].argmax())]
-        plain = np.array(
-            [
-                given.plain_seconds(turn.prompt.size, min(turn.answer.size, max_new_tokens))
-                for turn in table.turns
-            ]
-        )
+        plain = table.plain_seconds(given)
         devices.append(Device(profile, best, table.evaluate(best.shape, profile), plain, measured))
     deepest = max(tree.shape.max_depth for tree in trees)
-    found = RankPathHits.of_table(table, deepest)
+    found = RankPathHits(table.paths(deepest), float(table.prefixes.mean()))
     rates = {path: hits / found.positions for path, hits in found.hits.items()}
     return Comparison(tuple(devices), tuple(trees), goodput, rates)
 

@@ -17,7 +17,7 @@ from specexp.core.messages import first_line
 
 if TYPE_CHECKING:
     from specexp.bench.statistics import Speedup
-    from specexp.core.composition import Parts
+    from specexp.core.parts import Parts
     from specexp.core.tree import TreeShape
     from specexp.replay.format.recording import Recording
     from specexp.replay.play.ranks import RankTable
@@ -85,7 +85,6 @@ def answer(config: Config) -> Answer:
         ConfigError: the file cannot be used, or the recording does not hold what it asks for.
     """
     from specexp.config import build_generation
-    from specexp.core.latency import composition_label
     from specexp.replay.configured import open_recording
     from specexp.replay.play.ranks import RankTable
     from specexp.what_if.devices import compare
@@ -102,11 +101,9 @@ def answer(config: Config) -> Answer:
         comparison = compare(
             table,
             profiles,
-            composition=composition_label(parts.drafter, parts.builder),
+            composition=parts.label,
             max_nodes=section["max_nodes"],
             max_depth=section["max_depth"],
-            max_new_tokens=tokens,
-            context_limit=limit,
             others=_own_tree(parts),
         )
     except ValueError as error:

@@ -10,8 +10,9 @@ from specexp import Decoder
 from specexp.bench import DecoderArm, Generation, HuggingFaceArm
 from specexp.bench.arm import describe
 from specexp.builders import Chain, TokenRecyclingTree
+from specexp.core.parts import Verifier
 from specexp.drafters import PhraseCache, PromptLookup, TokenRecycling, Union
-from specexp.verifiers import Greedy, KeyedSampling, Verifier
+from specexp.verifiers import Greedy, KeyedSampling
 
 VERIFIERS = (Greedy(), KeyedSampling(0.7), KeyedSampling(1.0, top_k=20, top_p=0.9))
 REFERENCES = ("hf-eager", "hf-assisted", "hf-prompt-lookup")

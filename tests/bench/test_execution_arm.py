@@ -12,8 +12,8 @@ from specexp.bench import EvaluationModule, Generation, read_records
 from specexp.bench.execution_arm import ExecutionArm
 from specexp.bench.solver import Solver
 from specexp.builders import Chain
-from specexp.core.composition import Parts
 from specexp.core.language_model import LanguageModel
+from specexp.core.parts import Parts
 from specexp.data import Prompt
 from specexp.data.task_items import Problem
 from specexp.drafters import DraftModel, TokenRecycling

@@ -5,8 +5,8 @@ from helpers.countdown import SIGNS, Countdown, DigitTokenizer
 
 from specexp.bench.solver import Solver
 from specexp.builders import Chain, KConfig
-from specexp.core.composition import Parts
 from specexp.core.language_model import LanguageModel
+from specexp.core.parts import Parts
 from specexp.drafters import DraftModel, TokenRecycling
 from specexp.reasoning import BestFirst, BreadthFirst, MonteCarlo
 from specexp.scheduling import Batched, Scheduled, Serial, SerialSpeculative

@@ -3,8 +3,9 @@
 import pytest
 
 from specexp.builders import Chain, Choice, DySpecGreedy, DySpecThreshold, KConfig, SpecInfer
-from specexp.controllers import Plan, ThresholdTracker
-from specexp.core.composition import check_composition
+from specexp.controllers import ThresholdTracker
+from specexp.core.compatibility import check_composition
+from specexp.core.parts import Plan
 from specexp.core.tree import NodeKind
 from specexp.drafters import DraftModel, PromptLookup, TokenRecycling
 from specexp.testing.builders import TreeBuilderContract, grow, plenty
@@ -22,9 +23,9 @@ def shape(builder, plan):
 def test_the_plan_names_the_builder_and_the_first_is_the_default():
     choice = Choice([Chain(2), KConfig([3])])
     assert shape(choice, Plan()) == ((0,), (0, 0))
-    assert shape(choice, Plan(arm=1)) == ((0,), (1,), (2,))
-    assert shape(choice, Plan(arm=0, max_depth=1)) == ((0,),)
-    assert shape(Choice([Chain(1), choice]), Plan(arm=1)) == (
+    assert shape(choice, Plan(choice=1)) == ((0,), (1,), (2,))
+    assert shape(choice, Plan(choice=0, max_depth=1)) == ((0,),)
+    assert shape(Choice([Chain(1), choice]), Plan(choice=1)) == (
         (0,),
         (0, 0),
     )  # a choice inside one takes its first
@@ -32,10 +33,14 @@ def test_the_plan_names_the_builder_and_the_first_is_the_default():
 
 def test_it_needs_whatever_one_of_them_needs():
     choice = Choice([Chain(5), KConfig([4, 2]), DySpecGreedy(7)])
-    assert (choice.arms, choice.max_nodes, choice.max_candidates) == (3, 12, DySpecGreedy(7).max_candidates)
+    assert (choice.num_choices, choice.max_nodes, choice.max_candidates) == (
+        3,
+        12,
+        DySpecGreedy(7).max_candidates,
+    )
     assert choice.needs_log_probs
     assert choice.kind is NodeKind.DRAWN
-    assert not choice.makes_do
+    assert not choice.accepts_fewer_candidates
 
 
 def test_each_of_them_must_go_together_with_the_drafter():

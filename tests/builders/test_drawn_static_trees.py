@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from specexp.builders import Chain, KConfig, SpecInfer, StaticTree
-from specexp.controllers import Plan
 from specexp.core.context import Context
+from specexp.core.parts import Candidates, Plan
 from specexp.core.tree import NO_CANDIDATE, NodeKind
-from specexp.drafters import Candidates
 from specexp.testing.builders import DrawingTreeBuilderContract, TreeBuilderContract, grow
 from specexp.testing.fakes import DistributionDrafter
 

@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specexp.builders import BeamRerank, DySpecGreedy, DySpecThreshold
-from specexp.controllers import Plan
 from specexp.core.context import Context
+from specexp.core.parts import Plan, Request
 from specexp.core.tree import NodeKind
-from specexp.drafters import Request
 from specexp.testing.builders import DrawingTreeBuilderContract, TreeBuilderContract, grow, plenty
 from specexp.testing.fakes import DistributionDrafter
 

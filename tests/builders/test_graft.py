@@ -5,9 +5,8 @@ import pytest
 
 from specexp.builders import Chain, DySpecGreedy, DySpecThreshold, Graft, KConfig, SpecInfer
 from specexp.builders.graft import grafted
-from specexp.controllers import Plan
+from specexp.core.parts import Candidates, Plan, Request
 from specexp.core.tree import NodeKind, TokenTree, TreeShape
-from specexp.drafters import Candidates, Request
 from specexp.testing.builders import DrawingTreeBuilderContract, TreeBuilderContract
 
 
@@ -172,7 +171,14 @@ def test_what_the_longer_shape_took_over_is_what_it_would_find():
 def test_it_is_what_its_builder_is():
     inner = DySpecThreshold(0.1, 8)
     graft = Graft(inner, num_anchors=2, phrases_per_anchor=4, phrase_length=3)
-    for name in ("kind", "needs_log_probs", "makes_do", "takes_threshold", "arms", "max_candidates"):
+    for name in (
+        "kind",
+        "needs_log_probs",
+        "accepts_fewer_candidates",
+        "takes_threshold",
+        "num_choices",
+        "max_candidates",
+    ):
         assert getattr(graft, name) == getattr(inner, name)
     assert graft.max_nodes == 8 + 2 * 4 * 3
     assert graft.phrase_length == 3

@@ -7,9 +7,9 @@ from specexp.artifacts import value_of
 from specexp.bench.acceptance_counts import HitCounter
 from specexp.builders import Chain, FittedTree, ParametricTree, StaticTree, TokenRecyclingTree
 from specexp.builders.tree_search import most_hit_paths
-from specexp.controllers import Plan
 from specexp.core.context import Context
 from specexp.core.outcome import Outcome
+from specexp.core.parts import Plan
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.testing.builders import TreeBuilderContract, grow
 

@@ -15,7 +15,8 @@ from specexp.config import (
     load_config,
     save_resolved,
 )
-from specexp.drafters import Drafter, TokenRecycling, Union
+from specexp.core.parts import Drafter
+from specexp.drafters import TokenRecycling, Union
 
 
 def test_later_wins_and_mappings_merge(write):

@@ -7,11 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specexp.builders import Chain, Choice, KConfig
-from specexp.controllers import Bandit, Plan
+from specexp.controllers import Bandit
 from specexp.core.context import Context
 from specexp.core.decoder import Decoder
 from specexp.core.latency import LatencyProfile
 from specexp.core.outcome import Outcome
+from specexp.core.parts import Plan
 from specexp.core.tree import root_tree
 from specexp.drafters import DraftModel
 from specexp.testing.controllers import ControllerContract, FrozenControllerContract
@@ -44,7 +45,7 @@ def play(controller, rewards, steps, position=0):
     context = Context([1])
     for number in range(steps):
         plan = controller.plan(context)
-        value = plan.arm if controller.over == "arms" else plan.max_depth
+        value = plan.choice if controller.over == "arms" else plan.max_depth
         value = None if plan.max_depth == 0 and value not in counts else value
         counts[value] += 1
         tokens, seconds = rewards(value, number)
@@ -70,7 +71,7 @@ def test_its_plans_are_lengths_budgets_or_builders_and_zero_is_off():
 
     assert plans("depths", [2, 0, 5]) == [Plan(max_depth=2), Plan(max_depth=0), Plan(max_depth=5)]
     assert plans("nodes", [8, 0]) == [Plan(max_nodes=8), Plan(max_depth=0)]
-    assert plans("arms", [1, None, 0]) == [Plan(arm=1), Plan(max_depth=0), Plan(arm=0)]
+    assert plans("arms", [1, None, 0]) == [Plan(choice=1), Plan(max_depth=0), Plan(choice=0)]
 
 
 @pytest.mark.parametrize("policy", ["ucb", "thompson"])

@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 
 from specexp.artifacts import ArtifactError, load_artifact, save_artifact, value_of
 from specexp.artifacts.kinds.q_table import payloads_of_state
-from specexp.controllers import DraftState, QLearning
+from specexp.controllers import QLearning
 from specexp.controllers.q_table import CONTINUE, STOP
 from specexp.core.context import Context
 from specexp.core.latency import LatencyProfile
 from specexp.core.outcome import Outcome
+from specexp.core.parts import DraftState
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.testing.controllers import ControllerContract
 

@@ -10,7 +10,6 @@ from specexp.controllers import (
     Fixed,
     Heuristic,
     Oracle,
-    Plan,
     SwitchOff,
     ThresholdTracker,
 )
@@ -18,6 +17,7 @@ from specexp.core.context import Context
 from specexp.core.decoder import Decoder
 from specexp.core.latency import LatencyProfile
 from specexp.core.outcome import Outcome
+from specexp.core.parts import Plan
 from specexp.core.tree import TokenTree, TreeShape, root_tree
 from specexp.drafters import DraftModel
 from specexp.testing.controllers import ControllerContract, FrozenControllerContract
@@ -120,7 +120,7 @@ def test_a_draft_model_catches_up_when_drafting_resumes():
 
 def test_it_passes_on_what_the_inner_controller_is():
     wrapped = SwitchOff(Bandit("arms", [0, 2]))
-    assert wrapped.arms == 3
+    assert wrapped.num_choices == 3
     assert SwitchOff(ThresholdTracker()).plans_threshold
     assert SwitchOff(ConfidenceThreshold()).needs_log_probs
     wrapped.load_state_dict(wrapped.state_dict())

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from specexp.builders import Chain, StaticTree, TokenRecyclingTree
-from specexp.core.composition import Parts
 from specexp.core.context import Context
 from specexp.core.decoder import Decoder
 from specexp.core.language_model import LanguageModel
+from specexp.core.parts import Parts
 from specexp.drafters import DraftModel, PromptLookup, TokenRecycling, Union
 from specexp.scheduling import Job, Serial, SerialSpeculative
 from specexp.testing.fakes import FakeDrafter, counting_model, hashed_model

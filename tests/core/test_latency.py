@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specexp.artifacts import ArtifactError, save_artifact, value_of
-from specexp.builders import Chain, Choice, DySpecGreedy, DySpecThreshold, Graft, ParametricTree
-from specexp.core.latency import LatencyProfile, Overhead, composition_label
+from specexp.builders import Chain, Choice, DySpecGreedy, Graft, ParametricTree
+from specexp.core.latency import LatencyProfile, Overhead
+from specexp.core.parts import Parts
 from specexp.drafters import DraftModel, PhraseCache, PromptLookup, TokenRecycling, Union
 
 PROFILE = LatencyProfile("by tokens", {1: 100, 9: 180, 17: 200}, {1: 10, 3: 20}, step_ms=4)
@@ -141,7 +142,7 @@ COUPLED = TokenRecycling(k=4, coupled=True)
     ],
 )
 def test_a_composition_is_named_by_what_its_steps_cost(drafter, builder, label):
-    assert composition_label(drafter, builder) == label
+    assert Parts(drafter, builder).label == label
 
 
 def test_a_composition_has_its_own_costs_or_those_of_its_drafter():
@@ -151,12 +152,12 @@ def test_a_composition_has_its_own_costs_or_those_of_its_drafter():
         "DraftModel + DySpecGreedy": Overhead(step_ms=9.0, node_ms=0.1),
     }
     profile = LatencyProfile("x", {1: 100}, {1: 10}, step_ms=4, overheads=listed)
-    greedy = profile.of(DraftModel(), DySpecGreedy(8))
+    greedy = profile.of("DraftModel + DySpecGreedy")
     assert (greedy.step_ms, greedy.node_ms, greedy.token_ms) == (9.0, 0.1, 0.0)
-    assert profile.of(DraftModel(), DySpecThreshold(0.1)).step_ms == 2.0
-    assert profile.of(DraftModel(coupled=True), Chain(2)).step_ms == 4
-    assert profile.of(None, None).step_seconds(1) == pytest.approx(0.1005)
-    assert greedy.of(DraftModel(), Chain(2)) == greedy
+    assert profile.of("DraftModel + DySpecThreshold").step_ms == 2.0
+    assert profile.of("coupled DraftModel + StaticTree").step_ms == 4
+    assert profile.of("plain").step_seconds(1) == pytest.approx(0.1005)
+    assert greedy.of("DraftModel + StaticTree") == greedy
     assert profile.plain_seconds(9, 2) == pytest.approx(0.201)
 
 

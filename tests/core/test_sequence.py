@@ -5,11 +5,11 @@ import time
 import pytest
 
 from specexp.builders import Chain, StaticTree
-from specexp.controllers import Controller, Plan
 from specexp.core.decoder import Decoder
+from specexp.core.parts import Controller, DeterministicVerifier, Plan, Verdict
 from specexp.core.sequence import PHASES
 from specexp.testing.fakes import FakeDrafter, counting_model
-from specexp.verifiers import DeterministicVerifier, Greedy, Verdict
+from specexp.verifiers import Greedy
 
 VOCABULARY = 10
 
@@ -144,7 +144,7 @@ class _SlowWhenAsked(DeterministicVerifier):
 
 def test_counting_useful_tokens_is_outside_the_clock():
     decoder = counting(4)
-    decoder = Decoder(decoder.model, decoder.strategy.drafter, Chain(4), _SlowWhenAsked())
+    decoder = Decoder(decoder.model, decoder.parts.drafter, Chain(4), _SlowWhenAsked())
     result = decoder.generate([0], max_new_tokens=5, count_useful=True)
     assert result.useful_tokens == 4 + 3 + 2 + 1  # never accepted, always right
     assert result.decode_seconds < 0.05 * 5

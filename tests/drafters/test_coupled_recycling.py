@@ -8,11 +8,12 @@ from specexp.builders import Chain
 from specexp.core.context import Context
 from specexp.core.decoder import Decoder
 from specexp.core.outcome import Outcome
+from specexp.core.parts import Request, Verdict, Verifier
 from specexp.core.tree import root_tree
-from specexp.drafters import Request, TokenRecycling
+from specexp.drafters import TokenRecycling
 from specexp.testing.drafters import DrafterContract
 from specexp.testing.fakes import bigram_model
-from specexp.verifiers import KeyedSampling, Verdict, Verifier
+from specexp.verifiers import KeyedSampling
 
 VOCABULARY = 6
 LOGITS = torch.tensor([[0.0, 4.0, 3.5, 3.0, 0.0, 0.0]])  # after token 0: best 1, then 2, then 3

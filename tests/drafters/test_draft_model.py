@@ -12,14 +12,14 @@ from scipy import stats
 
 from specexp.builders import Chain, DySpecGreedy, DySpecThreshold, KConfig, SpecInfer, StaticTree
 from specexp.controllers import Fixed
-from specexp.core.composition import Parts
 from specexp.core.context import Context
 from specexp.core.decoder import Decoder
 from specexp.core.language_model import LanguageModel
 from specexp.core.logits import LogitsError
 from specexp.core.outcome import Outcome
+from specexp.core.parts import Parts, Request
 from specexp.core.tree import NodeKind, TokenTree, TreeShape
-from specexp.drafters import DraftModel, PromptLookup, Request, Union
+from specexp.drafters import DraftModel, PromptLookup, Union
 from specexp.scheduling import Batched, Job, SerialSpeculative
 from specexp.testing.drafters import DrafterContract, DrawingDrafterContract
 from specexp.testing.fakes import FakeCausalLM, bigram_model, counting_model, hashed_model

@@ -4,8 +4,8 @@ import numpy as np
 
 from specexp.builders import Chain
 from specexp.core.decoder import Decoder
+from specexp.core.parts import Candidates, Drafter
 from specexp.core.tree import NO_CANDIDATE
-from specexp.drafters import Candidates, Drafter
 from specexp.testing.drafters import DrafterContract
 from specexp.testing.fakes import counting_model
 

@@ -11,8 +11,9 @@ from specexp.builders import Chain, DySpecGreedy, Graft, KConfig, SpecInfer, Sta
 from specexp.core.context import Context
 from specexp.core.decoder import Decoder
 from specexp.core.outcome import Outcome
+from specexp.core.parts import Request
 from specexp.core.tree import TokenTree, TreeShape
-from specexp.drafters import DraftModel, PhraseCache, PromptLookup, Request, TokenRecycling, Union
+from specexp.drafters import DraftModel, PhraseCache, PromptLookup, TokenRecycling, Union
 from specexp.testing.drafters import DrawingDrafterContract, PhraseDrafterContract
 from specexp.testing.fakes import DistributionDrafter, FakeCausalLM, FakeDrafter, counting_model, hashed_model
 from specexp.verifiers import KeyedSampling, RejectionSampling

@@ -5,8 +5,9 @@ import pytest
 
 from specexp.core.context import Context
 from specexp.core.outcome import Outcome
+from specexp.core.parts import Request
 from specexp.core.tree import NO_CANDIDATE, root_tree
-from specexp.drafters import PromptLookup, Request
+from specexp.drafters import PromptLookup
 from specexp.testing.drafters import DrafterContract
 
 

@@ -28,7 +28,7 @@ def file(tmp_path, monkeypatch):
 
 
 def state_of(module):
-    return module.arm.strategy.controller.state_dict()
+    return module.arm.parts.controller.state_dict()
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +97,7 @@ def test_a_file_of_neither_sort_is_refused(tmp_path, capsys):
 def test_an_arm_starts_anew_from_what_it_remembers(file):
     """What a sweep's candidates learn from other prompts survives the resets of search and confirmation."""
     arm = learn(load_config(file, ["--data.max_prompts", "2"])).arm
-    controller, drafter = arm.strategy.controller, arm.strategy.drafter
+    controller, drafter = arm.parts.controller, arm.parts.drafter
     learned, phrases = controller.state_dict()["q"], drafter.state_dict()["keys"]
     assert phrases.numel() > 0
     arm.remember()

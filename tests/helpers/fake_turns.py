@@ -6,9 +6,9 @@ import numpy as np
 
 from specexp.drafters import DraftModel
 from specexp.drafters.draft_source import Scoring
+from specexp.replay.format.recorded_turn import RecordedTurn
 from specexp.replay.format.recording import Manifest, Recording, write_turns
 from specexp.replay.format.trie import TrieWriter
-from specexp.replay.format.turn import RecordedTurn
 from specexp.replay.play.ranks import MISSED
 from specexp.replay.play.source import RecordedSource
 

@@ -1,6 +1,6 @@
 """Records of groups and time lines made by hand, so that every figure can be computed by hand."""
 
-from specexp.bench.record import Group, PromptRecord, Role
+from specexp.bench.record import PromptRecord, Role, SequenceGroup
 from specexp.scheduling.timeline import TimeLine
 
 
@@ -35,7 +35,7 @@ def group_of(
         "verifier": "Greedy",
         **given,
     }
-    group = Group(3, wall, 0.5 * wall, 0.2 * wall, roles or {}, correct, unparsable, memory or {})
+    group = SequenceGroup(3, wall, 0.5 * wall, 0.2 * wall, roles or {}, correct, unparsable, memory or {})
     return PromptRecord(arm, f"{task}/{item}", task, group=group, **values)
 
 

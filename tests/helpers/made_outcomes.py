@@ -5,7 +5,7 @@ import torch
 
 from specexp.core.context import Context
 from specexp.core.outcome import Outcome
-from specexp.core.sequence import Strategy
+from specexp.core.parts import Parts
 from specexp.core.tree import TokenTree, TreeShape
 
 
@@ -37,10 +37,10 @@ def outcome_of(
     return Outcome(Context([1, *new]), tree, logits, tuple(accepted), new)
 
 
-def strategy(verifier, max_nodes=8) -> Strategy:
+def strategy(verifier, max_nodes=8) -> Parts:
     """Parts of an arm that drafts."""
     from specexp.builders import Chain
     from specexp.controllers import Fixed
     from specexp.testing.fakes import FakeDrafter
 
-    return Strategy(FakeDrafter(lambda tokens: [0]), Chain(max_nodes), verifier, Fixed())
+    return Parts(FakeDrafter(lambda tokens: [0]), Chain(max_nodes), verifier, Fixed())

@@ -3,8 +3,8 @@
 from functools import cache
 
 from specexp.builders import Chain, KConfig
-from specexp.core.composition import Parts
 from specexp.core.decoder import Decoder
+from specexp.core.parts import Parts
 from specexp.drafters import DraftModel, PromptLookup, TokenRecycling
 from specexp.scheduling import FirstCome, Job, LeastProgress, MostConfident
 from specexp.testing.fakes import PausingDrafter

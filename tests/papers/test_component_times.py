@@ -8,7 +8,7 @@ from helpers.made_outcomes import outcome_of, strategy
 from specexp.bench import PromptRecord
 from specexp.builders import Chain, Graft
 from specexp.controllers import Oracle, ThresholdTracker
-from specexp.core.sequence import Strategy
+from specexp.core.parts import Parts
 from specexp.drafters import PhraseCache
 from specexp.papers import ComponentTimes
 from specexp.papers.component_times import CACHE, DECISION, GRAFT, INSERTION, LEARNING, PublishedTimes
@@ -22,7 +22,7 @@ class TestComponentTimes(AnalysisContract):
 
 
 PHASES = {"draft": 0.6, "build": 0.1, "target": 1.0, "verify": 0.1, "commit": 0.02, "update": 0.18}
-REUSE = Strategy(PhraseCache(), Graft(Chain(4), num_anchors=2), Greedy(), ThresholdTracker(8))
+REUSE = Parts(PhraseCache(), Graft(Chain(4), num_anchors=2), Greedy(), ThresholdTracker(8))
 
 
 def record(arm, clock="measured", **seconds):
@@ -75,7 +75,7 @@ def test_the_copy_of_a_cache_learns_as_the_cache_does():
 def test_an_oracle_decides_nothing():
     """It is told before a prompt what to do, and a copy would not be."""
     analysis = ComponentTimes()
-    analysis.begin({"a": Strategy(PhraseCache(), Chain(4), Greedy(), Oracle())})
+    analysis.begin({"a": Parts(PhraseCache(), Chain(4), Greedy(), Oracle())})
     analysis.observe("a", outcome_of([-1, 0, 1], [1]))
     assert set(analysis.milliseconds("a")) == {INSERTION}
 

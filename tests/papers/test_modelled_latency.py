@@ -15,7 +15,7 @@ from specexp.config import ConfigError, build_analyses, load_config
 from specexp.controllers import Fixed
 from specexp.core.context import Context
 from specexp.core.latency import LatencyProfile
-from specexp.core.sequence import Strategy
+from specexp.core.parts import Parts
 from specexp.drafters import DraftModel
 from specexp.papers import ModelledLatency
 from specexp.papers.modelled_latency import PublishedLatency
@@ -130,7 +130,7 @@ def test_passes_that_nobody_watched_are_modelled_only_where_their_tokens_are_kno
 def test_a_draft_model_needs_milliseconds() -> None:
     with pytest.raises(ValueError, match="'target only' states no draft_ms, but 'drafts' runs a draft model"):
         ModelledLatency(LatencyProfile("target only", {1: 5})).begin(
-            {"drafts": Strategy(DraftModel(), Chain(2), Greedy(), Fixed())}
+            {"drafts": Parts(DraftModel(), Chain(2), Greedy(), Fixed())}
         )
 
 

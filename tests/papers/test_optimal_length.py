@@ -9,13 +9,13 @@ from helpers.made_outcomes import outcome_of, strategy
 from specexp.bench import PromptRecord
 from specexp.builders import Chain, Graft
 from specexp.controllers import Fixed
-from specexp.core.sequence import Strategy
+from specexp.core.parts import Parts
 from specexp.drafters import PhraseCache
 from specexp.papers import OptimalLength
 from specexp.testing.analyses import AnalysisContract
 from specexp.verifiers import Greedy
 
-PLAIN = Strategy(None, None, Greedy(), Fixed())
+PLAIN = Parts(None, None, Greedy(), Fixed())
 
 
 class TestOptimalLength(AnalysisContract):
@@ -118,7 +118,7 @@ def test_costs_are_the_runs_own():
 
 
 def grid():
-    cached = Strategy(PhraseCache(), Graft(Chain(4)), Greedy(), Fixed())
+    cached = Parts(PhraseCache(), Graft(Chain(4)), Greedy(), Fixed())
     arms = {f"plain, length={n}": replace(cached, builder=Chain(n)) for n in (4, 2, 8)}
     return {"engine": PLAIN, **arms, "cache, length=4": cached, "tree": replace(cached, builder=None)}
 

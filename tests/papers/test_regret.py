@@ -5,7 +5,7 @@ from helpers.made_records import record
 
 from specexp.builders import Chain
 from specexp.controllers import Fixed, Oracle
-from specexp.core.sequence import Strategy
+from specexp.core.parts import Parts
 from specexp.drafters import DraftModel
 from specexp.papers import Regret
 from specexp.testing.analyses import AnalysisContract
@@ -26,10 +26,10 @@ def report(records=RECORDS, **given):
     analysis = Regret(**given)
     analysis.begin(
         {
-            "engine": Strategy(None, None, Greedy(), Fixed()),
-            "oracle": Strategy(draft, Chain(4), Greedy(), Oracle()),
-            "learned": Strategy(draft, Chain(4), Greedy(), Fixed()),
-            "fixed": Strategy(draft, Chain(4), Greedy(), Fixed(2)),
+            "engine": Parts(None, None, Greedy(), Fixed()),
+            "oracle": Parts(draft, Chain(4), Greedy(), Oracle()),
+            "learned": Parts(draft, Chain(4), Greedy(), Fixed()),
+            "fixed": Parts(draft, Chain(4), Greedy(), Fixed(2)),
         }
     )
     return analysis.report(records)
@@ -66,7 +66,7 @@ def test_another_arm_may_stand_for_the_oracle_and_without_any_the_fastest_does()
     rows = {row["arm"]: row for row in report(against="learned").tables["regret"].records()}
     assert rows["fixed"]["regret"] == "1.36x [1.36, 1.36]"
     analysis = Regret()
-    analysis.begin({name: Strategy(None, None, Greedy(), Fixed()) for name in ("learned", "fixed")})
+    analysis.begin({name: Parts(None, None, Greedy(), Fixed()) for name in ("learned", "fixed")})
     table = analysis.report(RECORDS).tables["regret"]
     assert [row["arm"] for row in table.records()] == ["learned (the fastest arm)", "fixed"]
     assert any("No arm has an Oracle" in note for note in table.notes)

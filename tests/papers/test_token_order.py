@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specexp.builders import DySpecGreedy
-from specexp.controllers import Plan
 from specexp.core.context import Context
+from specexp.core.parts import Plan
 from specexp.core.tree import ROOT_ONLY, NodeKind, TokenTree, TreeShape
 from specexp.papers.token_order import (
     block_count,

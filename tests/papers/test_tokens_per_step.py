@@ -9,14 +9,14 @@ import pytest
 from specexp.bench import PromptRecord
 from specexp.builders import Chain
 from specexp.controllers import Fixed
-from specexp.core.sequence import Strategy
+from specexp.core.parts import Parts
 from specexp.papers import TokensPerStep
 from specexp.testing.analyses import AnalysisContract
 from specexp.testing.fakes import FakeDrafter
 from specexp.verifiers import Greedy
 
-DRAFTS = Strategy(FakeDrafter(lambda tokens: [1]), Chain(2), Greedy(), Fixed())
-PLAIN = Strategy(None, None, Greedy(), Fixed())
+DRAFTS = Parts(FakeDrafter(lambda tokens: [1]), Chain(2), Greedy(), Fixed())
+PLAIN = Parts(None, None, Greedy(), Fixed())
 
 
 def record(arm: str, prompt: int, tokens: int, steps: int, **given: Any) -> PromptRecord:

@@ -75,7 +75,7 @@ def test_every_composition_has_costs_of_its_own_and_is_predicted_by_them():
     }
     true = replace(TRUE, overheads=costs)
     arms = [
-        MadeArm(label, steps(true.labelled(label), seed=number, drafts=label != "plain", noise=0.01))
+        MadeArm(label, steps(true.of(label), seed=number, drafts=label != "plain", noise=0.01))
         for number, label in enumerate(costs)
     ]
     sizes = (1, 8, 32)

@@ -15,7 +15,7 @@ from specexp.builders import (
     Sequoia,
 )
 from specexp.controllers import ConfidenceThreshold, Fixed, Heuristic, QLearning
-from specexp.core.composition import Parts
+from specexp.core.parts import Parts
 from specexp.drafters import DraftModel, PromptLookup, TokenRecycling, Union
 from specexp.drafters.draft_source import ModelSource
 from specexp.record.recording_source import RecordingSource

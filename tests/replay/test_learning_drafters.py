@@ -5,7 +5,7 @@ from helpers.fifty_prompts import GENERATION, PROMPTS, VOCABULARY, Models, count
 
 from specexp.builders import Chain, Graft, ParametricTree
 from specexp.controllers import Fixed
-from specexp.core.composition import Parts
+from specexp.core.parts import Parts
 from specexp.drafters import DraftModel, PhraseCache, TokenRecycling
 from specexp.drafters.draft_source import ModelSource
 from specexp.record.recording_source import RecordingSource

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from specexp.builders import StaticTree
 from specexp.controllers import Fixed
 from specexp.core.latency import LatencyProfile
-from specexp.core.sequence import Strategy
+from specexp.core.parts import Parts
 from specexp.core.tree import TreeShape
 from specexp.replay.format.errors import NotRecordedError
 from specexp.replay.play.player import Player
@@ -36,7 +36,7 @@ PLAIN = LatencyProfile("without a prefix", {1: 9.0, 16: 14.0}, {1: 1.0, 8: 2.0},
 def played(turns, paths, max_new_tokens, limit=LIMIT, profile=PROFILE):
     """Counts and seconds of each turn, step by step."""
     drafter, source = recorded_draft()
-    player = Player(Strategy(drafter, StaticTree(paths), Greedy(), Fixed()), source, RecordedTarget(limit), 0)
+    player = Player(Parts(drafter, StaticTree(paths), Greedy(), Fixed()), source, RecordedTarget(limit), 0)
     spent = []
 
     def clock(outcome):

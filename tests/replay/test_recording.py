@@ -11,9 +11,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from specexp.builders import BeamRerank, Chain, DySpecGreedy, KConfig
 from specexp.config.schema import Generation
-from specexp.core.composition import Parts
 from specexp.core.context import Context
 from specexp.core.language_model import LanguageModel
+from specexp.core.parts import Parts
 from specexp.data import Prompt
 from specexp.drafters import DraftModel, TokenRecycling
 from specexp.drafters.draft_source import ModelSource, Scoring

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from specexp.builders import Sequoia
 from specexp.core.latency import LatencyProfile
 from specexp.core.tree import TreeShape
-from specexp.replay.play.rank_paths import RankPathHits
+from specexp.replay.play.expected_tokens import RankPathHits
 from specexp.replay.play.ranks import MISSED, RankTable
 from specexp.replay.play.yardstick import yardstick
 
@@ -49,15 +49,17 @@ def all_trees(nodes, width=3, depth=3):
 
 
 def measured(turns, profile=PROFILE, max_nodes=6, max_depth=3, limit=64):
-    return yardstick(
-        turns, profile, max_nodes=max_nodes, max_depth=max_depth, max_new_tokens=limit, context_limit=LIMIT
-    )
+    return yardstick(RankTable(turns, limit, LIMIT), profile, max_nodes=max_nodes, max_depth=max_depth)
+
+
+def hits_of(table, max_depth):
+    return RankPathHits(table.paths(max_depth), float(table.prefixes.mean()))
 
 
 @given(RANKS)
 @settings(max_examples=25)
 def test_no_tree_of_as_many_nodes_has_more_expected_tokens_at_all_positions(ranks):
-    found = RankPathHits.of_table(RankTable([recorded_turn(ranks)], len(ranks), LIMIT), max_depth=3)
+    found = hits_of(RankTable([recorded_turn(ranks)], len(ranks), LIMIT), max_depth=3)
     ordered = sorted(found.hits.values(), reverse=True)
     for nodes in range(1, 5):
         best = max(found.tokens_per_step(tree) for tree in all_trees(nodes))
@@ -66,18 +68,18 @@ def test_no_tree_of_as_many_nodes_has_more_expected_tokens_at_all_positions(rank
 
 def test_nor_has_any_tree_of_six_nodes():
     turn = recorded_turn([0, 1, 0, 2, 0, 1, MISSED, 0, 0, 1, 2, 0, 1, 0, 0, 2, MISSED, 1, 0, 1])
-    found = RankPathHits.of_table(RankTable([turn], 20, LIMIT), max_depth=3)
+    found = hits_of(RankTable([turn], 20, LIMIT), max_depth=3)
     best = max(found.tokens_per_step(tree) for tree in all_trees(6))
     chosen = measured([turn], STEPS, limit=20).most_hit
     assert chosen.nodes == 6
-    assert chosen.promised_tokens_per_step == pytest.approx(best)
+    assert chosen.expected_tokens_per_step == pytest.approx(best)
 
 
 @given(RANKS)
 @settings(max_examples=25)
 def test_hits_are_what_a_tree_would_accept_below_every_root(ranks):
     table = RankTable([recorded_turn(ranks, ends_by="eos")], 64, LIMIT)
-    found = RankPathHits.of_table(table, max_depth=4)
+    found = hits_of(table, max_depth=4)
     every = sorted(found.hits, key=lambda path: (len(path), path))
     for tree in (every, [path for path in every if len(path) <= 2]):
         accepted, _ = table.matches(TreeShape.from_rank_paths(tree))
@@ -104,23 +106,23 @@ def test_the_promise_is_of_the_cost_of_a_mean_step(ranks, profile):
     turn = recorded_turn(ranks)
     found = measured([turn], profile, limit=len(ranks))
     table = RankTable([turn], len(ranks), LIMIT)
-    hits = RankPathHits.of_table(table, max_depth=3)
+    hits = hits_of(table, max_depth=3)
     for tree in (found.most_hit, found.sequoia):
         paths = [tuple(path) for path in tree.rank_paths]
         shape = TreeShape.from_rank_paths(paths)
         leaves = [path for path in paths if not any(other[:-1] == path for other in paths)]
         ends = sum(hits.hits[path] for path in leaves) / hits.positions
-        tokens, prefix = tree.promised_tokens_per_step, round(hits.prefix)
+        tokens, prefix = tree.expected_tokens_per_step, round(hits.prefix)
         fed = [level.parents.size for level in shape.levels][1:]
         seconds = sum(
             share * profile.step_seconds(len(paths) + 1, [first, *fed], 1, prefix)
             for share, first in ((1 - ends, 1), (ends, 2))
         )
         seconds += profile.token_ms * (tokens - 1) / 1e3
-        assert tree.promised_goodput == pytest.approx(tokens / seconds)
+        assert tree.expected_goodput == pytest.approx(tokens / seconds)
         replayed = table.evaluate(shape, profile)
         assert (tree.goodput, tree.tokens_per_step) == (replayed.tokens_per_second, replayed.tokens_per_step)
-    assert found.most_hit.promised_tokens_per_step == pytest.approx(
+    assert found.most_hit.expected_tokens_per_step == pytest.approx(
         hits.tokens_per_step(tuple(path) for path in found.most_hit.rank_paths)
     )
 
@@ -129,11 +131,11 @@ def test_sequoias_tree_is_the_builders_for_the_same_vector_and_times():
     turn = recorded_turn([0, 1, 0, 0, MISSED, 0, 0, 1, 2, 0, 0, 0, MISSED, 0, 1, 0, 0, 0])
     flat = LatencyProfile("flat", {1: 9.0, 4: 11.0, 16: 20.0}, {1: 1.0})  # what the builder takes
     found = measured([turn], flat, max_nodes=8, max_depth=8, limit=18)
-    shares = RankPathHits.of_table(RankTable([turn], 18, LIMIT), 8).acceptance
+    shares = hits_of(RankTable([turn], 18, LIMIT), 8).acceptance
     assert shares == pytest.approx((11 / 17, 3 / 17, 1 / 17, 2 / 17))  # none is asked for the last
     built = Sequoia(8, list(shares), max_depth=8, target_ms=[[1, 9.0], [4, 11.0], [16, 20.0]], draft_ms=1.0)
     assert found.sequoia.rank_paths == built.rank_paths
-    assert found.sequoia.promised_tokens_per_step == pytest.approx(built.expected_tokens_per_step)
+    assert found.sequoia.expected_tokens_per_step == pytest.approx(built.expected_tokens_per_step)
 
 
 def test_the_curve_has_a_knee_and_the_frontier_never_falls():

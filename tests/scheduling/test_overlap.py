@@ -8,8 +8,8 @@ from helpers.toy_schedules import PARTS, PausingTarget, pausing
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from specexp.builders import Chain
-from specexp.core.composition import Parts
 from specexp.core.language_model import LanguageModel
+from specexp.core.parts import Parts
 from specexp.drafters import DraftModel
 from specexp.scheduling import Batched, Job, Scheduled, SerialSpeculative
 from specexp.scheduling.timeline import BUSY, TARGET

@@ -16,7 +16,7 @@ import torch
 from helpers.toy_schedules import PARTS, PausingTarget, Unlearning, fail_oddly, jobs_of, leave, pausing
 
 from specexp.builders import Chain
-from specexp.core.composition import Parts
+from specexp.core.parts import Parts
 from specexp.scheduling import Job, Scheduled
 from specexp.scheduling import messages as messages_module
 from specexp.testing.fakes import FakeDrafter, Pause

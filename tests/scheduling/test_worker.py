@@ -11,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specexp.builders import Chain, Choice, DySpecGreedy, Graft, KConfig, SpecInfer
-from specexp.controllers import Controller, Plan
-from specexp.core.composition import Parts
 from specexp.core.context import Context
 from specexp.core.decoder import Decoder
 from specexp.core.language_model import LanguageModel
+from specexp.core.parts import Controller, Parts, Plan
 from specexp.core.tree import TreeShape
 from specexp.drafters import DraftModel, PhraseCache, TokenRecycling
 from specexp.scheduling import Batched, Job, Scheduled, SerialSpeculative

@@ -16,7 +16,7 @@ from specexp.what_if.devices_picture import Panel, draw_budgets, draw_trees
 
 CHEAP = LatencyProfile("cheap", {1: 10.0, 32: 12.0}, {1: 0.5})
 DEAR = LatencyProfile("dear", {1: 10.0, 32: 90.0}, {1: 2.0})
-LIMITS = {"max_nodes": 8, "max_depth": 3, "max_new_tokens": 40, "context_limit": LIMIT}
+LIMITS = {"max_nodes": 8, "max_depth": 3}
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def table():
 
 @pytest.fixture(scope="module")
 def found(table):
-    return yardstick(table.turns, DEAR, table=table, **LIMITS)
+    return yardstick(table, DEAR, **LIMITS)
 
 
 def drawn_at(axes, marker):

@@ -8,7 +8,7 @@ import optuna
 import pytest
 
 from specexp.bench import PromptRecord
-from specexp.bench.record import Group
+from specexp.bench.record import SequenceGroup
 from specexp.bench.statistics import paired_speedup
 from specexp.sweep.confirm import Confirmed, select, sentences, table
 
@@ -74,7 +74,7 @@ def test_settings_of_groups_are_compared_with_every_known_one_and_say_how_busy_t
     records += [record("serial chain", prompt, 0.8) for prompt in range(4)]
     busy = {"engine": 0.9, "trial 7": 0.75, "serial chain": 0.5}
     records = [
-        replace(one, group=Group(2, 2.0, busy_seconds=2 * busy[one.arm], overlap_seconds=0.0))
+        replace(one, group=SequenceGroup(2, 2.0, busy_seconds=2 * busy[one.arm], overlap_seconds=0.0))
         for one in records
     ]
     chain = {"rank_paths": [[0]], "nodes": 1, "depth": 1}

@@ -221,7 +221,7 @@ def test_a_table_learned_on_a_recording_is_the_one_learned_live(here: Path) -> N
     path = write(**{**LEARNING, "sweep": None, "data": {**TREE["data"], "max_prompts": 3}})
     live = learn(load_config(path, ["--name", "live", "--backend", "live", "--recording", "null"]))
     replayed = learn(load_config(path, ["--name", "replayed"]))
-    one, other = live.arm.strategy.controller.state_dict(), replayed.arm.strategy.controller.state_dict()
+    one, other = live.arm.parts.controller.state_dict(), replayed.arm.parts.controller.state_dict()
     assert one["steps"] == other["steps"] > 10
     assert torch.equal(one["visits"], other["visits"])
     assert torch.equal(one["q"], other["q"])

@@ -4,9 +4,10 @@ import numpy as np
 import torch
 
 from specexp.core.context import Context
+from specexp.core.parts import Verdict
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.testing.verifiers import DeterministicVerifierContract
-from specexp.verifiers import Greedy, Verdict
+from specexp.verifiers import Greedy
 
 
 class TestGreedy(DeterministicVerifierContract):

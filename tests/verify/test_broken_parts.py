@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from specexp.builders import Chain, StaticTree
-from specexp.core.composition import Parts
+from specexp.core.parts import Parts, Verdict
 from specexp.core.tree import NodeKind
 from specexp.drafters import DraftModel, PromptLookup
-from specexp.verifiers import RejectionSampling, SampleMatch, Verdict
+from specexp.verifiers import RejectionSampling, SampleMatch
 from specexp.verifiers.rejection_sampling import normalised, sample, without
 from specexp.verify import joint_test
 

@@ -25,27 +25,13 @@ from specexp.builders import (
     Sequoia,
     SpecInfer,
     StaticTree,
-    TreeBuilder,
 )
-from specexp.controllers import (
-    AdaptiveConfidence,
-    Bandit,
-    Fixed,
-    Heuristic,
-    SwitchOff,
-    ThresholdTracker,
-)
-from specexp.core.composition import Parts, check_composition
+from specexp.controllers import AdaptiveConfidence, Bandit, Fixed, Heuristic, SwitchOff, ThresholdTracker
+from specexp.core.compatibility import check_composition
+from specexp.core.parts import Drafter, Parts, TreeBuilder, Verifier
 from specexp.core.sampling import Processors
-from specexp.drafters import Drafter, DraftModel, PhraseCache, PromptLookup, TokenRecycling, Union
-from specexp.verifiers import (
-    Greedy,
-    KeyedSampling,
-    RejectionSampling,
-    SampleMatch,
-    TypicalAcceptance,
-    Verifier,
-)
+from specexp.drafters import DraftModel, PhraseCache, PromptLookup, TokenRecycling, Union
+from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling, SampleMatch, TypicalAcceptance
 from specexp.verify import combined_p_value, joint_test
 from specexp.verify.joint import toy_decoder
 from specexp.verify.statistics import detectable_total_variation

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from specexp.builders import StaticTree
-from specexp.core.composition import Parts
 from specexp.core.decoder import Decoder
 from specexp.core.language_model import LanguageModel
+from specexp.core.parts import Parts
 from specexp.core.sampling import Processors
 from specexp.drafters import DraftModel, PromptLookup, TokenRecycling
 from specexp.scheduling import Job, SerialSpeculative

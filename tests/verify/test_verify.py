@@ -11,9 +11,9 @@ import yaml
 from helpers.tiny_pair import LetterTokenizer, tiny_llama
 
 import specexp.config
-from specexp.drafters import Candidates, Drafter
+from specexp.core.parts import Candidates, Drafter, Verdict, Verifier
 from specexp.pairs.pair import ModelPair
-from specexp.verifiers import RejectionSampling, Verdict, Verifier
+from specexp.verifiers import RejectionSampling
 from specexp.verify.__main__ import main
 
 DRAFT = {"drafter": {"class_path": "DraftModel"}}

@@ -93,7 +93,7 @@ def test_every_device_has_its_own_best_tree(file):
 def test_goodput_and_speedup_are_those_of_stepping_through_the_recording(file, recording):
     from specexp.builders import StaticTree
     from specexp.controllers import Fixed
-    from specexp.core.sequence import Strategy
+    from specexp.core.parts import Parts
     from specexp.drafters import DraftModel
     from specexp.replay.play.replay_arm import missing_answers, source_for
     from specexp.replay.play.verification import RecordedTarget
@@ -103,13 +103,13 @@ def test_goodput_and_speedup_are_those_of_stepping_through_the_recording(file, r
     device = found.comparison.devices[1]
     drafter, source = DraftModel(), source_for(recording)
     drafter.use_draft_model(source)
-    strategy = Strategy(
+    strategy = Parts(
         drafter,
         StaticTree([list(path) for path in device.best.shape.rank_paths[1:]]),
         KeyedSampling(0.7),
         Fixed(),
     )
-    source.missing = missing_answers(strategy.parts, False)
+    source.missing = missing_answers(strategy, False)
     seconds = []
 
     def clock(outcome):

@@ -14,7 +14,7 @@ from specexp.artifacts.error import ArtifactError
 from specexp.artifacts.parts import PARTS, instantiate
 
 if TYPE_CHECKING:
-    from specexp.drafters import Drafter
+    from specexp.core.parts import Drafter
 
 MATRIX = "matrix.safetensors"
 

@@ -15,7 +15,7 @@ from specexp.artifacts.parts import PARTS, instantiate
 from specexp.drafters.phrases import PhraseStore
 
 if TYPE_CHECKING:
-    from specexp.drafters import Drafter
+    from specexp.core.parts import Drafter
 
 PHRASES = "phrases.safetensors"
 _CLASSES = ("PhraseCache", "specexp.drafters.PhraseCache", "specexp.drafters.phrase_cache.PhraseCache")

@@ -14,7 +14,7 @@ from specexp.artifacts.error import ArtifactError
 from specexp.artifacts.parts import PARTS, instantiate
 
 if TYPE_CHECKING:
-    from specexp.controllers import Controller
+    from specexp.core.parts import Controller
 
 Q = "q.safetensors"
 BINS = "bins.json"

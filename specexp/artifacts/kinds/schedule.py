@@ -11,8 +11,8 @@ from specexp.artifacts.parts import PARTS
 from specexp.config import ConfigError
 from specexp.config.annotations import PartOf
 from specexp.config.check import Checker
-from specexp.core.composition import Parts
 from specexp.core.messages import type_and_line
+from specexp.core.parts import Parts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

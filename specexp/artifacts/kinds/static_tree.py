@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, get_args
 from specexp.artifacts.artifact import Artifact
 from specexp.artifacts.error import ArtifactError
 from specexp.artifacts.parts import PARTS
-from specexp.core.builder import Selection
+from specexp.core.parts import Selection
 from specexp.core.tree import TreeShape
 
 if TYPE_CHECKING:
-    from specexp.builders import TreeBuilder
+    from specexp.core.parts import TreeBuilder
 
 TREE = "tree.json"
 

@@ -16,8 +16,7 @@ from specexp.core.messages import did_you_mean
 from specexp.drafters import DraftModel
 
 if TYPE_CHECKING:
-    from specexp.builders import TreeBuilder
-    from specexp.drafters import Drafter
+    from specexp.core.parts import Drafter, TreeBuilder
 
 THRESHOLDS = "thresholds.json"
 _TREE = ("threshold", "max_nodes", "max_depth", "candidates", "acceptance_power")

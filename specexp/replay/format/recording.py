@@ -18,8 +18,8 @@ from specexp.artifacts.atomic_write import write_whole
 from specexp.artifacts.fingerprint import Fingerprint
 from specexp.artifacts.manifest import sha256
 from specexp.replay.format.errors import RecordingError
-from specexp.replay.format.turn import RecordedTurn
-from specexp.replay.play.estimates import Estimates
+from specexp.replay.format.ngram_fallback import Estimates
+from specexp.replay.format.recorded_turn import RecordedTurn
 
 if TYPE_CHECKING:
     from specexp.data import Prompt

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from specexp.builders import Chain, StaticTree, TreeBuilder
-from specexp.controllers import Bandit, Controller, Fixed, Oracle, QLearning, SwitchOff
-from specexp.core.composition import Parts
+from specexp.builders import Chain, StaticTree
+from specexp.controllers import Bandit, Fixed, Oracle, QLearning, SwitchOff
+from specexp.core.parts import Controller, DeterministicVerifier, Drafter, Parts, TreeBuilder, Verifier
 from specexp.core.tree import NodeKind
-from specexp.drafters import Drafter, DraftModel, PhraseCache, PromptLookup, TokenRecycling, Union
+from specexp.drafters import DraftModel, PhraseCache, PromptLookup, TokenRecycling, Union
 from specexp.drafters.draft_source import Scoring
 from specexp.replay.format.errors import RecordingError
-from specexp.verifiers import DeterministicVerifier, RejectionSampling, SampleMatch, Verifier
+from specexp.verifiers import RejectionSampling, SampleMatch
 
 if TYPE_CHECKING:
     from specexp.replay.format.recording import Manifest

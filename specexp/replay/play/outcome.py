@@ -11,9 +11,9 @@ from specexp.core.context import Context
 from specexp.core.outcome import Outcome
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.replay.format.errors import NotRecordedError
+from specexp.replay.format.ngram_fallback import LONGEST, Answer, Estimates
+from specexp.replay.format.recorded_turn import RecordedTurn
 from specexp.replay.format.trie import NOWHERE
-from specexp.replay.format.turn import RecordedTurn
-from specexp.replay.play.estimates import LONGEST, Answer, Estimates
 
 if TYPE_CHECKING:
     import torch

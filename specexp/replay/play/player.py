@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 from specexp.core.context import Context
 from specexp.core.outcome import Outcome
-from specexp.core.sequence import Counts, Drafting, Strategy
+from specexp.core.parts import Parts
+from specexp.core.sequence import Counts, Drafting
 from specexp.replay.format.errors import RecordingError
-from specexp.replay.format.turn import RecordedTurn
-from specexp.replay.play.estimates import Estimates
+from specexp.replay.format.ngram_fallback import Estimates
+from specexp.replay.format.recorded_turn import RecordedTurn
 from specexp.replay.play.fidelity import learns
 from specexp.replay.play.outcome import NO_LOGITS, RecordedOutcome, RecordedPrefill
 from specexp.replay.play.source import RecordedSource
@@ -53,14 +54,14 @@ class Player:
 
     def __init__(
         self,
-        strategy: Strategy,
+        strategy: Parts,
         source: RecordedSource | None,
         target: RecordedTarget,
         seed: int,
         lenient: bool = False,
         estimates: Estimates | None = None,
     ) -> None:
-        self.strategy = strategy
+        self.parts = strategy
         self.source = source
         self.target = target
         self.seed = seed
@@ -95,7 +96,7 @@ class Player:
             prompt = turn.prompt.tolist()
             known = 0
             if context is None:
-                noise = self.strategy.verifier.noise_temperature or 0.0
+                noise = self.parts.verifier.noise_temperature or 0.0
                 context = Context(prompt, seed=self.seed, sequence=sequence, noise_temperature=noise)
             else:
                 known = len(context) - 1  # the last token of an answer is not fed before the next turn
@@ -120,7 +121,7 @@ class Player:
         verification = RecordedVerification(
             turn, self.target, context, max_new_tokens=max_new_tokens, lenient=self.lenient
         )
-        strategy = self.strategy
+        strategy = self.parts
         drafting = _Drafting(strategy.drafter, strategy.builder, strategy.controller, context)
         drafting.estimates, drafting.learns = self.estimates, self._learns
         if self.source is not None:

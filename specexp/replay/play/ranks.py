@@ -1,21 +1,24 @@
-"""Static trees on a recording, thousands a second: which candidate rank is the output's next token, at every position.
+"""Ranks along the output: which candidate of a drafter is its next token, at every position of a recording.
 
-A fixed tree of a draft model's ranked candidates decides nothing at run time, so its steps can be read off one table:
-below any root the accepted path goes along the ranks of the output's own tokens as far as the tree has them.
+A fixed tree of a draft model's ranked candidates decides nothing at run time, so its steps can be read off one table,
+thousands of trees a second: below any root the accepted path goes along the ranks of the output's own tokens as far as
+the tree has them.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from specexp.core.latency import LatencyProfile
-from specexp.core.tree import TreeShape
+from specexp.core.tree import RankPath, TreeShape
 from specexp.replay.format.errors import NotRecordedError
-from specexp.replay.format.turn import RecordedTurn
+from specexp.replay.format.recorded_turn import RecordedTurn
 
 MISSED = -1
 """Rank of a token that is not among the recorded candidates."""
@@ -26,12 +29,12 @@ class StaticCounts:
     """What a tree takes on every turn: arrays ``[turns]``.
 
     Attributes:
-        steps: target passes.
-        accepted: drafted tokens that became output.
-        tokens: new tokens.
-        drafted: nodes fed to the target.
-        draft_passes: passes of the draft model.
-        seconds: by the latency profile; None without one.
+        steps: Target passes.
+        accepted: Drafted tokens that became output.
+        tokens: New tokens.
+        drafted: Nodes fed to the target.
+        draft_passes: Passes of the draft model.
+        seconds: Seconds by the latency profile; None without one.
     """
 
     steps: NDArray[np.int64]
@@ -43,7 +46,7 @@ class StaticCounts:
 
     @property
     def tokens_per_step(self) -> float:
-        """Micro mean."""
+        """All tokens / all steps."""
         return float(self.tokens.sum() / self.steps.sum())
 
     @property
@@ -53,33 +56,83 @@ class StaticCounts:
         return float(self.tokens.sum() / self.seconds.sum())
 
 
-class RankTable:
-    """Ranks of the output's tokens among the draft's candidates.
+class OutputRanks(ABC):
+    """Ranks of the output's tokens among a drafter's candidates, and what trees of these ranks take.
 
     Args:
-        turns: of a recording with a draft model.
-        max_new_tokens: per turn, at most as many as were recorded.
-        context_limit: of the target.
-
-    Raises:
-        NotRecordedError: a turn holds no candidates after one of its tokens.
+        turns: Turns of a recording, those of a conversation one after the other.
+        max_new_tokens: Tokens per turn, at most as many as were recorded.
 
     Attributes:
-        ranks: ``[positions]`` of all turns one after the other, ``MISSED`` where the token is no candidate.
-        width: ranks below it are known everywhere.
-        room: ``[positions]`` deepest node of use at each root.
-        left: ``[positions]`` tokens to come.
+        drafts: Whether every depth of a tree costs a pass of a draft model.
+        approximate: Why ranks and counts are approximate; empty where they are exact.
+        curve_sizes: Sizes of trees that are cheap enough to be replayed for a curve; None is all.
+        sizes: Tokens of each turn.
         prefixes: ``[positions]`` tokens in the cache.
     """
 
-    def __init__(self, turns: Sequence[RecordedTurn], max_new_tokens: int, context_limit: int) -> None:
+    drafts = True
+    approximate = ""
+    curve_sizes: Sequence[int] | None = None
+
+    def __init__(self, turns: Sequence[RecordedTurn], max_new_tokens: int) -> None:
         self.turns = turns
+        self.max_new_tokens = max_new_tokens
+        self.sizes = [min(turn.answer.size, max_new_tokens) for turn in turns]
+        self.prefixes = np.concatenate(
+            [turn.prompt.size - 1 + np.arange(size) for turn, size in zip(turns, self.sizes, strict=True)]
+        )
+
+    @property
+    def positions(self) -> int:
+        """Roots, whether a run comes by them or not."""
+        return int(self.prefixes.size)
+
+    def plain_seconds(self, latency: LatencyProfile) -> NDArray[np.float64]:
+        """``[turns]`` seconds of plain decoding."""
+        lengths = zip(self.turns, self.sizes, strict=True)
+        return np.array([latency.plain_seconds(turn.prompt.size, size) for turn, size in lengths])
+
+    @abstractmethod
+    def paths(self, max_depth: int) -> list[RankPath | None]:
+        """``[positions]`` the longest rank path along the output; ``()`` where no candidate is its token, None where
+        nothing is drafted.
+        """
+
+    @abstractmethod
+    def evaluate(self, shape: TreeShape, latency: LatencyProfile | None = None) -> StaticCounts:
+        """What a tree takes where each run begins at its prompt.
+
+        Args:
+            shape: The tree's.
+            latency: Costs of the composition (:meth:`LatencyProfile.of`), whose seconds are charged.
+        """
+
+
+class RankTable(OutputRanks):
+    """Ranks among a draft model's candidates, which at one position do not depend on the path there.
+
+    Args:
+        turns: Turns of a recording with a draft model.
+        max_new_tokens: Tokens per turn, at most as many as were recorded.
+        context_limit: Tokens that the target's context holds.
+
+    Raises:
+        NotRecordedError: A turn holds no candidates after one of its tokens.
+
+    Attributes:
+        ranks: ``[positions]`` of all turns one after the other, ``MISSED`` where the token is no candidate.
+        width: Ranks below it are known everywhere.
+        room: ``[positions]`` deepest node of use at each root.
+        left: ``[positions]`` tokens to come.
+    """
+
+    def __init__(self, turns: Sequence[RecordedTurn], max_new_tokens: int, context_limit: int) -> None:
+        super().__init__(turns, max_new_tokens)
         found: list[int] = []
         self.width = 2**31
-        room, prefixes = [], []
-        self._sizes: list[int] = []
-        for turn in turns:
-            size = min(turn.answer.size, max_new_tokens)
+        room = []
+        for turn, size in zip(turns, self.sizes, strict=True):
             limit = min(max_new_tokens, context_limit - turn.prompt.size)
             for node, token in enumerate(turn.answer[:size].tolist()):
                 candidates, _ = turn.trie.draft[node]
@@ -95,20 +148,24 @@ class RankTable:
                 place = np.flatnonzero(candidates == token)
                 found.append(int(place[0]) if place.size else MISSED)
             room.append(limit - 1 - np.arange(size))
-            prefixes.append(turn.prompt.size - 1 + np.arange(size))
-            self._sizes.append(size)
         self.ranks = np.array(found, dtype=np.int64)
-        self._turn = np.repeat(np.arange(len(turns)), self._sizes)
+        self._turn = np.repeat(np.arange(len(turns)), self.sizes)
         self._first = np.zeros(self.ranks.size, dtype=np.bool_)
-        self._first[np.cumsum([0, *self._sizes[:-1]])] = True
+        self._first[np.cumsum([0, *self.sizes[:-1]])] = True
         self.room = np.concatenate(room)
-        self.prefixes = np.concatenate(prefixes)
-        self.left = np.concatenate([size - np.arange(size) for size in self._sizes])
+        self.left = np.concatenate([size - np.arange(size) for size in self.sizes])
 
-    @property
-    def positions(self) -> int:
-        """Roots, whether a run comes by them or not."""
-        return int(self.ranks.size)
+    @override
+    def paths(self, max_depth: int) -> list[RankPath | None]:
+        ranks = np.where(self.ranks < self.width, self.ranks, MISSED).tolist()
+        ends = np.minimum(np.minimum(self.room, self.left), max_depth).tolist()
+        found: list[RankPath | None] = []
+        for root, (room, end) in enumerate(zip(self.room.tolist(), ends, strict=True)):
+            path = ranks[root : root + end]
+            if MISSED in path:
+                path = path[: path.index(MISSED)]
+            found.append(tuple(path) if room > 0 else None)
+        return found
 
     def matches(self, shape: TreeShape) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """``[positions]`` accepted nodes below every root and the last one's row, the length limit left aside.
@@ -142,13 +199,8 @@ class RankTable:
             last[roots] = node
         return accepted, last
 
+    @override
     def evaluate(self, shape: TreeShape, latency: LatencyProfile | None = None) -> StaticCounts:
-        """What the tree takes where each run begins at its prompt.
-
-        Args:
-            shape: of the tree.
-            latency: of the composition (:meth:`LatencyProfile.of`), whose seconds are charged.
-        """
         matched, last = self.matches(shape)
         accepted = np.minimum(matched, np.minimum(self.room, self.left))
         new = np.minimum(accepted + 1, self.left)
@@ -203,13 +255,13 @@ class RankTable:
         """``[steps]`` of every step.
 
         Args:
-            latency: of the composition.
-            roots: where the steps begin.
+            latency: Costs of the composition.
+            roots: Positions at which the steps begin.
             sizes: ``[depth + 1]`` rows of the tree cut at each depth.
             asked: ``[depth]`` rows of each depth that have children: the draft is fed them in one pass.
-            cuts: at which depth each step's tree is cut.
-            new: tokens of each step.
-            ends: whether the last accepted node of each was never fed to the draft: a leaf.
+            cuts: Depth at which each step's tree is cut.
+            new: Tokens of each step.
+            ends: Whether the last accepted node of each was never fed to the draft: a leaf.
         """
         prefix = self.prefixes[roots]
         near, far = int(prefix.min()), int(prefix.max())

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from specexp.bench.arm import Arm, EngineArm, Generation, describe, sequence_name
 from specexp.bench.decoder_arm import state_of
 from specexp.bench.record import PromptRecord
-from specexp.controllers import Fixed
-from specexp.core.composition import Parts, check_composition
-from specexp.core.sequence import PHASES, Counts, Strategy
+from specexp.core.compatibility import check_composition
+from specexp.core.parts import DeterministicVerifier, Parts
+from specexp.core.sequence import PHASES, Counts
 from specexp.replay.format.errors import RecordingError
+from specexp.replay.format.recorded_turn import RecordedTurn
 from specexp.replay.format.recording import Recording, hash_of
-from specexp.replay.format.turn import RecordedTurn
-from specexp.replay.play.expected import ExpectedCounts, chain_length, expected_counts
+from specexp.replay.play.chain_law import ExpectedCounts, chain_length, expected_counts
 from specexp.replay.play.fidelity import (
     Fidelity,
     Grade,
@@ -30,7 +30,6 @@ from specexp.replay.play.fidelity import (
 from specexp.replay.play.player import Player
 from specexp.replay.play.source import Missing, RecordedSource
 from specexp.replay.play.verification import RecordedTarget
-from specexp.verifiers import DeterministicVerifier, Greedy
 
 if TYPE_CHECKING:
     from specexp.core.decoder import OutcomeObserver
@@ -71,23 +70,21 @@ class ReplayArm(EngineArm):
         latency: LatencyProfile | None = None,
     ) -> None:
         check_composition(*parts)
-        verifier = parts.verifier or Greedy()
         made_of = recording.manifest.made_of
-        for key, value in law_of(verifier).items():
+        for key, value in law_of(parts.verifier).items():
             if made_of["law"].get(key) != value:
                 raise RecordingError(
                     f"recording: {recording.folder} was made with verifier {key} {made_of['law'].get(key)!r}, and "
-                    f"{describe(verifier)} is to be replayed: record with it, or verify as recorded"
+                    f"{describe(parts.verifier)} is to be replayed: record with it, or verify as recorded"
                 )
         self.name = name
         self.recording = recording
         self.parts = parts
         self.generation = generation
-        self.latency = None if latency is None else latency.of(parts.drafter, parts.builder)
+        self.latency = None if latency is None else latency.of(parts.label)
         self.fidelity: Fidelity = fidelity(parts)
         self.controller_state: dict[str, Any] = {}
         self.drafter_state: dict[str, Any] = {}
-        self._strategy = Strategy(parts.drafter, parts.builder, verifier, parts.controller or Fixed())
         if parts.drafter is not None:
             parts.drafter.check_vocabulary(recording.manifest.vocab_size)
         self._source = source_in(parts)
@@ -98,12 +95,7 @@ class ReplayArm(EngineArm):
             self._source.missing = missing_answers(parts, lenient)
         seed = recording.manifest.made_of["generation"]["seed"]
         estimates = recording.estimates if lenient else None
-        self._player = Player(self._strategy, self._source, self._target, seed, lenient, estimates)
-
-    @property
-    def strategy(self) -> Strategy:
-        """The parts."""
-        return self._strategy
+        self._player = Player(parts, self._source, self._target, seed, lenient, estimates)
 
     def replay(self, prompt: Prompt, sample: int, observe: OutcomeObserver) -> None:
         """All turns.
@@ -145,7 +137,7 @@ class ReplayArm(EngineArm):
         for turn in turns:
             asked.append(turn.prompt.size - before)
             before = turn.prompt.size + turn.answer.size
-        verifier = self._strategy.verifier
+        verifier = self.parts.verifier
         pair = self.recording.manifest.made_of["pair"]
         return PromptRecord(
             arm=self.name,
@@ -170,7 +162,7 @@ class ReplayArm(EngineArm):
             beyond_profile=beyond,
             dtype=pair["target_dtype"],
             device=pair["device"],
-            state=state_of(self._strategy.drafter),
+            state=state_of(self.parts.drafter),
             verifier=describe(verifier),
             lossless=verifier.lossless,
             keyed=isinstance(verifier, DeterministicVerifier),
@@ -179,7 +171,7 @@ class ReplayArm(EngineArm):
 
     def reset(self) -> None:
         """Reset drafter and controller; they go on from what was remembered or given, if anything was."""
-        strategy = self._strategy
+        strategy = self.parts
         if strategy.drafter is not None:
             strategy.drafter.reset()
             if self.drafter_state:

@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specexp.core.context import Context
+from specexp.core.parts import Candidates, Request
 from specexp.core.tree import NO_CANDIDATE, NodeKind
-from specexp.drafters import Candidates, Request
 from specexp.drafters.draft_source import DraftSource, Fed, Scoring
 from specexp.replay.format.errors import NotRecordedError, RecordingError
+from specexp.replay.format.recorded_turn import RecordedTurn
 from specexp.replay.format.trie import NOWHERE
-from specexp.replay.format.turn import RecordedTurn
 
 Missing = Literal["refuse", "unknown", "none"]
 """What an answer that was not recorded is: an error; some tokens that are nobody's, which decide nothing beside the
@@ -123,7 +123,7 @@ class RecordedSource(DraftSource):
             self._unanswered(context, request, rows, answers, tokens)
         return Candidates(tokens, log_probs)
 
-    def twin(self) -> RecordedSource:
+    def for_new_sequence(self) -> RecordedSource:
         """The same with no rows."""
         other = RecordedSource(self._vocab_size, self._context_limit, self.scoring, self.missing)
         other.turn = self.turn

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from specexp.core.context import Context
+from specexp.core.parts import DeterministicVerifier
 from specexp.core.sequence import Draft, Verification
-from specexp.replay.format.turn import RecordedTurn
+from specexp.replay.format.recorded_turn import RecordedTurn
 from specexp.replay.play.outcome import RecordedOutcome
-from specexp.verifiers import DeterministicVerifier
 
 if TYPE_CHECKING:
     import torch

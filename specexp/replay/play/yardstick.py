@@ -13,17 +13,13 @@ Then both are replayed. A run visits only its own roots, which are not average o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from specexp.core.latency import LatencyProfile
 from specexp.core.messages import counted
-from specexp.core.tree import RankPath, TreeShape
-from specexp.replay.format.turn import RecordedTurn
-from specexp.replay.play.promises import most_hit_by_size, sequoia_tree
-from specexp.replay.play.rank_paths import RankPathHits
-from specexp.replay.play.ranks import RankTable
+from specexp.core.tree import TreeShape
+from specexp.replay.play.expected_tokens import ExpectedTree, RankPathHits, most_hit_by_size, sequoia_tree
+from specexp.replay.play.ranks import OutputRanks
 
 STATIC = "DraftModel + StaticTree"
 """The composition whose overheads are charged."""
@@ -32,45 +28,30 @@ KNEE_SHARE = 0.99
 """Share of the curve's highest goodput that is enough for its knee."""
 
 
-class Replayed(Protocol):
-    """What replaying a tree gave."""
-
-    @property
-    def tokens_per_step(self) -> float:
-        """All tokens / all steps."""
-
-    @property
-    def tokens_per_second(self) -> float:
-        """All tokens / all seconds."""
-
-
-Replay = Callable[[TreeShape], Replayed]
-
-
 @dataclass(frozen=True)
 class BudgetPoint:
-    """The most-hit tree of one size, its depth limit the one with the highest promised goodput.
+    """The most-hit tree of one size, its depth limit the one with the highest expected goodput.
 
     Attributes:
-        rank_paths: sorted by length, then rank.
-        promised_goodput: at an average position.
-        tokens_per_step: replayed.
-        goodput: replayed, tokens per second.
+        rank_paths: Paths sorted by length, then rank.
+        expected_goodput: Tokens per second at an average position.
+        tokens_per_step: Tokens per step, replayed.
+        goodput: Tokens per second, replayed.
     """
 
     rank_paths: list[list[int]]
-    promised_goodput: float
+    expected_goodput: float
     tokens_per_step: float
     goodput: float
 
     @property
     def nodes(self) -> int:
-        """The root not counted."""
+        """Nodes of the tree, the root not counted."""
         return len(self.rank_paths)
 
     @property
     def depth(self) -> int:
-        """Of the deepest node."""
+        """Depth of the deepest node."""
         return max(map(len, self.rank_paths))
 
 
@@ -80,12 +61,12 @@ class YardstickTree(BudgetPoint):
 
     Attributes:
         family: ``most hit`` or ``Sequoia``.
-        promised_tokens_per_step: by what the tree was chosen for: at an average position; Sequoia's by its vector.
-            The promised goodput follows from it.
+        expected_tokens_per_step: What the tree was chosen for, at an average position; Sequoia's by its vector. The
+            expected goodput follows from it.
     """
 
     family: str
-    promised_tokens_per_step: float
+    expected_tokens_per_step: float
 
 
 @dataclass(frozen=True)
@@ -95,13 +76,13 @@ class Yardstick:
     Trees are chosen and replayed on the same prompts, so all figures are of prompts that were seen.
 
     Attributes:
-        most_hit: the one of that family.
-        sequoia: the other.
-        curve: most-hit trees of 1, 2, ... nodes, replayed.
-        plain_goodput: tokens per second of plain decoding, by the same profile.
-        positions: that hits were counted at.
-        profile: the latency profile's label.
-        approximate: why hits and replayed figures are approximate; empty where they are exact.
+        most_hit: The best most-hit tree.
+        sequoia: The best tree of Sequoia's programme.
+        curve: Most-hit trees of 1, 2, ... nodes, replayed.
+        plain_goodput: Tokens per second of plain decoding, by the same profile.
+        positions: Positions that hits were counted at.
+        profile: The latency profile's label.
+        approximate: Why hits and replayed figures are approximate; empty where they are exact.
     """
 
     most_hit: YardstickTree
@@ -139,8 +120,8 @@ class Yardstick:
         """How a searched tree compares, for notes of a table.
 
         Args:
-            name: what the searched tree is called.
-            goodput: its tokens per second, replayed on the same turns with the same profile.
+            name: What the searched tree is called.
+            goodput: Its tokens per second, replayed on the same turns with the same profile.
         """
         best, share, knee = self.best, self.share(goodput), self.knee
         beats = (
@@ -169,106 +150,48 @@ class Yardstick:
 
 
 def yardstick(
-    turns: Sequence[RecordedTurn],
+    ranks: OutputRanks,
     latency: LatencyProfile,
     *,
     max_nodes: int,
     max_depth: int,
-    max_new_tokens: int,
-    context_limit: int,
-    table: RankTable | None = None,
     composition: str = STATIC,
 ) -> Yardstick:
-    """The yardstick of a recording with a draft model.
+    """The yardstick of a drafter on a recording.
 
     Args:
-        turns: of the recording.
-        latency: what steps cost, with the overheads of all compositions if it states them.
-        max_nodes: most nodes of a tree.
-        max_depth: deepest node.
-        max_new_tokens: per turn, at most as many as were recorded.
-        context_limit: of the target.
-        table: of the same turns and limits, where there is one already.
-        composition: whose overheads are charged (:func:`specexp.core.latency.composition_label`).
+        ranks: The drafter's ranks along the output.
+        latency: What steps cost, with the overheads of all compositions if it states them.
+        max_nodes: Most nodes of a tree.
+        max_depth: Deepest node.
+        composition: Whose overheads are charged (:attr:`specexp.core.parts.Parts.label`).
 
     Raises:
-        NotRecordedError: a turn holds no candidates after one of its tokens.
-        ValueError: no candidate of the draft is ever the output's token; the profile states no ``draft_ms``.
+        ValueError: No candidate is ever the output's token; the profile states no ``draft_ms`` and is asked for them.
     """
-    ranks = table if table is not None else RankTable(turns, max_new_tokens, context_limit)
-    priced = latency.labelled(composition)
-    plain_seconds = sum(
-        latency.plain_seconds(turn.prompt.size, min(turn.answer.size, max_new_tokens)) for turn in turns
-    )
-    return measure(
-        RankPathHits.of_table(ranks, max_depth),
-        priced,
-        lambda shape: ranks.evaluate(shape, priced),
-        max_nodes=max_nodes,
-        max_depth=max_depth,
-        plain_goodput=ranks.positions / plain_seconds,
-    )
+    priced = latency.of(composition)
+    found = RankPathHits(ranks.paths(max_depth), float(ranks.prefixes.mean()))
 
+    def replayed(tree: ExpectedTree) -> BudgetPoint:
+        shape = TreeShape.from_rank_paths(tree.paths)
+        counts = ranks.evaluate(shape, priced)
+        listed = [list(path) for path in shape.rank_paths[1:]]
+        return BudgetPoint(listed, tree.goodput, counts.tokens_per_step, counts.tokens_per_second)
 
-def measure(
-    found: RankPathHits,
-    latency: LatencyProfile,
-    replay: Replay,
-    *,
-    max_nodes: int,
-    max_depth: int,
-    plain_goodput: float,
-    drafts: bool = True,
-    sizes: Sequence[int] | None = None,
-    approximate: str = "",
-) -> Yardstick:
-    """The yardstick from hits counted elsewhere.
+    def chosen(family: str, tree: ExpectedTree) -> YardstickTree:
+        return YardstickTree(
+            **vars(replayed(tree)), family=family, expected_tokens_per_step=tree.tokens_per_step
+        )
 
-    Args:
-        found: at all positions.
-        latency: of the composition.
-        replay: a tree.
-        max_nodes: most nodes of a tree.
-        max_depth: deepest node.
-        plain_goodput: tokens per second of plain decoding.
-        drafts: whether every depth of a tree costs a pass of a draft model.
-        sizes: of the trees that are replayed for the curve; all if None.
-        approximate: why hits and replayed figures are approximate, if they are.
-
-    Raises:
-        ValueError: no candidate is ever the output's token; the profile states no ``draft_ms`` and is asked for them.
-    """
-    best_of_size = most_hit_by_size(found, latency, max_nodes, max_depth, drafts)
-    curve = []
-    for nodes in sizes if sizes is not None else range(1, len(best_of_size) + 1):
-        if nodes <= len(best_of_size):
-            paths, _, goodput = best_of_size[nodes - 1]
-            shape = TreeShape.from_rank_paths(paths)
-            replayed = replay(shape)
-            listed = [list(path) for path in shape.rank_paths[1:]]
-            curve.append(BudgetPoint(listed, goodput, replayed.tokens_per_step, replayed.tokens_per_second))
-    most_hit = max(best_of_size, key=lambda one: one[2])
+    limits = max_nodes, max_depth, ranks.drafts
+    best_of_size = most_hit_by_size(found, priced, *limits)
+    sizes = ranks.curve_sizes or range(1, len(best_of_size) + 1)
     return Yardstick(
-        _replayed("most hit", *most_hit, replay),
-        _replayed("Sequoia", *sequoia_tree(found, latency, max_nodes, max_depth, drafts), replay),
-        tuple(curve),
-        plain_goodput,
+        chosen("most hit", max(best_of_size, key=lambda tree: tree.goodput)),
+        chosen("Sequoia", sequoia_tree(found, priced, *limits)),
+        tuple(replayed(best_of_size[size - 1]) for size in sizes if size <= len(best_of_size)),
+        ranks.positions / float(ranks.plain_seconds(latency).sum()),
         found.positions,
-        latency.label,
-        approximate,
-    )
-
-
-def _replayed(
-    family: str, paths: list[RankPath], tokens_per_step: float, goodput: float, replay: Replay
-) -> YardstickTree:
-    shape = TreeShape.from_rank_paths(paths)
-    replayed = replay(shape)
-    return YardstickTree(
-        rank_paths=[list(path) for path in shape.rank_paths[1:]],
-        promised_goodput=goodput,
-        tokens_per_step=replayed.tokens_per_step,
-        goodput=replayed.tokens_per_second,
-        family=family,
-        promised_tokens_per_step=tokens_per_step,
+        priced.label,
+        ranks.approximate,
     )

@@ -20,11 +20,11 @@ from math import ceil
 import numpy as np
 from numpy.typing import NDArray
 
-from specexp.core.composition import Parts
 from specexp.core.context import Context
 from specexp.core.latency import LatencyProfile
+from specexp.core.parts import Parts
 from specexp.replay.format.errors import NotRecordedError
-from specexp.replay.format.turn import RecordedTurn
+from specexp.replay.format.recorded_turn import RecordedTurn
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
+from specexp.replay.format.recorded_turn import RecordedTurn
 from specexp.replay.format.trie import NOWHERE
-from specexp.replay.format.turn import RecordedTurn
 
 Answer = tuple[NDArray[np.int32], NDArray[np.float32]]
 Gram = tuple[int, ...]

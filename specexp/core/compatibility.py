@@ -1,25 +1,9 @@
-"""The four parts of a decoder, and which go together: checked when composed, never in the middle of a run."""
+"""Which parts go together: checked when they are composed, never in the middle of a run."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
-
+from specexp.core.parts import Controller, Drafter, TreeBuilder, Verifier
 from specexp.core.tree import NodeKind
-
-if TYPE_CHECKING:
-    from specexp.builders import TreeBuilder
-    from specexp.controllers import Controller
-    from specexp.drafters import Drafter
-    from specexp.verifiers import Verifier
-
-
-class Parts(NamedTuple):
-    """What :class:`specexp.Decoder` takes after the target: ``Decoder(target, *parts)``."""
-
-    drafter: Drafter | None
-    builder: TreeBuilder | None
-    verifier: Verifier | None = None
-    controller: Controller | None = None
 
 
 def check_composition(
@@ -58,10 +42,10 @@ def check_composition(
             f"{type(controller).__name__} decides by draft probabilities and {type(drafter).__name__} gives none: "
             "draft with DraftModel or take another controller"
         )
-    if controller is not None and builder is not None and controller.arms > builder.arms:
+    if controller is not None and builder is not None and controller.num_choices > builder.num_choices:
         raise ValueError(
-            f"{type(controller).__name__} chooses from {controller.arms} builders and {type(builder).__name__} holds "
-            f"{builder.arms}: list as many builders in a Choice"
+            f"{type(controller).__name__} chooses from {controller.num_choices} builders and {type(builder).__name__} "
+            f"holds {builder.num_choices}: list as many builders in a Choice"
         )
     if (
         controller is not None
@@ -76,9 +60,9 @@ def check_composition(
 
 
 def _check_candidates(drafter: Drafter, builder: TreeBuilder) -> None:
-    for choice in getattr(builder, "builders", ()):  # each has a width and a kind of its own
-        _check_candidates(drafter, choice)
-    if builder.max_candidates > drafter.max_candidates and not builder.makes_do:
+    for inner in builder.inner:  # each has a width and a kind of its own
+        _check_candidates(drafter, inner)
+    if builder.max_candidates > drafter.max_candidates and not builder.accepts_fewer_candidates:
         raise ValueError(
             f"the {type(builder).__name__} asks for {builder.max_candidates} candidates a node "
             f"and {type(drafter).__name__} ranks at most {drafter.max_candidates}: "

@@ -18,16 +18,15 @@ from specexp.bench.record import read_records, write_records
 from specexp.builders import Chain, KConfig, StaticTree
 from specexp.config.schema import Generation
 from specexp.controllers import Fixed
-from specexp.core.composition import Parts
 from specexp.core.decoder import Decoder
 from specexp.core.latency import LatencyProfile
-from specexp.core.sequence import Strategy
+from specexp.core.parts import Parts
 from specexp.core.tree import NodeKind, TokenTree, TreeShape
 from specexp.data import Prompt
 from specexp.drafters import DraftModel
 from specexp.replay.format.errors import NotRecordedError, RecordingError
 from specexp.replay.format.trie import Ranked
-from specexp.replay.play.expected import expected_counts
+from specexp.replay.play.chain_law import expected_counts
 from specexp.replay.play.fidelity import Grade
 from specexp.replay.play.player import Player
 from specexp.replay.play.replay_arm import ReplayArm, source_for
@@ -235,7 +234,7 @@ def test_of_ranked_candidates_the_output_alone_decides_the_counts(builder):
     """Rejection sampling of point masses: a child is accepted exactly where it is the output's token."""
     drafter = DraftModel(models()[1])
     replayed, source = recorded_draft()
-    player = Player(Strategy(replayed, builder, RejectionSampling(), Fixed()), source, RecordedTarget(512), 0)
+    player = Player(Parts(replayed, builder, RejectionSampling(), Fixed()), source, RecordedTarget(512), 0)
     several = set()
     for seed in range(15):
         result, turn = live_turn(builder, drafter, seed)

@@ -1,9 +1,11 @@
-"""What static trees promise at an average position: the expectations that a yardstick's trees are chosen by."""
+"""What static trees are expected to take at an average position of the output, whether a run comes by it or not."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,46 +13,97 @@ from specexp.builders.acceptance_tree import best_trees
 from specexp.builders.tree_search import most_hit_paths
 from specexp.core.latency import LatencyProfile
 from specexp.core.tree import RankPath
-from specexp.replay.play.rank_paths import RankPathHits
 
-Promise = tuple[list[RankPath], float, float]
-"""Rank paths, tokens per step and goodput."""
+
+class RankPathHits:
+    """How often each rank path is a piece of the output, at all its positions.
+
+    A path is hit at least as often as what continues it, so the most-hit paths always form a tree.
+
+    Args:
+        paths: The longest rank path along the output at every position; ``()`` where no candidate is its token, None
+            where nothing is drafted.
+        prefix: Mean number of tokens in the cache at a position.
+
+    Attributes:
+        hits: Positions below which a path holds the output's next tokens, by path.
+        positions: Number of all positions.
+        acceptance: Share of the positions drafted at where the first, second, ... candidate is the output's token, then
+            the share where none is.
+    """
+
+    def __init__(self, paths: Sequence[RankPath | None], prefix: float) -> None:
+        self.positions = len(paths)
+        self.prefix = prefix
+        drafted = [path for path in paths if path is not None]
+        self.hits = Counter(path[:length] for path in drafted for length in range(1, len(path) + 1))
+        width = 1 + max((path[0] for path in drafted if path), default=0)
+        shares = [self.hits[(rank,)] / max(len(drafted), 1) for rank in range(width)]
+        self.acceptance = (*shares, max(0.0, 1.0 - sum(shares)))
+
+    def tokens_per_step(self, paths: Iterable[Sequence[int]]) -> float:
+        """Expected tokens of a step with this tree, the bonus token included."""
+        return 1.0 + sum(self.hits[tuple(path)] for path in paths) / self.positions
+
+
+class ExpectedTree(NamedTuple):
+    """A tree with its expectation at an average position.
+
+    Attributes:
+        paths: Rank paths, parents first.
+        tokens_per_step: Expected tokens of a step.
+        goodput: Expected tokens per second.
+    """
+
+    paths: list[RankPath]
+    tokens_per_step: float
+    goodput: float
 
 
 def most_hit_by_size(
     found: RankPathHits, latency: LatencyProfile, max_nodes: int, max_depth: int, drafts: bool
-) -> list[Promise]:
-    """Of every size the most-hit tree whose depth limit promises most."""
+) -> list[ExpectedTree]:
+    """Of every size the most-hit tree whose depth limit has the highest expected goodput.
+
+    Args:
+        found: Hits at all positions.
+        latency: Costs of the composition.
+        max_nodes: Most nodes of a tree.
+        max_depth: Deepest node.
+        drafts: Whether every depth of a tree costs a pass of a draft model.
+    """
     ordered = [tuple(path) for path in most_hit_paths(found.hits, len(found.hits), max_depth)]
-    best: list[
-        tuple[float, float, list[RankPath]]
-    ] = []  # goodput, tokens per step, and the paths of the depth limit
+    best: list[ExpectedTree] = []  # with all paths of the depth limit
     for depth in range(1, max(map(len, ordered)) + 1):
         paths = list(islice((path for path in ordered if len(path) <= depth), max_nodes))
         tree = _GrowingTree(found, latency, drafts)
         for size, path in enumerate(paths):
             tree.add(path)
             tokens = 1.0 + tree.hits / found.positions
-            goodput = tokens / tree.seconds(tokens)
+            expected = ExpectedTree(paths, tokens, tokens / tree.seconds(tokens))
             if size == len(best):
-                best.append((goodput, tokens, paths))
-            elif goodput > best[size][0]:
-                best[size] = (goodput, tokens, paths)
-    return [(paths[: size + 1], tokens, goodput) for size, (goodput, tokens, paths) in enumerate(best)]
+                best.append(expected)
+            elif expected.goodput > best[size].goodput:
+                best[size] = expected
+    return [tree._replace(paths=tree.paths[: size + 1]) for size, tree in enumerate(best)]
 
 
 def sequoia_tree(
     found: RankPathHits, latency: LatencyProfile, max_nodes: int, max_depth: int, drafts: bool
-) -> Promise:
-    """The programme's tree whose nodes and depth promise most."""
+) -> ExpectedTree:
+    """The tree of Sequoia's programme whose nodes and depth have the highest expected goodput.
+
+    Its expectation is the programme's own, for acceptances at different depths that are independent of one another;
+    arguments as of :func:`most_hit_by_size`.
+    """
     trees = best_trees(found.acceptance[:-1], max_nodes)
     prefix = round(found.prefix)
     pass_seconds = np.array([latency.target_seconds(rows + 1, prefix) for rows in range(max_nodes + 1)])
     passes = (latency.draft_seconds(rows + 1, prefix) for rows in range(max_nodes))
     cheapest = min(passes) if drafts else 0.0
 
-    def promises() -> Iterator[tuple[float, int, int, float]]:
-        """Nodes and depth, with at most how much they promise."""
+    def bounds() -> Iterator[tuple[float, int, int, float]]:
+        """At most so much goodput, of so many nodes and this depth, with its tokens per step."""
         for depth in range(1, trees.useful_depth(max_depth) + 1):
             values = trees.values(depth)
             least = pass_seconds + depth * cheapest
@@ -58,17 +111,17 @@ def sequoia_tree(
                 if values[nodes] > values[nodes - 1]:  # else the best tree has fewer nodes
                     yield float(values[nodes] / least[nodes]), nodes, depth, float(values[nodes])
 
-    best: Promise = ([], 0.0, 0.0)
-    for most, nodes, depth, tokens in sorted(promises(), key=lambda one: (-one[0], one[1], one[2])):
-        if most <= best[2]:
+    best = ExpectedTree([], 0.0, 0.0)
+    for most, nodes, depth, tokens in sorted(bounds(), key=lambda one: (-one[0], one[1], one[2])):
+        if most <= best.goodput:
             break
         tree = _GrowingTree(found, latency, drafts)
         paths = sorted(trees.paths(nodes, depth), key=len)
         for path in paths:
             tree.add(path)
         goodput = tokens / tree.seconds(tokens)
-        if goodput > best[2]:
-            best = (paths, tokens, goodput)
+        if goodput > best.goodput:
+            best = ExpectedTree(paths, tokens, goodput)
     return best
 
 
@@ -88,7 +141,7 @@ class _GrowingTree:
         self._pass_seconds: dict[int, float] = {}
 
     def add(self, path: RankPath) -> None:
-        """One node more."""
+        """Add the node at the end of a path."""
         hits, parent = self._found.hits[path], path[:-1]
         self.hits += hits
         self._nodes += 1
@@ -102,7 +155,7 @@ class _GrowingTree:
             self._fed[len(path) - 1] += 1
 
     def seconds(self, tokens: float) -> float:
-        """Of a step that gives so many tokens."""
+        """Seconds of a step that gives so many tokens."""
         latency = self._latency
         spent = latency.target_seconds(self._nodes + 1, self._prefix)
         spent += latency.beside_seconds(self._nodes + 1, len(self._fed) * self._drafts, 0)

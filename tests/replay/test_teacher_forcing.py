@@ -9,13 +9,14 @@ from helpers.fake_turns import recorded_turn, save_recording
 from specexp.builders import Chain, DySpecGreedy, KConfig, StaticTree
 from specexp.config.schema import Generation
 from specexp.controllers import Fixed
-from specexp.core.composition import Parts
 from specexp.core.latency import LatencyProfile
+from specexp.core.parts import Parts
 from specexp.data import Prompt
 from specexp.drafters import DraftModel, PromptLookup, TokenRecycling
 from specexp.replay.format.errors import RecordingError
-from specexp.replay.play.forced import forced_yardstick, rank_paths
 from specexp.replay.play.replay_arm import ReplayArm
+from specexp.replay.play.teacher_forcing import TeacherForcing
+from specexp.replay.play.yardstick import yardstick
 from specexp.sweep.yardstick import yardstick_of
 from specexp.verifiers import KeyedSampling
 
@@ -49,11 +50,23 @@ def parts_of(builder, drafter=None):
     return Parts(drafter, builder, KeyedSampling(0.7), Fixed())
 
 
+def forced(recording, parts, sizes=None):
+    turns = [turn for turns in recording.turns.values() for turn in turns]
+    found = TeacherForcing(recording, parts, turns, TOKENS)
+    found.curve_sizes = sizes or found.curve_sizes
+    return found
+
+
+def forced_yardstick(recording, parts, *, max_nodes, max_depth, sizes=None):
+    ranks, composition = forced(recording, parts, sizes), Parts(parts.drafter, StaticTree([[0]])).label
+    return yardstick(ranks, PROFILE, max_nodes=max_nodes, max_depth=max_depth, composition=composition)
+
+
 def steps_along(paths, tree, tokens=TOKENS):
     """Steps of a run whose roots have these rank paths."""
     nodes, steps, at = set(map(tuple, tree)), 0, 0
     while at < tokens:
-        path, accepted = paths[at], 0
+        path, accepted = paths[at] or (), 0
         while accepted < len(path) and path[: accepted + 1] in nodes:
             accepted += 1
         at, steps = at + accepted + 1, steps + 1
@@ -66,7 +79,7 @@ def test_a_run_takes_the_steps_that_the_paths_say(recording, tree, drafter):
     if drafter is not None:
         tree = [path for path in tree if max(path) < drafter.max_candidates]
     parts = parts_of(StaticTree(tree), drafter)
-    paths = rank_paths(recording, parts, max_depth=4, max_new_tokens=TOKENS)
+    paths = forced(recording, parts).paths(4)
     assert len(paths) == 4 * TOKENS
     arm = ReplayArm("recycling", recording, parts, Generation(max_new_tokens=TOKENS))
     arm.reset()
@@ -76,18 +89,17 @@ def test_a_run_takes_the_steps_that_the_paths_say(recording, tree, drafter):
 
 
 def test_nothing_is_known_at_first_and_more_later(recording):
-    paths = rank_paths(recording, parts_of(Chain(2)), max_depth=3, max_new_tokens=TOKENS)
+    paths = forced(recording, parts_of(Chain(2))).paths(3)
     first = paths[:TOKENS]
-    assert first[0] == first[-1] == ()  # cold; and for the last token nothing is drafted
+    assert first[0] == ()  # cold
+    assert first.pop() is None  # for the last token nothing is drafted
     assert max(map(len, first)) == 3
     assert sum(map(len, first[TOKENS // 2 :])) > sum(map(len, first[: TOKENS // 2]))
 
 
 def test_the_yardstick_replays_its_trees_with_the_real_drafter(recording):
     parts = parts_of(Chain(2))
-    found = forced_yardstick(
-        recording, parts, PROFILE, max_nodes=12, max_depth=3, max_new_tokens=TOKENS, sizes=(1, 2, 4, 8)
-    )
+    found = forced_yardstick(recording, parts, max_nodes=12, max_depth=3, sizes=(1, 2, 4, 8))
     assert [point.nodes for point in found.curve] == [1, 2, 4, 8]
     assert found.plain_goodput == pytest.approx(200)
     arm = ReplayArm(
@@ -111,10 +123,8 @@ def test_what_learns_from_drafted_tokens_too_is_called_approximate(recording):
     found = forced_yardstick(
         recording,
         parts_of(Chain(2), drafter),
-        PROFILE,
         max_nodes=4,
         max_depth=2,
-        max_new_tokens=TOKENS,
         sizes=(4,),
     )
     assert "TokenRecycling learns from nodes" in found.approximate
@@ -135,7 +145,7 @@ def test_a_study_of_trees_for_such_a_drafter_is_held_against_it(recording):
         )
 
     parts = parts_of(Chain(2))
-    direct = forced_yardstick(recording, parts, PROFILE, max_nodes=64, max_depth=12, max_new_tokens=TOKENS)
+    direct = forced_yardstick(recording, parts, max_nodes=64, max_depth=12)
     assert yardstick_of({}, bench(parts)).best == direct.best
     assert yardstick_of({}, bench(parts, lessons=("one",))) is None, "it starts from what it was taught"
     assert yardstick_of({}, bench(parts._replace(controller=Fixed(max_depth=1)))) is None
@@ -145,4 +155,4 @@ def test_a_study_of_trees_for_such_a_drafter_is_held_against_it(recording):
 
 def test_a_draft_model_has_ranks_of_its_own(recording):
     with pytest.raises(RecordingError, match="DraftModel runs a draft model, whose ranks a table has"):
-        rank_paths(recording, parts_of(Chain(2), DraftModel()), max_depth=2, max_new_tokens=TOKENS)
+        forced(recording, parts_of(Chain(2), DraftModel()))

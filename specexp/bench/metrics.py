@@ -1,0 +1,322 @@
+"""The metrics of a comparison, each declared once.
+
+Summaries, tables, CSV, W&B, objectives, constraints and documentation read :data:`METRICS`; a new metric is one entry
+there. ``python -m specexp.bench.metrics`` prints what there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+
+from specexp.bench import clock
+from specexp.bench.looping import loops
+from specexp.bench.record import MEASURED, PromptRecord
+from specexp.tracking.names import MODELLED, PHASE_PREFIX, PHASES, SPEEDUP
+
+if TYPE_CHECKING:
+    from specexp.bench.table import Table
+
+
+class Share(NamedTuple):
+    """A value that is a quotient, so that several are put together by their sums.
+
+    Attributes:
+        part: Numerator.
+        whole: Denominator.
+    """
+
+    part: float
+    whole: float
+
+    @property
+    def value(self) -> float | None:
+        """The quotient; None where the whole is 0."""
+        return self.part / self.whole if self.whole else None
+
+
+class Counted(Protocol):
+    """What metrics of counts alone are computed from: a record, or the sums of many."""
+
+    steps: float
+    new_tokens: int
+    accepted_drafts: float
+    draft_passes: float
+    drafted_nodes: float
+    decode_seconds: float
+    decode_tokens: int
+
+
+Value = float | Share | None
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A figure of an arm.
+
+    Attributes:
+        name: Name in CSV, W&B, JSON and YAML.
+        unit: Unit of the figure.
+        description: What it is, as a sentence.
+        from_record: Its value for one prompt; None where the record has none.
+        better: Which way is better; None where neither is, and no study may optimise it.
+        aggregate: How the prompts of an arm become one figure: ``micro`` divides the sum of the parts by the sum of
+            the wholes, ``macro`` is the mean of the prompts' own values, ``total`` is the sum.
+        paired: How two arms are compared prompt by prompt: by the logarithm of the ratio of their values, by the
+            difference, or not at all.
+        clocked: Whether it is made of decode seconds, so that its name says ``modelled_`` where these are a latency
+            profile's.
+        counted: Whether counts and seconds are enough, without tokens and without the prompt's own records.
+        empty: Figure of an arm without any value.
+        heading: Heading of its column in the table of results; None leaves it to CSV and W&B.
+        digits: Digits after the point in that table.
+    """
+
+    name: str
+    unit: str
+    description: str
+    from_record: Callable[[Any], Value]
+    better: Literal["higher", "lower"] | None = None
+    aggregate: Literal["micro", "macro", "total"] = "micro"
+    paired: Literal["ratio", "difference"] | None = None
+    clocked: bool = False
+    counted: bool = False
+    empty: float | None = 0.0
+    heading: str | None = None
+    digits: int = 2
+
+    def of(self, record: Any) -> float | None:
+        """Its value for one prompt."""
+        value = self.from_record(record)
+        return value.value if isinstance(value, Share) else value
+
+    def over(self, records: Iterable[Any]) -> float | None:
+        """Its figure over several prompts of one arm."""
+        if self.aggregate == "micro":
+            found = [self.from_record(record) for record in records]
+            shares = [value for value in found if isinstance(value, Share)]
+            together = Share(sum(value.part for value in shares), sum(value.whole for value in shares))
+            return self.empty if together.value is None else together.value
+        values = [value for record in records if (value := self.of(record)) is not None]
+        if not values:
+            return self.empty
+        return sum(values) if self.aggregate == "total" else sum(values) / len(values)
+
+    def key(self, used: str) -> str:
+        """Its name where seconds are of this clock."""
+        return f"{clock.key(used)}{self.name}" if self.clocked else self.name
+
+    @property
+    def direction(self) -> str | None:
+        """Optuna's direction."""
+        return {"higher": "maximize", "lower": "minimize", None: None}[self.better]
+
+
+def _phase(phase: str) -> Metric:
+    return Metric(
+        f"{PHASE_PREFIX}{phase}",
+        "s",
+        f"Decode seconds of phase {phase}.",
+        lambda record: record.seconds.get(phase),
+        aggregate="total",
+        clocked=True,
+        empty=None,
+    )
+
+
+METRICS: tuple[Metric, ...] = (
+    Metric(
+        "nodes_per_step",
+        "nodes/step",
+        "Drafted nodes that are fed to the target in a step, the root not counted.",
+        lambda record: Share(record.drafted_nodes, record.steps),
+        better="lower",
+        paired="difference",
+        counted=True,
+        heading="nodes/step",
+        digits=1,
+    ),
+    Metric(
+        "tokens_per_step",
+        "tokens/step",
+        "New tokens per target pass: all tokens / all steps.",
+        lambda record: Share(record.new_tokens, record.steps),
+        better="higher",
+        paired="difference",
+        counted=True,
+        heading="tokens/step",
+    ),
+    Metric(
+        "tokens_per_step_macro",
+        "tokens/step",
+        "New tokens per target pass, as the mean of the prompts' own ratios.",
+        lambda record: record.tokens_per_step,
+        better="higher",
+        aggregate="macro",
+        paired="difference",
+        heading="macro",
+    ),
+    Metric(
+        "tokens_per_second",
+        "tokens/s",
+        "Decoded tokens per second of decoding, prefill apart.",
+        lambda record: Share(record.decode_tokens, record.decode_seconds),
+        better="higher",
+        paired="ratio",
+        clocked=True,
+        counted=True,
+        heading="tokens/s",
+        digits=0,
+    ),
+    Metric(
+        "seconds_per_token",
+        "s/token",
+        "Seconds of decoding per decoded token, prefill apart.",
+        lambda record: Share(record.decode_seconds, record.decode_tokens),
+        better="lower",
+        paired="ratio",
+        clocked=True,
+        counted=True,
+    ),
+    Metric(
+        "prefill_seconds",
+        "s",
+        "Mean seconds a prompt's prefill takes; none where seconds are modelled.",
+        lambda record: record.prefill_seconds if record.clock == MEASURED else None,
+        better="lower",
+        aggregate="macro",
+        paired="ratio",
+        empty=None,
+    ),
+    Metric(
+        "decode_seconds",
+        "s",
+        "Seconds of decoding, all prompts together.",
+        lambda record: record.decode_seconds,
+        aggregate="total",
+        clocked=True,
+        counted=True,
+    ),
+    Metric(
+        "draft_passes_per_step",
+        "passes/step",
+        "Forward passes of a draft model in a step.",
+        lambda record: Share(record.draft_passes, record.steps),
+        better="lower",
+        paired="difference",
+        counted=True,
+    ),
+    Metric(
+        "utilisation",
+        "share",
+        "Drafted nodes that became output; none where nothing was drafted.",
+        lambda record: Share(record.accepted_drafts, record.drafted_nodes),
+        better="higher",
+        paired="difference",
+        counted=True,
+        empty=None,
+    ),
+    Metric(
+        "target_utilisation",
+        "share",
+        "Time in which the target ran a pass or a prefill, where several sequences are decoded for a prompt.",
+        lambda record: record.group and Share(record.group.busy_seconds, record.group.wall_seconds),
+        better="higher",
+        paired="difference",
+        empty=None,
+    ),
+    Metric(
+        "eos_share",
+        "share",
+        "Answers that end by EOS.",
+        lambda record: Share(sum(reason == "eos" for reason in record.finish_reasons), record.turns),
+    ),
+    Metric(
+        "loop_share",
+        "share",
+        "Answers that end in a loop, which flatters every method.",
+        lambda record: Share(sum(loops(answer) for answer in record.answers()), record.turns),
+    ),
+    *map(_phase, PHASES),
+)
+
+
+def metric_named(name: str) -> Metric:
+    """The metric of a name.
+
+    Raises:
+        KeyError: There is none.
+    """
+    for metric in METRICS:
+        if metric.name == name:
+            return metric
+    raise KeyError(name)
+
+
+def figures_of(records: Sequence[PromptRecord]) -> dict[str, float]:
+    """Every metric of one arm's answered prompts by its key, those without a value left out.
+
+    Raises:
+        ValueError: Some of the seconds are measured and others modelled.
+    """
+    used = clock.clock_of(records)
+    figures = {metric.key(used): metric.over(records) for metric in METRICS}
+    return {name: value for name, value in figures.items() if value is not None}
+
+
+def figures_of_counts(total: Counted, used: str) -> dict[str, float]:
+    """The metrics that counts alone tell, by their keys: those :func:`figures_of` has of the same prompts.
+
+    Args:
+        total: Sums over all prompts.
+        used: Clock of the seconds.
+    """
+    figures = {metric.key(used): metric.over([total]) for metric in METRICS if metric.counted}
+    return {name: value for name, value in figures.items() if value is not None}
+
+
+def objectives() -> dict[str, str]:
+    """What a study can optimise, with Optuna's direction unless it states another.
+
+    ``speedup`` is the mean over prompts of log(seconds per token of plain decoding / seconds per token of the
+    candidate); the others are all metrics that have a better way.
+    """
+    ways = {metric.name: metric.direction for metric in METRICS}
+    return {SPEEDUP: "maximize"} | {name: way for name, way in ways.items() if way is not None}
+
+
+def constraints() -> tuple[str, ...]:
+    """Names of limits on measured figures: ``min_`` or ``max_`` before a metric's name."""
+    return tuple(f"{end}_{metric.name}" for metric in METRICS for end in ("min", "max"))
+
+
+def violation(constraint: str, limit: float, figures: Mapping[str, float]) -> float | None:
+    """By how much figures break a limit, above 0 where they do; None where there is no such figure.
+
+    Args:
+        constraint: One of :func:`constraints`.
+        limit: The limit.
+        figures: By key, as :func:`figures_of` gives them.
+    """
+    end, _, name = constraint.partition("_")
+    value = figures.get(name, figures.get(f"{MODELLED}{name}"))
+    if value is None:
+        return None
+    return value - limit if end == "max" else limit - value
+
+
+def documentation() -> Table:
+    """All metrics as a table."""
+    from specexp.bench.table import Column, Table
+
+    heads = ("metric", "unit", "what it is", "better", "over prompts", "two arms")
+    rows = [
+        [metric.name, metric.unit, metric.description, metric.better, metric.aggregate, metric.paired]
+        for metric in METRICS
+    ]
+    return Table("Metrics", [Column(head) for head in heads], [list(row) for row in rows])
+
+
+if __name__ == "__main__":
+    print(documentation().to_markdown(), end="")

@@ -1,0 +1,567 @@
+"""The contracts of the four families of parts, and of what they say to each other.
+
+A drafter guesses, a builder decides which guesses become nodes of a tree, a verifier which of them become output, and a
+controller how much to draft. The loop (:mod:`specexp.core.decode`) and everything above know parts by these contracts
+alone; what a part is capable of it declares, and what it does not declare is taken to be the least favourable.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Generator
+from copy import deepcopy
+from dataclasses import dataclass
+from math import inf
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import override
+
+from specexp.core.context import Context
+from specexp.core.latency import PLAIN, LatencyProfile
+from specexp.core.outcome import Outcome
+from specexp.core.tree import NodeKind, RankPath, TokenTree
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
+
+    from specexp.core.language_model import LanguageModel
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A builder's question: ``k`` candidates after each of these rows of the tree so far.
+
+    During one build a row keeps its number, its parent and, once filled, its token.
+
+    Attributes:
+        tokens: ``[m]`` token ids of the tree so far, the root in row 0; rows not yet filled are negative.
+        parents: ``[m]`` row of each row's parent, ``-1`` for the root.
+        ranks: ``[m]`` rank of each row among its parent's candidates, ``-1`` for the root.
+        rows: ``[f]`` the frontier: rows whose continuations are asked for, all of them filled.
+        k: candidates wanted for each.
+        kind: how they are to be chosen: the best ones, or drawn. A longer answer begins with the shorter one.
+        enough: ``[f]`` probability mass after which a row needs no more candidates: a drafter that draws may then
+            stop, and leave the rest of the row, or of all rows, out. None asks for all ``k``.
+        length: tokens of a candidate; above 1 the question is for phrases, which only some drafters have.
+        log_probs: ``[m]`` draft log-probability of each row given its parent, 0 for the root; None where the drafter
+            gives none.
+    """
+
+    tokens: NDArray[np.int64]
+    parents: NDArray[np.int64]
+    ranks: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    k: int
+    kind: NodeKind = NodeKind.POINT_MASS
+    enough: NDArray[np.float64] | None = None
+    length: int = 1
+    log_probs: NDArray[np.float32] | None = None
+
+    def depths(self) -> list[int]:
+        """Depth of each of the ``f`` frontier rows; 0 for the root."""
+        parents = self.parents.tolist()  # a walk in Python: for trees of this size numpy's calls cost more
+        depths = []
+        for row in self.rows.tolist():
+            depth = 0
+            while row > 0:
+                row, depth = parents[row], depth + 1
+            depths.append(depth)
+        return depths
+
+    def best_log_prob(self) -> tuple[float, float]:
+        """Log-probability of the most probable path to a frontier row, and of that path's last token; zeros where
+        the drafter gives none, or nothing is drafted yet.
+        """
+        if self.log_probs is None:
+            return 0.0, 0.0
+        best, last = -inf, 0.0
+        log_probs, parents = self.log_probs.tolist(), self.parents.tolist()
+        for row in self.rows.tolist():
+            total, node = 0.0, row
+            while node > 0:
+                total += log_probs[node]
+                node = parents[node]
+            if total > best:
+                best, last = total, log_probs[row]
+        return best, last
+
+    def rank_path(self, row: int) -> RankPath:
+        """Ranks from depth 1 down to ``row``; empty for the root."""
+        path: list[int] = []
+        while row > 0:
+            path.append(int(self.ranks[row]))
+            row = int(self.parents[row])
+        return tuple(reversed(path))
+
+    def path_tokens(self, row: int) -> tuple[int, ...]:
+        """Tokens from depth 1 down to ``row``; empty for the root."""
+        path: list[int] = []
+        while row > 0:
+            path.append(int(self.tokens[row]))
+            row = int(self.parents[row])
+        return tuple(reversed(path))
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """A drafter's answer to a :class:`Request`.
+
+    Attributes:
+        tokens: ``[f, k]`` (or fewer, see :attr:`Request.enough`) token ids of each frontier row, then
+            ``NO_CANDIDATE``: best first or in the order drawn, distinct unless drawn with replacement. Of phrases
+            ``[f, k, length]``, shorter ones filled up with ``NO_CANDIDATE``.
+        log_probs: ``[f, k]`` draft log-probabilities given the frontier row (of drawn tokens: before anything was
+            taken out), or None where the drafter has none.
+        q: ``[f, V]`` draft distribution of each frontier row, where tokens were drawn.
+    """
+
+    tokens: NDArray[np.int64]
+    log_probs: NDArray[np.float32] | None = None
+    q: NDArray[np.float32] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Limits of one step; None leaves the builder's own.
+
+    Attributes:
+        max_nodes: most nodes to draft.
+        max_depth: deepest node to draft; 0 switches speculation off for the step.
+        threshold: lowest value of a sampling, for builders that take one.
+        choice: which of the builders of a :class:`~specexp.builders.choice.Choice` builds the tree.
+    """
+
+    max_nodes: int | None = None
+    max_depth: int | None = None
+    threshold: float | None = None
+    choice: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DraftState:
+    """How far a tree has come, before an answer that would cost a draft pass.
+
+    Attributes:
+        nodes: nodes drafted so far.
+        depth: depth of the deepest.
+        pass_tokens: tokens fed in each draft pass of this step so far.
+        log_prob: draft log-probability of the most probable path to a node that the pass would draft from (the
+            product of the confidences); 0 while nothing is drafted, or where the drafter gives no probabilities.
+        last_log_prob: of that path's last token alone.
+    """
+
+    nodes: int
+    depth: int
+    pass_tokens: tuple[int, ...] = ()
+    log_prob: float = 0.0
+    last_log_prob: float = 0.0
+
+    @property
+    def draft_passes(self) -> int:
+        """Passes spent in this step."""
+        return len(self.pass_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a verifier decided.
+
+    Attributes:
+        accepted: rows of the accepted nodes, from depth 1 down, each the parent of the next.
+        bonus: the target's token after the last accepted node (after the root, if none was).
+    """
+
+    accepted: tuple[int, ...]
+    bonus: int
+
+
+Selection = Literal["top-k", "drawn"]
+"""Which candidates become nodes: the drafter's best, or draws from its distribution without replacement."""
+
+Build = Generator[Request, Candidates | None, TokenTree]
+"""Yields requests, is sent their answers (None: stop drafting here), returns the tree."""
+
+
+def kind_of(candidates: Selection) -> NodeKind:
+    """The kind of node a selection makes."""
+    return NodeKind.DRAWN if candidates == "drawn" else NodeKind.POINT_MASS
+
+
+class Part:
+    """The life cycle of a part that learns or caches. The prefill is step 0."""
+
+    @property
+    def shares_state(self) -> bool:
+        """Whether what it learns from one sequence serves the next ones: its ``state`` is ``carry``."""
+        return getattr(self, "state", None) == "carry"
+
+    def for_new_sequence(self) -> Self:
+        """Another one for a sequence decoded at the same time, in one thread.
+
+        It shares weights and what is carried from sequence to sequence, and has its own of what belongs to one. One
+        that shares its state must keep what belongs to a sequence apart by itself, so it may return itself.
+        """
+        return self if self.shares_state else deepcopy(self)
+
+    def begin(self, context: Context, prefill: Outcome | None) -> None:
+        """A sequence starts or, with ``context.continued``, goes on.
+
+        Args:
+            context: the sequence.
+            prefill: step 0 with the logits of every fed prompt position, where the drafter's
+                :attr:`~Drafter.wants_prefill_logits`; else None.
+        """
+        return None
+
+    def observe(self, outcome: Outcome) -> None:
+        """Learn from a step."""
+        return None
+
+    def reset(self) -> None:
+        """Return to the stated initial state."""
+        return None
+
+    def state_dict(self) -> dict[str, Any]:
+        """What was learned, as tensors and plain values."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore :meth:`state_dict`.
+
+        Raises:
+            ValueError: the state is not one of this part.
+        """
+        if state:
+            raise ValueError(f"{type(self).__name__} keeps no state, but {sorted(state)} was given")
+
+
+class Drafter(Part, ABC):
+    """Guesses the next tokens. Subclasses state what they keep, and learn only in :meth:`observe`.
+
+    Attributes:
+        draft_passes: forward passes of a draft model since construction; 0 for drafters without a model.
+        fed_tokens: tokens fed in those passes.
+        coupled: whether it adds the target's noise to its own scores, so that both agree more often.
+        gives_log_probs: whether its candidates come with log-probabilities.
+        draws: whether it can draw candidates from a distribution it states.
+        phrase_length: tokens of the longest candidate it can answer with; 1 where it has no phrases.
+        learns_from: what of an outcome its later answers depend on: nothing, the accepted tokens alone, the target's
+            answers to all nodes, or unknown, so that nothing is promised of it where less than all is recorded.
+        runs_model: whether it runs a draft model.
+        inner: the drafters it asks.
+    """
+
+    draft_passes: int = 0
+    fed_tokens: int = 0
+    coupled: bool = False
+    gives_log_probs: bool = False
+    draws: bool = False
+    phrase_length: int = 1
+    learns_from: Literal["nothing", "accepted", "all-nodes", "unknown"] = "unknown"
+    runs_model: bool = False
+
+    @property
+    def inner(self) -> tuple[Drafter, ...]:
+        """The drafters it asks; none unless it wraps some."""
+        return ()
+
+    @property
+    @abstractmethod
+    def max_candidates(self) -> int:
+        """Most candidates a node can be given; a tree that asks for a higher rank is refused when composed."""
+
+    @property
+    def models(self) -> tuple[LanguageModel, ...]:
+        """The draft models it runs."""
+        return ()
+
+    @property
+    def wants_prefill_logits(self) -> bool:
+        """Whether :meth:`begin` needs the target's logits of every prompt position."""
+        return False
+
+    def costs_pass(self, request: Request) -> bool:
+        """Whether answering takes a forward pass of a draft model (the controller is asked before)."""
+        return False
+
+    @abstractmethod
+    def propose(self, context: Context, request: Request) -> Candidates:
+        """Answer a builder's question; must not change what later answers depend on."""
+
+    def use_draft_model(self, model: PreTrainedModel | Any | None) -> None:
+        """Take the pair's draft model, if the drafter needs one and has none of its own.
+
+        Args:
+            model: a Hugging Face causal LM, or what a drafter takes in the place of one, such as a recording of it.
+
+        Raises:
+            ValueError: it needs one and there is none.
+        """
+        return None
+
+    def check_vocabulary(self, vocab_size: int) -> None:
+        """Refuse a target with another vocabulary than the drafter's.
+
+        Raises:
+            ValueError: the vocabularies differ.
+        """
+        return None
+
+
+class TreeBuilder(ABC):
+    """Decides the form of a draft tree. It never calls a drafter: whoever drives it answers its requests, from a
+    drafter, from a recording, or from one batched pass for several sequences. It keeps nothing between two trees.
+
+    Attributes:
+        kind: how it has its candidates chosen; a drafter that cannot draw is refused when composed with one that
+            draws.
+        fixed_shape: whether its trees have one shape, cut only by a plan's limits, whatever the candidates are: so its
+            masks come again, and its steps cost the same.
+        needs_log_probs: whether it decides by the candidates' log-probabilities; a drafter without is refused.
+        accepts_fewer_candidates: whether fewer candidates than it asks for will do; if not, a drafter that ranks fewer
+            is refused.
+        takes_threshold: whether it follows :attr:`Plan.threshold`; a controller that plans one needs it.
+        num_choices: how many builders :attr:`Plan.choice` chooses from; 1 where there is no choice.
+        phrase_length: tokens of the longest candidate it asks for; a drafter without phrases that long is refused.
+    """
+
+    kind: NodeKind = NodeKind.POINT_MASS
+    fixed_shape: bool = False
+    needs_log_probs: bool = False
+    accepts_fewer_candidates: bool = False
+    takes_threshold: bool = False
+    num_choices: int = 1
+    phrase_length: int = 1
+
+    @property
+    def inner(self) -> tuple[TreeBuilder, ...]:
+        """The builders it builds with; none unless it wraps some."""
+        return ()
+
+    @property
+    @abstractmethod
+    def max_nodes(self) -> int:
+        """Most nodes a tree can have: the room a cache must keep beside the committed tokens."""
+
+    @property
+    @abstractmethod
+    def max_candidates(self) -> int:
+        """Most candidates it asks for a node."""
+
+    @abstractmethod
+    def build(self, root: int, plan: Plan) -> Build:
+        """Build one tree.
+
+        Args:
+            root: last committed token.
+            plan: limits of this step; deeper or more nodes than it allows must not be returned.
+        """
+
+
+class Verifier(ABC):
+    """Accepts a root-to-node path of a tree; draws from the target what comes after.
+
+    Attributes:
+        lossless: whether the output has exactly the target's distribution; a lossy verifier says so in every table.
+        sampling: how the output comes about: ``deterministic``, whatever was drafted (:class:`DeterministicVerifier`);
+            by ``rejection`` of drafts, so that only its law does not depend on them; or otherwise.
+    """
+
+    lossless: ClassVar[bool] = True
+    sampling: ClassVar[Literal["deterministic", "rejection", "other"]] = "other"
+
+    @property
+    def noise_temperature(self) -> float | None:
+        """Temperature at which the target's tokens are keyed by :meth:`Context.target_noise`.
+
+        A coupled drafter adds the same noise to its own scores. 0 where the tokens take no noise; None where their
+        noise is not the context's, so that a coupled drafter is refused.
+        """
+        return None
+
+    @abstractmethod
+    def verify(self, context: Context, tree: TokenTree, logits: torch.Tensor) -> Verdict:
+        """Decide one step.
+
+        Args:
+            context: the sequence; its last token is the tree's root.
+            tree: what was fed, ``n + 1`` rows.
+            logits: ``[n + 1, V]`` the target's answer after every row.
+        """
+
+
+class DeterministicVerifier(Verifier):
+    """A verifier whose output does not depend on what was drafted: a walk down the tree along the target's tokens."""
+
+    sampling = "deterministic"
+
+    @abstractmethod
+    def target_token(self, context: Context, logits: torch.Tensor, position: int) -> int:
+        """The token the target puts at an absolute position.
+
+        Args:
+            context: the sequence.
+            logits: ``[V]`` the target's answer at the position before.
+            position: absolute position of the token to be chosen.
+        """
+
+    @override
+    def verify(self, context: Context, tree: TokenTree, logits: torch.Tensor) -> Verdict:
+        accepted: list[int] = []
+        row, position = 0, len(context)
+        while True:
+            token = self.target_token(context, logits[row], position)
+            child = tree.child_with_token(row, token)
+            if child is None:
+                return Verdict(tuple(accepted), token)
+            accepted.append(child)
+            row, position = child, position + 1
+
+
+class ArgmaxVerifier(DeterministicVerifier):
+    """Takes the tokens the target itself finds most probable, among equals the lowest id: who verifies where nobody is
+    named.
+    """
+
+    @property
+    @override
+    def noise_temperature(self) -> float:
+        return 0.0
+
+    @override
+    def target_token(self, context: Context, logits: torch.Tensor, position: int) -> int:
+        return int(logits.argmax())
+
+
+class Controller(Part, ABC):
+    """Plans a step, decides between draft passes, and learns when the step is over.
+
+    Attributes:
+        plans_threshold: whether its plans hold a threshold; a builder that takes none is then refused.
+        needs_log_probs: whether it decides by draft probabilities; a drafter without is refused.
+        num_choices: how many builders its plans choose from; a builder with fewer is refused. 1 where it chooses none.
+        uses_seconds: whether the seconds of steps decide what it does, so that it does otherwise on another device.
+        learns: whether it does otherwise after what it observed.
+        same_plan: whether every step has the same plan, and no draft is ended before.
+        changes_nothing: whether that plan is the builder's own limits.
+        needs_foresight: whether it must know a prompt's output beforehand, as only an evaluation can.
+    """
+
+    plans_threshold: bool = False
+    needs_log_probs: bool = False
+    num_choices: int = 1
+    uses_seconds: bool = True
+    learns: bool = True
+    same_plan: bool = False
+    changes_nothing: bool = False
+    needs_foresight: bool = False
+
+    @property
+    def inner(self) -> tuple[Controller, ...]:
+        """The controllers it asks; none unless it wraps some."""
+        return ()
+
+    def check_parts(
+        self, drafter: Drafter | None, builder: TreeBuilder | None, verifier: Verifier | None
+    ) -> None:
+        """Refuse parts it cannot steer, when composed; None stands for plain decoding, or greedy verification.
+
+        Raises:
+            ValueError: one sentence that says what to change.
+        """
+        return None
+
+    @abstractmethod
+    def plan(self, context: Context) -> Plan:
+        """Limits of the step about to start."""
+
+    def keep_drafting(self, context: Context, state: DraftState) -> bool:
+        """Whether the next draft pass should be spent.
+
+        Args:
+            context: the sequence; random choices are keyed by its place.
+            state: the tree so far.
+        """
+        return True
+
+    def use_latency(self, profile: LatencyProfile | None) -> None:
+        """Take the latencies a run is modelled with, if the controller weighs costs and was given none of its own.
+
+        Args:
+            profile: of the device; None where seconds are measured.
+
+        Raises:
+            ValueError: it needs latencies, has none of its own, and the profile does not hold them.
+        """
+        return None
+
+
+class BuilderLimits(Controller):
+    """Leaves every step to the builder's own limits: who controls where nobody is named."""
+
+    uses_seconds = False
+    learns = False
+    same_plan = True
+    changes_nothing = True
+
+    @override
+    def plan(self, context: Context) -> Plan:
+        return Plan()
+
+
+class _FourParts(NamedTuple):
+    drafter: Drafter | None
+    builder: TreeBuilder | None
+    verifier: Verifier
+    controller: Controller
+
+
+class Parts(_FourParts):
+    """What :class:`specexp.Decoder` takes after the target: ``Decoder(target, *parts)``.
+
+    Args:
+        drafter: who guesses; None, with ``builder`` None, for plain decoding.
+        builder: which guesses become nodes.
+        verifier: what is accepted; greedy decoding (:class:`ArgmaxVerifier`) if None.
+        controller: how much to draft; :class:`BuilderLimits` if None.
+    """
+
+    __slots__ = ()
+
+    @override
+    def __new__(
+        cls,
+        drafter: Drafter | None = None,
+        builder: TreeBuilder | None = None,
+        verifier: Verifier | None = None,
+        controller: Controller | None = None,
+    ) -> Self:
+        return super().__new__(
+            cls, drafter, builder, verifier or ArgmaxVerifier(), controller or BuilderLimits()
+        )
+
+    @property
+    def label(self) -> str:
+        """What a latency profile calls the composition: ``DraftModel + DySpecGreedy``, ``coupled TokenRecycling +
+        StaticTree`` (for all trees of a fixed shape cost the same beside their passes), ``Union(PromptLookup,
+        TokenRecycling) + StaticTree``, or ``plain``.
+        """
+        if self.drafter is None or self.builder is None:
+            return PLAIN
+        coupled = "coupled " if self.drafter.coupled else ""
+        return f"{coupled}{_drafter_label(self.drafter)} + {_builder_label(self.builder)}"
+
+
+def _drafter_label(drafter: Drafter) -> str:
+    name, inner = type(drafter).__name__, map(_drafter_label, drafter.inner)
+    return f"{name}({', '.join(inner)})" if drafter.inner else name
+
+
+def _builder_label(builder: TreeBuilder) -> str:
+    if builder.fixed_shape:
+        return "StaticTree"
+    name, inner = type(builder).__name__, dict.fromkeys(map(_builder_label, builder.inner))
+    return f"{name}({', '.join(inner)})" if inner else name

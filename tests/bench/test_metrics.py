@@ -1,0 +1,104 @@
+"""A metric is declared once: whatever shows, tracks, optimises or explains figures reads its one entry."""
+
+import pytest
+from helpers.made_records import record
+
+from specexp.bench import metrics, records_frame, summarise
+from specexp.bench.metrics import (
+    METRICS,
+    Metric,
+    Share,
+    constraints,
+    documentation,
+    figures_of,
+    figures_of_counts,
+    metric_named,
+    objectives,
+    violation,
+)
+from specexp.bench.record import SequenceGroup
+from specexp.bench.report import long_table, results_table
+from specexp.run.__main__ import summary_of
+
+TWO = [record("tree", 0, 1.0, steps=2, drafted_nodes=8), record("tree", 1, 3.0, steps=4, drafted_nodes=4)]
+
+
+def test_a_new_metric_is_one_entry_and_is_shown_tracked_optimised_and_explained(monkeypatch) -> None:
+    added = Metric(
+        "bonus_share",
+        "share",
+        "Output that the target added itself.",
+        lambda record: Share(record.bonus_tokens, record.new_tokens),
+        better="lower",
+        heading="bonus",
+    )
+    monkeypatch.setattr(metrics, "METRICS", (*METRICS, added))
+    records = [record("engine", 0), record("tree", 0, bonus_tokens=1)]
+    assert summarise(records, "tree").bonus_share == 0.25
+    assert list(records_frame(records)["bonus_share"]) == [1.0, 0.25]
+    assert [row["bonus"] for row in results_table(records).records()] == [1.0, 0.25]
+    assert long_table(records).records()[1]["bonus_share"] == 0.25
+    assert summary_of(records, "engine")["tree/bonus_share"] == 0.25
+    assert objectives()["bonus_share"] == "minimize"
+    assert {"max_bonus_share", "min_bonus_share"} < set(constraints())
+    assert violation("max_bonus_share", 0.2, figures_of(records[1:])) == pytest.approx(0.05)
+    assert [documentation().rows[-1][0], documentation().rows[-1][1]] == ["bonus_share", "share"]
+
+
+def test_prompts_are_put_together_as_the_metric_says() -> None:
+    assert metric_named("tokens_per_step").over(TWO) == pytest.approx(8 / 6)
+    assert metric_named("tokens_per_step_macro").over(TWO) == pytest.approx((2 + 1) / 2)
+    assert metric_named("decode_seconds").over(TWO) == 4.0
+    assert metric_named("utilisation").over(TWO) == 0.0
+    assert metric_named("utilisation").over([record("engine", 0)]) is None
+    with pytest.raises(KeyError):
+        metric_named("speed")
+
+
+def test_figures_of_a_profiles_seconds_are_called_modelled() -> None:
+    modelled = [record("tree", 0, clock="modelled by A100")]
+    assert "modelled_tokens_per_second" in figures_of(modelled)
+    assert "tokens_per_second" not in figures_of(modelled)
+    assert "prefill_seconds" not in figures_of(modelled)
+    assert violation("min_tokens_per_second", 5.0, figures_of(modelled)) == pytest.approx(1.0)
+    with pytest.raises(ValueError, match="different clocks"):
+        figures_of([*modelled, record("tree", 1)])
+
+
+def test_counts_alone_give_the_figures_of_the_records_they_sum_up() -> None:
+    class Total:
+        steps = 6
+        new_tokens = 8
+        accepted_drafts = 0
+        draft_passes = 0
+        drafted_nodes = 12
+        decode_seconds = 4.0
+        decode_tokens = 8
+
+    told = figures_of_counts(Total(), "measured")
+    assert told == {name: figures_of(TWO)[name] for name in told}
+    assert {"tokens_per_step", "nodes_per_step", "tokens_per_second", "draft_passes_per_step"} < told.keys()
+
+
+def test_a_target_is_busy_only_where_several_sequences_are_decoded() -> None:
+    group = SequenceGroup(sequences=2, wall_seconds=4.0, busy_seconds=3.0, overlap_seconds=0.0)
+    assert figures_of([record("tree", 0, group=group)])["target_utilisation"] == 0.75
+    assert "target_utilisation" not in figures_of(TWO)
+
+
+def test_every_metric_is_explained_in_a_sentence() -> None:
+    names = [metric.name for metric in METRICS]
+    assert len(set(names)) == len(names)
+    for metric in METRICS:
+        assert metric.description.endswith("."), metric.name
+        assert metric.description[0].isupper(), metric.name
+        assert metric.unit, metric.name
+
+
+def test_records_are_a_frame_to_group_by() -> None:
+    frame = records_frame([*TWO, record("engine", 0, error="ValueError: no")])
+    means = frame.groupby("arm", sort=False)["nodes_per_step"].mean()
+    assert means["tree"] == pytest.approx((4 + 1) / 2)
+    assert frame["error"].notna().sum() == 1
+    assert frame["record"][0] is TWO[0]
+    assert {"prompt_id", "category", "dtype", "clock", "steps"} < set(frame.columns)
