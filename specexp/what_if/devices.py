@@ -20,8 +20,8 @@ class NamedTree:
     """A candidate.
 
     Attributes:
-        name: the first family that it belongs to, and its size.
-        shape: of the tree.
+        name: The first family that it belongs to, and its size.
+        shape: The tree.
     """
 
     name: str
@@ -33,11 +33,11 @@ class Device:
     """A latency profile with its best tree.
 
     Attributes:
-        profile: of the composition.
-        best: of all candidates the one with the highest goodput.
-        counts: of the best.
-        plain_seconds: ``[turns]`` of plain decoding.
-        yardstick: of this profile.
+        profile: Costs of the composition.
+        best: Of all candidates the one with the highest goodput.
+        counts: What the best takes.
+        plain_seconds: ``[turns]`` seconds of plain decoding.
+        yardstick: Best trees known without a search, by this profile.
     """
 
     profile: LatencyProfile
@@ -57,10 +57,10 @@ class Comparison:
     """The same candidates on every device.
 
     Attributes:
-        devices: in the order given.
-        trees: candidates.
+        devices: Devices in the order given.
+        trees: Candidates.
         goodput: ``[trees, devices]`` tokens per second.
-        hit_rates: share of all positions, by rank path.
+        hit_rates: Share of all positions, by rank path.
     """
 
     devices: tuple[Device, ...]
@@ -75,7 +75,7 @@ class Comparison:
         return found
 
     def plain_shares(self) -> list[float]:
-        """The same of plain decoding."""
+        """Goodput of plain decoding on every device, as a share of the best candidate's there."""
         best = self.goodput.max(axis=0).tolist()
         return [device.plain_goodput / most for device, most in zip(self.devices, best, strict=True)]
 
@@ -92,15 +92,15 @@ def compare(
     """Replay every device's yardstick trees, chains of every length and others on every device.
 
     Args:
-        table: of a recording with a draft model.
-        profiles: of the devices.
-        composition: whose overheads are charged (:attr:`specexp.core.parts.Parts.label`).
-        max_nodes: most nodes of a tree.
-        max_depth: deepest node.
-        others: more candidates, by name.
+        table: Ranks of a recording with a draft model.
+        profiles: Costs on each device.
+        composition: Whose overheads are charged (:attr:`specexp.core.parts.Parts.label`).
+        max_nodes: Most nodes of a tree.
+        max_depth: Deepest node.
+        others: More candidates, by name.
 
     Raises:
-        ValueError: a profile states no ``draft_ms``; no candidate of the draft is ever the output's token.
+        ValueError: A profile states no ``draft_ms``; no candidate of the draft is ever the output's token.
     """
     limits = {"max_nodes": max_nodes, "max_depth": max_depth}
     yardsticks = [yardstick(table, profile, composition=composition, **limits) for profile in profiles]

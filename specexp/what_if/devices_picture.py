@@ -9,20 +9,20 @@ from textwrap import fill
 from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import MaxNLocator
 
-from specexp.bench.pictures import INK
+from specexp.bench.pictures import BLUE, GREEN, INK, ORANGE, SAND, VIOLET, bare_figure, plain
 from specexp.bench.tree_picture import draw_edges, draw_nodes, lay_out
 from specexp.core.messages import counted
 from specexp.core.tree import RankPath, TreeShape
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from specexp.what_if.devices import Comparison
 
-COLOURS = ("#3a6ea5", "#e9a03b", "#6b9080", "#8d6a9f", "#c8553d", "#4f5d75")
+COLOURS = (BLUE, SAND, GREEN, VIOLET, ORANGE, INK)
 WIDEST = 20.0
 """Inches of a row of trees."""
 
@@ -32,9 +32,9 @@ class Panel:
     """One tree of the picture.
 
     Attributes:
-        shape: of the tree.
-        title: above it.
-        facts: below the title.
+        shape: The tree.
+        title: Heading above it.
+        facts: Lines below the title.
     """
 
     shape: TreeShape
@@ -46,9 +46,9 @@ def draw_trees(panels: list[Panel], hit_rates: Mapping[RankPath, float], title: 
     """Draw trees at one scale, side by side as far as a row holds them.
 
     Args:
-        panels: from left to right.
-        hit_rates: share of positions, 0 to 1, by rank path: the nodes' colours.
-        title: heading.
+        panels: Trees from left to right.
+        hit_rates: Share of positions, 0 to 1, by rank path: the nodes' colours.
+        title: Heading of the picture.
     """
     places = [lay_out(panel.shape) for panel in panels]
     widths = [max(float(x.max()) + 1.8, 3.0) for x in places]  # in node widths
@@ -67,8 +67,7 @@ def draw_trees(panels: list[Panel], hit_rates: Mapping[RankPath, float], title: 
         top + room + row_height * max(panels[number].shape.max_depth for number in row) for row in rows
     ]
     across = max(sum(_inches(widths[number], unit) for number in row) for row in rows)
-    figure = Figure(figsize=(across, heading + sum(heights) + 0.15), dpi=150)
-    FigureCanvasAgg(figure)
+    figure = bare_figure(across, heading + sum(heights) + 0.15, dpi=150)
     down = figure.get_figheight()
     figure.text(0.14 / across, 1 - 0.12 / down, title, fontsize=13, weight="bold", va="top", color=INK)
     legend = (
@@ -112,8 +111,7 @@ def draw_trees(panels: list[Panel], hit_rates: Mapping[RankPath, float], title: 
 
 def draw_budgets(found: Comparison) -> Figure:
     """Draw for every device what the most-hit tree of every size is worth, as a share of the device's best tree."""
-    figure = Figure(figsize=(8.4, 4.6), dpi=150, layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.08))
-    FigureCanvasAgg(figure)
+    figure = bare_figure(8.4, 4.6, dpi=150, layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.08))
     axes = figure.subplots()
     for device, best, colour in zip(
         found.devices, found.goodput.max(axis=0).tolist(), cycle(COLOURS), strict=False
@@ -130,8 +128,8 @@ def draw_budgets(found: Comparison) -> Figure:
             label=f"{device.profile.name} ({device.profile.source}): best tree {counted(nodes, 'node')}",
         )
         axes.plot(nodes, share, marker="*", ms=13, lw=0, color=colour, mec="white", mew=0.8, zorder=4)
-        plain = 100 * device.plain_goodput / best
-        axes.axhline(plain, color=colour, lw=0.9, ls=":", zorder=1)
+        share = 100 * device.plain_goodput / best
+        axes.axhline(share, color=colour, lw=0.9, ls=":", zorder=1)
     axes.set_ylim(top=106)
     axes.set_xlim(0, 1.03 * max(axes.dataLim.x1, 4))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -141,8 +139,7 @@ def draw_budgets(found: Comparison) -> Figure:
         "Goodput against budget on every device", fontsize=12, color=INK, loc="left", weight="bold"
     )
     axes.grid(axis="y", lw=0.4, alpha=0.5)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.tick_params(labelsize=8, colors=INK)
+    plain(axes)
     figure.legend(
         loc="outside lower left", fontsize=8, frameon=False, title="star: best tree; dotted: plain decoding there",
         title_fontsize=8, alignment="left",
@@ -151,5 +148,5 @@ def draw_budgets(found: Comparison) -> Figure:
 
 
 def _inches(width: float, unit: float) -> float:
-    """Of a panel, which is never too narrow for its title."""
+    """Width of a panel, which is never too narrow for its title."""
     return max(width * unit + 0.3, 3.5)

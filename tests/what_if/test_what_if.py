@@ -16,8 +16,8 @@ from specexp.replay.play.ranks import MISSED
 from specexp.run.__main__ import main as run_main
 from specexp.sweep.__main__ import main as sweep_main
 from specexp.what_if.__main__ import main
-from specexp.what_if.report import answer
-from specexp.what_if.table import letters
+from specexp.what_if.answer import answer
+from specexp.what_if.report import letters
 
 TOKENS = 24
 WIDE = {
