@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from specexp.config.annotations import arguments_of
 from specexp.config.check import Checker, SourceOf
 from specexp.config.errors import ConfigError
 from specexp.config.files import read_layers
@@ -16,6 +17,7 @@ from specexp.config.methods import METHOD
 from specexp.config.schema import OVERRIDES, Experiment
 from specexp.core.messages import did_you_mean
 
+_FIELDS = arguments_of(Experiment) or {}
 _MISSING = object()
 _NOWHERE = object()
 
@@ -26,12 +28,16 @@ class Config:
     Args:
         layers: the given values and where they came from.
         file: the file they were read from.
+        checked: a configuration of the same layers but for some sections, whose others are taken from it.
+        sections: those that differ.
 
     Raises:
         ConfigError: a key is unknown or a value is not allowed.
     """
 
-    def __init__(self, layers: Layers, file: str) -> None:
+    def __init__(
+        self, layers: Layers, file: str, checked: Config | None = None, sections: Collection[str] = ()
+    ) -> None:
         self.file = file
         self.layers = layers
         self.checker = Checker(self.source_of)
@@ -40,12 +46,21 @@ class Config:
             given.get("data"), Mapping
         ):  # whatever else is said of the prompts, they have a default
             given["data"] = {"prompts": {"class_path": "StdlibFunctions"}, **given["data"]}
-        self._values = self.checker.arguments(Experiment, given, ())
-        # An arm says what differs, so nothing is filled in: `builder: null` is not the same as no builder.
-        self._values["arms"] = copy.deepcopy(
-            {name: arm or {} for name, arm in (given.get("arms") or {}).items()}
-        )
-        check_trainer(self._values["trainer"], self.checker)
+        if checked is None or not _FIELDS.keys() >= set(sections):
+            self._values = self.checker.arguments(Experiment, given, ())
+            sections = _FIELDS.keys()
+        else:
+            self._values = dict(checked._values)
+            for name in sections:
+                self._values[name] = self.checker.argument(
+                    given, name, _FIELDS[name], (), Experiment.__name__
+                )
+        if "arms" in sections:
+            # An arm says what differs, so nothing is filled in: `builder: null` is not the same as no builder.
+            arms = given.get("arms") or {}
+            self._values["arms"] = copy.deepcopy({name: arm or {} for name, arm in arms.items()})
+        if "trainer" in sections:
+            check_trainer(self._values["trainer"], self.checker)
 
     def source_of(self, key: Key) -> str:
         """The file that set a key, or ``command line``."""
@@ -136,6 +151,7 @@ def apply_overrides(
         >>> apply_overrides(config, {"builder": {"class_path": "Chain"}})  # doctest: +SKIP
     """
     layers = config.layers.copy()
+    sections = dict.fromkeys(dotted.partition(".")[0] for dotted in overrides)
     for dotted, value in sorted(overrides.items(), key=lambda item: item[0].count(".")):  # whole parts first
         if isinstance(value, Mapping) and "class_path" in value and "name" in value:
             value = {key: inner for key, inner in value.items() if key != "name"}
@@ -146,12 +162,15 @@ def apply_overrides(
         layers.set(dotted, value, source(at))
         for key in _keys_in(value, at):
             layers.sources[key] = source(key)
-    return Config(layers, config.file)
+    return Config(layers, config.file, config, sections)
 
 
 def has_key(config: Config, dotted: str) -> bool:
     """Whether a dotted key exists with the configured classes."""
-    return config.get(dotted, _NOWHERE) is not _NOWHERE or dotted in config.keys()  # noqa: SIM118
+    section, _, argument = dotted.partition(".")
+    if section == "trainer" and argument in (_trainer_arguments() or ()):
+        return True
+    return config.get(dotted, _NOWHERE) is not _NOWHERE
 
 
 def check_key(config: Config, dotted: str, source: str | None = None) -> None:

@@ -32,11 +32,13 @@ class Layers:
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
         self.sources: dict[Key, str] = {}
+        self._shared: set[str] = set()
 
     def copy(self) -> Layers:
-        """An independent copy."""
+        """Layers to lay more on, while these stay as they are; a section is copied when something is laid on it."""
         twin = Layers()
-        twin.values, twin.sources = copy.deepcopy(self.values), dict(self.sources)
+        twin.values, twin.sources = dict(self.values), dict(self.sources)
+        twin._shared = set(self.values)
         return twin
 
     def source_of(self, key: Key, otherwise: str = "configuration") -> str:
@@ -59,6 +61,10 @@ class Layers:
         *outer, last = self.split(dotted)
         if last == "class_path" and outer:
             return self.set(".".join(outer), {"class_path": value}, source)
+        section = (*outer, last)[0]
+        if section in self._shared:
+            self._shared.remove(section)
+            self.values[section] = copy.deepcopy(self.values[section])
         here: Any = self.values
         for depth, name in enumerate(outer):
             key = (*outer[: depth + 1],)

@@ -7,6 +7,7 @@ import pytest
 
 from specexp.builders import Chain, ParametricTree
 from specexp.config import (
+    Config,
     ConfigError,
     apply_overrides,
     arms_of,
@@ -184,3 +185,26 @@ def test_a_file_composed_on_the_command_line_lies_on_top_of_the_file(write, monk
         load_config(file, ["--compose", "none.yaml"])
     with pytest.raises(ConfigError, match="command line: --compose is 3; a list of file names is expected"):
         load_config(file, ["--compose", "3"])
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"builder.init_args.nodes": 7},
+        {"builder": {"class_path": "Chain"}, "drafter.init_args.k": 4},
+        {"generation": {"seed": 3}, "pair.target_dtype": "float32", "data": {"max_prompts": 2}},
+        {"arms.a.title": "A", "trainer.precision": 32},
+        {"sweep.space.builder.init_args.nodes.high": 12, "name": "other"},
+    ],
+)
+def test_checking_the_touched_sections_alone_is_checking_the_file(write, overrides):
+    text = (
+        "drafter: TokenRecycling\nbuilder: {class_path: ParametricTree, init_args: {nodes: 16}}\n"
+        "arms: {a: {builder: {init_args: {nodes: 4}}}}\n"
+        "sweep: {space: {builder.init_args.nodes: {type: int, low: 4, high: 64}}}"
+    )
+    config = load_config(write(text))
+    before = config.to_dict()
+    changed = apply_overrides(config, overrides)
+    assert changed.to_dict() == Config(changed.layers, changed.file).to_dict() != before
+    assert config.to_dict() == before == Config(config.layers, config.file).to_dict()
