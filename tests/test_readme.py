@@ -41,8 +41,8 @@ HITS = ["--sweep.record_hits.data.max_prompts", "2"]
 SHORT_TOO = {
     ("specexp.sweep", "experiments/fastest.yaml"): ["--n-trials", "2"],
     ("specexp.sweep", "experiments/tree_shape.yaml"): HITS,
-    ("specexp.sweep", "experiments/tree_shape_replay.yaml"): HITS,
-    ("specexp.record", "experiments/tree_shape_replay.yaml"): [
+    ("specexp.sweep", "experiments/replay/tree_shape.yaml"): HITS,
+    ("specexp.record", "experiments/replay/tree_shape.yaml"): [
         *HITS,
         "--sweep.confirm.data.max_prompts",
         "3",

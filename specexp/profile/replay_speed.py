@@ -193,7 +193,7 @@ def trials_table(config: Any, recording: Any, prompts: int) -> Table:
                 ratios.append(log(seconds[0] / seconds[1]))
         except NotRecordedError:
             table.notes.append(
-                f"{name} asks what was not recorded; experiments/record_wide.yaml has a coverage that does"
+                f"{name} asks what was not recorded; experiments/replay/record_wide.yaml has a coverage that does"
             )
             continue
         low, high = bootstrap_interval(np.array(ratios))

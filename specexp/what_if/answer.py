@@ -122,7 +122,7 @@ def _check_artifacts(config: Config) -> None:
         except ArtifactError as error:
             raise config.checker.error(
                 ("what_if", "profiles", str(number), "artifact"),
-                f": {first_line(error)}; python -m specexp.profile experiments/profile.yaml measures this device into "
+                f": {first_line(error)}; python -m specexp.profile experiments/engine/profile.yaml measures this device into "
                 "artifacts/profile",
             ) from error
 
@@ -132,7 +132,7 @@ def _profile_in(config: Config, path: str, number: int) -> LatencyProfile:
     if not isinstance(layers.values.get("latency"), dict):
         raise config.checker.error(
             ("what_if", "files", str(number)),
-            f" is {path!r}, which has no latency: section; name one such as configs/latency/a100_7b.yaml",
+            f" is {path!r}, which has no latency: section; name one such as experiments/replay/devices/a100_7b.yaml",
         )
     checker = Checker(lambda key: layers.source_of(key, path))
     values = checker.arguments(LatencyProfile, layers.values["latency"], ("latency",))

@@ -1,29 +1,64 @@
-"""Every YAML that is shipped is read against the real signatures."""
+"""Every YAML that is shipped is checked by the command that its first line names, and every block is shared."""
 
+import re
+from collections import Counter
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+import yaml
 
-from specexp.config import arms_of, build_workload, load_config
+from specexp.config import arms_of, load_config
 
 ROOT = Path(__file__).parents[2]
-TRAINING = {"stdlib_target.yaml", "stdlib_draft.yaml"}  # configurations of specexp.fit: tests/training
-BLOCKS = sorted(path for path in ROOT.glob("configs/*/*.yaml") if path.name not in TRAINING)
-COMPANION = {"drafter": "configs/builder/chain.yaml", "builder": "configs/drafter/token_recycling.yaml"}
-NEEDED = {"builder/graft": "configs/drafter/phrase_cache.yaml"}
+FILES = sorted(path.relative_to(ROOT) for path in (ROOT / "experiments").rglob("*.yaml"))
+BLOCKS = sorted(
+    path.relative_to(ROOT) for top in ("configs", "sweeps") for path in (ROOT / top).rglob("*.yaml")
+)
+CONTENT = {path: yaml.safe_load((ROOT / path).read_text()) for path in [*FILES, *BLOCKS]}
+# What an experiment names by path lies beside it: the profiles of devices that were not measured.
+NAMED = {
+    Path(name) for content in CONTENT.values() for name in (content.get("what_if") or {}).get("files", [])
+}
+EXPERIMENTS = [path for path in FILES if path not in NAMED]
+# A profile that this device's own measurement leaves, which a fresh machine does not have.
+UNMEASURED = {"specexp.what_if": ["--what_if.profiles", "[]"]}
 
 
-@pytest.mark.parametrize("path", BLOCKS, ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_building_block(path: Path, tmp_path: Path):
-    companion = NEEDED.get(f"{path.parent.name}/{path.stem}", COMPANION.get(path.parent.name))
-    blocks = [str(path)] + ([str(ROOT / companion)] if companion else [])
-    whole = tmp_path / "whole.yaml"
-    whole.write_text(f"compose: {blocks}")
-    build_workload(load_config(whole))
+def command_of(path: Path) -> str:
+    """The module that the first line of a file runs on the file."""
+    first, _, _ = (ROOT / path).read_text().partition("\n")
+    found = re.fullmatch(rf"# python -m (specexp\.\w+) {re.escape(str(path))}", first)
+    assert found, f"{path}: the first line is {first!r}; # python -m specexp.COMMAND {path} is expected"
+    return found[1]
 
 
-@pytest.mark.parametrize("path", sorted(ROOT.glob("experiments/*.yaml")), ids=lambda path: path.stem)
-def test_experiment(path: Path):
-    config = load_config(path)
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=str)
+def test_the_first_line_of_an_experiment_is_its_command(path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(ROOT)
+    command = command_of(path)
+    main = import_module(f"{command}.__main__").main
+    assert main([str(path), "--dry-run", *UNMEASURED.get(command, [])]) == 0, capsys.readouterr().err
+
+
+@pytest.mark.parametrize("path", [path for path in EXPERIMENTS if path.parent.name != "pair"], ids=str)
+def test_an_experiment_asks_a_question_of_its_arms(path: Path) -> None:
+    config = load_config(ROOT / path)
     assert config.get("question")
     assert arms_of(config)
+
+
+def test_no_two_experiments_share_a_name() -> None:
+    """Runs, recordings and W&B groups go by it."""
+    names = Counter(CONTENT[path].get("name", path.stem) for path in EXPERIMENTS)
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_every_block_has_two_users() -> None:
+    users: Counter[Path] = Counter()
+    for path, content in CONTENT.items():
+        composed = content.get("compose") or []
+        for name in [composed] if isinstance(composed, str) else composed:
+            users[((ROOT / path).parent / name).resolve().relative_to(ROOT)] += 1
+    assert [str(block) for block in BLOCKS if users[block] < 2] == []
+    assert users.keys() <= CONTENT.keys()

@@ -11,7 +11,7 @@ import yaml
 from specexp.fit.__main__ import fit, main
 from specexp.pairs.pair import load_pair
 
-CONFIGS = Path(__file__).parents[2] / "configs" / "pair"
+RECIPES = Path(__file__).parents[2] / "experiments" / "pair"
 ARCHITECTURE = {
     "vocab_size": 400,
     "hidden_size": 32,
@@ -137,7 +137,7 @@ def test_a_teacher_with_another_vocabulary_is_refused(whole: tuple[Path, Any]) -
 def test_the_command_names_a_mistake_in_one_sentence(
     arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([str(CONFIGS / "stdlib_target.yaml"), *arguments]) == 2
+    assert main([str(RECIPES / "target.yaml"), *arguments]) == 2
     told = capsys.readouterr().err
     assert words in told
     assert told.count("\n") == 1
@@ -148,9 +148,9 @@ def test_the_command_names_a_missing_file(capsys: pytest.CaptureFixture[str]) ->
     assert "missing.yaml" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["stdlib_target", "stdlib_draft"])
+@pytest.mark.parametrize("name", ["target", "draft"])
 def test_the_command_runs_the_shipped_configurations(name: str, cache: Path, tmp_path: Path) -> None:
-    config = yaml.safe_load((CONFIGS / f"{name}.yaml").read_text())
+    config = yaml.safe_load((RECIPES / f"{name}.yaml").read_text())
     arguments = config["model"]["init_args"]
     arguments["architecture"] = ARCHITECTURE
     arguments.update(minutes=None, max_steps=2, teacher=None)
