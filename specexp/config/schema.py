@@ -141,7 +141,7 @@ class WhatIf:
 
     Args:
         profiles: latency profiles: their arguments, or an ``artifact`` to take them from.
-        files: more of them: YAML files with a ``latency:`` section, such as ``experiments/replay/devices/a100_7b.yaml``.
+        files: YAML files with a ``latency:`` section each, such as ``experiments/replay/devices/a100_7b.yaml``.
         max_nodes: most nodes of a tree.
         max_depth: deepest node.
     """
