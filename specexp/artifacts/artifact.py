@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from specexp.artifacts.error import ArtifactError
 from specexp.artifacts.fingerprint import Fingerprint, fingerprint, first_difference
@@ -40,12 +40,16 @@ class Artifact:
         required: payload files that must be there.
         optional: payload files that may be.
         purpose: what it is for, where no format can express it; empty otherwise.
+        learned: family of the part whose learned state it holds; None for kinds that hold no such state.
+        made_by: class paths of the parts whose ``state_dict()`` it holds.
     """
 
     kind: ClassVar[str]
     required: ClassVar[tuple[str, ...]]
     optional: ClassVar[tuple[str, ...]] = (PARTS,)
     purpose: ClassVar[str] = ""
+    learned: ClassVar[Literal["drafter", "controller"] | None] = None
+    made_by: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, manifest: Manifest, payloads: Mapping[str, Any], folder: Path) -> None:
         self.folder = folder

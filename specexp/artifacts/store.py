@@ -156,6 +156,21 @@ def _folder_of(path_or_reference: str | Path) -> Path:
     return resolve(Path(path_or_reference))
 
 
+def kind_for(family: str, parts: Mapping[str, Any]) -> type[Artifact] | None:
+    """The kind that holds what a part of a composition learns; None where there is none.
+
+    Args:
+        family: ``drafter`` or ``controller``.
+        parts: ``class_path`` and ``init_args`` of the four parts.
+    """
+    made = (parts.get(family) or {}).get("class_path")
+    for name in names_in(kinds):
+        kind = class_in(kinds, name, Artifact)
+        if kind.learned == family and made in kind.made_by:
+            return kind
+    return None
+
+
 def _kind(kind: str, where: str) -> type[Artifact]:
     try:
         return class_in(kinds, kind, Artifact)

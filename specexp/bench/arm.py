@@ -23,10 +23,15 @@ class Arm(ABC):
     """Answers prompts, one at a time.
 
     Attributes:
-        name: in every table.
+        name: Name in every table.
     """
 
     name: str
+
+    @property
+    def fidelity_note(self) -> str | None:
+        """What its counts are worth, as a clause, where they are not of models; None where they are."""
+        return None
 
     @abstractmethod
     def decode(self, prompt: Prompt, sample: int = 0, max_new_tokens: int | None = None) -> PromptRecord:

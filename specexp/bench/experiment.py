@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from specexp.bench.arm import EngineArm
+from specexp.bench.make_arm import ArmSpec, Backend, make_arm
 from specexp.config import (
     ComposedArm,
     Config,
@@ -15,26 +16,26 @@ from specexp.config import (
     arms_of,
     build_analyses,
     build_builder,
+    build_data,
     build_execution,
     build_generation,
     build_latency,
-    build_pair,
-    build_parts,
     build_task_items,
     build_verifier,
-    is_grouped,
+    is_multi_sequence,
 )
 from specexp.core.messages import first_line
 
 if TYPE_CHECKING:
+    from specexp.bench.analysis import Analysis
     from specexp.bench.arm import Arm
     from specexp.bench.figures import Curve
-    from specexp.core.language_model import LanguageModel
     from specexp.data import Prompt
+    from specexp.data.prompts import PromptDataModule
     from specexp.pairs.pair import ModelPair
-    from specexp.papers import Analysis
 
-ENGINE = "engine"
+ENGINE, EAGER = "engine", "hf-eager"
+"""Names of the arms of plain decoding: in our loop, and in Hugging Face's."""
 _AXES = {
     "budget": "nodes",
     "max_nodes": "nodes",
@@ -48,16 +49,18 @@ class Experiment:
     """What an experiment file asks to run.
 
     Attributes:
-        arms: plain decoding first, then Hugging Face's, then the file's own.
-        baselines: arms that speedups are over.
-        shuffle_seeds: of arms that take the prompts in another order; None is the set's own order.
-        analyses: what watches the arms of the engine.
+        arms: Plain decoding first, then Hugging Face's, then the file's own.
+        baselines: Names of the arms that speedups are over.
+        shuffle_seeds: Seeds of the order of prompts, by arm, of those that take another; None is the set's own.
+        analyses: What watches the arms of the engine.
+        left_out: Names of arms that the backend cannot run.
     """
 
     arms: Sequence[Arm]
     baselines: Sequence[str]
     shuffle_seeds: Mapping[str, int | None]
     analyses: Sequence[Analysis] = ()
+    left_out: Sequence[str] = ()
 
 
 def check_experiment(config: Config) -> list[ComposedArm]:
@@ -68,7 +71,7 @@ def check_experiment(config: Config) -> list[ComposedArm]:
             analysis cannot be made.
     """
     composed = arms_of(config)
-    _check_group(config, composed, build_analyses(config))
+    _check_several(config, composed, build_analyses(config))
     if not config.get("arms") and config.get("drafter") is None and config.get("sweep") is not None:
         raise ConfigError(
             f"{config.file}: its composition is plain decoding and it has no arms, but a sweep: "
@@ -96,18 +99,18 @@ def check_experiment(config: Config) -> list[ComposedArm]:
     return composed
 
 
-def _check_group(config: Config, composed: Sequence[ComposedArm], analyses: Sequence[Analysis]) -> None:
+def _check_several(config: Config, composed: Sequence[ComposedArm], analyses: Sequence[Analysis]) -> None:
     """What decodes several sequences for a prompt shows time lines instead of single steps."""
-    grouped = is_grouped(config)
+    several = is_multi_sequence(config)
     for number, analysis in enumerate(analyses):
-        if analysis.watches_steps is grouped:
+        if analysis.watches_steps is several:
             where = f"{config.source_of(('analyses', str(number)))}: analyses.{number}"
-            what = "watches single steps" if grouped else "looks at groups of sequences"
+            what = "watches single steps" if several else "looks at groups of sequences"
             raise ConfigError(
-                f"{where} {what}, and this experiment decodes {'groups of sequences' if grouped else 'one at a time'}: "
+                f"{where} {what}, and this experiment decodes {'groups of sequences' if several else 'one at a time'}: "
                 f"leave {type(analysis).__name__} out"
             )
-    for arm in composed if grouped else ():
+    for arm in composed if several else ():
         if arm.reference is not None:
             where = f"{config.source_of(('arms', arm.name))}: arms.{arm.name}"
             raise ConfigError(
@@ -135,118 +138,112 @@ def is_plain(config: Config) -> bool:
     return not config.get("arms") and config.get("drafter") is None
 
 
-def build_experiment(config: Config, pair: ModelPair | None = None) -> Experiment:
-    """Load the models and compose the arms.
+def arm_specs(config: Config, composed: Sequence[ComposedArm] | None = None) -> list[ArmSpec]:
+    """Everything an experiment runs: plain decoding, Hugging Face's where it is a baseline, then the file's own arms.
 
     Args:
-        config: of the file.
-        pair: models loaded already; the file's own if None.
+        config: Configuration of the experiment.
+        composed: Its arms, checked already; as :func:`check_experiment` gives them if None.
 
     Raises:
-        ConfigError: as :func:`check_experiment`, or the parts do not go with the models.
+        ConfigError: as :func:`check_experiment`.
     """
-    composed = check_experiment(config)
-    pair = pair or build_pair(config)
-    try:
-        return _build(config, composed, pair)
-    except ConfigError:
-        raise
-    except ValueError as error:
-        raise ConfigError(f"{config.file}: {first_line(error)}") from error
-
-
-def _build(config: Config, composed: Sequence[ComposedArm], pair: ModelPair) -> Experiment:
-    from specexp.bench.decoder_arm import DecoderArm
-    from specexp.bench.hugging_face_arm import HuggingFaceArm
-    from specexp.bench.preload import preloaded_drafter
-    from specexp.core.decoder import Decoder
-    from specexp.core.language_model import LanguageModel
-
-    generation = build_generation(config)
-    model = LanguageModel(pair.target)  # one cache and one self-check for all arms of the engine
-    verifier = build_verifier(config)
-    if is_grouped(config):
-        return _build_grouped(config, composed, pair, model)
-    latency = build_latency(config)
-    plain = Decoder(model, verifier=verifier)
-    arms: list[Arm] = [DecoderArm(ENGINE, plain, pair.tokenizer, generation, latency=latency)]
-    baselines = list(config.get("baselines"))
-    if "hf-eager" in baselines:
-        arms.append(
-            HuggingFaceArm(
-                "hf-eager",
-                "hf-eager",
-                pair.target,
-                pair.tokenizer,
-                generation,
-                verifier,
-                latency=latency,
-            )
-        )
-    seeds: dict[str, int | None] = {}
-    for arm in composed if not is_plain(config) else ():
-        if arm.reference is not None:
-            arms.append(
-                HuggingFaceArm(
-                    arm.title,
-                    arm.reference,  # type: ignore[arg-type]
-                    pair.target,
-                    pair.tokenizer,
-                    generation,
-                    verifier,
-                    pair.draft,
-                    latency=latency,
-                    **arm.arguments,
-                )
-            )
-            continue
-        parts = build_parts(arm.config, pair.draft)
-        learned = None
-        if arm.preload is not None:
-            parts = parts._replace(drafter=preloaded_drafter(arm, parts, model, pair))
-            learned = None if parts.controller is None else deepcopy(parts.controller.state_dict())
-        decoder = Decoder(model, *parts)
-        arms.append(
-            DecoderArm(
-                arm.title, decoder, pair.tokenizer, generation, latency=latency, controller_state=learned
-            )
-        )
-        if arm.config.get("data.shuffle_seed") != config.get("data.shuffle_seed"):
-            seeds[arm.title] = arm.config.get("data.shuffle_seed")
-    analyses = build_analyses(config)
-    for analysis in analyses:  # one that asks for an arm there is not says so before anything is decoded
-        analysis.begin({arm.name: arm.parts for arm in arms if isinstance(arm, DecoderArm)})
-    return Experiment(arms, baselines or [ENGINE], seeds, analyses)
-
-
-def _build_grouped(
-    config: Config, composed: Sequence[ComposedArm], pair: ModelPair, model: LanguageModel
-) -> Experiment:
-    """Every arm decodes several sequences for a prompt; plain decoding does so one by one."""
-    from specexp.bench.execution_arm import ExecutionArm
-    from specexp.bench.groups import Groups
-    from specexp.bench.preload import preloaded_drafter
     from specexp.core.parts import Parts
     from specexp.scheduling import Serial, SerialSpeculative
 
-    groups = Groups(config, pair, model)
-    seeds: dict[str, int | None] = {}
-    arms: list[Arm] = [groups.arm(ENGINE, Serial(), Parts(None, None, build_verifier(config)))]
+    composed = check_experiment(config) if composed is None else composed
+    several = is_multi_sequence(config)
+    shared: dict[str, Any] = {"generation": build_generation(config)}
+    if not several:
+        shared["latency"] = build_latency(config)
+    plain = Parts(verifier=build_verifier(config))
+    specs = [ArmSpec(ENGINE, parts=plain, execution=Serial() if several else None, **shared)]
+    if EAGER in config.get("baselines") and not several:
+        specs.append(ArmSpec(EAGER, parts=plain, reference=EAGER, **shared))
     for arm in composed if not is_plain(config) else ():
-        parts = build_parts(arm.config, pair.draft)
-        learned = None
-        if arm.preload is not None:
-            parts = parts._replace(drafter=preloaded_drafter(arm, parts, model, pair))
-            learned = None if parts.controller is None else deepcopy(parts.controller.state_dict())
-        default = Serial() if parts.drafter is None else SerialSpeculative()
-        execution = build_execution(arm.config) or default
-        arms.append(groups.arm(arm.title, execution, parts, learned))
-        if arm.config.get("data.shuffle_seed") != config.get("data.shuffle_seed"):
-            seeds[arm.title] = arm.config.get("data.shuffle_seed")
+        named = bool(config.get("arms"))
+        where = f"{config.source_of(('arms', arm.name))}: arms.{arm.name}" if named else str(config.file)
+        if arm.reference is not None:
+            specs.append(
+                ArmSpec(
+                    arm.title,
+                    parts=plain,
+                    reference=arm.reference,
+                    settings=arm.arguments,
+                    where=where,
+                    **shared,
+                )
+            )
+            continue
+        execution = None
+        if several:
+            default = Serial() if arm.config.get("drafter") is None else SerialSpeculative()
+            execution = build_execution(arm.config) or default
+        specs.append(
+            ArmSpec(
+                arm.title,
+                config=arm.config,
+                execution=execution,
+                preload=arm.preload,
+                where=where,
+                **shared,
+            )
+        )
+    return specs
+
+
+def build_experiment(config: Config, backend: Backend) -> Experiment:
+    """Make the arms.
+
+    Args:
+        config: Configuration of the experiment.
+        backend: Models, or what answers in their place; loops it cannot run are left out.
+
+    Raises:
+        ConfigError: as :func:`check_experiment`; the parts do not go with the models; or an arm or an analysis needs
+            models, which the backend does not run.
+    """
+    composed = check_experiment(config)
     analyses = build_analyses(config)
-    for analysis in analyses:
-        analysis.begin({arm.name: arm.parts for arm in arms if isinstance(arm, ExecutionArm)})
-    return Experiment(arms, [ENGINE], seeds, analyses)
+    if not backend.runs_models:
+        _check_without_models(config, composed, analyses)
+    specs = arm_specs(config, composed)
+    possible = [spec for spec in specs if spec.reference is None or spec.reference in backend.references]
+    arms = [make_arm(spec, backend) for spec in possible]
+    names = [arm.name for arm in arms]
+    seeds = {
+        arm.title: arm.config.get("data.shuffle_seed")
+        for arm in composed
+        if arm.title in names and arm.config.get("data.shuffle_seed") != config.get("data.shuffle_seed")
+    }
+    for analysis in analyses:  # one that asks for an arm there is not says so before anything is decoded
+        analysis.begin({arm.name: arm.parts for arm in arms if isinstance(arm, EngineArm)})
+    return Experiment(
+        arms,
+        [name for name in config.get("baselines") if name in names] or [ENGINE],
+        seeds,
+        analyses,
+        [spec.name for spec in specs if spec not in possible],
+    )
+
+
+def _check_without_models(
+    config: Config, composed: Sequence[ComposedArm], analyses: Sequence[Analysis]
+) -> None:
+    """Refuse what a recording cannot answer."""
+    for number, analysis in enumerate(analyses):
+        if analysis.needs_models:
+            where = f"{config.source_of(('analyses', str(number)))}: analyses.{number}"
+            raise ConfigError(
+                f"{where}: {type(analysis).__name__} reads the target's logits or times the models, which no recording "
+                "holds: leave it out, or set backend to live"
+            )
+    for arm in composed:
+        if arm.preload is not None:
+            raise ConfigError(
+                f"{config.source_of(('arms', arm.name))}: arms.{arm.name}.preload decodes other prompts with the "
+                "models: leave it out to replay, or set backend to live"
+            )
 
 
 def reordered(prompts: Sequence[Prompt], shuffle_seed: int | None) -> list[Prompt]:
@@ -272,7 +269,7 @@ def check_prompts(config: Config, prompts: Sequence[Prompt], pair: ModelPair) ->
     """
     if build_task_items(config) is not None:
         return  # what is asked of an item depends on the answers before
-    for prompt in prompts if is_grouped(config) else ():
+    for prompt in prompts if is_multi_sequence(config) else ():
         if len(prompt.turns) > 1:
             raise ConfigError(
                 f"{config.source_of(('data',))}: data: prompt {prompt.prompt_id!r} has {len(prompt.turns)} turns, and "
@@ -290,6 +287,31 @@ def check_prompts(config: Config, prompts: Sequence[Prompt], pair: ModelPair) ->
                 f"{config.source_of(('data',))}: data: prompt {prompt.prompt_id!r} may take {needed} tokens "
                 f"and the target holds {limit}; set data.max_prompt_tokens with data.too_long: truncate"
             )
+
+
+def load_prompts(config: Config, pair: ModelPair) -> PromptDataModule:
+    """Read the prompts, and refuse those that do not fit the target.
+
+    Raises:
+        ConfigError: the data set cannot be read, or a prompt is too long.
+    """
+    from specexp.data import PromptSetError
+
+    data = build_data(config, pair.tokenizer)
+    try:
+        check_prompts(config, data.prompts, pair)
+    except PromptSetError as error:
+        raise ConfigError(f"{config.source_of(('data', *error.key))}: data: {error}") from error
+    return data
+
+
+def use_threads(config: Config) -> None:
+    """Let torch use as many threads as ``generation.threads`` says; without it, as many as it likes."""
+    import torch
+
+    threads = config.get("generation.threads")
+    if threads is not None:
+        torch.set_num_threads(threads)
 
 
 def curves_of(config: Config) -> list[Curve]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from specexp.bench import clock, metrics
 from specexp.bench.equality import token_equality
@@ -17,6 +17,9 @@ from specexp.bench.statistics import (
     summarise,
 )
 from specexp.bench.table import Cell, Column, Table
+
+if TYPE_CHECKING:
+    from specexp.bench.arm import Arm
 
 MOST_CATEGORIES, PROMPTS_PER_CATEGORY = 8, 3  # more, or of fewer prompts, say nothing on a page; CSV has all
 OTHERS = "others"
@@ -165,6 +168,15 @@ def clock_notes(good: Sequence[PromptRecord]) -> list[str]:
                 "states milliseconds for: its last slope goes on beyond them."
             )
     return notes
+
+
+def fidelity_sentences(arms: Iterable[Arm]) -> list[str]:
+    """What the counts of arms are worth that run no models."""
+    found: dict[str, list[str]] = {}
+    for arm in arms:
+        if arm.fidelity_note is not None:
+            found.setdefault(arm.fidelity_note, []).append(arm.name)
+    return [f"Replayed counts of {', '.join(names)} are {clause}." for clause, names in found.items()]
 
 
 def category_table(

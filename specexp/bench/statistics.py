@@ -198,7 +198,8 @@ def bootstrap_interval(
         method="percentile",
         rng=np.random.default_rng(seed),
     ).confidence_interval
-    return float(found.low), float(found.high)
+    mean = values.mean()  # of equal values the resamples differ from it in the last bit
+    return float(min(found.low, mean)), float(max(found.high, mean))
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from specexp.config.composed import (
     build_verifier,
     build_workload,
     check_parts,
-    is_grouped,
+    is_multi_sequence,
 )
 from specexp.config.config import (
     Config,
@@ -58,7 +58,7 @@ __all__ = [
     "check_parts",
     "check_value",
     "has_key",
-    "is_grouped",
+    "is_multi_sequence",
     "is_replayed",
     "load_config",
     "recording_folder",

@@ -145,7 +145,7 @@ def build_task_items(config: Config) -> TaskItems | None:
     return prompts if isinstance(prompts, TaskItems) else None
 
 
-def is_grouped(config: Config) -> bool:
+def is_multi_sequence(config: Config) -> bool:
     """Whether several sequences are decoded for every prompt: by one arm at least, and then by all."""
     arms = (config.get("arms") or {}).values()
     return (

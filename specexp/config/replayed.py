@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from specexp.config.composed import is_grouped
+from specexp.config.composed import is_multi_sequence
 from specexp.config.config import Config, is_replayed
 from specexp.config.errors import ConfigError
 
@@ -21,7 +21,7 @@ def check_replay(config: Config) -> None:
             )
         return
     where = f"{config.source_of(('backend',))}: backend is replay"
-    if is_grouped(config) or _searches_execution(config):
+    if is_multi_sequence(config) or _searches_execution(config):
         raise ConfigError(
             f"{where}, and the experiment decodes several sequences for a prompt, which overlap on the device as no "
             "recording tells: leave execution and TaskItems out, or set backend to live"

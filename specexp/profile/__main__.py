@@ -74,10 +74,10 @@ def run(config: Config, pair: ModelPair | None = None) -> Artifact:
     from rich.console import Console
 
     from specexp.artifacts import fingerprint, save_artifact
+    from specexp.bench.experiment import load_prompts
     from specexp.bench.trainer import quiet_libraries
     from specexp.config import build_pair
     from specexp.profile.run import measure
-    from specexp.run.__main__ import load_prompts
 
     quiet_libraries()
     check_profiling(config)

@@ -16,7 +16,7 @@ from specexp.config import (
     build_generation,
     build_parts,
     build_verifier,
-    is_grouped,
+    is_multi_sequence,
 )
 from specexp.core.messages import counted, first_line
 from specexp.profile.passes import sizes_up_to
@@ -40,7 +40,7 @@ def check_profiling(config: Config) -> list[ComposedArm]:
     Raises:
         ConfigError: the file decodes several sequences for a prompt, or its arms cannot be compared.
     """
-    if is_grouped(config):
+    if is_multi_sequence(config):
         raise ConfigError(
             f"{config.source_of(('execution',))}: execution decodes several sequences for a prompt, and a latency "
             "profile is of one: leave it out"

@@ -14,7 +14,7 @@ from specexp.config import (
     apply_overrides,
     arms_of,
     build_verifier,
-    is_grouped,
+    is_multi_sequence,
     recording_folder,
 )
 from specexp.config.annotations import arguments_of
@@ -122,7 +122,7 @@ def plan_recording(config: Config) -> Plan:
     Raises:
         ConfigError: it cannot be recorded, in one sentence.
     """
-    if is_grouped(config):
+    if is_multi_sequence(config):
         raise ConfigError(
             f"{config.file}: the experiment decodes several sequences for a prompt, which a recording does not hold: "
             "leave execution and TaskItems out"

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specexp.artifacts.atomic_write import write_whole
 from specexp.bench.experiment import check_experiment
 from specexp.config import (
     Config,
     ConfigError,
     build_task_items,
-    is_grouped,
+    is_multi_sequence,
     is_replayed,
     save_resolved,
 )
@@ -30,10 +28,8 @@ if TYPE_CHECKING:
 
     from specexp.bench.experiment import Experiment
     from specexp.bench.record import PromptRecord
-    from specexp.bench.table import Table
     from specexp.data.prompts import PromptDataModule
     from specexp.pairs.pair import ModelPair
-    from specexp.papers import Report
 
 USAGE = """usage: python -m specexp.run EXPERIMENT.yaml [--dry-run] [--key value ...]
 
@@ -78,65 +74,39 @@ def run(config: Config, pair: ModelPair | None = None) -> list[PromptRecord]:
     """Run an experiment, print its tables and write its folder.
 
     Args:
-        config: of the file.
-        pair: models loaded already; the file's own if None.
+        config: Configuration of the experiment.
+        pair: Models loaded already; the file's own if None.
 
     Raises:
         ConfigError: the file, its trainer, data, models or output folder cannot be used; nothing was decoded
             then.
         OSError: the results cannot be written, because the disk is full.
     """
-    from specexp.bench.experiment import build_experiment, check_tasks
+    from specexp.bench.experiment import build_experiment, check_tasks, load_prompts
+    from specexp.bench.make_arm import Backend
     from specexp.bench.trainer import build_trainer
-    from specexp.config import build_pair
 
     check_tasks(config)
     trainer = build_trainer(config)
+    backend: Backend
     if is_replayed(config):
-        experiment, data = replayed(config)
+        from specexp.replay.backend import open_replay
+
+        backend, data = open_replay(config)
+        experiment = build_experiment(config, backend)
     else:
-        pair = pair or build_pair(config)
-        experiment = build_experiment(config, pair)
-        data = load_prompts(config, pair)
+        from specexp.bench.live import LiveBackend
+
+        backend = live = LiveBackend.of(config, pair)
+        experiment = build_experiment(config, backend)
+        data = load_prompts(config, live.pair)
+    if experiment.left_out:
+        print(f"No recording answers for {', '.join(experiment.left_out)}: left out.")
     folder = Path(config.get("output")) / config.get("name")
     save_resolved(config, folder)
     records = decode(config, experiment, data, folder / "records.jsonl", trainer)
     report(config, experiment, records, folder)
     return records
-
-
-def replayed(config: Config) -> tuple[Experiment, PromptDataModule]:
-    """The experiment on a recording of its models, and the prompts.
-
-    Raises:
-        ConfigError: the recording is missing or of something else, or an arm or analysis asks what it does not hold.
-    """
-    from specexp.replay.configured import open_recording, recorded_data, tokenizer_of
-    from specexp.replay.experiment import build_replayed
-
-    recording = open_recording(config)
-    experiment, left_out = build_replayed(config, recording)
-    if left_out:
-        print(f"Replayed from {recording.folder}; no recording answers for {', '.join(left_out)}: left out.")
-    return experiment, recorded_data(config, recording, tokenizer_of(config))
-
-
-def load_prompts(config: Config, pair: ModelPair) -> PromptDataModule:
-    """Read the prompts, and refuse those that do not fit the target.
-
-    Raises:
-        ConfigError: the data set cannot be read, or a prompt is too long.
-    """
-    from specexp.bench.experiment import check_prompts
-    from specexp.config import build_data
-    from specexp.data import PromptSetError
-
-    data = build_data(config, pair.tokenizer)
-    try:
-        check_prompts(config, data.prompts, pair)
-    except PromptSetError as error:
-        raise ConfigError(f"{config.source_of(('data', *error.key))}: data: {error}") from error
-    return data
 
 
 def decode(
@@ -145,22 +115,18 @@ def decode(
     """Decode every prompt by every arm under Lightning's Trainer.
 
     Args:
-        config: of the file.
-        experiment: its arms.
-        data: its prompts.
-        path: of the records; a file there is replaced.
-        trainer: drives the test.
+        config: Configuration of the experiment.
+        experiment: Its arms.
+        data: Its prompts.
+        path: File of the records; one that is there is replaced.
+        trainer: Drives the test.
     """
-    import torch
-
-    from specexp.bench.experiment import reordered
+    from specexp.bench.experiment import reordered, use_threads
     from specexp.bench.module import EvaluationModule
 
-    threads = config.get("generation.threads")
-    if threads is not None:
-        torch.set_num_threads(threads)
+    use_threads(config)
     path.unlink(missing_ok=True)
-    one_by_one = not is_grouped(config) or build_task_items(config) is not None
+    one_by_one = not is_multi_sequence(config) or build_task_items(config) is not None
     module = EvaluationModule(
         experiment.arms,
         records_path=path,
@@ -176,18 +142,22 @@ def decode(
 
 
 def report(config: Config, experiment: Experiment, records: Sequence[PromptRecord], folder: Path) -> None:
-    """Print the tables, write them and the figures, and track the run.
+    """Publish the tables, the figure and what the analyses saw.
 
     Args:
-        config: of the file.
-        experiment: its arms.
-        records: of the run.
-        folder: ``<output>/<name>``.
+        config: Configuration of the experiment.
+        experiment: Its arms.
+        records: Records of the run.
+        folder: Folder of the results, ``<output>/<name>``.
     """
-    from rich.console import Console
-
-    from specexp.bench.report import category_table, long_table, phase_table, results_table
-    from specexp.replay.play.replay_arm import worth_of
+    from specexp.bench.publish import Report, publish
+    from specexp.bench.report import (
+        category_table,
+        fidelity_sentences,
+        long_table,
+        phase_table,
+        results_table,
+    )
     from specexp.tracking import Tracker
 
     title = config.get("question") or config.get("name")
@@ -195,57 +165,24 @@ def report(config: Config, experiment: Experiment, records: Sequence[PromptRecor
         title += f" ({config.get('paper')})"
     if is_replayed(config):
         title += ", replayed"
-    baselines = experiment.baselines
-    results = results_table(records, title, baselines=baselines, published=config.get("published"))
-    results.notes += worth_of(arm for arm in experiment.arms if arm.name not in unanswered(records))
-    tables: list[Table | None] = [
-        results,
-        category_table(records, baseline=baselines[0], published=config.get("published")),
-        phase_table(records),
-    ]
-    shown = [table for table in tables if table is not None]
-    console = Console(width=None if sys.stdout.isatty() else 160)
-    for table in shown:
-        console.print(table.to_rich())  # first: a full disk does not keep it from a person
-    write_whole(folder / "table.md", "\n".join(table.to_markdown() for table in shown))
-    write_whole(folder / "table.csv", long_table(records, baselines=baselines).to_csv())
-    picture = draw(config, records, baselines[0])
-    write_whole(folder / "figure.png", _png(picture))
-    reports = [analysis.report(records) for analysis in experiment.analyses]
-    for found in reports:
-        for table in found.tables.values():
-            console.print(table.to_rich())
-        _write(found, folder)
+    baselines, published = experiment.baselines, config.get("published")
+    results = results_table(records, title, baselines=baselines, published=published)
+    results.notes += fidelity_sentences(arm for arm in experiment.arms if arm.name not in unanswered(records))
+    tables = {
+        "arms": results,
+        "categories": category_table(records, baseline=baselines[0], published=published),
+        "phases": phase_table(records),
+    }
+    found = Report(
+        {name: table for name, table in tables.items() if table is not None},
+        {"figure": draw(config, records, baselines[0])},
+        data={"table": long_table(records, baselines=baselines)},
+        summary=summary_of(records, baselines[0]),
+        page="table",
+        parts=[analysis.report(records) for analysis in experiment.analyses],
+    )
     tracker = Tracker(config.get("name"), folder, **config.get("tracking"))
-    with tracker.run(config.get("name"), config=config.to_dict()) as tracked:
-        tracked.table("arms", shown[0].records())
-        tracked.picture("figure", picture)
-        for found in reports:
-            for name, table in found.tables.items():
-                tracked.table(name, table.records())
-            for name, figure in found.figures.items():
-                tracked.picture(name, figure)
-        tracked.summary(summary_of(records, baselines[0]))
-    console.print(f"Results in {folder}")
-    if tracker.sync_hint():
-        console.print(f"W&B: {tracker.sync_hint()}")
-
-
-def _write(found: Report, folder: Path) -> None:
-    """The files of an analysis."""
-    for name, table in found.tables.items():
-        write_whole(folder / f"{name}.md", table.to_markdown())
-        write_whole(folder / f"{name}.csv", table.to_csv())
-    for name, figure in found.figures.items():
-        write_whole(folder / f"{name}.png", _png(figure))
-    for name, content in found.files.items():
-        write_whole(folder / name, content)
-
-
-def _png(figure: Figure) -> bytes:
-    png = BytesIO()
-    figure.savefig(png, format="png")
-    return png.getvalue()
+    publish(found, folder, tracker, config=config.to_dict())
 
 
 def summary_of(records: Sequence[PromptRecord], baseline: str) -> dict[str, float]:

@@ -22,7 +22,7 @@ from specexp.config import (
     build_task_items,
     build_verifier,
     has_key,
-    is_grouped,
+    is_multi_sequence,
     is_replayed,
     recording_folder,
 )
@@ -82,7 +82,7 @@ class Composition:
         """Whether several sequences are decoded for every prompt: by one candidate at least, and then by all."""
         space, known = self.config.get("sweep.space"), self.config.get("sweep.enqueue")
         keys = [*space, *(key for overrides in known for key in overrides)]
-        return is_grouped(self.config) or any(key.partition(".")[0] == "execution" for key in keys)
+        return is_multi_sequence(self.config) or any(key.partition(".")[0] == "execution" for key in keys)
 
     @property
     def varied(self) -> tuple[str, ...]:

@@ -72,9 +72,9 @@ def run(config: Config, pair: ModelPair | None = None) -> Verification:
     import torch
     from rich.console import Console
 
+    from specexp.bench.experiment import load_prompts
     from specexp.bench.trainer import quiet_libraries
     from specexp.config import build_pair
-    from specexp.run.__main__ import load_prompts
     from specexp.verify.arms import claims_of, ours
     from specexp.verify.check import verify
 

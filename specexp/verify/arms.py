@@ -14,7 +14,7 @@ from specexp.config import (
     apply_overrides,
     arms_of,
     build_verifier,
-    is_grouped,
+    is_multi_sequence,
 )
 from specexp.config.layers import Layers
 from specexp.core.parts import DeterministicVerifier
@@ -78,7 +78,7 @@ def ours(config: Config) -> tuple[Config, list[str]]:
     Raises:
         ConfigError: it decodes groups of sequences.
     """
-    if is_grouped(config):
+    if is_multi_sequence(config):
         raise ConfigError(
             f"{config.file}: it decodes groups of sequences, and verify looks at one at a time: python -m specexp.run "
             f"{config.file} compares every group with plain decoding, token for token"

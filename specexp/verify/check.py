@@ -10,6 +10,7 @@ from specexp.bench.arm import describe
 from specexp.bench.decoder_arm import DecoderArm
 from specexp.bench.equality import compare, token_equality
 from specexp.bench.experiment import ENGINE, build_experiment
+from specexp.bench.live import LiveBackend
 from specexp.config import Config, build_generation, build_parts, build_verifier
 from specexp.core.decoder import Decoder
 from specexp.core.messages import first_line, type_and_line
@@ -55,7 +56,7 @@ def verify(
     few = list(prompts)[: settings["prompts"]]
     tests = count_tests(claims, len(few))
     level = settings["level"] / max(1, tests)
-    experiment = build_experiment(config, pair)
+    experiment = build_experiment(config, LiveBackend(pair))
     engine, *composed = (arm for arm in experiment.arms if isinstance(arm, DecoderArm))
     decoders = [arm.decoder for arm in composed] or [engine.decoder]  # the file may be plain decoding itself
     plains: dict[str, _Plain] = {}

@@ -109,7 +109,7 @@ def test_an_arm_starts_from_what_other_prompts_taught(experiment, tmp_path, caps
     lookup = {**learns, "drafter": {"class_path": "PromptLookup"}}
     assert main([experiment(arms={"learned": lookup}, builder={"class_path": "Chain"})]) == 2
     error = capsys.readouterr().err
-    assert "arms.learned.preload needs a TokenRecycling or PhraseCache drafter with state 'carry'" in error
+    assert "arms.learned.preload needs a drafter that carries what it learns (state 'carry')" in error
 
 
 def test_a_controller_starts_the_run_from_what_other_prompts_taught(experiment, tmp_path, monkeypatch):
@@ -266,7 +266,7 @@ def test_a_disk_that_fills_up_is_one_sentence(experiment, tmp_path, capsys, monk
     def full(path, content):
         raise OSError(28, "No space left on device", str(path))
 
-    monkeypatch.setattr("specexp.run.write_whole", full)
+    monkeypatch.setattr("specexp.bench.publish.write_whole", full)
     assert main([experiment(), "--data.max_prompts", "1"]) == 1
     said = capsys.readouterr()
     assert re.fullmatch(r"error: .*table\.md cannot be written \(No space left on device\)", said.err.strip())
@@ -275,7 +275,12 @@ def test_a_disk_that_fills_up_is_one_sentence(experiment, tmp_path, capsys, monk
 
 
 def test_a_search_without_anything_to_run_names_the_right_command(tmp_path, experiment, capsys):
-    sweep = {"space": {"generation.seed": {"type": "int", "low": 0, "high": 4}}}
+    parts = {"drafter": "PromptLookup", "builder": "Chain"}
+    space = {
+        key: {"type": "categorical", "choices": [{"name": "own", "class_path": part}]}
+        for key, part in parts.items()
+    }
+    sweep = {"space": space}
     path = experiment(sweep=sweep, drafter=None, builder=None)
     assert main([path]) == 2
     assert f"use python -m specexp.sweep {path}" in capsys.readouterr().err
@@ -288,7 +293,7 @@ def test_the_command_answers_a_typing_mistake_quickly(experiment):
     assert done.returncode == 2
     assert done.stderr.startswith("error: command line: ")
     assert "Traceback" not in done.stderr
-    code = "import sys; from specexp.run import main; main(sys.argv[1:]); assert 'torch' not in sys.modules"
+    code = "import sys; from specexp.run.__main__ import main; main(sys.argv[1:]); assert 'torch' not in sys.modules"
     done = subprocess.run(
         [sys.executable, "-c", code, *command[3:]], capture_output=True, text=True, timeout=60
     )

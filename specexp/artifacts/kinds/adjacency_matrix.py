@@ -28,6 +28,20 @@ class AdjacencyMatrixArtifact(Artifact):
 
     kind = "adjacency-matrix"
     required = (MATRIX,)
+    learned = "drafter"
+    made_by = (
+        "TokenRecycling",
+        "specexp.drafters.TokenRecycling",
+        "specexp.drafters.token_recycling.TokenRecycling",
+    )
+
+    @classmethod
+    def payloads_of(cls, parts: Mapping[str, Any], attributes: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Of a candidate whose matrix other prompts filled before it was measured."""
+        learned = (attributes.get("learned") or {}).get("drafter")
+        if not learned or (parts.get("drafter") or {}).get("class_path") not in cls.made_by:
+            return None
+        return {MATRIX: {"matrix": learned["matrix"]}, PARTS: dict(parts)}
 
     def read(self, payloads: Mapping[str, Any]) -> None:
         """One int32 matrix of token ids of its own vocabulary."""

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from specexp.core.parts import Drafter
 
 PHRASES = "phrases.safetensors"
-_CLASSES = ("PhraseCache", "specexp.drafters.PhraseCache", "specexp.drafters.phrase_cache.PhraseCache")
 
 
 class PhraseCacheArtifact(Artifact):
@@ -31,12 +30,14 @@ class PhraseCacheArtifact(Artifact):
 
     kind = "phrase-cache"
     required = (PHRASES,)
+    learned = "drafter"
+    made_by = ("PhraseCache", "specexp.drafters.PhraseCache", "specexp.drafters.phrase_cache.PhraseCache")
 
     @classmethod
     def payloads_of(cls, parts: Mapping[str, Any], attributes: Mapping[str, Any]) -> dict[str, Any] | None:
         """Of a candidate whose phrase cache learned before it was measured."""
         learned = (attributes.get("learned") or {}).get("drafter")
-        if not learned or (parts.get("drafter") or {}).get("class_path") not in _CLASSES:
+        if not learned or (parts.get("drafter") or {}).get("class_path") not in cls.made_by:
             return None
         store = {name: np.asarray(learned[name]) for name in ("counts", "keys", "phrases", "uses")}
         return {PHRASES: store, PARTS: dict(parts)}
@@ -64,7 +65,7 @@ class PhraseCacheArtifact(Artifact):
     def drafter(self) -> Drafter:
         """The recorded phrase cache, or one without a drafter, that starts every prompt from these phrases."""
         recorded = self.part_specs.get("drafter") or {}
-        known = recorded.get("init_args", {}) if recorded.get("class_path") in _CLASSES else self._room
+        known = recorded.get("init_args", {}) if recorded.get("class_path") in self.made_by else self._room
         arguments = {**known, "state": "preloaded", "phrases": str(self.folder)}
         spec = {"class_path": "specexp.drafters.PhraseCache", "init_args": arguments}
         drafter: Drafter = instantiate("drafter", spec, self._where(PARTS))

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 Q = "q.safetensors"
 BINS = "bins.json"
-_CLASSES = ("QLearning", "specexp.controllers.QLearning", "specexp.controllers.q_learning.QLearning")
 _FIELDS = ("bins", "costs", "means", "steps")
 
 
@@ -37,12 +36,14 @@ class QTableArtifact(Artifact):
 
     kind = "q-table"
     required = (Q, BINS)
+    learned = "controller"
+    made_by = ("QLearning", "specexp.controllers.QLearning", "specexp.controllers.q_learning.QLearning")
 
     @classmethod
     def payloads_of(cls, parts: Mapping[str, Any], attributes: Mapping[str, Any]) -> dict[str, Any] | None:
         """Of a candidate whose controller learned a table before it was measured."""
         learned = (attributes.get("learned") or {}).get("controller")
-        if learned is None or (parts.get("controller") or {}).get("class_path") not in _CLASSES:
+        if learned is None or (parts.get("controller") or {}).get("class_path") not in cls.made_by:
             return None
         return {**payloads_of_state(learned), PARTS: dict(parts)}
 
@@ -90,7 +91,9 @@ class QTableArtifact(Artifact):
     def controller(self) -> Controller:
         """Recorded QLearning with this table, frozen."""
         recorded = self.part_specs.get("controller") or {}
-        known = recorded.get("init_args", {}) if recorded.get("class_path") in _CLASSES else self._own_bins()
+        known = (
+            recorded.get("init_args", {}) if recorded.get("class_path") in self.made_by else self._own_bins()
+        )
         arguments = {**known, "learn": False, "state": "preloaded", "table": str(self.folder)}
         spec = {"class_path": "specexp.controllers.QLearning", "init_args": arguments}
         controller: Controller = instantiate("controller", spec, self._where(PARTS))

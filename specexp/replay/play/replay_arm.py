@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from specexp.bench.arm import Arm, EngineArm, Generation, describe, sequence_name
+from typing_extensions import override
+
+from specexp.bench.arm import EngineArm, Generation, describe, sequence_name
 from specexp.bench.decoder_arm import state_of
 from specexp.bench.record import PromptRecord
 from specexp.core.compatibility import check_composition
@@ -96,6 +98,13 @@ class ReplayArm(EngineArm):
         seed = recording.manifest.made_of["generation"]["seed"]
         estimates = recording.estimates if lenient else None
         self._player = Player(parts, self._source, self._target, seed, lenient, estimates)
+
+    @property
+    @override
+    def fidelity_note(self) -> str | None:
+        if self.parts.drafter is None:
+            return None  # plain decoding is what was recorded
+        return worth(str(self.fidelity), self.recording.manifest)
 
     def replay(self, prompt: Prompt, sample: int, observe: OutcomeObserver) -> None:
         """All turns.
@@ -210,15 +219,6 @@ class ReplayArm(EngineArm):
         assert self.latency is not None
         target, draft, beside = self.latency.outcome_parts(outcome)
         return {"draft": draft, "target": target, "update": beside}
-
-
-def worth_of(arms: Iterable[Arm]) -> list[str]:
-    """Sentences: what the replayed counts among these arms are worth; plain decoding's are what was recorded."""
-    found: dict[str, list[str]] = {}
-    for arm in arms:
-        if isinstance(arm, ReplayArm) and arm.parts.drafter is not None:
-            found.setdefault(worth(str(arm.fidelity), arm.recording.manifest), []).append(arm.name)
-    return [f"Replayed counts of {', '.join(names)} are {clause}." for clause, names in found.items()]
 
 
 def recorded_turns(recording: Recording, prompt: Prompt, sample: int = 0) -> list[RecordedTurn]:

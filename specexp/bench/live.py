@@ -1,0 +1,149 @@
+"""The backend that decodes: a pair of models, loaded once for all arms."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any, get_args
+
+from specexp.artifacts import fingerprint
+from specexp.bench.arm import Arm, eos_of
+from specexp.bench.decoder_arm import DecoderArm
+from specexp.bench.execution_arm import ExecutionArm
+from specexp.bench.hugging_face_arm import HuggingFaceArm, Reference
+from specexp.bench.make_arm import ArmSpec
+from specexp.bench.solver import Solver
+from specexp.config import (
+    Config,
+    build_generation,
+    build_pair,
+    build_reasoning,
+    build_task_items,
+    is_multi_sequence,
+)
+from specexp.core.decoder import Decoder
+from specexp.core.language_model import LanguageModel
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from specexp.artifacts.fingerprint import Fingerprint
+    from specexp.data.task_items import Problem
+    from specexp.pairs.pair import ModelPair
+
+
+class LiveBackend:
+    """A pair of models. All arms share the target's cache and its one self-check.
+
+    Args:
+        pair: The models.
+        problems: Items of tasks by prompt id, which arms of several sequences search; a prompt that is none is
+            continued.
+        solver: What searches the items.
+
+    Attributes:
+        model: The target, wrapped once.
+    """
+
+    runs_models = True
+    references: Collection[str] = get_args(Reference)
+
+    def __init__(
+        self,
+        pair: ModelPair,
+        problems: Mapping[str, Problem] | None = None,
+        solver: Solver | None = None,
+    ) -> None:
+        self.pair = pair
+        self.model = LanguageModel(pair.target)
+        self.problems = dict(problems or {})
+        self.solver = solver
+
+    @classmethod
+    def of(
+        cls, config: Config, pair: ModelPair | None = None, problems: Mapping[str, Problem] | None = None
+    ) -> LiveBackend:
+        """The models of an experiment, and its tasks where several sequences are decoded for a prompt.
+
+        Args:
+            config: Configuration of the experiment.
+            pair: Models loaded already; the experiment's own if None.
+            problems: Items of tasks by prompt id, if not those of ``data`` alone.
+
+        Raises:
+            ConfigError: The models cannot be loaded.
+            PromptSetError: A task's file cannot be read.
+        """
+        pair = pair or build_pair(config)
+        if not is_multi_sequence(config) and problems is None:
+            return cls(pair)
+        tasks = build_task_items(config)
+        generation, reasoning = build_generation(config), build_reasoning(config)
+        solver = Solver(
+            reasoning.search,
+            pair.tokenizer,
+            eos_token_ids=eos_of(pair.tokenizer, pair.target) if generation.stop_at_eos else frozenset(),
+            seed=generation.seed,
+            max_new_tokens=reasoning.max_new_tokens,
+            chat_template=config.get("data.chat_template"),
+        )
+        if problems is None:
+            problems = {} if tasks is None else tasks.problems
+        return cls(pair, problems, solver)
+
+    @property
+    def draft(self) -> PreTrainedModel | None:
+        """The pair's draft model."""
+        return self.pair.draft
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The target's."""
+        return self.pair.tokenizer
+
+    def arm(self, spec: ArmSpec) -> Arm:
+        """A decoder, an execution strategy, or one of Hugging Face's loops, as an arm.
+
+        Raises:
+            ValueError: the parts do not go together or with the target, or cannot be executed so.
+        """
+        assert spec.parts is not None
+        if spec.reference is not None:
+            return HuggingFaceArm(
+                spec.name,
+                spec.reference,  # type: ignore[arg-type]
+                self.pair.target,
+                self.pair.tokenizer,
+                spec.generation,
+                spec.parts.verifier,
+                self.pair.draft,
+                latency=spec.latency,
+                **spec.settings,
+            )
+        if spec.execution is not None:
+            return ExecutionArm(
+                spec.name,
+                self.model,
+                spec.parts,
+                spec.execution,
+                self.pair.tokenizer,
+                spec.generation,
+                self.problems,
+                self.solver,
+                spec.controller_state,
+            )
+        return DecoderArm(
+            spec.name,
+            Decoder(self.model, *spec.parts),
+            self.pair.tokenizer,
+            spec.generation,
+            latency=spec.latency,
+            controller_state=spec.controller_state,
+        )
+
+    def fingerprint(self) -> Fingerprint:
+        """Of target and tokenizer, for an artifact."""
+        return fingerprint(self.pair.target, self.pair.tokenizer)
+
+    def provenance(self, arm: Arm) -> dict[str, Any]:
+        """Nothing: what is decoded needs no explanation."""
+        return {}
