@@ -68,7 +68,7 @@ class Artifact:
         Args:
             parts: ``class_path`` and ``init_args`` of its drafter, builder, verifier and controller, defaults
                 filled in.
-            attributes: see :class:`~specexp.sweep.objective.Candidate`.
+            attributes: see :class:`~specexp.sweep.candidates.Candidate`.
         """
         return None
 

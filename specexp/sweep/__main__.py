@@ -14,9 +14,9 @@ from rich.console import Console
 from specexp.config import Config, ConfigError, build_sweep
 from specexp.config.command import fail, run_command
 from specexp.config.sweep import Sweep
-from specexp.sweep.composition import Composition
 from specexp.sweep.methods import without_draft_methods
 from specexp.sweep.space import Space
+from specexp.sweep.study_config import StudyConfig
 
 USAGE = """usage: python -m specexp.sweep EXPERIMENT.yaml [--dry-run] [--n-trials N] [--storage URL] [--key value ...]
 
@@ -40,17 +40,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _act(config: Config, dry_run: bool, command: str) -> int:
-    composition, settings, left_out = read_sweep(config)
+    study_config, settings, left_out = read_sweep(config)
     console = Console(highlight=False, soft_wrap=True)
     if dry_run:
-        show(composition, settings, console)
+        show(study_config, settings, console)
     if left_out:
         console.print(f"Left out, for the pair has no draft model: {', '.join(left_out)}.")
-    return 0 if dry_run else _search(composition, settings, command)
+    return 0 if dry_run else _search(study_config, settings, command)
 
 
-def read_sweep(config: Config) -> tuple[Composition, Sweep, tuple[str, ...]]:
-    """The composition and the sweep section of an experiment; :func:`load_config` has checked them against
+def read_sweep(config: Config) -> tuple[StudyConfig, Sweep, tuple[str, ...]]:
+    """The study and the sweep section of an experiment; :func:`load_config` has checked them against
     the parts.
 
     Returns:
@@ -67,14 +67,14 @@ def read_sweep(config: Config) -> tuple[Composition, Sweep, tuple[str, ...]]:
             f"{config.file} has no sweep: section, so nothing is searched; run it with python -m {command} "
             f"{config.file}"
         )
-    return Composition(config), *without_draft_methods(config, sweep)
+    return StudyConfig(config), *without_draft_methods(config, sweep)
 
 
-def show(composition: Composition, settings: Sweep, console: Console) -> None:
+def show(study_config: StudyConfig, settings: Sweep, console: Console) -> None:
     """Print what a sweep would do."""
     from rich.table import Table
 
-    console.print(f"study {composition.name}: {settings.n_trials} trials, known configurations included")
+    console.print(f"study {study_config.name}: {settings.n_trials} trials, known configurations included")
     console.print(f"objectives: {', '.join(f'{name} ({way})' for name, way in settings.directions.items())}")
     table = Table("key", "values", title="space", title_justify="left")
     product = Space(settings)
@@ -86,33 +86,36 @@ def show(composition: Composition, settings: Sweep, console: Console) -> None:
         console.print(f"measured first: {known.name}: {shown}", markup=False)
     for name, limit in settings.constraints.items():
         console.print(f"constraint: {name} {limit:g}")
-    console.print(f"storage: {settings.storage or composition.folder / 'journal.log'}")
+    console.print(f"storage: {settings.storage or study_config.folder / 'journal.log'}")
 
 
-def _search(composition: Composition, settings: Sweep, command: str) -> int:
-    folder = composition.folder
+def _search(study_config: StudyConfig, settings: Sweep, command: str) -> int:
+    folder = study_config.folder
     key = "output"
     try:
         if settings.export is not None:
             key, folder = "sweep.export.to", Path(settings.export.to)
             remove_unused(folder, prepare_folder(folder))  # better known now than after the search
-        key, folder = "output", composition.folder
+        key, folder = "output", study_config.folder
         made = prepare_folder(folder)
     except OSError as problem:
         why = problem.strerror or problem
         return fail(f"{key}: {folder} cannot be written ({why}): set --{key} to a folder that can")
     from specexp.sweep.journal import StudyBusyError
+    from specexp.sweep.output import StudyOutput
     from specexp.sweep.session import Session, silence
     from specexp.sweep.study import StudyError, build_pruner, build_sampler
+    from specexp.tracking import Tracker
 
     silence()
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = WIDTH
     try:
-        build_sampler(settings, checker=composition.config.checker)
-        build_pruner(settings, composition.config.checker)
-        Session(composition, settings, folder, console, command).run()
+        build_sampler(settings, checker=study_config.config.checker)
+        build_pruner(settings, study_config.config.checker)
+        tracker = Tracker(study_config.name, folder, **study_config.config.get("tracking"))
+        Session(study_config, settings, StudyOutput(folder, console, tracker, command)).run()
     except (StudyError, StudyBusyError) as problem:
         return fail(problem, 1)
     except OSError as problem:

@@ -1,36 +1,28 @@
-"""What benches over a composition share: candidates are overrides of it, measured on the same prompts, after the same
-lessons.
-"""
+"""Measures candidates of a study: all on the same prompts in the same order, against plain decoding."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cached_property
+from math import log
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specexp.bench import clock
 from specexp.bench.acceptance_counts import HitCounter
-from specexp.bench.arm import EngineArm
-from specexp.bench.record import PromptRecord
-from specexp.bench.statistics import summarise
+from specexp.bench.record import write_records
 from specexp.builders import StaticTree
-from specexp.config import Generation
 from specexp.core.tree import NodeKind
-from specexp.sweep.composition import Composed, Composition
+from specexp.sweep.candidates import Candidate, Measurement, Report
 from specexp.sweep.drift import Reference
-from specexp.sweep.objective import Candidate, Measurement, Report
+from specexp.sweep.measures import decode_all, metrics_of, seconds_per_token
 from specexp.sweep.study import digest_of
 
 if TYPE_CHECKING:
-    from lightning import Trainer
-    from transformers import PreTrainedModel
+    from lightning import LightningModule, Trainer
 
-    from specexp.core.latency import LatencyProfile
-    from specexp.data import Prompt
+    from specexp.bench.arm import EngineArm
     from specexp.data.prompts import PromptDataModule
-    from specexp.drafters.draft_source import DraftSource
+    from specexp.sweep.backend import StudyBackend
 
 CANDIDATES = {
     NodeKind.POINT_MASS: "top-k",
@@ -39,105 +31,58 @@ CANDIDATES = {
 }
 """What a fixed shape's ranks count."""
 
+WARM_UP_TOKENS = 8
 
-class CompositionBench(ABC):
-    """Measures candidates of a composition against plain decoding.
+
+class StudyBench:
+    """Measures candidates against plain decoding.
 
     Args:
-        composition: what candidates are overrides of.
-        data: the prompts, in one fixed order.
-        folder: of the study.
-        latency: by which seconds are modelled; measured if None.
+        backend: Who answers.
+        folder: The study's: keeps plain decoding's seconds and every trial's records.
 
     Attributes:
-        tick: called after every prompt, for a progress bar.
-        samples: continuations of every prompt, one after the other.
-        lessons: prompts that a candidate's drafter and controller learn from before it is measured.
-        reference: plain decoding's seconds per token, once :meth:`load_reference` or :meth:`measure_reference` has run.
-        engine: plain decoding.
+        prompts: Those of the search, in one fixed order.
+        tick: Called after every prompt, for a progress bar.
+        reference: Plain decoding's seconds per token, once :meth:`load_reference` or :meth:`measure_reference` has run.
     """
 
-    engine: EngineArm
-
-    def __init__(
-        self,
-        composition: Composition,
-        data: PromptDataModule,
-        folder: Path,
-        latency: LatencyProfile | None,
-    ) -> None:
-        self.composition = composition
-        self.data = data
-        self.prompts = data.prompts
+    def __init__(self, backend: StudyBackend, folder: Path) -> None:
+        self.backend = backend
         self.folder = folder
-        self.latency = latency
-        self.generation: Generation = composition.generation()
-        self.samples = self.generation.samples
-        self.lessons: Sequence[Prompt] = ()
+        self.study_config = backend.study_config
+        self.data = backend.data()
+        self.prompts = self.data.prompts
         self.tick: Callable[[], None] = lambda: None
         self.reference = Reference({})
-
-    @property
-    @abstractmethod
-    def draft(self) -> PreTrainedModel | DraftSource | None:
-        """What a candidate's draft model has its answers from."""
-
-    @abstractmethod
-    def arm(self, name: str, composed: Composed) -> EngineArm:
-        """A candidate as an arm; one that keeps something running is to be closed.
-
-        Raises:
-            ValueError: the parts do not go together, or with the target.
-        """
-
-    @abstractmethod
-    def load_reference(self) -> bool:
-        """Take plain decoding's seconds where they are known without decoding; whether they are."""
-
-    @abstractmethod
-    def measure_reference(self) -> None:
-        """Measure plain decoding on every prompt, and keep it for a resumed study."""
-
-    @abstractmethod
-    def measure(self, candidate: Candidate, report: Report, trial: int) -> Measurement:
-        """Decode the prompts in order until the last, or until ``report`` says stop."""
+        self._engine = backend.plain()
+        self._reference_path = folder / "reference.json"
+        self._workload = digest_of(self.study_config.workload())
 
     @cached_property
     def trainer(self) -> Trainer:
         """Drives every test; no bar of Lightning's own, for the sweep shows one."""
         from specexp.bench.trainer import build_trainer
 
-        return build_trainer(self.composition.config, enable_progress_bar=False)
+        return build_trainer(self.study_config.config, enable_progress_bar=False)
 
     def applies(self, key: str, overrides: Mapping[str, Any]) -> bool:
         """Whether a dotted key exists in the composition with these overrides."""
-        return self.composition.applies(key, overrides)
-
-    def compose(self, overrides: Mapping[str, Any]) -> Composed:
-        """New objects of a candidate.
-
-        Raises:
-            ConfigError: they cannot be made, or do not go together.
-        """
-        return self.composition.compose(overrides, self.draft)
+        return self.study_config.applies(key, overrides)
 
     def prepare(self, overrides: Mapping[str, Any]) -> Candidate:
         """Compose a candidate.
 
         Raises:
-            ValueError: the parts cannot be made, or do not go together or with the target.
+            ValueError: The parts cannot be made, or do not go together or with the target.
         """
-        composed = self.compose(overrides)
-        arm = self.arm("candidate", composed)
-        resolved = self.composition.resolved(overrides)
+        arm, parts = self.backend.compose("candidate", overrides)
+        resolved = self.study_config.resolved(overrides)
         attributes: dict[str, Any] = {"resolved": resolved}
-        if composed.execution is not None:
-            attributes["execution"] = resolved["execution"] or {
-                "class_path": type(composed.execution).__name__,
-                "init_args": {},
-            }
-        attributes |= self.said_of(arm)
-        builder = composed.parts.builder
+        if "execution" in resolved:
+            attributes["execution"] = resolved["execution"]
+        attributes |= self.backend.attributes_of(arm)
+        builder = parts.builder
         made_of = dict(resolved)
         if builder is not None:
             attributes["nodes"] = builder.max_nodes
@@ -148,63 +93,90 @@ class CompositionBench(ABC):
             if builder.kind is not NodeKind.POINT_MASS:
                 made_of["candidates"] = attributes["candidates"]
             attributes["depth"] = builder.shape.max_depth
-        return Candidate(digest_of(made_of), attributes, composed)
+        return Candidate(digest_of(made_of), attributes, arm)
 
-    def said_of(self, arm: EngineArm) -> dict[str, Any]:
-        """Attributes of a candidate that tell what its figures are."""
-        return {} if self.latency is None else {"clock": self.latency.label}
+    def load_reference(self) -> bool:
+        """Take plain decoding's seconds where they are known: by the backend, or from an earlier process of this study;
+        whether they are.
+        """
+        known = {prompt.prompt_id: self.backend.plain_seconds_per_token(prompt) for prompt in self.prompts}
+        seconds = {prompt_id: found for prompt_id, found in known.items() if found is not None}
+        if len(seconds) == len(known):
+            self.reference = Reference(seconds)
+            return True
+        kept = Reference.load(self._reference_path, self._workload)
+        if kept is None or not known.keys() <= kept.seconds_per_token.keys():
+            return False
+        self.reference = kept
+        return True
 
-    def taught(self, arm: EngineArm) -> EngineArm:
-        """The arm, having learned from :attr:`lessons`, from where every later reset of it starts."""
-        if self.lessons:
-            self.teach(arm)
-            arm.remember()
-        return arm
+    def measure_reference(self) -> None:
+        """Measure plain decoding on every prompt, and keep it for a resumed study."""
+        self._engine.decode(self.prompts[0], max_new_tokens=WARM_UP_TOKENS)
+        seconds = {}
+        for prompt in self.prompts:
+            seconds[prompt.prompt_id] = seconds_per_token(
+                decode_all(self._engine, prompt, self.backend.samples)
+            )
+            self.tick()
+        self.reference = Reference(seconds)
+        self.reference.save(self._reference_path, self._workload)
 
-    def teach(self, arm: EngineArm) -> EngineArm:
-        """Decode the lessons from the initial state."""
-        arm.reset()
-        for prompt in self.lessons:
-            arm.decode(prompt)
-        return arm
+    def measure(self, candidate: Candidate, report: Report, trial: int) -> Measurement:
+        """Decode the prompts in order until the last, or until ``report`` says stop.
+
+        What is looked up is whole at once, so it is reported to nobody: there is nothing to save by pruning.
+        """
+        from specexp.sweep.trial_module import TrialModule
+
+        arm: EngineArm = candidate.arm
+        found = self.backend.look_up(arm)
+        if found is not None:
+            seconds, metrics = found
+            plain = (self.reference.seconds_per_token[prompt.prompt_id] for prompt in self.prompts)
+            pairs = enumerate(zip(plain, seconds, strict=True))
+            return Measurement({place: log(slow / fast) for place, (slow, fast) in pairs}, metrics)
+        arm.name = f"trial {trial}"
+        engine = self._engine if self.backend.latency is None else None  # a modelled clock does not drift
+        try:
+            if engine is not None:
+                arm.decode(self.prompts[0], max_new_tokens=WARM_UP_TOKENS)
+            self.backend.warm_started(arm)
+            module = TrialModule(arm, engine, self.reference, self.backend.samples, report, self.tick)
+            run_test(self.trainer, module, self.data)
+        finally:
+            arm.close()
+        records = self.folder / "records"
+        records.mkdir(exist_ok=True)
+        write_records(records / f"trial_{trial:04d}.jsonl", module.records)
+        own = [record for record in module.records if record.arm == arm.name]
+        drift = {} if engine is None else {"drift": self.reference.drift}
+        return Measurement(module.log_speedups, {**metrics_of(own), **drift})
 
 
-def record_hits(
-    bench: CompositionBench, overrides: Mapping[str, Any], prompts: Sequence[Prompt], path: Path
+def run_test(trainer: Trainer, module: LightningModule, data: PromptDataModule) -> None:
+    """``Trainer.test`` that can be interrupted: Lightning turns a KeyboardInterrupt into an exit."""
+    try:
+        trainer.test(module, datamodule=data, verbose=False)
+    except SystemExit as interrupt:
+        raise KeyboardInterrupt from interrupt
+
+
+def record_acceptance_counts(
+    backend: StudyBackend, overrides: Mapping[str, Any], path: Path, tick: Callable[[], None]
 ) -> None:
-    """Decode ``prompts`` with a wide tree and write how often each rank path was accepted.
+    """Decode the stage's prompts with a wide tree, and write how often each rank path was accepted.
 
     Args:
-        bench: target and composition.
-        overrides: the recording's builder.
-        prompts: other prompts than the search's.
-        path: the hits file; written whole or not at all.
+        backend: Who answers.
+        overrides: The recording's builder.
+        path: File of the counts; written whole or not at all.
+        tick: Called after every prompt.
     """
     counter = HitCounter()
-    arm = bench.arm("record hits", bench.compose(overrides))
-    for prompt in prompts:
-        for sample in range(bench.samples):
+    arm, _ = backend.compose("acceptance counts", overrides)
+    for prompt in backend.data("record_hits").prompts:
+        for sample in range(backend.samples):
             arm.replay(prompt, sample, counter.observe)
-        bench.tick()
+        tick()
     counter.save(path)
-
-
-def metrics_of(records: Sequence[PromptRecord]) -> dict[str, float]:
-    """Means per target pass and decode speed, over all tokens of one arm's records; modelled ones are called so.
-
-    Of groups also the share of the time in which the target was busy.
-    """
-    summary = summarise(records, records[0].arm)
-    before = clock.key(summary.clock)
-    phases = {phase: sum(record.seconds[phase] for record in records) for phase in records[0].seconds}
-    groups = [record.group for record in records if record.group is not None]
-    busy = sum(group.busy_seconds for group in groups)
-    return {
-        **({"target_utilisation": busy / sum(group.wall_seconds for group in groups)} if groups else {}),
-        "tokens_per_step": summary.tokens_per_step,
-        "drafted_nodes": summary.nodes_per_step,
-        "draft_passes": summary.draft_passes_per_step,
-        f"{before}tokens_per_second": summary.tokens_per_second,
-        f"{before}decode_seconds": sum(record.decode_seconds for record in records),
-        **{f"{before}seconds/{phase}": spent for phase, spent in phases.items()},
-    }

@@ -2,179 +2,105 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from optuna import Study
-from optuna.trial import FrozenTrial
 
-from specexp.artifacts.atomic_write import write_whole
-from specexp.bench.arm import EngineArm
 from specexp.bench.progress import StageBar
-from specexp.bench.record import PromptRecord
-from specexp.bench.table import Table
-from specexp.sweep.bench import CompositionBench
-from specexp.sweep.confirm import Confirmed, confirm, select, sentences, table
-from specexp.sweep.export import draw_winner, draw_winners_time_line, export_best
-from specexp.sweep.live_bench import LiveBench
-from specexp.sweep.objective import confirmable
-from specexp.sweep.prediction import Predicted, compared, graded
-from specexp.sweep.replay_bench import ReplayBench
+from specexp.bench.publish import Attached, Report, publish, track
+from specexp.config.sweep import Sweep
+from specexp.sweep.backend import StudyBackend
+from specexp.sweep.confirm import Confirmation, confirm, select
+from specexp.sweep.confirmation_table import sentences, table
+from specexp.sweep.export import export_best
+from specexp.sweep.output import StudyOutput
 from specexp.sweep.study import StudyError
-from specexp.sweep.trial_table import name_of_trial, speedups_of, trial_row
-from specexp.sweep.yardstick import write_yardstick, yardstick_of
-
-if TYPE_CHECKING:
-    from specexp.data.prompts import PromptDataModule
-    from specexp.sweep.session import Session
+from specexp.sweep.trials import confirmable, speedups_of, trial_row
+from specexp.sweep.winner import pictures_of_winner
 
 
-class Conclusion:
-    """What follows the search.
+def conclude(study: Study, settings: Sweep, backend: StudyBackend, output: StudyOutput) -> None:
+    """Confirm the best trials of a searched study, export the winner, and publish both.
 
     Args:
-        session: of the sweep.
-        study: searched.
-        bench: that searched.
-        data: the prompts of the confirmation.
+        study: The study, searched.
+        settings: Its sweep section, with a confirmation.
+        backend: Who answered the search.
+        output: Where the results go.
+
+    Raises:
+        StudyError: No trial can be confirmed.
+        OSError: Something cannot be written.
     """
+    confirmation = _confirm(study, settings, backend, output)
+    study_config = backend.study_config
+    shown = table(
+        study_config.name,
+        study_config.question,
+        confirmation.confirmed,
+        confirmation.records,
+        backend.predict(None),
+    )
+    said = [
+        *sentences(confirmation.confirmed, confirmation.records),
+        *backend.sentences(confirmation.winner),
+    ]
+    report = Report(
+        tables={"confirm": shown},
+        data={"confirm": shown},
+        sentences=said,
+        page="confirm",
+        parts=[
+            pictures_of_winner(confirmation, backend.data("confirm").prompts),
+            *_yardstick(study, confirmation, backend),
+        ],
+    )
+    publish(report, output.folder, console=output.console)
+    artifacts = []
+    if settings.export is not None:
+        folder = export_best(settings.export, confirmation, backend, output)
+        if folder is not None:
+            artifacts.append(Attached(folder, study_config.name, settings.export.kind))
+    rows = [trial_row(trial, list(settings.directions)) for trial in study.get_trials(deepcopy=False)]
+    with output.tracker.study(config=study_config.to_dict()) as run:
+        run.table("trials", [{**row, **speedups_of(row)} for row in rows])
+        for part in report.whole():
+            track(part, run)
+        for path in sorted((output.folder / "plots").glob("*.png")):
+            run.picture(path.stem, path)
+        track(Report(artifacts=artifacts), run)
 
-    def __init__(
-        self, session: Session, study: Study, bench: CompositionBench, data: PromptDataModule
-    ) -> None:
-        self.session = session
-        self.study = study
-        self.bench = bench
-        self.data = data
 
-    def reach(self) -> None:
-        """Do all of it.
+def _confirm(study: Study, settings: Sweep, backend: StudyBackend, output: StudyOutput) -> Confirmation:
+    stage = settings.confirm
+    assert stage is not None
+    trials = select(study, stage.best, stage.of_each)
+    if not trials:
+        raise StudyError(
+            "no trial was measured on every prompt within the constraints, so none can be confirmed"
+        )
+    confirming = backend.confirming
+    with StageBar(output.console) as bar:
+        prompts = len(confirming.data("confirm").prompts)
+        bar.stage(f"confirming {len(trials)} candidates on other prompts", prompts * confirming.samples)
+        found = confirm(trials, confirming, output.folder / "confirm.jsonl", bar.prompt, stage.of_each)
+    searched = {trial.number: trial.user_attrs["metrics"] for trial in trials}
+    predicted = [
+        replace(one, predicted=backend.predicted(one.attributes["resolved"], searched[one.trial]))
+        for one in found.confirmed
+    ]
+    return replace(found, confirmed=predicted)
 
-        Raises:
-            StudyError: no trial can be confirmed.
-            OSError: something cannot be written.
-        """
-        session, data = self.session, self.data
-        confirming = self._confirming()
-        confirmed, records = self._confirm(confirming)
-        predicted_ar = None
-        if session.replay is not None and confirming is not session.replay:
-            confirmed = [self._predict(one) for one in confirmed]
-            predicted_ar = session.replay.predict({}, data.prompts)
-        shown = table(session.name, session.composition.question, confirmed, records, predicted_ar)
-        said = sentences(confirmed, records)
-        if session.replay is not None:
-            said += self._what_replay_was_worth(confirmed)
-        session.console.print(shown.to_rich())
-        for sentence in said:
-            session.console.print(sentence, highlight=False, soft_wrap=True)
-        text = shown.to_markdown() + "\n" + "\n".join(f"{sentence}  " for sentence in said) + "\n"
-        write_whole(session.folder / "confirm.md", text)
-        write_whole(session.folder / "confirm.csv", shown.to_csv())
-        winner = confirmed[0]
-        pictures = [
-            draw_winner(winner, confirming, data.prompts, session.folder / "tree.png"),
-            draw_winners_time_line(winner, confirming, data.prompts[0], session.folder),
-        ]
-        if session.replay is not None:
-            pictures += self._hold_against_yardstick(winner, session.replay)
-        artifact = export_best(session, confirmed, confirming)
-        self._track(shown, pictures, artifact)
 
-    def _confirming(self) -> CompositionBench:
-        """The models, where they are at hand; otherwise the bench that searched."""
-        session = self.session
-        if session.replay is None or session.pair is None:
-            return self.bench
-        latency = session.composition.live_latency()
-        live = LiveBench(session.composition, session.pair, self.data, session.folder, latency)
-        live.lessons = self.bench.lessons
-        return live
-
-    def _predict(self, one: Confirmed) -> Confirmed:
-        """With what replay says of it: on the same prompts, or else on the search's."""
-        assert self.session.replay is not None
-        found = self.session.replay.predict(one.attributes["resolved"], self.data.prompts)
-        metrics = self.study.get_trials(deepcopy=False)[one.trial].user_attrs["metrics"]
-        return replace(one, predicted=found or Predicted.of_search(metrics))
-
-    def _what_replay_was_worth(self, confirmed: Sequence[Confirmed]) -> list[str]:
-        assert self.session.recording is not None
-        winner = confirmed[0]
-        said = [compared(one) for one in confirmed[:1] if one.predicted is not None]
-        said.append(graded(winner, self.session.recording.manifest))
-        if self.session.pair is None:
-            said.append(
-                f"Nothing was confirmed live, for the models are not here ({self.session.no_models}): these figures "
-                "are replayed too."
-            )
-        return said
-
-    def _hold_against_yardstick(self, winner: Confirmed, bench: ReplayBench) -> list[Path | None]:
-        """How near a fixed tree of the draft model comes to the best known without a search; the picture's path."""
-        found = yardstick_of(winner.attributes["resolved"], bench)
-        if found is None:
-            return []
-        goodputs = {
-            trial.number: float(trial.user_attrs["metrics"]["modelled_tokens_per_second"])
-            for trial in confirmable(self.study)
-        }
-        goodput, highest = goodputs[winner.trial], max(goodputs.values())
-        said = found.sentences(winner.label, goodput)
-        if highest > goodput:
-            said.append(
-                f"The highest goodput of the search's {len(goodputs)} trees is {highest:.1f} tokens/s, "
-                f"{100 * found.share(highest):.1f} % of the yardstick; what was promoted was faster on other prompts."
-            )
-        for sentence in said:
-            self.session.console.print(sentence, highlight=False, soft_wrap=True)
-        return [write_yardstick(found, said, winner, goodput, self.session.folder)]
-
-    def _confirm(self, bench: CompositionBench) -> tuple[list[Confirmed], list[PromptRecord]]:
-        stage = self.session.settings.confirm
-        assert stage is not None
-        trials = select(self.study, stage.best, stage.of_each)
-        if not trials:
-            raise StudyError(
-                "no trial was measured on every prompt within the constraints, so none can be confirmed"
-            )
-        arms = [self._arm(trial, bench) for trial in trials]
-        eager = bench.eager() if isinstance(bench, LiveBench) else None
-        with StageBar(self.session.console) as bar:
-            bar.stage(
-                f"confirming {len(arms)} candidates on other prompts",
-                len(self.data.prompts) * bench.samples,
-            )
-            confirmed, records = confirm(
-                trials,
-                arms,
-                bench.engine,
-                eager,
-                self.data,
-                bench.trainer,
-                self.session.folder / "confirm.jsonl",
-                bench.samples,
-                bar.prompt,
-                stage.of_each,
-            )
-        return confirmed, records
-
-    def _arm(self, trial: FrozenTrial, bench: CompositionBench) -> EngineArm:
-        candidate = bench.prepare(trial.user_attrs["attributes"]["resolved"])
-        return bench.taught(bench.arm(name_of_trial(trial), candidate.parts))
-
-    def _track(self, shown: Table, pictures: Sequence[Path | None], artifact: Path | None) -> None:
-        rows = [
-            trial_row(trial, list(self.session.settings.directions))
-            for trial in self.study.get_trials(deepcopy=False)
-        ]
-        with self.session.tracker.study(config=self.session.composition.to_dict()) as run:
-            run.table("trials", [{**row, **speedups_of(row)} for row in rows])
-            run.table("confirm", shown.records())
-            for path in [*pictures, *sorted((self.session.folder / "plots").glob("*.png"))]:
-                if path is not None:
-                    run.picture(path.stem, path)
-            if artifact is not None and self.session.settings.export is not None:
-                run.artifact(artifact, self.session.name, self.session.settings.export.kind)
+def _yardstick(study: Study, confirmation: Confirmation, backend: StudyBackend) -> list[Report]:
+    """How near the winner comes to the best that is known without a search."""
+    goodputs = {
+        trial.number: float(trial.user_attrs["metrics"]["modelled_tokens_per_second"])
+        for trial in confirmable(study)
+        if "modelled_tokens_per_second" in trial.user_attrs["metrics"]
+    }
+    found = backend.yardstick(confirmation.winner, goodputs)
+    if found is None:
+        return []
+    said, picture = found
+    return [Report(sentences=said, page="yardstick", figures={"goodput_budget": picture})]

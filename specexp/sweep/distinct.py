@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any
@@ -16,7 +15,9 @@ from optuna.distributions import (
 )
 from optuna.samplers import BaseSampler, BruteForceSampler, GridSampler, RandomSampler
 from optuna.trial import FrozenTrial, TrialState
+from typing_extensions import override
 
+from specexp.sweep.candidates import Candidates
 from specexp.sweep.space import Applies, Space
 
 ENUMERATING = (BruteForceSampler, GridSampler)
@@ -31,9 +32,6 @@ NEAREST = 0.2
 FARTHER = 0.1
 """With what probability a parameter of the first neighbour is drawn at random, and what each further one adds to it."""
 
-DigestOf = Callable[[Mapping[str, Any]], str]
-"""Of the overrides that a suggestion means; the same for two ways to one configuration."""
-
 Suggest = Callable[[str, BaseDistribution], Any]
 
 
@@ -46,32 +44,37 @@ class DistinctSampler(BaseSampler):
     sampler's model is not fed the same value again and again.
 
     Args:
-        inner: whose suggestions are taken while they are new.
-        space: of the study.
-        applies: whether a key of it exists with what was chosen before.
-        digest_of: of a suggestion; what it raises is left to the trial, which records it.
-        seed: of the random draws.
+        inner: The sampler whose suggestions are taken while they are new.
+        space: The study's space.
+        applies: Says whether a key of the space exists with what was chosen before.
+        candidates: What was measured.
+        seed: Seed of the random draws.
 
     Attributes:
-        exhausted: whether nothing new was found any more: the last suggestion repeats.
+        exhausted: Whether nothing new was found any more: the last suggestion repeats.
     """
 
     def __init__(
-        self, inner: BaseSampler, space: Space, applies: Applies, digest_of: DigestOf, seed: int | None = None
+        self,
+        inner: BaseSampler,
+        space: Space,
+        applies: Applies,
+        candidates: Candidates,
+        seed: int | None = None,
     ) -> None:
         self.inner = inner
         self.exhausted = False
         self._space = space
         self._applies = applies
-        self._digest_of = digest_of
+        self._candidates = candidates
         self._random = RandomSampler(seed=seed)
         self._chance = Random(seed)
-        self._digests: dict[str, str] = {}  # by overrides
         self._given: set[str] = set()  # by this process, also what failed
         self._drawn: dict[str, Any] = {}
 
+    @override
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        """The parameters of a suggestion, which is drawn whole: only then it is known whether it is new."""
+        # A suggestion is drawn whole: only then it is known whether it is new.
         self._drawn = {}
         if "fixed_params" in trial.system_attrs:  # enqueued: whatever it leaves open is drawn one by one
             return {}
@@ -79,47 +82,45 @@ class DistinctSampler(BaseSampler):
         self._drawn = draw.params
         return draw.distributions
 
+    @override
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """The suggestion."""
         return self._drawn
 
+    @override
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
-        """As the inner sampler's."""
         return self.inner.sample_independent(study, trial, param_name, param_distribution)
 
+    @override
     def before_trial(self, study: Study, trial: FrozenTrial) -> None:
-        """As the inner sampler's."""
         self.inner.before_trial(study, trial)
 
+    @override
     def after_trial(
         self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
     ) -> None:
-        """As the inner sampler's."""
         self.inner.after_trial(study, trial, state, values)
 
+    @override
     def reseed_rng(self) -> None:
-        """All of them."""
         self.inner.reseed_rng()
         self._random.reseed_rng()
         self._chance.seed()
 
     def _new(self, study: Study, trial: FrozenTrial) -> _Draw:
         """A suggestion that is new, or, of a space that is exhausted, one that repeats a measured configuration."""
-        states = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)
-        trials = study.get_trials(deepcopy=False, states=states)
-        known = {str(other.user_attrs["digest"]) for other in trials if "digest" in other.user_attrs}
+        measured = self._candidates.measured()
         first = draw = self._draw(self._inner_suggest(study, trial))
         repeat = None
-        for place in range(max(LEAST_DRAWS, DRAWS_PER_TRIAL * len(trials))):
-            digest = self._digest(draw.overrides)
-            if digest not in known and digest not in self._given:
+        for place in range(max(LEAST_DRAWS, DRAWS_PER_TRIAL * len(measured))):
+            digest = self._candidates.digest(draw.overrides)
+            if digest not in measured and digest not in self._given:
                 self._given.add(digest)
                 return draw
-            if digest in known:
+            if digest in measured:
                 repeat = draw
             draw = self._draw(self._neighbour(study, trial, first.params, NEAREST + FARTHER * place))
         self.exhausted = True
@@ -131,7 +132,7 @@ class DistinctSampler(BaseSampler):
         together = self.inner.sample_relative(study, trial, space)
 
         def suggest(name: str, distribution: BaseDistribution) -> Any:
-            if name in together and distribution._contains(distribution.to_internal_repr(together[name])):
+            if name in together and _allows(distribution, together[name]):
                 return together[name]
             return self.inner.sample_independent(study, trial, name, distribution)
 
@@ -143,7 +144,7 @@ class DistinctSampler(BaseSampler):
         """The parameters, each with some probability another one."""
 
         def suggest(name: str, distribution: BaseDistribution) -> Any:
-            kept = name in params and distribution._contains(distribution.to_internal_repr(params[name]))
+            kept = name in params and _allows(distribution, params[name])
             if kept and self._chance.random() >= probability:
                 return params[name]
             return self._random.sample_independent(study, trial, name, distribution)
@@ -154,15 +155,6 @@ class DistinctSampler(BaseSampler):
         draw = _Draw(suggest)
         draw.overrides = self._space.suggest(draw, self._applies)
         return draw
-
-    def _digest(self, overrides: Mapping[str, Any]) -> str:
-        asked = json.dumps(overrides, sort_keys=True, default=str)
-        if asked not in self._digests:
-            try:
-                self._digests[asked] = self._digest_of(overrides)
-            except Exception:
-                self._digests[asked] = asked
-        return self._digests[asked]
 
 
 class _Draw:
@@ -198,3 +190,11 @@ def _only(distribution: BaseDistribution) -> Any:
         return distribution.choices[0]
     assert isinstance(distribution, IntDistribution | FloatDistribution)
     return distribution.low
+
+
+def _allows(distribution: BaseDistribution, value: Any) -> bool:
+    """Whether a value drawn for the same key, perhaps with other bounds, may be drawn now."""
+    if isinstance(distribution, CategoricalDistribution):
+        return value in distribution.choices
+    assert isinstance(distribution, IntDistribution | FloatDistribution)
+    return bool(distribution.low <= value <= distribution.high)

@@ -1,71 +1,18 @@
-"""One trial: draw a configuration, prepare it, measure it prompt by prompt, tell the study."""
+"""One trial: draw a configuration, measure it prompt by prompt, tell the study."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from statistics import fmean
-from typing import Any, Protocol
 
-from optuna import Study, Trial
+from optuna import Trial
 from optuna.exceptions import TrialPruned
 from optuna.trial import FrozenTrial, TrialState
 
 from specexp.config.sweep import Sweep
-from specexp.sweep.space import Applies, Space
-
-FINISHED = (TrialState.COMPLETE, TrialState.PRUNED)
-
-Report = Callable[[int, float], bool]
-"""Called with prompt index and log(AR seconds per token / strategy seconds per token); true means: stop
-here.
-"""
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A configuration ready to be measured.
-
-    Attributes:
-        digest: the same for two configurations that would run the same, such as two ways to one tree.
-        attributes: what is told about it in tables: ``nodes``, of a fixed shape also ``depth``, ``rank_paths`` and
-            ``candidates`` (what its ranks count), and ``resolved``, its parts, as JSON values.
-        parts: whatever the bench needs to run it.
-    """
-
-    digest: str
-    attributes: Mapping[str, Any]
-    parts: Any = None
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """What measuring gave.
-
-    Attributes:
-        log_speedups: by prompt index.
-        metrics: ``tokens_per_step``, ``drafted_nodes`` and ``draft_passes`` per target pass,
-            ``tokens_per_second``.
-    """
-
-    log_speedups: Mapping[int, float]
-    metrics: Mapping[str, float] = field(default_factory=dict)
-
-
-class Bench(Protocol):
-    """Where candidates are measured: all on the same prompts in the same order, each from its initial
-    state.
-    """
-
-    def applies(self, key: str, overrides: Mapping[str, Any]) -> bool:
-        """Whether a dotted key exists in the composition with these overrides."""
-
-    def prepare(self, overrides: Mapping[str, Any]) -> Candidate:
-        """Compose a candidate; ValueError, in one sentence, where its parts do not go together."""
-
-    def measure(self, candidate: Candidate, report: Report, trial: int) -> Measurement:
-        """Decode the prompts in order until the last, or until ``report`` says stop."""
+from specexp.sweep.candidates import Bench, Candidate, Candidates, Measurement, Report
+from specexp.sweep.space import Space
 
 
 class Objective:
@@ -78,21 +25,11 @@ class Objective:
     are not pruned.
     """
 
-    def __init__(self, study: Study, settings: Sweep, bench: Bench) -> None:
-        self.study = study
+    def __init__(self, settings: Sweep, bench: Bench, candidates: Candidates) -> None:
         self.settings = settings
         self.bench = bench
+        self.candidates = candidates
         self.space = Space(settings)
-        self._prepared: tuple[Mapping[str, Any], Candidate] | None = None
-
-    def digest_of(self, overrides: Mapping[str, Any]) -> str:
-        """The same for two configurations that would run the same.
-
-        Raises:
-            ValueError: the parts do not go together.
-        """
-        self._prepared = overrides, self.bench.prepare(overrides)
-        return self._prepared[1].digest
 
     def __call__(self, trial: Trial) -> float | tuple[float, ...]:
         """Run one trial."""
@@ -107,12 +44,11 @@ class Objective:
     def _run(self, trial: Trial) -> float | tuple[float, ...]:
         overrides = trial.user_attrs.get("overrides")
         if overrides is None:
-            applies: Applies = self.bench.applies
-            overrides = self.space.suggest(trial, applies)
-        candidate = self._candidate(overrides)
+            overrides = self.space.suggest(trial, self.bench.applies)
+        candidate = self.candidates.take(overrides)
         trial.set_user_attr("digest", candidate.digest)
         trial.set_user_attr("attributes", dict(candidate.attributes))
-        original = self._finished(candidate.digest, whole="known" in trial.user_attrs)
+        original = self.candidates.original(candidate.digest, whole="known" in trial.user_attrs)
         if original is not None:
             return self._copy(trial, original)
         self._refuse_too_large(trial, candidate)
@@ -120,11 +56,6 @@ class Objective:
         trial.set_user_attr("metrics", dict(measurement.metrics))
         self._constrain(trial, measurement.metrics)
         return self._values(measurement)
-
-    def _candidate(self, overrides: Mapping[str, Any]) -> Candidate:
-        """New, or what :meth:`digest_of` was asked for last."""
-        asked, self._prepared = self._prepared, None
-        return asked[1] if asked is not None and asked[0] == overrides else self.bench.prepare(overrides)
 
     def _reporter(self, trial: Trial) -> Report:
         def report(prompt: int, log_speedup: float) -> bool:
@@ -148,15 +79,6 @@ class Objective:
         known = {**measurement.metrics, "speedup": fmean(measurement.log_speedups.values())}
         values = tuple(known[name] for name in self.settings.directions)
         return values if len(values) > 1 else values[0]
-
-    def _finished(self, digest: str, whole: bool) -> FrozenTrial | None:
-        """The trial that measured a configuration, on every prompt if ``whole``."""
-        for trial in self.study.get_trials(deepcopy=False, states=FINISHED):
-            attributes = trial.user_attrs
-            left_out = "duplicate_of" in attributes or (whole and "pruned_at" in attributes)
-            if attributes.get("digest") == digest and not left_out:
-                return trial
-        return None
 
     def _copy(self, trial: Trial, original: FrozenTrial) -> float | tuple[float, ...]:
         trial.set_user_attr("duplicate_of", original.number)
@@ -196,27 +118,6 @@ class Objective:
             trial.set_constraint(name, value)
             if value > 0:
                 trial.set_user_attr("infeasible", f"{name} is {limits[name]:g}, missed by {value:g}")
-
-
-def distinct_finished(study: Study) -> list[FrozenTrial]:
-    """Finished trials, those that only repeat another's configuration left out."""
-    trials = study.get_trials(deepcopy=False, states=FINISHED)
-    return list(
-        {
-            t.user_attrs.get("digest", t.number): t for t in trials if "duplicate_of" not in t.user_attrs
-        }.values()
-    )
-
-
-def confirmable(study: Study) -> list[FrozenTrial]:
-    """Distinct trials measured on every prompt and within the constraints, in the order they were run."""
-    return [
-        trial
-        for trial in distinct_finished(study)
-        if trial.state is TrialState.COMPLETE
-        and "pruned_at" not in trial.user_attrs
-        and "infeasible" not in trial.user_attrs
-    ]
 
 
 def _one_line(error: BaseException) -> str:

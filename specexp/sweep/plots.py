@@ -12,7 +12,7 @@ from optuna import Study
 from optuna.trial import TrialState
 
 from specexp.sweep.slices import draw_slices
-from specexp.sweep.trial_table import is_modelled
+from specexp.sweep.trials import is_modelled
 
 
 def save_plots(study: Study, objectives: list[str], folder: Path) -> list[Path]:

@@ -1,5 +1,5 @@
-"""One sweep from the loaded models, or a recording of them, to the exported winner: record hits, reference, search,
-confirm, export.
+"""One sweep from the loaded models, or a recording of them, to the exported winner: acceptance counts, reference,
+search, confirmation, export.
 """
 
 from __future__ import annotations
@@ -8,184 +8,137 @@ import math
 import shlex
 import sys
 import warnings
-from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import optuna
 import torch
 from optuna import Study
 from optuna.trial import FrozenTrial
-from rich.console import Console
 
-from specexp.artifacts.environment import device_name
-from specexp.bench.experiment import check_prompts
 from specexp.bench.progress import StageBar
 from specexp.bench.trainer import quiet_libraries
-from specexp.config import ConfigError, save_resolved
-from specexp.config.stages import with_prompts_of
+from specexp.config import save_resolved
+from specexp.config.stages import STAGES
 from specexp.config.sweep import Sweep
-from specexp.replay.configured import check_models, open_recording, recorded_data, tokenizer_of
-from specexp.replay.format.recording import Recording
-from specexp.sweep.bench import CompositionBench, record_hits
-from specexp.sweep.composition import Composition
-from specexp.sweep.conclusion import Conclusion
+from specexp.sweep.backend import StudyBackend
+from specexp.sweep.bench import StudyBench, record_acceptance_counts
+from specexp.sweep.conclusion import conclude
 from specexp.sweep.journal import study_lock
-from specexp.sweep.live_bench import LiveBench
-from specexp.sweep.objective import distinct_finished
+from specexp.sweep.output import StudyOutput
 from specexp.sweep.plots import save_plots
-from specexp.sweep.replay_bench import ReplayBench
 from specexp.sweep.study import digest_of, open_study, others_running, resume, run_study
-from specexp.sweep.trial_table import (
+from specexp.sweep.study_config import StudyConfig
+from specexp.sweep.trials import (
+    distinct_finished,
     is_modelled,
     name_of_trial,
+    reason_of,
     speedups_of,
     state_of,
     trial_row,
     write_trials,
 )
-from specexp.tracking import Tracker
-
-if TYPE_CHECKING:
-    from specexp.data.prompts import PromptDataModule
-    from specexp.pairs.pair import ModelPair
 
 
 class Session:
     """A sweep over one experiment.
 
     Args:
-        composition: what candidates are overrides of.
-        settings: the sweep section.
-        folder: of the study; exists and can be written.
-        console: where progress and tables go.
-        command: as typed, for provenance.
-
-    Attributes:
-        pair: the models; None where a replayed study does without.
-        recording: that a replayed study searches; None of a live one.
-        replay: its bench.
-        no_models: why they could not be loaded.
+        study_config: The experiment.
+        settings: Its sweep section.
+        output: Where the results go.
     """
 
-    def __init__(
-        self, composition: Composition, settings: Sweep, folder: Path, console: Console, command: str
-    ) -> None:
-        self.composition = composition
+    def __init__(self, study_config: StudyConfig, settings: Sweep, output: StudyOutput) -> None:
+        self.study_config = study_config
         self.settings = settings
-        self.folder = folder
-        self.console = console
-        self.command = command
-        self.name = composition.name
-        self.tracker = Tracker(self.name, folder, **composition.config.get("tracking"))
-        self.pair: ModelPair | None = None
-        self.recording: Recording | None = None
-        self.replay: ReplayBench | None = None
-        self.no_models = ""
+        self.output = output
 
     def run(self) -> None:
         """Run what is left of the sweep.
 
         Raises:
-            ValueError: models, recording, prompts and parts do not go together.
-            StudyError: the study cannot go on.
-            StudyBusyError: another process runs it.
-            OSError: something cannot be written.
+            ValueError: Models, recording, prompts and parts do not go together.
+            StudyError: The study cannot go on.
+            StudyBusyError: Another process runs it.
+            OSError: Something cannot be written.
         """
         alone = self.settings.storage is None
-        lock: AbstractContextManager[None] = study_lock(self.folder) if alone else nullcontext()
+        folder, console = self.output.folder, self.output.console
+        lock: AbstractContextManager[None] = study_lock(folder) if alone else nullcontext()
         with lock:
-            threads = self.composition.generation().threads
+            threads = self.study_config.generation().threads
             if threads is not None:
                 torch.set_num_threads(threads)
-            bench = self._replay_bench() if self.composition.replayed else self._live_bench()
-            others = self._other_prompts(bench)
-            if "learn" in others:
-                bench.lessons = others["learn"].prompts
+            backend = self._backend()
+            bench = StudyBench(backend, folder)
+            self._check_prompts(backend)
             # Up to here nothing was written: a mistake in models or prompts leaves nothing behind.
-            study = open_study(
-                self.name, self.settings, self.folder, self._study_digest(), self._clock_of(bench)
-            )
-            save_resolved(self.composition.config, self.folder, shlex.split(self.command))
+            name = self.study_config.name
+            study = open_study(name, self.settings, folder, self._study_digest(), backend.clock)
+            save_resolved(self.study_config.config, folder, shlex.split(self.output.command))
             self._greet(study, resume(study, self.settings, alone=alone))
-            with StageBar(self.console) as bar:
+            with StageBar(console) as bar:
                 bench.tick = bar.prompt
-                self._record_hits(bench, bar, others.get("record_hits"))
-                self._measure_reference(bench, bar)
+                self._record_acceptance_counts(backend, bar)
+                if not bench.load_reference():
+                    bar.stage("AR on every prompt", len(bench.prompts))
+                    bench.measure_reference()
                 exhausted = self._search(study, bench, bar)
             if exhausted:
-                self.console.print(exhausted, highlight=False, soft_wrap=True)
-            write_trials(study, list(self.settings.directions), self.folder / "trials.csv")
-            save_plots(study, list(self.settings.directions), self.folder / "plots")
+                self.output.say(exhausted)
+            objectives = list(self.settings.directions)
+            write_trials(study, objectives, folder / "trials.csv")
+            save_plots(study, objectives, folder / "plots")
             if others_running(study):
-                self.console.print(
-                    "Other workers are still measuring; the last one confirms the best trials."
-                )
+                self.output.say("Other workers are still measuring; the last one confirms the best trials.")
             elif self.settings.confirm is not None:
-                Conclusion(self, study, bench, others["confirm"]).reach()
-        if hint := self.tracker.sync_hint():
-            self.console.print(f"W&B: {hint}", soft_wrap=True, highlight=False)
+                conclude(study, self.settings, backend, self.output)
+        if hint := self.output.tracker.sync_hint():
+            self.output.say(f"W&B: {hint}")
 
-    def _live_bench(self) -> CompositionBench:
-        """Models that decode."""
-        self.pair = self.composition.load_pair()
-        data = self.composition.data(self.pair.tokenizer)
-        return LiveBench(self.composition, self.pair, data, self.folder, self.composition.latency())
+    def _backend(self) -> StudyBackend:
+        """A recording that answers, or models that decode."""
+        latency = self.study_config.latency()
+        if self.study_config.replayed:
+            from specexp.sweep.replayed import ReplayedStudyBackend
 
-    def _replay_bench(self) -> CompositionBench:
-        """A recording that answers; the models are loaded to confirm its winner, if they are at hand.
+            assert latency is not None, "a replay without latency is refused with the file"
+            confirms = self.settings.confirm is not None
+            return ReplayedStudyBackend(self.study_config, latency, confirms=confirms)
+        from specexp.sweep.live import LiveStudyBackend
+
+        return LiveStudyBackend(self.study_config, self.study_config.load_pair(), latency)
+
+    def _check_prompts(self, backend: StudyBackend) -> None:
+        """Read the prompts of all stages before the first is decoded.
 
         Raises:
-            ConfigError: there is no recording, or it is of something else.
+            ValueError: One does not fit the context, or the confirmation's are among the search's.
         """
-        config = self.composition.config
-        latency = self.composition.latency()
-        assert latency is not None, "a replay without latency is refused with the file"
-        self.recording = open_recording(config)
-        if self.settings.confirm is not None:
-            try:
-                self.pair = self.composition.load_pair()
-            except ConfigError as error:
-                self.no_models = str(error)
-        if self.pair is not None:
-            check_models(config, self.recording, self.pair)
-        self.replay = ReplayBench(self.composition, self.recording, self._data(None), self.folder, latency)
-        return self.replay
-
-    def _data(self, stage: str | None) -> PromptDataModule:
-        """Prompts of a stage; to confirm live they need not be recorded."""
-        tokenizer = self.pair.tokenizer if self.pair is not None else None
-        if tokenizer is not None and (self.recording is None or stage == "confirm"):
-            return self.composition.data(tokenizer, stage)
-        assert self.recording is not None
-        tokenizer = tokenizer or tokenizer_of(self.composition.config)
-        return recorded_data(with_prompts_of(self.composition.config, stage), self.recording, tokenizer)
-
-    @property
-    def device(self) -> str:
-        """Where trials, or the recording, ran."""
-        if self.pair is not None:
-            return str(self.pair.target.device)
-        assert self.recording is not None
-        return str(self.recording.manifest.made_of["pair"]["device"])
-
-    def _clock_of(self, bench: CompositionBench) -> str:
-        """Device whose seconds a study compares."""
-        if isinstance(bench, ReplayBench):
-            return "a recording"
-        return device_name(self.composition.config.get("pair.device"))
+        found = {
+            stage: backend.data(stage)
+            for stage in STAGES
+            if self.study_config.config.get(f"sweep.{stage}", None) is not None
+        }
+        searched = {prompt.token_ids for prompt in backend.data().prompts}
+        for prompt in found["confirm"].prompts if "confirm" in found else ():
+            if prompt.token_ids in searched:
+                raise ValueError(
+                    f"sweep.confirm.data: prompt {prompt.prompt_id!r} is one of the search's, so it cannot confirm "
+                    "what the search found: give an offset of at least data.offset + data.max_prompts, or other prompts"
+                )
 
     def _study_digest(self) -> str:
         learned = [] if self.settings.learn is None else [asdict(self.settings.learn)]
-        return digest_of([self.composition.workload(), dict(self.settings.directions), *learned])
+        return digest_of([self.study_config.workload(), dict(self.settings.directions), *learned])
 
     def _greet(self, study: Study, revived: int) -> None:
         done = len(distinct_finished(study))
         if done:
-            self.console.print(
-                f"Going on with study {self.name}: {done} of {self.settings.n_trials} trials are finished"
+            self.output.say(
+                f"Going on with study {self.study_config.name}: {done} of {self.settings.n_trials} trials are finished"
                 + (
                     f", {revived} had been cut off and {'is' if revived == 1 else 'are'} repeated."
                     if revived
@@ -193,56 +146,25 @@ class Session:
                 )
             )
 
-    def _other_prompts(self, bench: CompositionBench) -> dict[str, PromptDataModule]:
-        """Prompts of the other stages, all checked before the first is decoded.
-
-        Raises:
-            ValueError: one does not fit the context, or the confirmation's are among the search's.
-        """
-        stages = {
-            "confirm": self.settings.confirm,
-            "record_hits": self.settings.record_hits,
-            "learn": self.settings.learn,
-        }
-        found = {name: self._data(name) for name, stage in stages.items() if stage is not None}
-        if self.pair is not None:
-            for data in (bench.data, *found.values()):
-                check_prompts(self.composition.config, data.prompts, self.pair)
-        searched = {prompt.token_ids for prompt in bench.prompts}
-        for prompt in found["confirm"].prompts if "confirm" in found else ():
-            if prompt.token_ids in searched:
-                raise ValueError(
-                    f"sweep.confirm.data: prompt {prompt.prompt_id!r} is one of the search's, so it cannot "
-                    "confirm what "
-                    "the search found: give an offset of at least data.offset + data.max_prompts, or other "
-                    "prompts"
-                )
-        return found
-
-    def _record_hits(self, bench: CompositionBench, bar: StageBar, data: PromptDataModule | None) -> None:
-        stage, path = self.settings.record_hits, self.composition.hits
-        if stage is None or path is None or data is None:
+    def _record_acceptance_counts(self, backend: StudyBackend, bar: StageBar) -> None:
+        stage, path = self.settings.record_hits, self.study_config.acceptance_counts
+        if stage is None or path is None:
             return
-        made_of = digest_of([self.composition.workload(), self.composition.resolved({}), asdict(stage)])
+        made_of = digest_of([self.study_config.workload(), self.study_config.resolved({}), asdict(stage)])
         mark = path.with_suffix(".digest")
         if path.exists() and mark.exists() and mark.read_text(encoding="utf-8") == made_of:
             return
-        bar.stage("recording hits", len(data.prompts))
-        record_hits(bench, {"builder": stage.builder}, data.prompts, path)
+        bar.stage("counting acceptances", len(backend.data("record_hits").prompts))
+        record_acceptance_counts(backend, {"builder": stage.builder}, path, bar.prompt)
         mark.write_text(made_of, encoding="utf-8")
 
-    def _measure_reference(self, bench: CompositionBench, bar: StageBar) -> None:
-        if not bench.load_reference():
-            bar.stage("AR on every prompt", len(bench.prompts))
-            bench.measure_reference()
-
-    def _search(self, study: Study, bench: CompositionBench, bar: StageBar) -> str:
-        bar.stage(
-            "search", self.settings.n_trials, done=len(distinct_finished(study)), prompts=len(bench.prompts)
-        )
+    def _search(self, study: Study, bench: StudyBench, bar: StageBar) -> str:
+        done = len(distinct_finished(study))
+        bar.stage("search", self.settings.n_trials, done=done, prompts=len(bench.prompts))
 
         def after(study: Study, trial: FrozenTrial) -> None:
-            self._track(trial)
+            if bench.backend.tracks_trials:
+                self._track(trial)
             bar.trial(len(distinct_finished(study)), self._line(study, trial))
 
         return run_study(study, self.settings, bench, after)
@@ -255,7 +177,7 @@ class Session:
             original = study.get_trials(deepcopy=False)[trial.user_attrs["duplicate_of"]]
             return f"{what}: the same as {name_of_trial(original)}"
         if state in ("failed", "infeasible"):
-            return f"{what}: {state}, {trial.user_attrs.get('reason') or trial.user_attrs.get('infeasible')}"
+            return f"{what}: {state}, {reason_of(trial)}"
         modelled = " modelled" if is_modelled(trial) else ""
         shown = ", ".join(
             f"{math.exp(value):.2f}x AR{modelled}"
@@ -268,19 +190,14 @@ class Session:
         )
 
     def _track(self, trial: FrozenTrial) -> None:
-        if self.replay is not None:
-            return  # a run of W&B takes a thousand times as long: replayed trials are rows of the study's own
         row = trial_row(trial, list(self.settings.directions))
         resolved = trial.user_attrs.get("attributes", {}).get("resolved", {})
-        with self.tracker.trial(trial.number, trial.params, config=resolved) as run:
+        with self.output.tracker.trial(trial.number, trial.params, config=resolved) as run:
             for prompt, log_speedup in trial.intermediate_values.items():
                 name = "modelled_speedup" if is_modelled(trial) else "speedup"
                 run.log({name: math.exp(log_speedup)}, step=prompt)
-            run.summary({**_filled(row), **speedups_of(row)})
-
-
-def _filled(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in row.items() if value is not None}
+            filled = {key: value for key, value in row.items() if value is not None}
+            run.summary({**filled, **speedups_of(row)})
 
 
 def silence() -> None:

@@ -22,10 +22,12 @@ from optuna.trial import FrozenTrial, TrialState
 from specexp.config.check import Checker
 from specexp.config.sweep import Sweep
 from specexp.core.messages import first_line
+from specexp.sweep.candidates import Bench, Candidates
 from specexp.sweep.distinct import ENUMERATING, DistinctSampler
 from specexp.sweep.journal import JournalFile
-from specexp.sweep.objective import FINISHED, Bench, Objective, distinct_finished
+from specexp.sweep.objective import Objective
 from specexp.sweep.space import Space
+from specexp.sweep.trials import FINISHED, distinct_finished, reason_of
 
 HEARTBEAT_SECONDS = 20
 GRACE_SECONDS = 90
@@ -43,11 +45,11 @@ def open_study(name: str, settings: Sweep, folder: Path, workload: str, device: 
     """Create a study, or load the one of this name to go on with it.
 
     Args:
-        name: of the study.
-        settings: its sweep section.
-        folder: where the journal lies when ``settings.storage`` is None.
-        workload: digest of what all trials have in common (models, prompts, sampling, objectives).
-        device: name of the device: seconds of two kinds of device cannot be compared.
+        name: The study's name in its storage.
+        settings: The sweep section.
+        folder: Where the journal lies when ``settings.storage`` is None.
+        workload: Digest of what all trials have in common (models, prompts, sampling, objectives).
+        device: Name of the device: seconds of two kinds of device cannot be compared.
 
     Raises:
         StudyError: the storage cannot be reached, or holds a study of this name with another workload, space
@@ -76,9 +78,9 @@ def resume(study: Study, settings: Sweep, *, alone: bool) -> int:
     """Put back what a dead process left running, and the known configurations not yet asked for.
 
     Args:
-        study: the study.
-        settings: its sweep section.
-        alone: no other process can be running trials of it, so every running one is dead; otherwise only
+        study: The study, opened.
+        settings: Its sweep section.
+        alone: Whether no other process can be running trials of it, so that every running one is dead; otherwise only
             those of dead processes of this machine are, and the storage's heartbeat finds the others.
 
     Returns:
@@ -88,8 +90,7 @@ def resume(study: Study, settings: Sweep, *, alone: bool) -> int:
     dead = [trial for trial in running if alone or _is_dead(trial)]
     for trial in dead:
         requeue(study, trial)  # first, so that dying between the two loses nothing
-        study._storage.set_trial_user_attr(trial._trial_id, "reason", "the process that ran it ended")
-        study._storage.set_trial_state_values(trial._trial_id, TrialState.FAIL)
+        _fail(study, trial)
     # A process that died between taking a trial and signing it left nothing but a known name: ask for that
     # again.
     asked = {
@@ -107,6 +108,13 @@ def resume(study: Study, settings: Sweep, *, alone: bool) -> int:
             attributes["overrides"] = dict(known.overrides)
         study.enqueue_trial(params or {}, user_attrs=attributes)
     return len(dead)
+
+
+def _fail(study: Study, trial: FrozenTrial) -> None:
+    # A sampler is told of what ends, and one that enumerates may then end a search that has not begun.
+    sampler, study.sampler = study.sampler, optuna.samplers.RandomSampler()
+    study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
+    study.sampler = sampler
 
 
 def requeue(study: Study, trial: FrozenTrial) -> None:
@@ -133,7 +141,8 @@ def run_study(study: Study, settings: Sweep, bench: Bench, after_trial: AfterTri
         OSError: the storage cannot be written.
     """
     target = settings.n_trials
-    objective = Objective(study, settings, bench)
+    candidates = Candidates(study, bench)
+    objective = Objective(settings, bench, candidates)
     patience = max(20, 2 * target)
     barren = 0
     sampler = study.sampler
@@ -144,7 +153,7 @@ def run_study(study: Study, settings: Sweep, bench: Bench, after_trial: AfterTri
             sampler,
             objective.space,
             bench.applies,
-            objective.digest_of,
+            candidates,
             seed + offset if isinstance(seed, int) else None,
         )
 
@@ -165,7 +174,7 @@ def run_study(study: Study, settings: Sweep, bench: Bench, after_trial: AfterTri
             return objective(trial)
         except KeyboardInterrupt:
             trial.set_user_attr("reason", "interrupted")
-            requeue(study, study._storage.get_trial(trial._trial_id))
+            requeue(study, study.get_trials(deepcopy=False)[trial.number])
             raise
 
     if len(distinct_finished(study)) < target:
@@ -187,7 +196,7 @@ def run_study(study: Study, settings: Sweep, bench: Bench, after_trial: AfterTri
     if done == 0 or last.state not in FINISHED:
         raise StudyError(
             f"the last {barren} trials failed, the last one because of "
-            f"{last.user_attrs.get('reason', 'an unknown error')} ({done} of {target} are finished)"
+            f"{reason_of(last) or 'an unknown error'} ({done} of {target} are finished)"
         )
     return (
         f"The space is exhausted: {done} distinct configurations were measured, {target} were asked for, and what else "

@@ -10,8 +10,9 @@ from lightning import LightningModule
 from specexp.bench.arm import Arm
 from specexp.bench.record import PromptRecord
 from specexp.data import Prompt
+from specexp.sweep.candidates import Report
 from specexp.sweep.drift import EVERY, Reference
-from specexp.sweep.objective import Report
+from specexp.sweep.measures import decode_all, seconds_per_token
 
 
 class TrialModule(LightningModule):
@@ -70,20 +71,3 @@ class TrialModule(LightningModule):
         records = decode_all(arm, prompt, self.samples)
         self.records += records
         return seconds_per_token(records)
-
-
-def decode_all(arm: Arm, prompt: Prompt, samples: int) -> list[PromptRecord]:
-    """Decode every continuation of a prompt."""
-    return [arm.decode(prompt, sample) for sample in range(samples)]
-
-
-def seconds_per_token(records: list[PromptRecord]) -> float:
-    """Decode seconds per token of a prompt, all its samples together.
-
-    Raises:
-        ValueError: nothing was decoded.
-    """
-    tokens = sum(record.decode_tokens for record in records)
-    if tokens == 0:
-        raise ValueError(f"prompt {records[0].prompt_id!r} gave no token with arm {records[0].arm!r}")
-    return sum(record.decode_seconds for record in records) / tokens

@@ -12,8 +12,8 @@ from typing import Any
 
 from specexp.config.check import Checker
 from specexp.config.sweep import Sweep
+from specexp.sweep.candidates import Candidate, Measurement, Report
 from specexp.sweep.journal import study_lock
-from specexp.sweep.objective import Candidate, Measurement, Report
 from specexp.sweep.study import open_study, resume, run_study
 
 PROMPTS = 12

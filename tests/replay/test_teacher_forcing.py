@@ -1,7 +1,5 @@
 """Drafters without a model, led along the output: where they learn from accepted tokens alone, runs go as foreseen."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 from helpers.fake_turns import recorded_turn, save_recording
@@ -132,25 +130,18 @@ def test_what_learns_from_drafted_tokens_too_is_called_approximate(recording):
 
 
 def test_a_study_of_trees_for_such_a_drafter_is_held_against_it(recording):
-    """As a study hands it over: only what the yardstick asks of a bench."""
+    turns = [turn for turns in recording.turns.values() for turn in turns]
 
-    def bench(parts, lessons=()):
-        return SimpleNamespace(
-            recording=recording,
-            turns=[turn for turns in recording.turns.values() for turn in turns],
-            profile=PROFILE,
-            generation=Generation(max_new_tokens=TOKENS),
-            lessons=lessons,
-            compose=lambda resolved: SimpleNamespace(parts=parts),
-        )
+    def held_against(parts, **started):
+        return yardstick_of(parts, recording, turns, TOKENS, PROFILE, **started)
 
     parts = parts_of(Chain(2))
     direct = forced_yardstick(recording, parts, max_nodes=64, max_depth=12)
-    assert yardstick_of({}, bench(parts)).best == direct.best
-    assert yardstick_of({}, bench(parts, lessons=("one",))) is None, "it starts from what it was taught"
-    assert yardstick_of({}, bench(parts._replace(controller=Fixed(max_depth=1)))) is None
+    assert held_against(parts).best == direct.best
+    assert held_against(parts, warm_started=True) is None, "it starts from what it was taught"
+    assert held_against(parts._replace(controller=Fixed(max_depth=1))) is None
     dynamic = DySpecGreedy(4, candidates="top-k")
-    assert yardstick_of({}, bench(parts._replace(builder=dynamic))) is None
+    assert held_against(parts._replace(builder=dynamic)) is None
 
 
 def test_a_draft_model_has_ranks_of_its_own(recording):

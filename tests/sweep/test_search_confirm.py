@@ -10,7 +10,9 @@ import pytest
 from specexp.bench import PromptRecord
 from specexp.bench.record import SequenceGroup
 from specexp.bench.statistics import paired_speedup
-from specexp.sweep.confirm import Confirmed, select, sentences, table
+from specexp.sweep.confirm import select
+from specexp.sweep.confirmation_table import sentences, table
+from specexp.sweep.confirmed import Confirmed
 
 TREE = "80-node tree"
 

@@ -16,8 +16,9 @@ import pytest
 from helpers.fake_bench import PROMPTS, FakeBench, search, settings
 from optuna.trial import TrialState
 
+from specexp.sweep.candidates import Candidate, Measurement, Report
 from specexp.sweep.journal import JournalFile, StudyBusyError, study_lock
-from specexp.sweep.objective import FINISHED, Candidate, Measurement, Report, distinct_finished
+from specexp.sweep.trials import FINISHED, distinct_finished, reason_of
 
 SCRIPT = Path(__file__).parents[1] / "helpers" / "fake_bench.py"
 
@@ -120,7 +121,7 @@ def test_parameters_of_a_killed_trial_are_asked_for_again(tmp_path: Path) -> Non
     study = search(tmp_path, FakeBench(), chosen)
     dead = study.trials[trial.number]
     assert dead.state is TrialState.FAIL
-    assert dead.user_attrs["reason"] == "the process that ran it ended"
+    assert reason_of(dead) == "the process that ran it ended"
     again = next(t for t in study.trials if t.user_attrs.get("retry_of") == trial.number)
     assert again.params == {"builder": "chain", "builder.init_args.nodes": 41}
 

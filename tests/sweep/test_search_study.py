@@ -12,9 +12,9 @@ from optuna.samplers import RandomSampler
 from optuna.trial import TrialState
 
 from specexp.config import ConfigError
-from specexp.sweep.objective import Candidate, Measurement, Report, confirmable, distinct_finished
+from specexp.sweep.candidates import Candidate, Measurement, Report
 from specexp.sweep.study import StudyError, build_pruner, build_sampler, open_study, resume, run_study
-from specexp.sweep.trial_table import state_of, write_trials
+from specexp.sweep.trials import confirmable, distinct_finished, state_of, write_trials
 
 FIXED: dict[str, Any] = {
     "builder": {"type": "categorical", "choices": [{"name": "chain", "class_path": "Chain"}]}

@@ -21,7 +21,7 @@ from helpers.small_models import FULL_ATTENTION, build
 
 from specexp.sweep.__main__ import main
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 TREE_SHAPE = ROOT / "experiments" / "tree_shape.yaml"
 
 SWEEP: dict[str, Any] = {
@@ -369,29 +369,25 @@ def test_a_strategy_that_cannot_be_is_refused_before_anything_is_loaded(
     assert said == "small.yaml: execution.init_args.n is 0; allowed is an integer of at least 1"
 
 
-def test_candidates_that_decode_groups_start_from_what_other_prompts_taught_them(
+def test_candidates_that_decode_groups_start_from_what_they_learned_of_other_prompts(
     schedules: dict[str, Any],
 ) -> None:
     from specexp.bench.execution_arm import ExecutionArm
     from specexp.config import load_config
-    from specexp.sweep.composition import Composition
-    from specexp.sweep.live_bench import LiveBench
+    from specexp.sweep.live import LiveStudyBackend
+    from specexp.sweep.study_config import StudyConfig
 
     schedules["controller"] = {"class_path": "QLearning", "init_args": {"max_depth": 2, "draft_cost": 0.2}}
     schedules["sweep"]["learn"] = {"data": {"max_prompts": 2}}
-    composition = Composition(load_config(write(schedules)))
-    pair = composition.load_pair()
-    data = composition.data(pair.tokenizer)
-    bench = LiveBench(composition, pair, data, Path("runs"), composition.latency())
-    bench.lessons = composition.data(pair.tokenizer, "learn").prompts
-
-    arm = bench.arm("taught", bench.prepare({}).parts)
-    bench.taught(arm)
+    study_config = StudyConfig(load_config(write(schedules)))
+    backend = LiveStudyBackend(study_config, study_config.load_pair(), study_config.latency())
+    arm, _ = backend.compose("warm-started", {})
+    backend.warm_started(arm)
     assert isinstance(arm, ExecutionArm)
     learned = arm.controller_state["steps"]
     assert learned > 0
     try:
-        arm.decode(bench.prompts[0])
+        arm.decode(backend.data().prompts[0])
         assert arm.parts.controller is not None
         assert arm.parts.controller.state_dict()["steps"] > learned
         arm.reset()

@@ -12,7 +12,7 @@ from sweep.test_sweep import experiment, refused, target, write  # noqa: F401
 
 import specexp
 from specexp.sweep.__main__ import main, read_sweep
-from specexp.sweep.composition import Composition
+from specexp.sweep.study_config import StudyConfig
 
 DRAFT = {"class_path": "DraftModel", "init_args": {"coupled": True}}
 CHAIN = {"class_path": "Chain"}
@@ -69,8 +69,8 @@ def test_without_a_draft_model_its_methods_are_left_out_and_named(
 ) -> None:
     del methods["pair"]["draft"]
     config = specexp.config.load_config(write(methods))
-    composition, settings, left_out = read_sweep(config)
-    assert isinstance(composition, Composition)
+    study_config, settings, left_out = read_sweep(config)
+    assert isinstance(study_config, StudyConfig)
     assert list(settings.methods) == ["lookup"]
     assert left_out == ("chain",)
     assert [known.name for known in settings.known] == ["looks up 2"]

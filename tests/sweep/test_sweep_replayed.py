@@ -14,6 +14,7 @@ import pytest
 import torch
 import yaml
 
+from specexp.bench.metrics import figures_of
 from specexp.config import ConfigError, load_config
 from specexp.fit.learn import learn
 from specexp.record.__main__ import main as record
@@ -179,25 +180,26 @@ def test_without_the_models_nothing_is_confirmed_live(
 
 def test_tables_and_steps_give_the_same_figures(here: Path) -> None:
     """A fixed tree is read off the table of ranks, or stepped through; two ways to one number."""
-    from specexp.replay.configured import open_recording, recorded_data, tokenizer_of
-    from specexp.sweep.composition import Composition
-    from specexp.sweep.replay_bench import ReplayBench
+    from specexp.sweep.bench import StudyBench
+    from specexp.sweep.replayed import ReplayedStudyBackend
+    from specexp.sweep.study_config import StudyConfig
 
-    config = load_config(write())
-    recording, composition = open_recording(config), Composition(config)
-    data = recorded_data(config, recording, tokenizer_of(config))
-    latency = composition.latency()
+    study_config = StudyConfig(load_config(write()))
+    latency = study_config.latency()
     assert latency is not None
-    bench = ReplayBench(composition, recording, data, here, latency)
+    backend = ReplayedStudyBackend(study_config, latency, confirms=True)
+    bench = StudyBench(backend, here)
     bench.load_reference()
     tree = {"builder": {"class_path": "KConfig", "init_args": {"widths": [3, 2, 1]}}}
     read = bench.measure(bench.prepare(tree), lambda prompt, log_speedup: False, 0)
-    stepped = bench.predict(tree, data.prompts)
-    assert stepped is not None
-    assert read.metrics["tokens_per_step"] == stepped.tokens_per_step
-    assert read.metrics["modelled_tokens_per_second"] == pytest.approx(stepped.tokens_per_second, rel=1e-12)
+    arm, _ = backend.compose("stepped", tree)
+    stepped = figures_of([arm.decode(prompt) for prompt in bench.prompts])
+    assert read.metrics["tokens_per_step"] == stepped["tokens_per_step"]
+    assert read.metrics["modelled_tokens_per_second"] == pytest.approx(
+        stepped["modelled_tokens_per_second"], rel=1e-12
+    )
     assert len(read.log_speedups) == 3
-    plain = bench.predict({}, data.prompts)
+    plain = backend.predict(None)
     assert plain is not None
     assert plain.tokens_per_step == 1.0
 

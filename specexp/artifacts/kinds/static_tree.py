@@ -22,7 +22,7 @@ def fixed_tree(attributes: Mapping[str, Any]) -> dict[str, Any] | None:
     """A candidate's fixed shape as a ``StaticTree``; None where it has none, or no rank paths that name its nodes.
 
     Args:
-        attributes: see :class:`~specexp.sweep.objective.Candidate`.
+        attributes: see :class:`~specexp.sweep.candidates.Candidate`.
     """
     paths, candidates = attributes.get("rank_paths"), attributes.get("candidates")
     if paths is None or candidates not in get_args(Selection):

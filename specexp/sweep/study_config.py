@@ -1,10 +1,9 @@
-"""Candidates as overrides of an experiment's composition."""
+"""An experiment as a study sees it: what all its candidates share, and a candidate as overrides of it."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,19 +43,11 @@ VARIED = ("drafter", "builder", "controller")
 SHARED = ("pair", "data", "verifier", "generation")
 
 
-@dataclass(frozen=True)
-class Composed:
-    """A candidate as objects: the parts, and how several sequences are decoded; None where it is one at a time."""
-
-    parts: Parts
-    execution: Execution | None
-
-
-class Composition:
-    """The experiment's composition; every candidate of a study is the composition with overrides.
+class StudyConfig:
+    """An experiment with a sweep section; every candidate of its study is its composition with overrides.
 
     Args:
-        config: the experiment, with its sweep section.
+        config: the experiment.
     """
 
     def __init__(self, config: Config) -> None:
@@ -73,12 +64,12 @@ class Composition:
         return is_replayed(self.config)
 
     @property
-    def hits(self) -> Path | None:
-        """Hits file of the study's recording, None where it has none."""
+    def acceptance_counts(self) -> Path | None:
+        """File of the acceptance counts that the study records first; None where it records none."""
         return self.folder / HITS if self.config.get("sweep.record_hits", None) else None
 
     @cached_property
-    def grouped(self) -> bool:
+    def multi_sequence(self) -> bool:
         """Whether several sequences are decoded for every prompt: by one candidate at least, and then by all."""
         space, known = self.config.get("sweep.space"), self.config.get("sweep.enqueue")
         keys = [*space, *(key for overrides in known for key in overrides)]
@@ -87,7 +78,7 @@ class Composition:
     @property
     def varied(self) -> tuple[str, ...]:
         """Sections that candidates may differ in."""
-        return (*VARIED, "execution") if self.grouped else VARIED
+        return (*VARIED, "execution") if self.multi_sequence else VARIED
 
     def applies(self, key: str, overrides: Mapping[str, Any]) -> bool:
         """Whether a dotted key exists in the composition with these overrides."""
@@ -99,13 +90,14 @@ class Composition:
         return self._applies[asked]
 
     def with_overrides(self, overrides: Mapping[str, Any]) -> Config:
-        """The configuration of a candidate; a fitted tree that names no hits gets the study's.
+        """The configuration of a candidate; a fitted tree that names no acceptance counts gets the study's.
 
         Raises:
             ConfigError: a value is not allowed.
         """
+        counts = self.acceptance_counts
         filled = {
-            key: with_hits(value, str(self.hits)) if key == "builder" and self.hits else value
+            key: with_hits(value, str(counts)) if key == "builder" and counts else value
             for key, value in overrides.items()
         }
         asked = json.dumps(filled, sort_keys=True, default=str)
@@ -116,28 +108,42 @@ class Composition:
     def resolved(self, overrides: Mapping[str, Any]) -> dict[str, Any]:
         """Everything a candidate may differ in, defaults filled in."""
         config = self.with_overrides(overrides)
-        return {section: config.get(section) for section in self.varied}
+        found = {section: config.get(section) for section in self.varied}
+        if self.multi_sequence and found["execution"] is None:
+            one_by_one = "Serial" if found["drafter"] is None else "SerialSpeculative"
+            found["execution"] = {"class_path": one_by_one, "init_args": {}}
+        return found
 
     def compose(
         self, overrides: Mapping[str, Any], draft: PreTrainedModel | DraftSource | None = None
-    ) -> Composed:
+    ) -> tuple[Parts, Execution | None]:
         """New objects of a candidate, in their initial state.
 
         Args:
-            overrides: of the candidate.
-            draft: the pair's draft model, or a recording of its answers, for a drafter that needs one.
+            overrides: What the candidate changes of the composition.
+            draft: The pair's draft model, or a recording of its answers, for a drafter that needs one.
+
+        Returns:
+            The parts, and how several sequences are decoded; None where it is one at a time.
 
         Raises:
-            ConfigError: they cannot be made, or do not go together.
+            ConfigError: They cannot be made, or do not go together.
         """
         config = self.with_overrides(overrides)
         parts = build_parts(config, draft)
-        if not self.grouped:
-            return Composed(parts, None)
+        if not self.multi_sequence:
+            return parts, None
         from specexp.scheduling import Serial, SerialSpeculative
 
         one_by_one = Serial() if parts.drafter is None else SerialSpeculative()
-        return Composed(parts, build_execution(config) or one_by_one)
+        return parts, build_execution(config) or one_by_one
+
+    def compose_plain(self) -> tuple[Parts, Execution | None]:
+        """New objects of plain decoding, as :meth:`compose` gives those of a candidate."""
+        from specexp.core.parts import Parts
+        from specexp.scheduling import Serial
+
+        return Parts(None, None, self.verifier()), Serial() if self.multi_sequence else None
 
     def verifier(self) -> Verifier:
         """A new verifier: the same for all candidates."""
@@ -191,7 +197,7 @@ class Composition:
     def workload(self) -> dict[str, Any]:
         """What all candidates have in common: their seconds can be compared where this is the same."""
         shared = {section: self.config.get(section) for section in SHARED}
-        if self.grouped:
+        if self.multi_sequence:
             shared["reasoning"] = self.config.get("reasoning")
         if self.config.get("latency") is not None:
             profile = build_latency(self.config)

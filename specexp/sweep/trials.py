@@ -1,18 +1,39 @@
-"""The trials of a study as rows."""
+"""The trials of a study: which count, what became of each, and all of them as rows."""
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from optuna import Study
-from optuna.trial import FrozenTrial
+from optuna.trial import FrozenTrial, TrialState
 
 from specexp.artifacts.atomic_write import write_whole
+
+FINISHED = (TrialState.COMPLETE, TrialState.PRUNED)
+
+
+def distinct_finished(study: Study) -> list[FrozenTrial]:
+    """Finished trials, those that only repeat another's configuration left out."""
+    trials = study.get_trials(deepcopy=False, states=FINISHED)
+    distinct = {
+        trial.user_attrs.get("digest", trial.number): trial
+        for trial in trials
+        if "duplicate_of" not in trial.user_attrs
+    }
+    return list(distinct.values())
+
+
+def confirmable(study: Study) -> list[FrozenTrial]:
+    """Distinct trials measured on every prompt and within the constraints, in the order they were run."""
+    return [
+        trial
+        for trial in distinct_finished(study)
+        if trial.state is TrialState.COMPLETE and not {"pruned_at", "infeasible"} & trial.user_attrs.keys()
+    ]
 
 
 def state_of(trial: FrozenTrial) -> str:
@@ -32,6 +53,13 @@ def name_of_trial(trial: FrozenTrial) -> str:
     return str(trial.user_attrs.get("known", f"trial {trial.number}"))
 
 
+def reason_of(trial: FrozenTrial) -> str | None:
+    """Why a trial failed or is not feasible; None where it did not and is."""
+    if trial.state is TrialState.FAIL:  # what fails by itself says why
+        return str(trial.user_attrs.get("reason", "the process that ran it ended"))
+    return trial.user_attrs.get("infeasible")
+
+
 def trial_row(trial: FrozenTrial, objectives: Sequence[str]) -> dict[str, Any]:
     """One flat mapping of a trial: name, state, values, tree, measured means, parameters, reason."""
     attributes: Mapping[str, Any] = trial.user_attrs.get("attributes", {})
@@ -48,19 +76,15 @@ def trial_row(trial: FrozenTrial, objectives: Sequence[str]) -> dict[str, Any]:
         **trial.user_attrs.get("metrics", {}),
         **trial.params,
         "duplicate_of": trial.user_attrs.get("duplicate_of"),
-        "reason": trial.user_attrs.get("reason") or trial.user_attrs.get("infeasible"),
+        "reason": reason_of(trial),
     }
 
 
 def write_trials(study: Study, objectives: Sequence[str], path: Path) -> None:
     """Write ``trials.csv``: one row a trial, a column for everything any trial has."""
     rows = [trial_row(trial, objectives) for trial in study.get_trials(deepcopy=False)]
-    columns = dict.fromkeys(key for row in rows for key in row)
-    text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, list(columns))
-    writer.writeheader()
-    writer.writerows(rows)
-    write_whole(path, text.getvalue())
+    # As objects, or whole numbers of a column with gaps would become floats.
+    write_whole(path, pd.DataFrame(rows, dtype=object).to_csv(index=False, lineterminator="\r\n"))
 
 
 def is_modelled(trial: FrozenTrial) -> bool:

@@ -1,0 +1,179 @@
+"""Who answers in a study: models that decode, or a recording of them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from specexp.sweep.confirmed import Confirmed, Predicted
+from specexp.sweep.study_config import StudyConfig
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from transformers import PreTrainedModel
+
+    from specexp.artifacts.fingerprint import Fingerprint
+    from specexp.bench.arm import Arm, EngineArm
+    from specexp.core.latency import LatencyProfile
+    from specexp.core.parts import Parts
+    from specexp.data import Prompt
+    from specexp.data.prompts import PromptDataModule
+    from specexp.drafters.draft_source import DraftSource
+    from specexp.scheduling import Execution
+
+
+class StudyBackend(ABC):
+    """What a study needs of whoever answers its prompts.
+
+    Args:
+        study_config: The experiment.
+        latency: The profile by which seconds are modelled; None where they are measured.
+
+    Attributes:
+        samples: Continuations, or searches, of every prompt, one after the other; a group of sequences is one.
+        tracks_trials: Whether a trial takes long enough for a W&B run of its own.
+    """
+
+    tracks_trials = True
+
+    def __init__(self, study_config: StudyConfig, latency: LatencyProfile | None) -> None:
+        self.study_config = study_config
+        self.latency = latency
+        self.samples: int = study_config.generation().samples
+        self._data: dict[str | None, PromptDataModule] = {}
+
+    @property
+    @abstractmethod
+    def device(self) -> str:
+        """Where the models run, or ran."""
+
+    @property
+    @abstractmethod
+    def clock(self) -> str:
+        """Whose seconds a study compares."""
+
+    @property
+    @abstractmethod
+    def draft(self) -> PreTrainedModel | DraftSource | None:
+        """What a candidate's draft model has its answers from."""
+
+    @property
+    @abstractmethod
+    def fingerprint(self) -> Fingerprint:
+        """Of target and tokenizer."""
+
+    @abstractmethod
+    def arm(self, name: str, parts: Parts, execution: Execution | None) -> EngineArm:
+        """What decodes with these parts; an arm that keeps something running is to be closed.
+
+        Raises:
+            ValueError: The parts do not go together, or with the target.
+        """
+
+    @abstractmethod
+    def load_data(self, stage: str | None) -> PromptDataModule:
+        """The prompts of the search, or of a stage, all of which can be answered.
+
+        Raises:
+            ConfigError: They cannot be read; one does not fit the target, or was not recorded.
+        """
+
+    @abstractmethod
+    def plain_seconds_per_token(self, prompt: Prompt) -> float | None:
+        """What plain decoding takes for a prompt; None where that must be measured."""
+
+    def data(self, stage: str | None = None) -> PromptDataModule:
+        """As :meth:`load_data`, once."""
+        if stage not in self._data:
+            self._data[stage] = self.load_data(stage)
+        return self._data[stage]
+
+    @cached_property
+    def warm_start_prompts(self) -> Sequence[Prompt]:
+        """Prompts that every candidate's drafter and controller learn from before it is measured."""
+        return self.data("learn").prompts if self.study_config.config.get("sweep.learn") else ()
+
+    def compose(self, name: str, overrides: Mapping[str, Any]) -> tuple[EngineArm, Parts]:
+        """A candidate in its initial state, and the parts it is made of.
+
+        Raises:
+            ValueError: The parts cannot be made, or do not go together or with the target.
+        """
+        parts, execution = self.study_config.compose(overrides, self.draft)
+        return self.arm(name, parts, execution), parts
+
+    def plain(self) -> EngineArm:
+        """Plain decoding."""
+        return self.arm("engine", *self.study_config.compose_plain())
+
+    def warm_started(self, arm: EngineArm) -> EngineArm:
+        """The arm, having learned from :attr:`warm_start_prompts`, from where every later reset of it starts."""
+        if self.warm_start_prompts:
+            arm.reset()
+            for prompt in self.warm_start_prompts:
+                self.learn(arm, prompt)
+            arm.remember()
+        return arm
+
+    def learn(self, arm: EngineArm, prompt: Prompt) -> None:
+        """Let an arm learn from a prompt."""
+        arm.decode(prompt)
+
+    def attributes_of(self, arm: EngineArm) -> dict[str, Any]:
+        """Attributes of a candidate that tell what its figures are."""
+        return {} if self.latency is None else {"clock": self.latency.label}
+
+    def shows_steps(self, arm: EngineArm) -> bool:
+        """Whether an arm's steps can be watched while it is measured."""
+        return True
+
+    def look_up(self, arm: EngineArm) -> tuple[list[float], dict[str, float]] | None:
+        """Seconds per token of each of the search's prompts, and metrics of all, where no step need be taken."""
+        return None
+
+    def other_arms(self) -> Sequence[Arm]:
+        """Other people's loops, to be confirmed beside ours."""
+        return ()
+
+    @property
+    def confirming(self) -> StudyBackend:
+        """Who answers when the best few are confirmed."""
+        return self
+
+    def predict(self, overrides: Mapping[str, Any] | None) -> Predicted | None:
+        """What a candidate, or plain decoding without overrides, takes on the confirmation's prompts, where another
+        backend confirms; None where nothing can be said of them.
+        """
+        return None
+
+    def predicted(self, overrides: Mapping[str, Any], searched: Mapping[str, float]) -> Predicted | None:
+        """As :meth:`predict`, or else what the search found; None where the searching backend confirms itself."""
+        return None
+
+    def sentences(self, winner: Confirmed) -> list[str]:
+        """What is to be said of a confirmed winner because of who answered."""
+        return []
+
+    def yardstick(self, winner: Confirmed, goodputs: Mapping[int, float]) -> tuple[list[str], Figure] | None:
+        """The winner beside what is best without a search, in sentences and a picture; None where that is not known.
+
+        Args:
+            winner: The winner of the confirmation.
+            goodputs: Tokens per second of every trial that could be confirmed, by trial.
+        """
+        return None
+
+    def exported_metrics(self, best: Confirmed, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        """The metrics of an artifact.
+
+        Args:
+            best: What is exported.
+            metrics: What its confirmation gave.
+        """
+        return dict(metrics)
+
+    def provenance(self, best: Confirmed) -> dict[str, Any]:
+        """What an artifact says of where its figures come from, beside study and command."""
+        return {}

@@ -1,0 +1,176 @@
+"""A confirmation as a table, and in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from specexp.bench import clock
+from specexp.bench.equality import Equality, token_equality
+from specexp.bench.record import MEASURED, PromptRecord
+from specexp.bench.report import clock_notes
+from specexp.bench.statistics import arm_names, paired_speedup, summarise
+from specexp.bench.table import Column, Table
+from specexp.sweep.confirm import AR, EAGER
+from specexp.sweep.confirmed import Confirmed, Predicted
+
+
+def table(
+    name: str,
+    question: str | None,
+    confirmed: Sequence[Confirmed],
+    records: Sequence[PromptRecord],
+    predicted_ar: Predicted | None = None,
+) -> Table:
+    """The candidates, fastest first, then the baselines; of trees that differ from step to step the mean nodes.
+
+    Args:
+        name: The study's name.
+        question: The experiment's question; None where it asks none.
+        confirmed: The candidates, fastest first.
+        records: Records of all arms.
+        predicted_ar: What replay says of plain decoding; None where it says nothing.
+    """
+    baselines = {AR: "AR (engine)", EAGER: "hf-eager"}
+    if EAGER not in arm_names(records):
+        del baselines[EAGER]
+    used = summarise(records, AR).clock
+    multi_sequence = _is_multi_sequence(records)
+    predicts = any(one.predicted is not None for one in confirmed)
+    columns = [
+        Column(_noun(confirmed, records)),
+        Column("nodes", digits=1),
+        Column("depth"),
+        Column("tokens per step"),
+        Column(f"{clock.word(used)}tokens/s", digits=0 if used == MEASURED else 2),
+        *(Column(f"predicted {what}") for what in ("tokens per step", "tokens/s") if predicts),
+        *([Column("target busy")] if multi_sequence else []),
+        *(Column(f"{clock.word(used)}speedup over {name}") for name in ("AR", EAGER)[: len(baselines)]),
+    ]
+    title = question or f"{name}: confirmed on prompts the search did not see"
+    confirmation = Table(clock.title(title, used), columns)
+    for one in confirmed:
+        fixed = "rank_paths" in one.attributes
+        confirmation.rows.append(
+            [
+                one.label,
+                one.attributes["nodes"] if fixed else summarise(records, one.name).nodes_per_step,
+                one.attributes.get("depth"),
+                one.tokens_per_step,
+                one.tokens_per_second,
+                *(_predictions(one.predicted) if predicts else ()),
+                *_busy(records, one.name),
+                *(speedup.unlabelled for speedup in (one.over_ar, one.over_eager) if speedup is not None),
+            ]
+        )
+    for baseline, meaning in baselines.items():
+        summary = summarise(records, baseline)
+        over = [
+            "1" if name == baseline else paired_speedup(records, baseline, name).unlabelled
+            for name in baselines
+        ]
+        figures = [
+            summary.tokens_per_step,
+            summary.tokens_per_second,
+            *(_predictions(predicted_ar if baseline == AR else None) if predicts else ()),
+            *_busy(records, baseline),
+        ]
+        confirmation.rows.append([meaning, 0, 0, *figures, *over])
+    prompts = len({record.prompt_id for record in records})
+    own = summarise(records, AR)
+    confirmation.notes = [
+        f"{prompts} prompts the search did not see, {own.verifier}, target {own.dtype}, state "
+        f"{_states(records)}; "
+        "speedups are geometric means of paired per-prompt ratios with 95 % bootstrap intervals",
+        f"of plain decoding's answers {100 * own.eos_share:.0f} % end by EOS, {100 * own.loop_share:.0f} % in a "
+        "loop (which flatters every method)",
+        _equality(confirmed, records),
+        *clock_notes([record for record in records if not record.error]),
+    ]
+    return confirmation
+
+
+def sentences(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> list[str]:
+    """What the winner is compared with plain decoding, where it is not faster, and with the best of every other
+    choice; where no choices are compared, with the best chain, and with every known tree that is no chain.
+    """
+    winner = confirmed[0]
+    multi_sequence = _is_multi_sequence(records)
+    speedup = winner.over_ar
+    said: list[str] = []
+    if speedup.is_slower:
+        said.append(
+            f"No {_noun(confirmed, records)} is faster than plain decoding here: the best, {winner.label}, "
+            f"reaches {speedup}."
+        )
+    elif speedup.refused is None and not speedup.is_faster:
+        said.append(f"{winner.label} is not told apart from plain decoding on these prompts: {speedup}.")
+    if winner.choice is not None:
+        chains: list[Confirmed] = []
+        others = list(
+            {one.choice: one for one in reversed(confirmed) if one.choice != winner.choice}.values()
+        )[::-1]
+    else:
+        known = [one for one in confirmed if not one.name.startswith("trial ")]
+        chains = [] if multi_sequence else [one for one in confirmed if one.is_chain]
+        others = [*chains[:1], *(one for one in known if one not in chains)]
+    for other in others:
+        if other.choice is not None:
+            kind = f"the best of {other.choice} ({other.name})"
+        else:
+            kind = f"the best chain ({other.name})" if other in chains else f"the {other.name}"
+        if other is winner:
+            said.append(f"The fastest is {kind} itself.")
+            continue
+        paired = paired_speedup(records, winner.name, other.name)
+        if paired.refused is not None:
+            said.append(f"{winner.label} cannot be compared with {kind}: {paired.refused}.")
+            continue
+        verdict = (
+            "faster"
+            if paired.is_faster
+            else "slower"
+            if paired.is_slower
+            else "not told apart on these prompts"
+        )
+        said.append(f"{winner.label} against {kind}, prompt by prompt: {paired}, {verdict}.")
+    return said
+
+
+def _equality(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> str:
+    found = [token_equality(records, one.name, AR) for one in confirmed]
+    total = Equality(
+        sum(one.compared for one in found),
+        sum(one.equal for one in found),
+        sum(one.near_ties for one in found),
+        sum(one.wrong for one in found),
+    )
+    return f"outputs of the {_noun(confirmed, records)}s that equal plain decoding's: {total}"
+
+
+def _predictions(predicted: Predicted | None) -> tuple[float | None, float | None]:
+    return (None, None) if predicted is None else (predicted.tokens_per_step, predicted.tokens_per_second)
+
+
+def _noun(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> str:
+    """What the candidates are."""
+    if any(one.choice is not None for one in confirmed):
+        return "method"
+    return "setting" if _is_multi_sequence(records) else "tree"
+
+
+def _is_multi_sequence(records: Sequence[PromptRecord]) -> bool:
+    """Whether several sequences were decoded for every prompt."""
+    return any(record.group is not None for record in records)
+
+
+def _busy(records: Sequence[PromptRecord], arm: str) -> list[float | None]:
+    """The share of the time in which the target was busy with an arm's groups; nothing where none are decoded."""
+    if not _is_multi_sequence(records):
+        return []
+    groups = [record.group for record in records if record.arm == arm and record.group is not None]
+    wall = sum(group.wall_seconds for group in groups)
+    return [sum(group.busy_seconds for group in groups) / wall if wall else None]
+
+
+def _states(records: Sequence[PromptRecord]) -> str:
+    return " and ".join(sorted({record.state for record in records} - {"stateless"})) or "stateless"

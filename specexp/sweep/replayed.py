@@ -1,0 +1,287 @@
+"""A study whose prompts a recording answers, and whose seconds are a latency profile's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from typing_extensions import override
+
+from specexp.artifacts.fingerprint import Fingerprint, target_fingerprint
+from specexp.bench.arm import EngineArm
+from specexp.bench.experiment import check_prompts
+from specexp.bench.record import MEASURED
+from specexp.builders import StaticTree
+from specexp.config import ConfigError
+from specexp.config.stages import with_prompts_of
+from specexp.core.parts import Parts
+from specexp.replay.configured import (
+    check_models,
+    first_not_recorded,
+    open_recording,
+    recorded_data,
+    tokenizer_of,
+)
+from specexp.replay.format.recording import Recording
+from specexp.replay.play.fidelity import Grade, is_plain_static, worth
+from specexp.replay.play.ranks import RankTable, StaticCounts
+from specexp.replay.play.replay_arm import ReplayArm, recorded_turns, source_for
+from specexp.sweep.backend import StudyBackend
+from specexp.sweep.confirmed import Confirmed, Predicted
+from specexp.sweep.goodput_picture import SearchedTree, draw_goodput
+from specexp.sweep.live import LiveStudyBackend
+from specexp.sweep.measures import decode_all, metrics_of
+from specexp.sweep.study_config import StudyConfig
+from specexp.sweep.yardstick import yardstick_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from specexp.core.latency import LatencyProfile
+    from specexp.data import Prompt
+    from specexp.data.prompts import PromptDataModule
+    from specexp.drafters.draft_source import DraftSource
+    from specexp.replay.format.recorded_turn import RecordedTurn
+    from specexp.scheduling import Execution
+
+
+class ReplayedStudyBackend(StudyBackend):
+    """A recording that answers; models, if they are at hand, confirm what was found.
+
+    A fixed tree of a draft model is read off a table of ranks, in about a millisecond. Everything else is replayed step
+    by step, prompt after prompt.
+
+    Args:
+        study_config: The experiment.
+        latency: What steps cost.
+        confirms: Whether the best are to be confirmed, by the models if they can be loaded.
+
+    Attributes:
+        live: Who confirms; None where the models are not here.
+        no_models: Why they are not.
+
+    Raises:
+        ConfigError: There is no recording, or it is of something else.
+    """
+
+    tracks_trials = (
+        False  # a W&B run takes a thousand times as long: replayed trials are rows of the study's own
+    )
+    latency: LatencyProfile
+
+    def __init__(self, study_config: StudyConfig, latency: LatencyProfile, *, confirms: bool) -> None:
+        super().__init__(study_config, latency)
+        self.recording: Recording = open_recording(study_config.config)
+        self.live: LiveStudyBackend | None = None
+        self.no_models = ""
+        if confirms:
+            try:
+                pair = study_config.load_pair()
+            except ConfigError as error:
+                self.no_models = str(error)
+            else:
+                check_models(study_config.config, self.recording, pair)
+                self.live = LiveStudyBackend(study_config, pair, study_config.live_latency())
+
+    @property
+    @override
+    def device(self) -> str:
+        return (
+            self.live.device
+            if self.live is not None
+            else str(self.recording.manifest.made_of["pair"]["device"])
+        )
+
+    @property
+    @override
+    def clock(self) -> str:
+        return "a recording"
+
+    @property
+    @override
+    def draft(self) -> DraftSource | None:
+        return source_for(self.recording)
+
+    @property
+    @override
+    def fingerprint(self) -> Fingerprint:
+        return target_fingerprint(self.recording.manifest.fingerprint)
+
+    @override
+    def load_data(self, stage: str | None) -> PromptDataModule:
+        if stage == "confirm" and self.live is not None:  # to be confirmed live they need not be recorded
+            return self.live.data(stage)
+        config = self.study_config.config
+        tokenizer = tokenizer_of(config) if self.live is None else self.live.pair.tokenizer
+        data = recorded_data(with_prompts_of(config, stage), self.recording, tokenizer)
+        if self.live is not None:
+            check_prompts(config, data.prompts, self.live.pair)
+        return data
+
+    @override
+    def arm(self, name: str, parts: Parts, execution: Execution | None) -> EngineArm:
+        return ReplayArm(name, self.recording, parts, self.study_config.generation(), self.latency)
+
+    @override
+    def attributes_of(self, arm: EngineArm) -> dict[str, Any]:
+        assert isinstance(arm, ReplayArm)
+        return {**super().attributes_of(arm), "fidelity": str(arm.fidelity)}
+
+    @override
+    def shows_steps(self, arm: EngineArm) -> bool:
+        return isinstance(arm, ReplayArm) and arm.fidelity.grade is not Grade.EXPECTED
+
+    @override
+    def plain_seconds_per_token(self, prompt: Prompt) -> float:
+        """By the latency profile, for the recorded answers."""
+        most = self.study_config.generation().max_new_tokens
+        sizes = [(turn.prompt.size, min(turn.answer.size, most)) for turn in self._turns_of[prompt.prompt_id]]
+        seconds = sum(self.latency.plain_seconds(asked, tokens) for asked, tokens in sizes)
+        return seconds / sum(tokens for _, tokens in sizes)
+
+    @override
+    def look_up(self, arm: EngineArm) -> tuple[list[float], dict[str, float]] | None:
+        assert isinstance(arm, ReplayArm)
+        parts = arm.parts
+        if not is_plain_static(parts):
+            return None
+        assert isinstance(parts.builder, StaticTree)
+        counts = self.table.evaluate(parts.builder.shape, self.latency.of(parts.label))
+        assert counts.seconds is not None
+        seconds_per_token, start = [], 0
+        for turns in self._turns_of.values():
+            own = slice(start, start + len(turns))
+            seconds_per_token.append(float(counts.seconds[own].sum() / counts.tokens[own].sum()))
+            start = own.stop
+        return seconds_per_token, _metrics_of_counts(counts, len(seconds_per_token))
+
+    @property
+    @override
+    def confirming(self) -> StudyBackend:
+        return self if self.live is None else self.live
+
+    @override
+    def predict(self, overrides: Mapping[str, Any] | None) -> Predicted | None:
+        prompts = self.data("confirm").prompts
+        if self.live is None or first_not_recorded(prompts, self.recording, self.samples) is not None:
+            return None
+        arm = (
+            self.plain() if overrides is None else self.warm_started(self.compose("predicted", overrides)[0])
+        )
+        arm.reset()
+        records = [record for prompt in prompts for record in decode_all(arm, prompt, self.samples)]
+        return Predicted.of(metrics_of(records), searched=False)
+
+    @override
+    def predicted(self, overrides: Mapping[str, Any], searched: Mapping[str, float]) -> Predicted | None:
+        if self.live is None:
+            return None
+        return self.predict(overrides) or Predicted.of(searched, searched=True)
+
+    @override
+    def sentences(self, winner: Confirmed) -> list[str]:
+        worthy = worth(winner.attributes["fidelity"], self.recording.manifest)
+        said = [f"Replayed counts of {winner.label} are {worthy}."]
+        if winner.predicted is not None:
+            said.insert(0, _compared(winner, winner.predicted))
+        if self.live is None:
+            said.append(
+                f"Nothing was confirmed live, for the models are not here ({self.no_models}): these figures are "
+                "replayed too."
+            )
+        return said
+
+    @override
+    def yardstick(self, winner: Confirmed, goodputs: Mapping[int, float]) -> tuple[list[str], Figure] | None:
+        parts, _ = self.study_config.compose(winner.attributes["resolved"], self.draft)
+        tokens = self.study_config.generation().max_new_tokens
+        warm = bool(self.warm_start_prompts)
+        found = yardstick_of(parts, self.recording, self.turns, tokens, self.latency, warm_started=warm)
+        if found is None:
+            return None
+        goodput, highest = goodputs[winner.trial], max(goodputs.values())
+        said = found.sentences(winner.label, goodput)
+        if highest > goodput:
+            said.append(
+                f"The highest goodput of the search's {len(goodputs)} trees is {highest:.1f} tokens/s, "
+                f"{100 * found.share(highest):.1f} % of the yardstick; what was promoted was faster on other prompts."
+            )
+        searched = SearchedTree(winner.label, winner.attributes["nodes"], goodput)
+        return said, draw_goodput(found, searched)
+
+    @override
+    def exported_metrics(self, best: Confirmed, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        if best.predicted is None:  # what was confirmed was replayed as well
+            return {f"predicted_{name}": value for name, value in metrics.items()}
+        return {
+            "predicted_tokens_per_step": best.predicted.tokens_per_step,
+            "predicted_modelled_tokens_per_second": best.predicted.tokens_per_second,
+            **{f"confirmed_{name}": value for name, value in metrics.items()},
+        }
+
+    @override
+    def provenance(self, best: Confirmed) -> dict[str, Any]:
+        fidelity = best.attributes["fidelity"]
+        return {
+            "recording": {
+                "folder": str(self.recording.folder),
+                "sha256": self.study_config.recording_digest(),
+                "profile": self.latency.label,
+                "fidelity": fidelity,
+                "live_sample_error": self.recording.manifest.live_error(fidelity),
+            }
+        }
+
+    @cached_property
+    def turns(self) -> list[RecordedTurn]:
+        """The recorded turns of the search's prompts, one prompt after the other."""
+        return [turn for turns in self._turns_of.values() for turn in turns]
+
+    @cached_property
+    def table(self) -> RankTable:
+        """Ranks of the search's prompts.
+
+        Raises:
+            NotRecordedError: The recording has no draft model.
+        """
+        limit = self.recording.manifest.context_limits["target"]
+        return RankTable(self.turns, self.study_config.generation().max_new_tokens, limit)
+
+    @cached_property
+    def _turns_of(self) -> dict[str, list[RecordedTurn]]:
+        """By prompt of the search the turns of all its samples."""
+        return {
+            prompt.prompt_id: [
+                turn
+                for sample in range(self.samples)
+                for turn in recorded_turns(self.recording, prompt, sample)
+            ]
+            for prompt in self.data().prompts
+        }
+
+
+def _metrics_of_counts(counts: StaticCounts, prompts: int) -> dict[str, float]:
+    """As :func:`specexp.sweep.measures.metrics_of` has them of records."""
+    assert counts.seconds is not None
+    steps = float(counts.steps.sum())
+    return {
+        "prompts": prompts,
+        "tokens_per_step": counts.tokens_per_step,
+        "drafted_nodes": float(counts.drafted.sum()) / steps,
+        "draft_passes": float(counts.draft_passes.sum()) / steps,
+        "modelled_tokens_per_second": counts.tokens_per_second,
+        "modelled_decode_seconds": float(counts.seconds.sum()),
+    }
+
+
+def _compared(one: Confirmed, predicted: Predicted) -> str:
+    """A sentence: what was predicted of a candidate, what it took, and how far the two lie apart."""
+    off = 100 * (predicted.tokens_per_second / one.tokens_per_second - 1)
+    where = " on the search's prompts, for these were not recorded" if predicted.searched else ""
+    took = "live it reached" if one.over_ar.clock == MEASURED else "its live steps take, by the same profile,"
+    return (
+        f"Replay predicted {predicted.tokens_per_second:.1f} tokens/s of {one.label}{where}; {took} "
+        f"{one.tokens_per_second:.1f} (off by {off:+.1f} %). Tokens per step: {predicted.tokens_per_step:.3f} "
+        f"predicted, {one.tokens_per_step:.3f} live."
+    )
