@@ -69,6 +69,9 @@ def _modules_of(base: type) -> dict[str, str]:
         one.name: one.module
         for one in reversed(classes)
         if one.name != contract
+        and f"{one.module}.".startswith(
+            f"{package}."
+        )  # what stands beside a contract elsewhere is no part of the folder
         and not one.name.startswith("_")
         and _leads_to(contract, one, classes)
         and not _abstract_in(one, classes)

@@ -83,6 +83,38 @@ def outcomes(verifier, tree, logits, module):
     return {output: probability for output, probability in found.items() if probability > 0}
 
 
+def sampled_outcomes(verifier, tree, logits, module):
+    """The same of a verifier that draws a token after every row it visits, from the module's ``sample``.
+
+    Args:
+        verifier: any whose tokens all come from ``sample``.
+        tree: drafted.
+        logits: ``[n + 1, V]``.
+        module: where ``sample`` stands.
+    """
+    context = Context([int(tree.tokens[0])])
+    found, waiting = {}, [()]
+    while waiting:
+        chosen = waiting.pop()
+        drawn, probability = [], [1.0]
+
+        def choose(distribution, uniform, chosen=chosen, drawn=drawn, probability=probability):
+            possible = np.flatnonzero(distribution).tolist()
+            place = len(drawn)
+            if place >= len(chosen):
+                waiting.extend([(*drawn, token) for token in possible[1:]])
+            token = chosen[place] if place < len(chosen) else possible[0]
+            drawn.append(token)
+            probability[0] *= float(distribution[token])
+            return token
+
+        with patch.object(module, "sample", choose):
+            verdict = verifier.verify(context, tree, torch.as_tensor(logits))
+        output = (*tree.tokens[list(verdict.accepted)].tolist(), verdict.bonus)
+        found[output] = found.get(output, 0.0) + probability[0]
+    return found
+
+
 def continued(found, length, target):
     """Joint distribution of the first ``length`` tokens: shorter outputs go on as the target does.
 

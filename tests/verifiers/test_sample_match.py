@@ -5,13 +5,13 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
-from helpers.branching import logits_of
+from helpers.branching import continued, joint_of, logits_of, same, sampled_outcomes
 from scipy import stats
 
 from specexp.builders import KConfig
 from specexp.core.context import Context
 from specexp.core.decoder import Decoder
-from specexp.core.tree import TokenTree, TreeShape
+from specexp.core.tree import NodeKind, TokenTree, TreeShape
 from specexp.drafters import DraftModel
 from specexp.testing.fakes import FakeDrafter, bigram_model, hashed_model
 from specexp.testing.verifiers import LosslessVerifierContract
@@ -69,6 +69,38 @@ def test_each_sample_is_of_the_row_it_follows_with_a_number_of_its_own():
                 break
         verdict = SampleMatch().verify(context, TREE, logits)
         assert [*TREE.tokens[list(verdict.accepted)], verdict.bonus] == tokens
+
+
+FORMS = {
+    "root alone": ([-1], [9]),
+    "chain": ([-1, 0, 1], [9, 1, 0]),
+    "siblings": ([-1, 0, 0, 0], [9, 2, 0, 1]),
+    "two levels": ([-1, 0, 0, 1, 1, 2], [9, 0, 1, 2, 1, 0]),
+}
+
+
+@pytest.mark.parametrize("kind", NodeKind)
+@pytest.mark.parametrize(("parents", "tokens"), FORMS.values(), ids=FORMS)
+def test_the_output_of_a_step_has_the_targets_distribution(parents, tokens, kind):
+    """By arithmetic over every way a step can go; how the nodes were chosen does not matter."""
+    ranks = [-1, *(parents[1:row].count(parents[row]) for row in range(1, len(parents)))]
+    shape = TreeShape(parents, ranks)
+    drawn = kind is not NodeKind.POINT_MASS
+    inner = sorted(set(parents) - {-1})
+    q = {row: np.full(3, 1 / 3, dtype=np.float32) for row in inner} if drawn else None
+    draws = {row: shape.children[row] for row in inner} if kind is NodeKind.DRAWN_WITH_REPLACEMENT else None
+    tree = TokenTree(shape, np.array(tokens), None, np.full(len(tokens), kind, dtype=np.int8), q, draws)
+
+    def target(path):
+        weights = 1 + np.arange(3) + 2.0 * len(path) + np.array([3 * sum(path), 0, len(path)])
+        return weights / weights.sum()
+
+    paths = [tuple(tree.tokens[list(shape.path(row))].tolist()) for row in range(len(tokens))]
+    logits = logits_of([target(path) for path in paths])
+    found = sampled_outcomes(SampleMatch(), tree, logits, sample_match)
+    assert sum(found.values()) == pytest.approx(1, abs=1e-12)
+    length = shape.max_depth + 1
+    assert same(continued(found, length, target), joint_of(target, length))
 
 
 def test_three_tokens_have_the_targets_joint_distribution():
