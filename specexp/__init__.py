@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from specexp.artifacts import load_artifact
+    from specexp.config.artifacts import load_artifact
     from specexp.core.decoder import Decoder
     from specexp.core.generation_result import GenerationResult
     from specexp.pairs.pair import load_pair
@@ -18,7 +18,7 @@ __all__ = ["Decoder", "GenerationResult", "load_artifact", "load_pair"]
 _HOME = {
     "Decoder": "specexp.core.decoder",
     "GenerationResult": "specexp.core.generation_result",
-    "load_artifact": "specexp.artifacts",
+    "load_artifact": "specexp.config.artifacts",
     "load_pair": "specexp.pairs.pair",
 }
 

@@ -2,10 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
 
-from specexp.artifacts.artifact import Artifact
+from specexp.artifacts.parts import Spec
+from specexp.core.parts import TreeBuilder
+
+
+class Tuned(Protocol):
+    """What is exported: an artifact whose parts are made.
+
+    Attributes:
+        folder: where it lies.
+        kind: e.g. ``static-tree``.
+        recorded: the parts of ``parts.json`` by family.
+        execution_spec: the execution strategy of several sequences; None where there is none.
+    """
+
+    folder: Path
+    kind: str
+    recorded: Mapping[str, Spec]
+    execution_spec: Spec | None
+
+    @property
+    def builder(self) -> TreeBuilder:
+        """The builder it was tuned with."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -32,6 +56,6 @@ class ExportFormat:
     kinds: ClassVar[tuple[str, ...]]
     updates: ClassVar[bool] = False
 
-    def export(self, artifact: Artifact) -> Export:
+    def export(self, artifact: Tuned) -> Export:
         """The file for an artifact of one of :attr:`kinds`."""
         raise NotImplementedError

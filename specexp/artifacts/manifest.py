@@ -1,10 +1,16 @@
-"""``artifact.json``: what an artifact is, where it comes from, and the hashes of its payloads."""
+"""``artifact.json``: what an artifact is, where it comes from, and the hashes of its payloads.
+
+The hashes tell that an artifact arrived as it was written. They do not tell who wrote it: whoever changes a payload can
+write its hash anew.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
+import stat
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,8 +20,16 @@ from specexp.artifacts.error import ArtifactError
 
 SCHEMA_VERSION = 1
 MANIFEST = "artifact.json"
-_PAYLOAD_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\.(json|safetensors)")
+PAYLOAD_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\.(json|safetensors)")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+
+MOST_BYTES = {"json": 4 * 2**20, "safetensors": 512 * 2**20}
+"""Largest file of an artifact by its ending."""
+MOST_LEVELS = 64
+"""Deepest nesting of a JSON file."""
+
+# A text, ended or not, or a bracket outside one; possessive, so that no input takes more than linear time.
+_TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
 _PROVENANCE: dict[str, tuple[type, ...]] = {
     "study": (str, type(None)),
     "trial": (int, type(None)),
@@ -126,7 +140,7 @@ class Manifest:
     def _check_payloads(self, where: str) -> None:
         for name, entry in self.payloads.items():
             field = f"payloads.{name}"
-            if not _PAYLOAD_NAME.fullmatch(name) or name == MANIFEST:
+            if not PAYLOAD_NAME.fullmatch(name) or name == MANIFEST:
                 raise ArtifactError(
                     f"{where}: payloads names {name!r}; a plain *.json or *.safetensors name is expected"
                 )
@@ -135,8 +149,9 @@ class Manifest:
             digest = _field(entry, "sha256", (str,), where, f"{field}.")
             if not _SHA256.fullmatch(digest):
                 _wrong(where, f"{field}.sha256", digest, "64 hexadecimal digits")
-            if _field(entry, "bytes", (int,), where, f"{field}.") < 0:
-                _wrong(where, f"{field}.bytes", entry["bytes"], "a size")
+            size, most = _field(entry, "bytes", (int,), where, f"{field}."), most_bytes(name)
+            if not 0 <= size <= most:
+                raise ArtifactError(f"{where}: {field}.bytes is {size}; 0 to {most} are allowed")
 
 
 def sha256(data: bytes) -> str:
@@ -149,31 +164,85 @@ def canonical_json(value: Any) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 
+def most_bytes(file: str) -> int:
+    """Largest size of a file of an artifact, by its name."""
+    return MOST_BYTES[file.rpartition(".")[2]]
+
+
 def read_json(data: bytes, where: str) -> Any:
-    """Parse UTF-8 JSON.
+    """Parse UTF-8 JSON; its size and depth are looked at first.
 
     Raises:
-        ArtifactError: it is none; ``where`` names the file.
+        ArtifactError: it is none, gives a key twice, or is larger or deeper than allowed; ``where`` names the file.
     """
+    if len(data) > MOST_BYTES["json"]:
+        raise ArtifactError(f"{where} has {len(data)} bytes; at most {MOST_BYTES['json']} are allowed")
+    check_depth(data, where)
     try:
-        return json.loads(data.decode("utf-8"))
+        return json.loads(data.decode("utf-8"), object_pairs_hook=_object, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         raise ArtifactError(f"{where} is not JSON ({error})") from error
 
 
-def read_bytes(path: Path, where: str) -> bytes:
-    """Read a file of an artifact.
+def check_depth(data: bytes, where: str) -> None:
+    """Refuse JSON nested deeper than allowed, before it is parsed.
 
     Raises:
-        ArtifactError: it is missing or cannot be read; ``where`` names it.
+        ArtifactError: with the allowed depth.
     """
+    depth = 0
+    for token in _TOKEN.finditer(data):
+        first = token.group()[:1]
+        depth += 1 if first in b"[{" else -1 if first in b"]}" else 0
+        if depth > MOST_LEVELS:
+            raise ArtifactError(
+                f"{where} is not JSON of an artifact (nested deeper than {MOST_LEVELS} levels)"
+            )
+
+
+def read_bytes(path: Path, where: str, most: int = MOST_BYTES["json"]) -> bytes:
+    """Read a file of an artifact: a plain file, no link, and none larger than allowed.
+
+    Args:
+        path: of the file.
+        where: names it in messages.
+        most: largest size in bytes.
+
+    Raises:
+        ArtifactError: it is missing, a link, no plain file or too large, or cannot be read.
+    """
+    flags = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
     try:
-        return path.read_bytes()
+        if path.is_symlink():
+            raise ArtifactError(f"{where} is a symbolic link; a plain file is expected")
+        with open(os.open(path, flags), "rb") as file:  # noqa: PTH123
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise ArtifactError(f"{where} cannot be read (no plain file)")
+            if status.st_size > most:
+                raise ArtifactError(f"{where} has {status.st_size} bytes; at most {most} are allowed")
+            return file.read(most)
+    except ArtifactError:
+        raise
     except FileNotFoundError as error:
         raise ArtifactError(f"{where} is missing") from error
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise ArtifactError(f"{where} cannot be read ({reason})") from error
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON, in which a key given twice would let two readers read two things."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in found if names.count(name) > 1)
+        raise ValueError(f"key {twice!r} is given twice")
+    return found
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number of JSON")
 
 
 def _field(fields: Mapping[str, Any], key: str, types: tuple[type, ...], where: str, prefix: str = "") -> Any:

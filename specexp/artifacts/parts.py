@@ -1,4 +1,4 @@
-"""Parts of a decoder from their ``class_path`` and ``init_args``: ``parts.json`` of an artifact."""
+"""Parts of a decoder as an artifact records them: ``parts.json``."""
 
 from __future__ import annotations
 
@@ -6,58 +6,67 @@ from collections.abc import Mapping
 from typing import Any
 
 from specexp.artifacts.error import ArtifactError
-from specexp.config import ConfigError
-from specexp.config.annotations import arguments_of
-from specexp.config.check import Checker
-from specexp.config.layers import PARTS as FAMILIES
-from specexp.config.schema import Experiment
-from specexp.core.messages import did_you_mean, type_and_line
+from specexp.core.messages import did_you_mean
 
 PARTS = "parts.json"
+FAMILIES = ("drafter", "builder", "verifier", "controller")
+
+Spec = Mapping[str, Any]
+"""``{"class_path": ..., "init_args": {...}}``: a part, or whatever else is made by a constructor."""
 
 
-def check_parts(content: Any, where: str) -> dict[str, Any]:
-    """The content of ``parts.json``: null or ``{"class_path": ..., "init_args": {...}}`` for each family.
+def checked_specs(content: Any, where: str) -> dict[str, Spec]:
+    """The recorded parts by family, those that are null left out; no class is looked for.
+
+    Args:
+        content: of ``parts.json``.
+        where: folder and file, for messages.
 
     Raises:
-        ArtifactError: it is not that; ``where`` names the file.
+        ArtifactError: it is not null or ``{"class_path": ..., "init_args": {...}}`` for each family.
     """
     if not isinstance(content, dict):
-        raise ArtifactError(
-            f"{where} is no object; one with drafter, builder, verifier and controller is expected"
-        )
+        raise ArtifactError(f"{where} is no object; one with {', '.join(FAMILIES)} is expected")
     for family, spec in content.items():
         if family not in FAMILIES:
             raise ArtifactError(f"{where} has the unknown part {family!r}{did_you_mean(family, FAMILIES)}")
-        if spec is None:
-            continue
-        if not isinstance(spec, dict) or not isinstance(spec.get("class_path"), str):
-            raise ArtifactError(f"{where}: {family}.class_path is missing; the name of a class is expected")
-        if not isinstance(spec.get("init_args", {}), dict):
-            raise ArtifactError(f"{where}: {family}.init_args is no object; arguments by name are expected")
-        if unknown := sorted(spec.keys() - {"class_path", "init_args"}):
-            raise ArtifactError(f"{where}: {family} has the unknown field {unknown[0]!r}")
-    return content
+        if spec is not None:
+            check_spec(spec, where, f"{family}.")
+    return {family: spec for family, spec in content.items() if spec is not None}
 
 
-def instantiate(family: str, spec: Mapping[str, Any], where: str) -> Any:
-    """The part that a specification describes.
-
-    Only a class of the family is ever called: any other ``class_path`` is refused.
+def check_spec(spec: Any, where: str, key: str = "") -> None:
+    """Refuse what is no ``class_path`` with ``init_args``.
 
     Args:
-        family: ``drafter``, ``builder``, ``verifier`` or ``controller``.
-        spec: ``class_path``, short for our own parts, and ``init_args``.
-        where: file, for messages.
+        spec: as JSON holds it.
+        where: folder and file, for messages.
+        key: of the specification in it, with a dot; empty where it is all of the file.
 
     Raises:
-        ArtifactError: the class does not exist, is of another family, or refuses its arguments.
+        ArtifactError: with the key.
     """
-    checker = Checker(lambda key: where)
-    annotation = (arguments_of(Experiment) or {})[family].annotation
-    try:
-        return checker.build(checker.value(spec, annotation, (family,)), annotation, (family,))
-    except ConfigError as error:
-        raise ArtifactError(str(error)) from error
-    except (Exception, SystemExit) as error:  # of a module that is imported, or a constructor
-        raise ArtifactError(f"{where}: {family} cannot be made ({type_and_line(error)})") from error
+    if not isinstance(spec, dict) or not isinstance(spec.get("class_path"), str):
+        raise ArtifactError(f"{where}: {key}class_path is missing; the name of a class is expected")
+    if not isinstance(spec.get("init_args", {}), dict):
+        raise ArtifactError(f"{where}: {key}init_args is no object; arguments by name are expected")
+    if unknown := sorted(spec.keys() - {"class_path", "init_args"}):
+        raise ArtifactError(f"{where} has the unknown field {key + unknown[0]!r}")
+
+
+def arguments_of(spec: Spec | None, dotted: str) -> dict[str, Any] | None:
+    """Arguments of a specification of a class; None where it is of another one.
+
+    Args:
+        spec: of any part.
+        dotted: the class, by the module that defines it; its short name and its family's name for it mean it too.
+
+    Example:
+        >>> arguments_of({"class_path": "Chain"}, "specexp.builders.static_tree.Chain")
+        {}
+    """
+    module, _, name = dotted.rpartition(".")
+    package = module.rpartition(".")[0]
+    if spec is None or spec.get("class_path") not in (name, f"{package}.{name}", dotted):
+        return None
+    return dict(spec.get("init_args") or {})

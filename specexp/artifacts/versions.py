@@ -148,6 +148,8 @@ def _target(folder: Path, alias: str) -> Path:
         raise ArtifactError(
             f'{file}: version is {version!r}; a version such as {{"version": "v1"}} is expected'
         )
+    if (folder / version).is_symlink():
+        raise ArtifactError(f"{folder / version} is a symbolic link; a plain folder is expected")
     if not (folder / version).is_dir():
         raise ArtifactError(f"{file}: version names {version}, which {folder} does not have")
     return folder / version

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specexp.artifacts import save_artifact
-from specexp.artifacts.store import kind_for
+from specexp.artifacts import kind_for
 from specexp.config import ConfigError, build_data
+from specexp.config.artifacts import save_artifact
 from specexp.core.parts import Parts
 from specexp.data import PromptSetError
 

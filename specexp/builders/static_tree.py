@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
-from math import prod
 from typing import Annotated, TypeVar
 
 import numpy as np
@@ -14,6 +13,9 @@ from pydantic import Field
 from specexp.core.parts import Build, Plan, Request, Selection, TreeBuilder, kind_of
 from specexp.core.references import Reference
 from specexp.core.tree import NO_CANDIDATE, Level, NodeKind, TokenTree, TreeShape, root_tree
+
+MOST_NODES = 4096
+"""Of a static tree."""
 
 _Number = TypeVar("_Number", np.int64, np.float32)
 
@@ -28,8 +30,8 @@ class StaticTree(TreeBuilder):
             replacement.
 
     Raises:
-        ValueError: there is no path, one repeats, is empty, or has no parent in the list; or drawn candidates leave
-            out an elder sibling.
+        ValueError: there is no path, or more than 4,096; one repeats, is empty, or has no parent in the list; or drawn
+            candidates leave out an elder sibling.
 
     Example:
         >>> StaticTree([[0], [1], [0, 0]]).max_nodes
@@ -45,6 +47,10 @@ class StaticTree(TreeBuilder):
     ) -> None:
         if not rank_paths:
             raise ValueError("StaticTree was given no rank path; at least [[0]] is needed")
+        if len(rank_paths) > MOST_NODES:
+            raise ValueError(
+                f"{type(self).__name__} was given {len(rank_paths)} nodes; at most {MOST_NODES} are allowed"
+            )
         self.shape = TreeShape.from_rank_paths(rank_paths)
         self.kind = kind_of(candidates)
         if candidates == "drawn":
@@ -223,9 +229,14 @@ class TokenRecyclingTree(StaticTree):
 def _full_tree(name: str, widths: Sequence[int]) -> list[list[int]]:
     if not widths or min(widths) < 1:
         raise ValueError(f"{name} was given widths {list(widths)}; at least one, each at least 1, are needed")
-    nodes = sum(prod(widths[: depth + 1]) for depth in range(len(widths)))
-    if nodes > 4096:
-        raise ValueError(f"{name} was given widths {list(widths)}, a tree of {nodes} nodes; 4096 are allowed")
+    nodes, row = 0, 1
+    for width in widths:
+        row *= width
+        nodes += row
+        if nodes > MOST_NODES:
+            raise ValueError(
+                f"{name} was given widths {list(widths)}, a tree of at least {nodes} nodes; {MOST_NODES} are allowed"
+            )
     return [
         list(path)
         for depth in range(len(widths))

@@ -25,6 +25,7 @@ from specexp.config.families import find_part, names_of
 from specexp.config.layers import Key
 from specexp.config.references import resolved
 from specexp.core.messages import did_you_mean, first_line
+from specexp.core.references import Reference
 
 SourceOf = Callable[[Key], str]
 
@@ -200,7 +201,7 @@ class Checker:
         """
         allowed = annotation if isinstance(annotation, Allowed) else Allowed(annotation)
         if allowed.reference is not None and isinstance(value, str):
-            return resolved(allowed.reference, value, self.error(key, ""))
+            return self.follow(allowed.reference, value, key)
         if value is None or not allowed.is_nested:
             return value
         sections = []
@@ -235,6 +236,14 @@ class Checker:
             ConfigError: an argument is not allowed, or they do not go together.
         """
         return self.call(component, self.arguments(component, given, key), key)
+
+    def follow(self, reference: Reference, given: str, key: Key) -> Any:
+        """The value that a reference stands for.
+
+        Raises:
+            ConfigError: it cannot be read, or is of another kind.
+        """
+        return resolved(reference, given, self.error(key, ""))
 
     def call(self, component: Callable[..., Any], arguments: Mapping[str, Any], key: Key) -> Any:
         """Call a class or function with checked arguments.

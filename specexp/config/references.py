@@ -22,9 +22,10 @@ def resolved(reference: Reference, given: str, error: ConfigError) -> Any:
         ConfigError: it cannot be read, or is of another kind.
     """
     from specexp.artifacts import ArtifactError, value_of
+    from specexp.config.wandb_reference import local
 
     try:
-        return value_of(reference.kind, given)
+        return value_of(reference.kind, local(given))
     except ArtifactError as why:
         raise ConfigError(f"{error}: {first_line(why)}") from why
 

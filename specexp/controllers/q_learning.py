@@ -314,7 +314,7 @@ class QLearning(Controller):
             same_bins(self.table.bins(), state["bins"], "the state of a QLearning")
             self.table.load(state["q"], state["visits"])
             self.steps = int(state["steps"])
-            self._means = {name: float(state["means"][name]) for name in _MEANS}
+            self._means = {name: float(state["means"].get(name, first)) for name, first in _MEANS.items()}
             self.costs.load_state_dict(state["costs"])
         except (KeyError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f"this is no state of a QLearning ({type_and_line(error)})") from error

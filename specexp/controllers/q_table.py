@@ -10,6 +10,7 @@ from typing import Any
 
 CONTINUE, STOP = 0, 1
 ACTIONS = ("CONTINUE", "STOP")
+MOST_ROWS = 2**20
 
 
 class QTable:
@@ -25,7 +26,7 @@ class QTable:
         continue_bias: initial value of CONTINUE; STOP starts with 0.
 
     Raises:
-        ValueError: edges do not increase.
+        ValueError: edges do not increase, or there are too many states.
     """
 
     def __init__(
@@ -45,6 +46,8 @@ class QTable:
         for edges in self.signal_bins.values():
             blocks *= len(edges) + 1
         self.rows = blocks * self.block_size
+        if self.rows > MOST_ROWS:
+            raise ValueError(f"the bins have {self.rows} states together; at most {MOST_ROWS} are allowed")
         self.clear()
 
     def clear(self) -> None:

@@ -10,7 +10,7 @@ from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from specexp.core.references import Reference
 
@@ -36,6 +36,8 @@ class Overhead:
         node_ms: of every node it drafts.
         token_ms: of every new token, of plain steps too.
     """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
 
     step_ms: Milliseconds = 0.0
     node_ms: Milliseconds = 0.0
@@ -83,6 +85,8 @@ class LatencyProfile:
         >>> LatencyProfile("7B drafts for 70B", {1: 152.0}, {1: 21.0}).step_seconds(5, [1, 1, 1, 1])
         0.236
     """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
 
     name: str = ""
     target_ms: dict[int, Milliseconds] = field(default_factory=dict)

@@ -337,6 +337,11 @@ class TreeBuilder(ABC):
     phrase_length: int = 1
 
     @property
+    def rank_paths(self) -> list[list[int]] | None:
+        """Rank path of every node of its trees, sorted by length, then rank, where :attr:`fixed_shape`; else None."""
+        return None
+
+    @property
     def inner(self) -> tuple[TreeBuilder, ...]:
         """The builders it builds with; none unless it wraps some."""
         return ()

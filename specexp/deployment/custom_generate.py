@@ -31,7 +31,7 @@ from transformers.generation import (
     MaxLengthCriteria,
 )
 
-from specexp.artifacts import Artifact
+from specexp.config.artifacts import LoadedArtifact
 from specexp.core.context import Context
 from specexp.core.decoder import Decoder, OutcomeObserver
 from specexp.core.language_model import LanguageModel
@@ -59,7 +59,7 @@ class CustomGenerate(Protocol):
 
 
 def custom_generate(
-    artifact_or_parts: Artifact | Iterable[Any],
+    artifact_or_parts: LoadedArtifact | Iterable[Any],
     seed: int | None = None,
     draft: PreTrainedModel | None = None,
 ) -> CustomGenerate:
@@ -95,8 +95,8 @@ def custom_generate(
     Example:
         >>> model.generate(ids, custom_generate=custom_generate(artifact))  # doctest: +SKIP
     """
-    artifact = artifact_or_parts if isinstance(artifact_or_parts, Artifact) else None
-    if artifact is not None and artifact.kind == "schedule":
+    artifact = artifact_or_parts if isinstance(artifact_or_parts, LoadedArtifact) else None
+    if artifact is not None and artifact.execution_spec is not None:
         return _group_generation(artifact, seed, draft)
     if isinstance(artifact_or_parts, (str, PathLike)):
         raise ValueError(
@@ -265,11 +265,11 @@ def _observers(
     return [ask] if others or streamer is not None else []
 
 
-def _group_generation(artifact: Artifact, seed: int | None, draft: PreTrainedModel | None) -> CustomGenerate:
-    from specexp.artifacts.kinds.schedule import ScheduleArtifact
+def _group_generation(
+    artifact: LoadedArtifact, seed: int | None, draft: PreTrainedModel | None
+) -> CustomGenerate:
     from specexp.deployment.group_generation import GroupGeneration
 
-    assert isinstance(artifact, ScheduleArtifact)
     return GroupGeneration(artifact, seed, draft)
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from transformers import LogitsProcessorList, PreTrainedModel
     from transformers.generation import GenerationConfig
 
-    from specexp.artifacts.kinds.schedule import ScheduleArtifact
+    from specexp.config.artifacts import LoadedArtifact
     from specexp.core.parts import Verdict
     from specexp.scheduling import Executor
 
@@ -32,13 +32,13 @@ class GroupGeneration:
     :meth:`close` or the end of a ``with`` statement.
 
     Args:
-        artifact: of kind ``schedule``.
+        artifact: one with an execution strategy.
         seed: as for :func:`~specexp.deployment.custom_generate.custom_generate`.
         draft: the draft model, for a drafter that needs one.
     """
 
     def __init__(
-        self, artifact: ScheduleArtifact, seed: int | None = None, draft: PreTrainedModel | None = None
+        self, artifact: LoadedArtifact, seed: int | None = None, draft: PreTrainedModel | None = None
     ) -> None:
         self.artifact = artifact
         self.seed = seed

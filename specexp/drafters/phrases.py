@@ -15,6 +15,9 @@ from specexp.core.tree import NO_CANDIDATE
 Phrase = tuple[int, ...]
 """Tokens that follow a key."""
 
+LONGEST = 64
+"""Tokens of a phrase at most."""
+
 ENTRIES = ("counts", "keys", "phrases", "uses")
 """Tensors of a saved store."""
 
@@ -187,6 +190,10 @@ class PhraseStore:
             raise ValueError(
                 f"the saved phrases have {keys.size} keys with up to {counts.max(initial=0)} phrases; there is room "
                 f"for {self.max_keys} keys with {self.max_phrases}: raise max_keys or max_phrases"
+            )
+        if phrases.shape[1] > LONGEST:
+            raise ValueError(
+                f"the saved phrases have room for {phrases.shape[1]} tokens; at most {LONGEST} are allowed"
             )
         filled = phrases != NO_CANDIDATE
         lengths = filled.sum(axis=1)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from specexp.config.command import fail
 
 
-def export(path_or_reference: str | Path, to: str, output: str | Path | None = None) -> tuple[Any, str]:
+def export(
+    path_or_reference: str | Path, to: str, output: str | Path | None = None, trust: Sequence[str] = ()
+) -> tuple[Any, str]:
     """Export an artifact.
 
     Args:
@@ -19,6 +22,7 @@ def export(path_or_reference: str | Path, to: str, output: str | Path | None = N
         to: name of a format, e.g. ``rank-paths``.
         output: JSON file to write, whole or not at all. Where the format is a part of a larger file, such as
             a model's ``generation_config.json``, the other keys of an existing file stay.
+        trust: as for :func:`specexp.load_artifact`.
 
     Returns:
         The content, and one sentence on what the format had to drop, empty where it says all.
@@ -29,9 +33,10 @@ def export(path_or_reference: str | Path, to: str, output: str | Path | None = N
     Example:
         >>> paths, dropped = export("artifacts/tree_shape/best", "rank-paths")  # doctest: +SKIP
     """
-    from specexp.artifacts import ArtifactError, formats, load_artifact
+    from specexp.artifacts import ArtifactError, formats
     from specexp.artifacts.export_format import ExportFormat
     from specexp.artifacts.plugins import class_in, names_in
+    from specexp.config.artifacts import load_artifact
     from specexp.core.messages import did_you_mean
 
     try:
@@ -40,7 +45,7 @@ def export(path_or_reference: str | Path, to: str, output: str | Path | None = N
         raise ArtifactError(
             f"--to: format {to!r} is not known{did_you_mean(to, names_in(formats))}"
         ) from error
-    artifact = load_artifact(path_or_reference)
+    artifact = load_artifact(path_or_reference, trust)
     if artifact.kind not in chosen.kinds:
         raise ArtifactError(
             f"{artifact.folder}: kind {artifact.kind!r} cannot be exported to {to}, "
@@ -64,7 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
     from specexp.artifacts import ArtifactError
 
     try:
-        content, dropped = export(given.artifact, given.to, given.output)
+        content, dropped = export(given.artifact, given.to, given.output, given.trust)
     except ArtifactError as error:
         return fail(error)
     print(
@@ -83,7 +88,7 @@ def _write(path: Path, content: Any, *, keep_other_keys: bool) -> None:
     if path.is_dir():
         raise ArtifactError(f"--output: {path} is a folder; name a file in it")
     if keep_other_keys and path.exists():
-        existing = read_json(read_bytes(path, str(path)), str(path))
+        existing = read_json(read_bytes(path.resolve(), str(path)), str(path))
         if not isinstance(existing, dict):
             raise ArtifactError(f"--output: {path} exists and is no JSON object; name another file")
         content = {**existing, **content}
@@ -92,7 +97,7 @@ def _write(path: Path, content: Any, *, keep_other_keys: bool) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     """The command line; the formats are the files of ``specexp/artifacts/formats``, none of them imported."""
-    folder = Path(__file__).parent / "artifacts" / "formats"
+    folder = Path(__file__).parents[1] / "artifacts" / "formats"
     formats = sorted(file.stem.replace("_", "-") for file in folder.glob("[!_]*.py"))
     parser = argparse.ArgumentParser(
         prog="python -m specexp.export", description="Turn an artifact into what a deployment accepts."
@@ -105,6 +110,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--to", required=True, metavar="FORMAT", help=f"one of: {', '.join(formats)}")
     parser.add_argument(
         "--output", metavar="FILE", help="file to write; without it the text goes to the output"
+    )
+    parser.add_argument(
+        "--trust",
+        action="append",
+        default=[],
+        metavar="PACKAGE",
+        help="installed package whose classes the artifact's parts may be",
     )
     return parser
 

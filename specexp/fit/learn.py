@@ -170,8 +170,8 @@ def report(config: Config, module: ControllerLearning) -> list[str]:
     Raises:
         ArtifactError: the artifact cannot be written.
     """
-    from specexp.artifacts import save_artifact
-    from specexp.artifacts.kinds.q_table import payloads_of_state
+    from specexp.artifacts import kind_named
+    from specexp.config.artifacts import save_artifact
     from specexp.controllers import QLearning
     from specexp.core.parts import Parts
     from specexp.fit.q_table_picture import draw_table
@@ -194,13 +194,14 @@ def report(config: Config, module: ControllerLearning) -> list[str]:
         said.append(f"It was learned on {origin['recording']['folder']}, a recording: {worth}.")
     export = config.get("fit")["export"]
     if export is not None:
+        specs = {family: config.get(family) for family in Parts._fields}
+        learned = {"learned": {"controller": controller.state_dict()}}
+        payloads = kind_named(export["kind"]).payloads_of(specs, learned)
+        assert payloads is not None, "only a controller that the kind keeps is fitted"
         artifact = save_artifact(
             Path(export["to"]),
             export["kind"],
-            {
-                **payloads_of_state(controller.state_dict()),
-                "parts.json": {family: config.get(family) for family in Parts._fields},
-            },
+            payloads,
             {
                 "study": name,
                 "config": config.to_dict(),

@@ -22,8 +22,8 @@ from specexp.profile.run import check_profiling
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from specexp.artifacts import Artifact
     from specexp.artifacts.kinds.latency_profile import Measured
+    from specexp.config.artifacts import LoadedArtifact
     from specexp.core.latency import LatencyProfile
     from specexp.pairs.pair import ModelPair
 
@@ -59,7 +59,7 @@ def _act(config: Config, dry_run: bool) -> int:
     return 0
 
 
-def run(config: Config, pair: ModelPair | None = None) -> Artifact:
+def run(config: Config, pair: ModelPair | None = None) -> LoadedArtifact:
     """Measure, print the tables, and write the artifact and the folder.
 
     Args:
@@ -73,10 +73,11 @@ def run(config: Config, pair: ModelPair | None = None) -> Artifact:
     """
     from rich.console import Console
 
-    from specexp.artifacts import fingerprint, save_artifact
+    from specexp.artifacts import fingerprint
     from specexp.bench.experiment import load_prompts
     from specexp.bench.trainer import quiet_libraries
     from specexp.config import build_pair
+    from specexp.config.artifacts import save_artifact
     from specexp.profile.run import measure
 
     quiet_libraries()
@@ -121,7 +122,7 @@ def metrics_of(measured: Measured) -> dict[str, Any]:
 
 
 def report(
-    config: Config, profile: LatencyProfile, measured: Measured, artifact: Artifact, console: Console
+    config: Config, profile: LatencyProfile, measured: Measured, artifact: LoadedArtifact, console: Console
 ) -> None:
     """Print the tables, write them and the picture, and track the run.
 

@@ -34,10 +34,10 @@ def export_best(
     Raises:
         ArtifactError: It cannot be written.
     """
-    from specexp.artifacts import Artifact, kinds, save_artifact
-    from specexp.artifacts.plugins import class_in
+    from specexp.artifacts import kind_named
+    from specexp.config.artifacts import save_artifact
 
-    kind = class_in(kinds, export.kind, Artifact)
+    kind = kind_named(export.kind)
     study_config, winner = backend.study_config, confirmation.winner
     for best in confirmation.confirmed:
         resolved = best.attributes["resolved"]

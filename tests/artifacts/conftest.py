@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from specexp.artifacts import Artifact, save_artifact
+from specexp.artifacts import Artifact
 from specexp.artifacts.manifest import canonical_json, sha256
+from specexp.config.artifacts import save_artifact
 
 PATHS = [[0], [1], [0, 0], [0, 1], [0, 0, 0]]
 PARTS = {

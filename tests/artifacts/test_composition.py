@@ -9,9 +9,10 @@ import pytest
 from helpers.small_models import small_model
 
 import specexp
-from specexp.artifacts import ArtifactError, load_artifact, save_artifact
+from specexp.artifacts import ArtifactError
 from specexp.artifacts.kinds.composition import CompositionArtifact
 from specexp.builders import Chain, StaticTree
+from specexp.config.artifacts import load_artifact, save_artifact
 from specexp.controllers import ConfidenceThreshold
 from specexp.export.__main__ import export
 

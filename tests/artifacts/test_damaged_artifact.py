@@ -12,8 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save
 
-from specexp.artifacts import Artifact, ArtifactError, load_artifact, value_of
+from specexp.artifacts import Artifact, ArtifactError, value_of
 from specexp.artifacts.manifest import sha256
+from specexp.config.artifacts import load_artifact
 
 Edit = Callable[[Artifact, Callable[[dict[str, Any]], object]], None]
 SETTINGS = settings(
@@ -170,7 +171,7 @@ def test_any_damaged_byte_is_refused_or_without_effect(
         return
     assert loaded.provenance == artifact.provenance
     assert loaded.fingerprint == artifact.fingerprint
-    assert loaded.part_specs == artifact.part_specs
+    assert loaded.recorded == artifact.recorded
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:

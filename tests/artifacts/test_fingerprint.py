@@ -8,7 +8,8 @@ import torch
 from tokenizers import Tokenizer, models
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from specexp.artifacts import Artifact, ArtifactError, fingerprint, load_artifact, save_artifact
+from specexp.artifacts import Artifact, ArtifactError, fingerprint
+from specexp.config.artifacts import load_artifact, save_artifact
 
 
 def tokenizer(words: str, eos: str = "b") -> PreTrainedTokenizerFast:

@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specexp.artifacts import Artifact, ArtifactError, formats, save_artifact
+from specexp.artifacts import Artifact, ArtifactError, formats
 from specexp.artifacts.export_format import ExportFormat
 from specexp.artifacts.files.growmap import read as read_growmap
 from specexp.artifacts.plugins import class_in
 from specexp.builders import KConfig, Sequoia, TokenRecyclingTree
+from specexp.config.artifacts import save_artifact
 from specexp.export.__main__ import export, main
 
 PATHS = [[0], [1], [0, 0], [1, 0], [1, 1], [1, 1, 0]]

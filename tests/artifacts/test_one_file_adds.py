@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from specexp.artifacts import formats, kinds, load_artifact, save_artifact
+from specexp.artifacts import formats, kinds
+from specexp.config.artifacts import load_artifact, save_artifact
 from specexp.export.__main__ import export
 
 KIND = """

@@ -9,8 +9,9 @@ import pytest
 from helpers.small_models import small_model
 
 import specexp
-from specexp.artifacts import ArtifactError, load_artifact, save_artifact
+from specexp.artifacts import ArtifactError
 from specexp.builders import DySpecThreshold
+from specexp.config.artifacts import load_artifact, save_artifact
 from specexp.controllers import ThresholdTracker
 from specexp.drafters import DraftModel
 from specexp.verifiers import RejectionSampling
@@ -72,10 +73,10 @@ def test_it_decodes_with_the_deployments_own_draft_and_not_without(tmp_path: Pat
         ({"max_nodes": 2.5}, "max_nodes is 2.5; allowed is"),
         ({"max_depth": 0}, "max_depth is 0; allowed is"),
         ({"candidates": "sampled"}, "candidates is 'sampled'; allowed is"),
-        ({"draft": {**DRAFT, "temperature": -1}}, "draft.temperature is -1; allowed is"),
-        ({"draft": {**DRAFT, "top_k": 0}}, "draft.top_k is 0; allowed is"),
-        ({"draft": {**DRAFT, "top_p": 1.5}}, "draft.top_p is 1.5; allowed is"),
-        ({"draft": {**DRAFT, "coupled": "often"}}, "draft.coupled is 'often'; allowed is"),
+        ({"draft": {**DRAFT, "temperature": -1}}, r"drafter\.init_args\.temperature is -1; allowed is"),
+        ({"draft": {**DRAFT, "top_k": 0}}, r"drafter\.init_args\.top_k is 0; allowed is"),
+        ({"draft": {**DRAFT, "top_p": 1.5}}, r"drafter\.init_args\.top_p is 1.5; allowed is"),
+        ({"draft": {**DRAFT, "coupled": "often"}}, r"drafter\.init_args\.coupled is 'often'; allowed is"),
         ({"draft": {**DRAFT, "coupled": True}}, "a coupled draft takes the target's temperature"),
         ({"draft": {**DRAFT, "top_q": 1}}, r"unknown field 'draft.top_q'; did you mean 'top_"),
         ({"draft": {"temperature": 0.6}}, "draft.top_k is missing"),

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from specexp.artifacts import save_artifact
 from specexp.config import ConfigError, build_parts, load_config
+from specexp.config.artifacts import save_artifact
 from specexp.drafters import TokenRecycling
 
 FOREIGN = """

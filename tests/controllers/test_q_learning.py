@@ -6,8 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specexp.artifacts import ArtifactError, load_artifact, save_artifact, value_of
-from specexp.artifacts.kinds.q_table import payloads_of_state
+from specexp.artifacts import ArtifactError, value_of
+from specexp.artifacts.kinds.q_table import QTableArtifact
+from specexp.config.artifacts import load_artifact, save_artifact
 from specexp.controllers import QLearning
 from specexp.controllers.q_table import CONTINUE, STOP
 from specexp.core.context import Context
@@ -37,6 +38,13 @@ class TestQLearningWithSignals(ControllerContract):
         )
         controller.use_latency(PAPER)
         return controller
+
+
+def payloads_of_state(state):
+    """Those of an artifact that records no parts."""
+    parts = {"controller": {"class_path": "QLearning"}}
+    payloads = QTableArtifact.payloads_of(parts, {"learned": {"controller": state}})
+    return {file: content for file, content in payloads.items() if file != "parts.json"}
 
 
 def chain(tokens, log_prob=-0.1, grafted=0):

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specexp.artifacts import ArtifactError, save_artifact, value_of
+from specexp.artifacts import ArtifactError, value_of
 from specexp.builders import Chain, Choice, DySpecGreedy, Graft, ParametricTree
+from specexp.config.artifacts import save_artifact
 from specexp.core.latency import LatencyProfile, Overhead
 from specexp.core.parts import Parts
 from specexp.drafters import DraftModel, PhraseCache, PromptLookup, TokenRecycling, Union

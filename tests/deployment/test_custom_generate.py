@@ -20,8 +20,9 @@ from transformers import (
 from transformers.generation import BaseStreamer
 
 from specexp import Decoder, deployment
-from specexp.artifacts import Artifact, ArtifactError, fingerprint, save_artifact
+from specexp.artifacts import Artifact, ArtifactError, fingerprint
 from specexp.builders import Chain, TokenRecyclingTree
+from specexp.config.artifacts import save_artifact
 from specexp.deployment.custom_generate import custom_generate
 from specexp.drafters import PromptLookup, TokenRecycling
 from specexp.verifiers import KeyedSampling

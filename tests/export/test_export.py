@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from specexp.artifacts import Artifact, ArtifactError, formats, save_artifact
+from specexp.artifacts import Artifact, ArtifactError, formats
 from specexp.artifacts.export_format import ExportFormat
 from specexp.artifacts.plugins import class_in, names_in
 from specexp.builders import TokenRecyclingTree
+from specexp.config.artifacts import save_artifact
 from specexp.export.__main__ import export, main
 
 RECYCLING = {"class_path": "specexp.drafters.TokenRecycling", "init_args": {"k": 8}}

@@ -65,7 +65,7 @@ def test_a_killed_run_learns_the_same_table(file, monkeypatch, whole, after):
 
 
 def test_the_command_says_where_the_artifact_lies(file, capsys, tmp_path):
-    from specexp.artifacts import load_artifact
+    from specexp.config.artifacts import load_artifact
 
     assert main([str(file), "--data.max_prompts", "2"]) == 0
     said = capsys.readouterr().out

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from specexp.artifacts import load_artifact
 from specexp.bench import read_records
+from specexp.config.artifacts import load_artifact
 from specexp.profile.__main__ import main
 from specexp.run.__main__ import main as run_main
 

@@ -10,8 +10,8 @@ import sys
 import pytest
 import yaml
 
-from specexp.artifacts import load_artifact
 from specexp.bench import read_records
+from specexp.config.artifacts import load_artifact
 from specexp.run.__main__ import main
 
 FILES = {"config.yaml", "environment.json", "records.jsonl", "table.md", "table.csv", "figure.png"}

@@ -195,7 +195,7 @@ def thresholds(experiment: dict[str, Any]) -> dict[str, Any]:
 def test_a_sweep_under_a_latency_profile_optimises_what_it_models(
     experiment: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from specexp.artifacts import load_artifact
+    from specexp.config.artifacts import load_artifact
 
     experiment["latency"] = {"name": "slow target", "target_ms": {1: 100, 11: 200}}
     experiment["sweep"] = {
@@ -272,7 +272,7 @@ def test_where_the_winner_is_of_another_kind_the_best_of_the_kind_is_exported(
 
     artifact = specexp.load_artifact("artifacts/small")
     assert artifact.builder.rank_paths == [[0], [0, 0]]
-    assert artifact.part_specs["builder"]["init_args"]["candidates"] == "top-k"
+    assert artifact.recorded["builder"]["init_args"]["candidates"] == "top-k"
     assert "chain of 2, is in artifacts/small/v1." in printed
 
 

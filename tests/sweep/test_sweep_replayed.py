@@ -230,7 +230,7 @@ def test_a_table_learned_on_a_recording_is_the_one_learned_live(here: Path) -> N
 
 
 def test_a_fit_on_a_recording_exports_its_table(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from specexp.artifacts import load_artifact
+    from specexp.config.artifacts import load_artifact
     from specexp.fit.__main__ import main as fit
 
     assert fit([write(**{**LEARNING, "sweep": None}), "--fit.epochs", "2"]) == 0

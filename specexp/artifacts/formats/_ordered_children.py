@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from specexp.artifacts.artifact import Artifact
 from specexp.artifacts.error import ArtifactError
+from specexp.artifacts.export_format import Tuned
 from specexp.artifacts.formats._fixed_tree import controller_lost, drafter_of, rank_paths_of
 from specexp.core.tree import TreeShape
 
 
-def without_gaps(artifact: Artifact, format_name: str) -> tuple[TreeShape, str]:
+def without_gaps(artifact: Tuned, format_name: str) -> tuple[TreeShape, str]:
     """The part of a tree in which no node has a rank whose lower ones its siblings leave out.
 
     Args:

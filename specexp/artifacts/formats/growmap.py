@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from specexp.artifacts.artifact import Artifact
-from specexp.artifacts.export_format import Export, ExportFormat
+from typing_extensions import override
+
+from specexp.artifacts.export_format import Export, ExportFormat, Tuned
 from specexp.artifacts.files.growmap import fields_of
 from specexp.artifacts.formats._ordered_children import without_gaps
 
@@ -13,7 +14,7 @@ class Growmap(ExportFormat):
 
     kinds = ("static-tree", "composition")
 
-    def export(self, artifact: Artifact) -> Export:
-        """All six fields; UMbreLLa reads the same."""
+    @override
+    def export(self, artifact: Tuned) -> Export:
         shape, dropped = without_gaps(artifact, "growmap")
         return Export(fields_of(shape), dropped)

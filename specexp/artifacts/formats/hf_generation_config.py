@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from specexp.artifacts.artifact import Artifact
-from specexp.artifacts.export_format import Export, ExportFormat
+from typing_extensions import override
+
+from specexp.artifacts.export_format import Export, ExportFormat, Tuned
 from specexp.artifacts.formats._fixed_tree import controller_lost, drafter_of, rank_paths_of
-from specexp.artifacts.kinds.schedule import ScheduleArtifact
 
 
 class HfGenerationConfig(ExportFormat):
@@ -21,21 +21,17 @@ class HfGenerationConfig(ExportFormat):
     kinds = ("static-tree", "composition", "schedule")
     updates = True  # a model's own file also holds its EOS tokens
 
-    def export(self, artifact: Artifact) -> Export:
-        """Keys of ``transformers.GenerationConfig``.
-
-        Raises:
-            ArtifactError: the trees of a schedule or composition differ from step to step.
-        """
+    @override
+    def export(self, artifact: Tuned) -> Export:
         paths = rank_paths_of(artifact, "hf-generation-config")
         length = max((len(path) for path in paths if not any(path)), default=0)
         drafter = drafter_of(artifact)
         lost = controller_lost(artifact)
-        if isinstance(artifact, ScheduleArtifact):
-            lost.append(f"the strategy {_describe(artifact.schedule)}")
+        if artifact.execution_spec is not None:
+            lost.append(f"the strategy {_describe(artifact.execution_spec)}")
         content: dict[str, Any]
         if drafter == "PromptLookup":
-            arguments = artifact.part_specs["drafter"].get("init_args", {})
+            arguments = artifact.recorded["drafter"].get("init_args", {})
             content = {
                 "prompt_lookup_num_tokens": max(length, 1),
                 "max_matching_ngram_size": arguments.get("max_ngram", 3),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from specexp.artifacts.artifact import Artifact
-from specexp.artifacts.export_format import Export, ExportFormat
+from typing_extensions import override
+
+from specexp.artifacts.export_format import Export, ExportFormat, Tuned
 from specexp.artifacts.formats._fixed_tree import controller_lost, drafter_of, rank_paths_of
 
 
@@ -12,12 +13,8 @@ class RankPaths(ExportFormat):
 
     kinds = ("static-tree", "composition")
 
-    def export(self, artifact: Artifact) -> Export:
-        """The tree, whole.
-
-        Raises:
-            ArtifactError: the trees of a composition differ from step to step.
-        """
+    @override
+    def export(self, artifact: Tuned) -> Export:
         drafter = drafter_of(artifact)
         lost = [f"the {drafter} drafter it was tuned with"] if drafter else []
         lost += controller_lost(artifact)

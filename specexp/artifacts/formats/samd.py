@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from specexp.artifacts.artifact import Artifact
-from specexp.artifacts.export_format import Export, ExportFormat
+from typing_extensions import override
+
+from specexp.artifacts.export_format import Export, ExportFormat, Tuned
 from specexp.artifacts.formats._ordered_children import without_gaps
 
 
@@ -12,8 +13,8 @@ class Samd(ExportFormat):
 
     kinds = ("static-tree", "composition")
 
-    def export(self, artifact: Artifact) -> Export:
-        """The tree, without nodes whose elder siblings are missing."""
+    @override
+    def export(self, artifact: Tuned) -> Export:
         shape, dropped = without_gaps(artifact, "samd")
         return Export(
             {"tree_adj": {str(row): list(below) for row, below in enumerate(shape.children)}}, dropped

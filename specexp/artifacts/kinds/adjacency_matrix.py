@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from specexp.artifacts.artifact import Artifact
 from specexp.artifacts.error import ArtifactError
-from specexp.artifacts.parts import PARTS, instantiate
-
-if TYPE_CHECKING:
-    from specexp.core.parts import Drafter
+from specexp.artifacts.parts import PARTS, Spec, arguments_of
 
 MATRIX = "matrix.safetensors"
 
@@ -22,56 +19,36 @@ MATRIX = "matrix.safetensors"
 class AdjacencyMatrixArtifact(Artifact):
     """``matrix.safetensors``: the int32 tensor ``matrix`` of ``TokenRecycling.state_dict()``.
 
-    Attributes:
-        matrix: ``[V, k]`` candidate token ids, best first; -1 where there is none.
+    Its value is the matrix, ``[V, k]`` candidate token ids, best first; -1 where there is none. Its drafter starts
+    every prompt from it.
     """
 
     kind = "adjacency-matrix"
     required = (MATRIX,)
     learned = "drafter"
-    made_by = (
-        "TokenRecycling",
-        "specexp.drafters.TokenRecycling",
-        "specexp.drafters.token_recycling.TokenRecycling",
-    )
+    made_by = "specexp.drafters.token_recycling.TokenRecycling"
+    made_from: ClassVar[Mapping[str, str]] = {"drafter": MATRIX}
 
     @classmethod
+    @override
     def payloads_of(cls, parts: Mapping[str, Any], attributes: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Of a candidate whose matrix other prompts filled before it was measured."""
         learned = (attributes.get("learned") or {}).get("drafter")
-        if not learned or (parts.get("drafter") or {}).get("class_path") not in cls.made_by:
+        if not learned or arguments_of(parts.get("drafter"), cls.made_by) is None:
             return None
-        return {MATRIX: {"matrix": learned["matrix"]}, PARTS: dict(parts)}
+        return {MATRIX: {"matrix": np.asarray(learned["matrix"])}, PARTS: dict(parts)}
 
+    @override
     def read(self, payloads: Mapping[str, Any]) -> None:
-        """One int32 matrix of token ids of its own vocabulary."""
-        where = self._where(MATRIX)
         arrays = payloads[MATRIX]
         if set(arrays) != {"matrix"}:
-            raise ArtifactError(f"{where} holds {sorted(arrays)}; one tensor named 'matrix' is expected")
-        matrix: NDArray[np.int32] = arrays["matrix"]
-        if matrix.dtype != np.int32 or matrix.ndim != 2 or 0 in matrix.shape:
             raise ArtifactError(
-                f"{where}: matrix is {matrix.dtype} {list(matrix.shape)}; int32 [V, k] is expected"
+                f"{self.where(MATRIX)} holds {sorted(arrays)}; one tensor named 'matrix' is expected"
             )
-        if matrix.min() < -1 or matrix.max() >= matrix.shape[0]:
-            raise ArtifactError(
-                f"{where}: matrix holds ids from {matrix.min()} to {matrix.max()}; "
-                f"-1 to {matrix.shape[0] - 1} are expected"
-            )
-        self.matrix = matrix
+        self.value: NDArray[np.int32] = arrays["matrix"]
 
-    @property
-    def value(self) -> NDArray[np.int32]:
-        """The matrix."""
-        return self.matrix
-
-    @cached_property
-    def drafter(self) -> Drafter:
-        """Token Recycling that starts every prompt from this matrix."""
-        recorded = self.part_specs.get("drafter") or {}
-        start = {"k": int(self.matrix.shape[1]), "state": "preloaded", "matrix": str(self.folder)}
-        arguments = {**recorded.get("init_args", {}), **start}
-        spec = {"class_path": "specexp.drafters.TokenRecycling", "init_args": arguments}
-        drafter: Drafter = instantiate("drafter", spec, self._where(PARTS))
-        return drafter
+    @override
+    def specs(self) -> dict[str, Spec]:
+        recorded = arguments_of(self.recorded.get("drafter"), self.made_by) or {}
+        k = self.value.shape[1] if self.value.ndim == 2 else 1
+        start = {"k": k, "state": "preloaded", "matrix": self.value}
+        return {**self.recorded, "drafter": {"class_path": self.made_by, "init_args": {**recorded, **start}}}

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from typing_extensions import override
+
 from specexp.artifacts.artifact import Artifact
 from specexp.artifacts.error import ArtifactError
 from specexp.artifacts.kinds.static_tree import fixed_tree
@@ -27,15 +29,14 @@ class CompositionArtifact(Artifact):
     optional = ()
 
     @classmethod
+    @override
     def payloads_of(cls, parts: Mapping[str, Any], attributes: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Of any candidate that drafts; what a controller or drafter learned beforehand has kinds of its own."""
         if parts.get("drafter") is None or any((attributes.get("learned") or {}).values()):
-            return None
+            return None  # what a controller or drafter learned beforehand has kinds of its own
         return {PARTS: {**parts, "builder": fixed_tree(attributes) or parts["builder"]}}
 
+    @override
     def read(self, payloads: Mapping[str, Any]) -> None:
-        """A drafter and a builder must be there, and all parts must be what their constructors allow."""
         for family in ("drafter", "builder"):
-            if self.part_specs.get(family) is None:
-                raise ArtifactError(f"{self._where(PARTS)}: {family} is missing")
-        _ = self.drafter, self.builder, self.verifier, self.controller
+            if family not in self.recorded:
+                raise ArtifactError(f"{self.where(PARTS)}: {family} is missing")

@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
+from typing_extensions import override
 
 from specexp.artifacts.artifact import Artifact
 from specexp.artifacts.error import ArtifactError
-from specexp.config import ConfigError
-from specexp.config.check import Checker
+from specexp.artifacts.validated import validated
 from specexp.core.latency import LatencyProfile, Milliseconds
 
 PROFILE = "profile.json"
-_BY_TOKENS = ("target_ms", "draft_ms")
+_NEEDED = ("name", "source", "target_ms", "draft_ms")
 _NOT_KEPT = ("modelled", "artifact")  # how a run uses a profile, not what it says
 
 
@@ -30,6 +30,8 @@ class MeasuredPass:
         low: 95 % interval of the median.
         high: as above.
     """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
 
     tokens: Annotated[int, Field(ge=1)]
     prefix: Annotated[int, Field(ge=0)]
@@ -51,6 +53,8 @@ class MeasuredArm:
         measured_ms: per token.
         predicted_ms: per token, of the steps it took.
     """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
 
     arm: str
     composition: str
@@ -75,6 +79,8 @@ class Measured:
         arms: what was decoded; their steps are those the overheads were fitted to.
     """
 
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
     device: str
     threads: Annotated[int, Field(ge=1)]
     target_dtype: str
@@ -88,11 +94,11 @@ class LatencyProfileArtifact(Artifact):
     """``profile.json``: the arguments of :class:`~specexp.core.latency.LatencyProfile`, all of them, tokens as text,
     and, where it was measured, ``measured``: the points with their intervals, device and dtypes.
 
-    An experiment takes it as ``latency: {artifact: PATH}``. It composes no decoder.
+    Its value is the profile, which an experiment takes as ``latency: {artifact: PATH}``. It composes no decoder.
 
     Attributes:
-        profile: what it says.
-        measured: what it was made of; None where it was written by hand.
+        profile: the milliseconds of this device.
+        measured: what they were made of; None where they were written by hand.
 
     Example:
         >>> load_artifact("artifacts/profile/best").profile.target_seconds(8)  # doctest: +SKIP
@@ -103,48 +109,19 @@ class LatencyProfileArtifact(Artifact):
     optional = ()
     purpose = "a latency profile is for experiments, as latency: {artifact: PATH}"
 
+    @override
     def read(self, payloads: Mapping[str, Any]) -> None:
-        """Every value must be there, and be what :class:`~specexp.core.latency.LatencyProfile` allows."""
-        content, where = payloads[PROFILE], self._where(PROFILE)
+        content, where = payloads[PROFILE], self.where(PROFILE)
         if not isinstance(content, dict):
             raise ArtifactError(f"{where} is no object; one with the arguments of LatencyProfile is expected")
         values = {name: value for name, value in content.items() if name != "measured"}
         for name in _NOT_KEPT:
             if name in values:
                 raise ArtifactError(f"{where} has the field {name!r}, which belongs into an experiment")
-        for name in ("name", "source", *_BY_TOKENS):
+        for name in _NEEDED:
             if name not in values:
                 raise ArtifactError(f"{where}: {name} is missing")
-        for name in _BY_TOKENS:
-            values[name] = _by_tokens(values[name], f"{where}: {name}")
-        checker = Checker(lambda key: where)
-        try:
-            values = checker.arguments(LatencyProfile, values, ())
-            self.profile: LatencyProfile = checker.call(LatencyProfile, values, ())
-            self.measured: Measured | None = None
-            if content.get("measured") is not None:
-                self.measured = _measured(checker, content["measured"])
-        except ConfigError as error:
-            raise ArtifactError(str(error)) from error
-
-    @property
-    def value(self) -> LatencyProfile:
-        """The profile."""
-        return self.profile
-
-
-def _by_tokens(given: Any, where: str) -> dict[int, Any]:
-    """Milliseconds by a number of tokens, which is text in JSON."""
-    if not isinstance(given, dict):
-        raise ArtifactError(f"{where} is {given!r}; an object of milliseconds by tokens is expected")
-    for tokens in given:
-        if not tokens.isdecimal():
-            raise ArtifactError(f"{where}: {tokens!r} is no number of tokens")
-    return {int(tokens): ms for tokens, ms in given.items()}
-
-
-def _measured(checker: Checker, given: Any) -> Measured:
-    values = checker.value(given, Measured, ("measured",))
-    passes = {name: [MeasuredPass(**one) for one in values[name]] for name in ("target", "draft")}
-    arms = [MeasuredArm(**one) for one in values["arms"]]
-    return Measured(**{**values, **passes, "arms": arms})
+        self.value = self.profile = validated(LatencyProfile, values, where)
+        self.measured: Measured | None = None
+        if content.get("measured") is not None:
+            self.measured = validated(Measured, content["measured"], where, "measured")

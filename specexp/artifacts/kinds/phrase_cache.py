@@ -3,74 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from specexp.artifacts.artifact import Artifact
-from specexp.artifacts.error import ArtifactError
-from specexp.artifacts.parts import PARTS, instantiate
-from specexp.drafters.phrases import PhraseStore
-
-if TYPE_CHECKING:
-    from specexp.core.parts import Drafter
+from specexp.artifacts.parts import PARTS, Spec, arguments_of
 
 PHRASES = "phrases.safetensors"
+ENTRIES = ("counts", "keys", "phrases", "uses")
 
 
 class PhraseCacheArtifact(Artifact):
     """``phrases.safetensors``: the tensors ``counts``, ``keys``, ``phrases`` and ``uses`` of
     ``PhraseCache.store.state_dict()``.
 
-    Attributes:
-        phrases: the tensors by name.
+    Its value is these tensors by name. Its drafter, the recorded phrase cache, or one without a drafter, starts every
+    prompt from them.
     """
 
     kind = "phrase-cache"
     required = (PHRASES,)
     learned = "drafter"
-    made_by = ("PhraseCache", "specexp.drafters.PhraseCache", "specexp.drafters.phrase_cache.PhraseCache")
+    made_by = "specexp.drafters.phrase_cache.PhraseCache"
+    made_from: ClassVar[Mapping[str, str]] = {"drafter": PHRASES}
 
     @classmethod
+    @override
     def payloads_of(cls, parts: Mapping[str, Any], attributes: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Of a candidate whose phrase cache learned before it was measured."""
         learned = (attributes.get("learned") or {}).get("drafter")
-        if not learned or (parts.get("drafter") or {}).get("class_path") not in cls.made_by:
+        if not learned or arguments_of(parts.get("drafter"), cls.made_by) is None:
             return None
-        store = {name: np.asarray(learned[name]) for name in ("counts", "keys", "phrases", "uses")}
-        return {PHRASES: store, PARTS: dict(parts)}
+        return {PHRASES: {name: np.asarray(learned[name]) for name in ENTRIES}, PARTS: dict(parts)}
 
+    @override
     def read(self, payloads: Mapping[str, Any]) -> None:
-        """Four tensors that a store of their own size takes."""
-        tensors: dict[str, NDArray[np.int64]] = dict(payloads[PHRASES])
-        try:
-            self._room = {
-                "phrase_length": max(2, _size(tensors.get("phrases"), 1)),
-                "max_keys": max(1, _size(tensors.get("keys"), 0)),
-                "max_phrases": max(1, int(np.max(tensors.get("counts", 0), initial=0))),
+        self.value: dict[str, NDArray[np.int64]] = dict(payloads[PHRASES])
+
+    @override
+    def specs(self) -> dict[str, Spec]:
+        known = arguments_of(self.recorded.get("drafter"), self.made_by)
+        if known is None:  # as much room as they take
+            known = {
+                "phrase_length": max(2, self._size("phrases", 1)),
+                "max_keys": max(1, self._size("keys", 0)),
+                "max_phrases": max(1, int(np.max(self.value.get("counts", 0), initial=0))),
             }
-            PhraseStore(**self._room).load_state_dict(tensors)
-        except ValueError as error:
-            raise ArtifactError(f"{self._where(PHRASES)}: {error}") from error
-        self.phrases = tensors
+        start = {"state": "preloaded", "phrases": self.value}
+        return {**self.recorded, "drafter": {"class_path": self.made_by, "init_args": {**known, **start}}}
 
-    @property
-    def value(self) -> dict[str, NDArray[np.int64]]:
-        """The tensors."""
-        return self.phrases
-
-    @cached_property
-    def drafter(self) -> Drafter:
-        """The recorded phrase cache, or one without a drafter, that starts every prompt from these phrases."""
-        recorded = self.part_specs.get("drafter") or {}
-        known = recorded.get("init_args", {}) if recorded.get("class_path") in self.made_by else self._room
-        arguments = {**known, "state": "preloaded", "phrases": str(self.folder)}
-        spec = {"class_path": "specexp.drafters.PhraseCache", "init_args": arguments}
-        drafter: Drafter = instantiate("drafter", spec, self._where(PARTS))
-        return drafter
-
-
-def _size(array: NDArray[np.int64] | None, dimension: int) -> int:
-    return array.shape[dimension] if array is not None and array.ndim > dimension else 0
+    def _size(self, name: str, dimension: int) -> int:
+        array = self.value.get(name)
+        return array.shape[dimension] if array is not None and array.ndim > dimension else 0

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Annotated, Any, ClassVar, get_args
+
+from pydantic import Field
+from typing_extensions import override
 
 from specexp.artifacts.artifact import Artifact
 from specexp.artifacts.error import ArtifactError
-from specexp.artifacts.parts import PARTS
+from specexp.artifacts.parts import PARTS, Spec, arguments_of
+from specexp.artifacts.validated import validated
 from specexp.core.parts import Selection
 from specexp.core.tree import TreeShape
 
-if TYPE_CHECKING:
-    from specexp.core.parts import TreeBuilder
-
 TREE = "tree.json"
+MOST_NODES = 4096
+_BUILDER = "specexp.builders.static_tree.StaticTree"
+_RankPath = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length=1)]
 
 
 def fixed_tree(attributes: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -33,57 +36,51 @@ def fixed_tree(attributes: Mapping[str, Any]) -> dict[str, Any] | None:
 class StaticTreeArtifact(Artifact):
     """``tree.json``: rank paths as Medusa and EAGLE list them, e.g. ``[[0], [1], [0, 0]]``, without the root.
 
+    Its value is the paths, sorted by length, then rank. Its builder is the tree itself, whichever builder found it.
+
     Attributes:
-        rank_paths: the paths, sorted by length, then rank.
+        rank_paths: the paths.
     """
 
     kind = "static-tree"
     required = (TREE,)
+    made_from: ClassVar[Mapping[str, str]] = {"builder": TREE}
 
     @classmethod
+    @override
     def payloads_of(cls, parts: Mapping[str, Any], attributes: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Of any builder whose shape is fixed, but those that draw with replacement: a path then names no node."""
+        # of any builder whose shape is fixed, but those that draw with replacement: a path then names no node
         tree = fixed_tree(attributes)
         if tree is None:
             return None
         return {TREE: tree["init_args"]["rank_paths"], PARTS: {**parts, "builder": tree}}
 
+    @override
     def read(self, payloads: Mapping[str, Any]) -> None:
-        """The paths must be lists of ranks, each with its prefixes."""
-        paths = payloads[TREE]
-        where = self._where(TREE)
+        paths, where = payloads[TREE], self.where(TREE)
         if not isinstance(paths, list) or not paths:
             raise ArtifactError(
                 f"{where} is no list of rank paths; one such as [[0], [1], [0, 0]] is expected"
             )
-        for index, path in enumerate(paths):
-            if not isinstance(path, list) or not all(
-                type(rank) is int and 0 <= rank < 2**31 for rank in path
-            ):
-                raise ArtifactError(
-                    f"{where}: entry {index} is no rank path; a list of integers from 0 is expected"
-                )
+        if len(paths) > MOST_NODES:
+            raise ArtifactError(f"{where} lists {len(paths)} nodes; at most {MOST_NODES} are allowed")
         try:
-            shape = TreeShape.from_rank_paths(paths)
+            shape = TreeShape.from_rank_paths(validated(list[_RankPath], paths, where))
+        except ArtifactError:
+            raise
         except ValueError as error:
             raise ArtifactError(f"{where}: {error}") from error
-        self.rank_paths = [list(path) for path in shape.rank_paths[1:]]
-
-    @property
-    def value(self) -> list[list[int]]:
-        """The rank paths."""
-        return self.rank_paths
-
-    @cached_property
-    def builder(self) -> TreeBuilder:
-        """The tree itself, whichever builder found it."""
-        from specexp.builders import StaticTree
-
-        recorded = (self.part_specs.get("builder") or {}).get("init_args", {})
-        candidates = recorded.get("candidates", "top-k")
-        if candidates not in get_args(Selection):
-            raise ArtifactError(
-                f"{self._where(PARTS)}: builder.init_args.candidates is {candidates!r}; allowed are "
-                f"{', '.join(get_args(Selection))}"
+        self.value = self.rank_paths = [list(path) for path in shape.rank_paths[1:]]
+        recorded = arguments_of(self.recorded.get("builder"), _BUILDER)
+        if recorded is not None and recorded.get("rank_paths") not in (paths, self.rank_paths):
+            raise ArtifactError(  # whoever reads the one file and whoever reads the other must see one tree
+                f"{self.where(PARTS)}: builder.init_args.rank_paths is not the tree of {TREE}; both files must hold "
+                "the same one"
             )
-        return StaticTree(self.rank_paths, candidates=candidates)
+
+    @override
+    def specs(self) -> dict[str, Spec]:
+        recorded = (self.recorded.get("builder") or {}).get("init_args") or {}
+        chosen = {"candidates": recorded["candidates"]} if "candidates" in recorded else {}
+        tree = {"class_path": _BUILDER, "init_args": {"rank_paths": self.rank_paths, **chosen}}
+        return {**self.recorded, "builder": tree}

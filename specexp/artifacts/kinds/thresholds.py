@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
+
+from typing_extensions import override
 
 from specexp.artifacts.artifact import Artifact
 from specexp.artifacts.error import ArtifactError
-from specexp.artifacts.parts import PARTS
-from specexp.builders import DySpecThreshold
-from specexp.config import ConfigError
-from specexp.config.check import Checker
+from specexp.artifacts.parts import PARTS, Spec, arguments_of
 from specexp.core.messages import did_you_mean
-from specexp.drafters import DraftModel
-
-if TYPE_CHECKING:
-    from specexp.core.parts import Drafter, TreeBuilder
 
 THRESHOLDS = "thresholds.json"
+_BUILDER = "specexp.builders.dyspec.DySpecThreshold"
+_DRAFTER = "specexp.drafters.draft_model.DraftModel"
 _TREE = ("threshold", "max_nodes", "max_depth", "candidates", "acceptance_power")
 _DRAFT = ("temperature", "top_k", "top_p", "coupled")
 
@@ -33,57 +29,38 @@ class ThresholdsArtifact(Artifact):
     threshold at run time is kept in ``parts.json``, as the verifier is.
 
     Attributes:
-        thresholds: the checked content of the file.
+        thresholds: the content of the file.
     """
 
     kind = "thresholds"
     required = (THRESHOLDS,)
+    made_from: ClassVar[Mapping[str, str]] = {"builder": THRESHOLDS, "drafter": THRESHOLDS}
 
     @classmethod
+    @override
     def payloads_of(cls, parts: Mapping[str, Any], attributes: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Of a draft model under a threshold; anything else is of another kind."""
         tree, draft = (
-            _arguments(parts, *part) for part in (("builder", DySpecThreshold), ("drafter", DraftModel))
+            arguments_of(parts.get("builder"), _BUILDER),
+            arguments_of(parts.get("drafter"), _DRAFTER),
         )
         if tree is None or draft is None:
             return None
         thresholds = {name: tree[name] for name in _TREE} | {"draft": {name: draft[name] for name in _DRAFT}}
         return {THRESHOLDS: thresholds, PARTS: {name: parts[name] for name in ("verifier", "controller")}}
 
+    @override
     def read(self, payloads: Mapping[str, Any]) -> None:
-        """Every field must be there, and be what the constructor it goes to allows."""
-        content, where = payloads[THRESHOLDS], self._where(THRESHOLDS)
+        content, where = payloads[THRESHOLDS], self.where(THRESHOLDS)
         _check_fields(content, (*_TREE, "draft"), "", where)
         _check_fields(content["draft"], _DRAFT, "draft.", where)
         self.thresholds: dict[str, Any] = content
-        _ = self.builder, self.drafter
 
-    @cached_property
-    def builder(self) -> TreeBuilder:
-        """The tree's rule."""
-        arguments = {name: self.thresholds[name] for name in _TREE}
-        builder: TreeBuilder = self._call(DySpecThreshold, arguments, ())
-        return builder
-
-    @cached_property
-    def drafter(self) -> Drafter:
-        """The draft model's settings; :meth:`~specexp.drafters.DraftModel.use_draft_model` gives it its model."""
-        drafter: Drafter = self._call(DraftModel, self.thresholds["draft"], ("draft",))
-        return drafter
-
-    def _call(self, part: type, arguments: Mapping[str, Any], key: tuple[str, ...]) -> Any:
-        checker = Checker(lambda key: self._where(THRESHOLDS))
-        try:
-            return checker.call(part, checker.arguments(part, arguments, key), key)
-        except ConfigError as error:
-            raise ArtifactError(str(error)) from error
-
-
-def _arguments(parts: Mapping[str, Any], family: str, part: type) -> Mapping[str, Any] | None:
-    """The arguments of a part of a resolved composition; None where it is of another class."""
-    spec = parts.get(family) or {}
-    names = (part.__name__, f"{part.__module__.rpartition('.')[0]}.{part.__name__}")
-    return spec["init_args"] if spec.get("class_path") in names else None
+    @override
+    def specs(self) -> dict[str, Spec]:
+        tree = {name: self.thresholds[name] for name in _TREE}
+        builder = {"class_path": _BUILDER, "init_args": tree}
+        drafter = {"class_path": _DRAFTER, "init_args": self.thresholds["draft"]}
+        return {**self.recorded, "builder": builder, "drafter": drafter}
 
 
 def _check_fields(content: Any, names: tuple[str, ...], prefix: str, where: str) -> None:

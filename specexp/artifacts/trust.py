@@ -1,0 +1,141 @@
+"""Whose code an artifact may run: specexp's own parts, and packages that the user names and has installed.
+
+The hashes of an artifact tell that it arrived as it was written, not who wrote it. So a foreign class path is refused
+before anything is imported, and what is allowed by name must lie where packages are installed: never in the
+artifact's folder, nor in the working directory, where a stranger's file may have been unpacked.
+"""
+
+from __future__ import annotations
+
+import json
+import site
+import sys
+import sysconfig
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.metadata import distributions
+from importlib.util import find_spec
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from specexp.artifacts.error import ArtifactError
+
+
+@dataclass(frozen=True)
+class Trust:
+    """What an artifact may import beside specexp's own parts.
+
+    Attributes:
+        packages: top-level names of installed packages.
+        imported: whether a module that this process has imported already is allowed too: for an artifact that it
+            writes itself, from parts it runs.
+    """
+
+    packages: tuple[str, ...] = ()
+    imported: bool = False
+
+    def refusal(self, class_path: str, folder: Path) -> str | None:
+        """Why a class path outside specexp's part families may not be imported, as a clause; None if it may.
+
+        Nothing is imported to answer.
+
+        Args:
+            class_path: e.g. ``my_package.drafters.Mine``.
+            folder: of the artifact that names it.
+        """
+        module = class_path.rpartition(".")[0]
+        package = module.partition(".")[0]
+        if self.imported and module in sys.modules:
+            return None
+        if package not in self.packages:
+            return (
+                "an artifact imports nothing else, for its hashes do not tell who wrote it; if you trust the "
+                f"installed package {package!r}, load it with trust=({package!r},) or --trust {package}"
+            )
+        if not _is_installed(package, folder):
+            return (
+                f"{package!r} is trusted and is no installed package: it must be installed and not lie in the "
+                "artifact's folder or the working directory"
+            )
+        return None
+
+
+NOBODY = Trust()
+"""Nothing is imported but specexp's own parts."""
+
+
+def trust_in(packages: Sequence[str]) -> Trust:
+    """The trust in these packages.
+
+    Raises:
+        ArtifactError: an entry is no top-level name of a package.
+    """
+    if isinstance(packages, str) or not all(
+        isinstance(name, str) and name.isidentifier() for name in packages
+    ):
+        raise ArtifactError(
+            f"trust is {packages!r}; names of installed packages such as ('my_package',) are allowed"
+        )
+    return Trust(tuple(packages))
+
+
+def is_inside(path: str, folder: Path) -> bool:
+    """Whether a path that an artifact names lies in its folder or the working directory.
+
+    Args:
+        path: as named; a reference to W&B lies in neither.
+        folder: of the artifact.
+    """
+    try:
+        if path.startswith("wandb:"):
+            return False
+        found = Path(path).resolve()
+        return found.is_relative_to(Path.cwd()) or found.is_relative_to(folder.resolve())
+    except (OSError, ValueError, RuntimeError):  # no name of a file; links that form a circle
+        return False
+
+
+def _is_installed(package: str, folder: Path) -> bool:
+    """Whether importing the package would take it from where packages are installed."""
+    folders = site_folders()
+    installed = _location(PathFinder.find_spec(package, [str(place) for place in folders]))
+    try:
+        found = _location(find_spec(package))  # what an import would take, also one that hides the installed
+    except (ImportError, ValueError):
+        return False
+    if found is None or found.is_relative_to(folder.resolve()) or found.parent == Path.cwd().resolve():
+        return False
+    if installed is not None:
+        return found == installed
+    return not found.is_relative_to(Path.cwd().resolve()) and any(
+        found.is_relative_to(source) for source in _edited(folders)
+    )
+
+
+def site_folders() -> list[Path]:
+    """Where this interpreter's packages are installed."""
+    named = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *site.getsitepackages()}
+    if site.ENABLE_USER_SITE:
+        named.add(site.getusersitepackages())
+    return sorted({Path(name).resolve() for name in named if name})
+
+
+def _location(spec: ModuleSpec | None) -> Path | None:
+    """The package's folder, or the file of a single module; None for a namespace package or a built-in one."""
+    if spec is None or not spec.has_location or spec.origin is None:
+        return None
+    origin = Path(spec.origin).resolve()
+    return origin.parent if spec.submodule_search_locations else origin
+
+
+def _edited(folders: Sequence[Path]) -> Iterator[Path]:
+    """Source folders of editable installations."""
+    for distribution in distributions(path=[str(place) for place in folders]):
+        try:
+            origin = json.loads(distribution.read_text("direct_url.json") or "{}")
+            url = urlsplit(str(origin.get("url", "")))
+        except (ValueError, AttributeError):
+            continue
+        if (origin.get("dir_info") or {}).get("editable") and url.scheme == "file":
+            yield Path(unquote(url.path)).resolve()

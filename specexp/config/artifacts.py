@@ -1,0 +1,342 @@
+"""Artifacts with the parts that they record, ready to decode with: what a deployment loads.
+
+An artifact is a stranger's until somebody says otherwise: a class outside specexp's own families is refused before
+anything is imported, and a path outside the artifact's folder and the working directory before it is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from typing_extensions import override
+
+from specexp.artifacts import Artifact, ArtifactError, Fingerprint, read_artifact, write_artifact
+from specexp.artifacts.parts import PARTS, Spec
+from specexp.artifacts.trust import Trust, is_inside, trust_in
+from specexp.config.annotations import PartOf
+from specexp.config.check import Checker
+from specexp.config.errors import ConfigError
+from specexp.config.families import FOLDERS
+from specexp.config.layers import Key
+from specexp.config.wandb_reference import local
+from specexp.core.compatibility import check_composition
+from specexp.core.messages import first_line, type_and_line
+from specexp.core.parts import Parts
+from specexp.core.references import Reference
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from specexp.core.decoder import Decoder
+    from specexp.core.language_model import LanguageModel
+    from specexp.core.parts import Controller, Drafter, TreeBuilder, Verifier
+    from specexp.scheduling import Execution, Executor
+
+_FAMILIES = {
+    "drafter": "specexp.core.parts.Drafter",
+    "builder": "specexp.core.parts.TreeBuilder",
+    "verifier": "specexp.core.parts.Verifier",
+    "controller": "specexp.core.parts.Controller",
+    "execution": "specexp.scheduling.Execution",
+}
+"""Contracts of what an artifact may make."""
+
+_OWN = tuple(f"{folder}." for folder in (*FOLDERS.values(), "specexp.scheduling"))
+_NOBODY = Trust()
+
+
+class LoadedArtifact:
+    """An artifact and its parts, made once, so that decoders made from it share what they learn.
+
+    What the artifact itself holds is asked of it directly: :attr:`kind`, :attr:`folder`, ``metrics``, ``provenance``,
+    ``check(model, tokenizer)`` and the content of its kind. Iterating gives the parts: ``Decoder(target, *artifact)``
+    decodes with it.
+
+    Args:
+        content: the artifact as it was read.
+        trust: what its parts may import beside specexp's own.
+
+    Raises:
+        ArtifactError: a part is none of specexp's own and not trusted, or its constructor refuses its arguments.
+
+    Attributes:
+        kind: e.g. ``static-tree``.
+        folder: where it lies.
+        recorded: ``class_path`` and ``init_args`` in ``parts.json`` by family.
+        execution_spec: the same of the strategy by which several sequences are decoded; None where there is none.
+    """
+
+    def __init__(self, content: Artifact, trust: Trust = _NOBODY) -> None:
+        self.content = content
+        self.kind: str = content.kind
+        self.folder = content.folder
+        self.recorded: Mapping[str, Spec] = content.recorded
+        self._trust = trust
+        try:
+            self._specs = content.specs()
+        except Exception as error:  # a value that only a constructor would have refused
+            raise ArtifactError(f"{self.folder} is no {self.kind} ({type_and_line(error)})") from error
+        self.execution_spec: Spec | None = None
+        self._made = self._make()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name == "content":  # while it is copied or unpickled
+            raise AttributeError(name)
+        return getattr(self.content, name)
+
+    @cached_property
+    def parts(self) -> Parts:
+        """Drafter, builder, verifier and controller for ``Decoder(target, *artifact.parts)``.
+
+        Raises:
+            ArtifactError: the artifact records no drafter or builder, or its parts do not go together.
+        """
+        parts = Parts(self.drafter, self.builder, self.verifier, self.controller)
+        try:
+            check_composition(*parts)
+        except ValueError as error:
+            raise ArtifactError(f"{self.content.where(PARTS)}: {first_line(error)}") from error
+        return parts
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.parts)
+
+    @property
+    def drafter(self) -> Drafter:
+        """The drafter it was tuned with."""
+        drafter: Drafter = self._needed("drafter")
+        return drafter
+
+    @property
+    def builder(self) -> TreeBuilder:
+        """The builder it was tuned with."""
+        builder: TreeBuilder = self._needed("builder")
+        return builder
+
+    @property
+    def verifier(self) -> Verifier | None:
+        """The verifier it was tuned with; None where none is recorded, which decodes greedily."""
+        verifier: Verifier | None = self._made.get("verifier")
+        return verifier
+
+    @property
+    def controller(self) -> Controller | None:
+        """The controller it was tuned with; None where none is recorded."""
+        controller: Controller | None = self._made.get("controller")
+        return controller
+
+    @property
+    def execution(self) -> Execution:
+        """The strategy by which several sequences are decoded."""
+        execution: Execution = self._needed("execution")
+        return execution
+
+    def decoder(
+        self, target: PreTrainedModel | LanguageModel, draft: PreTrainedModel | None = None
+    ) -> Decoder:
+        """A decoder for the model this artifact belongs to.
+
+        Args:
+            target: the model.
+            draft: the draft model, for a drafter that needs one.
+
+        Raises:
+            ArtifactError: it belongs to another model. ``Decoder(target, *artifact.parts)`` does not ask.
+            ValueError: the drafter needs a draft model and none is given.
+        """
+        from specexp.core.decoder import Decoder
+        from specexp.core.language_model import LanguageModel
+
+        self.content.check(target.model if isinstance(target, LanguageModel) else target)
+        parts = self.parts
+        self.drafter.use_draft_model(draft)
+        return Decoder(target, *parts)
+
+    def open(self, target: PreTrainedModel | LanguageModel, draft: PreTrainedModel | None = None) -> Executor:
+        """The strategy at work on the model this artifact belongs to. Close it, or use it in a ``with`` statement.
+
+        Every executor has parts of its own, in their initial state; what one learns no other one knows.
+
+        Args:
+            target: the model.
+            draft: the draft model, for a drafter that needs one.
+
+        Raises:
+            ArtifactError: it belongs to another model, or records no strategy, drafter or builder.
+            ValueError: the drafter needs a draft model and none is given, or the parts cannot work so.
+        """
+        from specexp.core.language_model import LanguageModel
+
+        model = target if isinstance(target, LanguageModel) else LanguageModel(target)
+        self.content.check(model.model)
+        return self.execution.open(model, self.new_parts(draft))
+
+    def new_parts(self, draft: PreTrainedModel | None = None) -> Parts:
+        """Parts in their initial state, made anew at every call.
+
+        Args:
+            draft: the draft model, for a drafter that needs one.
+
+        Raises:
+            ArtifactError: the artifact records no drafter or builder.
+            ValueError: the drafter needs a draft model and none is given.
+        """
+        new = LoadedArtifact(self.content, self._trust).parts
+        assert new.drafter is not None
+        new.drafter.use_draft_model(draft)
+        return new
+
+    def _needed(self, family: str) -> Any:
+        part = self._made.get(family)
+        if part is None:
+            hint = "" if family == "execution" else ": give Decoder one of your own"
+            raise ArtifactError(f"{self.folder}: the artifact records no {family}{hint}")
+        return part
+
+    def _make(self) -> dict[str, Any]:
+        """Every part that it states, by family."""
+        checkers = {
+            family: _Checker(
+                self.content.where(self.content.made_from.get(family, PARTS)), self.folder, self._trust
+            )
+            for family in self._specs
+        }
+        # all of them are checked before any is made
+        values = {family: checkers[family].checked(family, spec) for family, spec in self._specs.items()}
+        self.execution_spec = values.get("execution")
+        return {family: checkers[family].made(family, value) for family, value in values.items()}
+
+
+class _Checker(Checker):
+    """Reads what an artifact states; what is foreign is refused before anything is imported or read.
+
+    Args:
+        where: folder and file, for messages.
+        folder: of the artifact.
+        trust: what may be imported beside specexp's own families.
+    """
+
+    def __init__(self, where: str, folder: Path, trust: Trust) -> None:
+        super().__init__(lambda key: where)
+        self._where = where
+        self._folder = folder
+        self._trust = trust
+
+    def checked(self, family: str, spec: Spec) -> Spec:
+        """The specification of a part, defaults filled in.
+
+        Raises:
+            ArtifactError: the class is of another family or foreign, or does not take these arguments.
+        """
+        with self._refusing(family):
+            value: Spec = self.value(spec, _annotation(family), (family,))
+            return value
+
+    def made(self, family: str, value: Spec) -> Any:
+        """The part that a checked specification describes.
+
+        Raises:
+            ArtifactError: its constructor refuses the arguments.
+        """
+        with self._refusing(family):
+            return self.build(value, _annotation(family), (family,))
+
+    @contextmanager
+    def _refusing(self, family: str) -> Iterator[None]:
+        try:
+            yield
+        except ConfigError as error:
+            raise ArtifactError(str(error)) from error
+        except (Exception, SystemExit) as error:  # of a trusted module, or a constructor
+            raise ArtifactError(f"{self._where}: {family} cannot be made ({type_and_line(error)})") from error
+
+    @override
+    def find_class(self, name: str, base: type, key: Key) -> type:
+        own = "." not in name or name.startswith(_OWN)
+        why = None if own else self._trust.refusal(name, self._folder)
+        if why is not None:
+            raise self.error(key, f": {name!r} is no {base.__name__} of specexp; {why}")
+        return super().find_class(name, base, key)
+
+    @override
+    def follow(self, reference: Reference, given: str, key: Key) -> Any:
+        if not is_inside(given, self._folder):
+            raise self.error(
+                key, f" is {given!r}; a path in the artifact's folder or the working directory is allowed"
+            )
+        return super().follow(reference, given, key)
+
+
+def _annotation(family: str) -> Any:
+    return Annotated[Any, PartOf(_FAMILIES[family])]
+
+
+def load_artifact(path_or_reference: str | Path, trust: Sequence[str] = ()) -> LoadedArtifact:
+    """Load an artifact, check all of it, and make its parts.
+
+    Nothing foreign runs: parts are classes of specexp's own families, and any other class path is refused before
+    anything is imported. The hashes show damage, not authorship: whoever changes an artifact can write them anew.
+
+    Args:
+        path_or_reference: folder of a version (``artifacts/tree_shape/v2``), an alias of one
+            (``artifacts/tree_shape/best``), the folder of versions, or ``wandb:entity/project/name:alias``.
+        trust: packages whose classes its parts may be, too. They must be installed; the artifact's folder and the
+            working directory are never imported from.
+
+    Raises:
+        ArtifactError: one sentence that names the folder and the field.
+
+    Example:
+        >>> artifact = load_artifact("artifacts/tree_shape/best")  # doctest: +SKIP
+        >>> Decoder(pair.target, *artifact.parts)  # doctest: +SKIP
+    """
+    trusted = trust_in(trust)
+    return LoadedArtifact(read_artifact(local(path_or_reference)), trusted)
+
+
+def save_artifact(
+    folder: str | Path,
+    kind: str,
+    payloads: Mapping[str, Any],
+    provenance: Mapping[str, Any] | None = None,
+    fingerprint: Fingerprint | None = None,
+    *,
+    name: str | None = None,
+    aliases: Iterable[str] = ("latest", "best"),
+) -> LoadedArtifact:
+    """Write the next version of an artifact, whose parts can be made: see :func:`~specexp.artifacts.write_artifact`.
+
+    A study may write down the parts it runs, wherever they come from; whoever loads them has to trust them.
+
+    Args:
+        folder: e.g. ``artifacts/tree_shape``; the version becomes ``artifacts/tree_shape/v1``, ``v2``, ...
+        kind: e.g. ``static-tree``.
+        payloads: content by file name.
+        provenance: where it comes from.
+        fingerprint: what :func:`specexp.artifacts.fingerprint` says of target and tokenizer.
+        name: what it is called; the folder's name if None.
+        aliases: names that mean this version from now on.
+
+    Raises:
+        ArtifactError: the content is not what the kind promises, a part cannot be made, or it cannot be written;
+            nothing is left behind.
+
+    Example:
+        >>> save_artifact("artifacts/tree", "static-tree", {"tree.json": [[0], [0, 0]]})  # doctest: +SKIP
+    """
+    own = Trust(imported=True)
+    written = write_artifact(
+        folder,
+        kind,
+        payloads,
+        provenance,
+        fingerprint,
+        name=name,
+        aliases=aliases,
+        check=lambda artifact: LoadedArtifact(artifact, own),
+    )
+    return LoadedArtifact(written, own)

@@ -1,0 +1,109 @@
+"""One whole artifact of every kind, and changes to them whose hashes are made right again."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from specexp.artifacts.manifest import canonical_json, sha256
+from specexp.config.artifacts import save_artifact
+from specexp.drafters.phrases import PhraseStore
+
+PARTS: dict[str, Any] = {
+    "drafter": {"class_path": "TokenRecycling", "init_args": {"k": 4}},
+    "builder": {"class_path": "StaticTree", "init_args": {"rank_paths": [[0], [1], [0, 0]]}},
+    "verifier": {"class_path": "KeyedSampling", "init_args": {"temperature": 0.7}},
+    "controller": None,
+}
+NESTED: dict[str, Any] = {
+    "drafter": {
+        "class_path": "PhraseCache",
+        "init_args": {
+            "drafter": {
+                "class_path": "Union",
+                "init_args": {"drafters": [{"class_path": "PromptLookup"}, PARTS["drafter"]]},
+            }
+        },
+    },
+    "builder": {
+        "class_path": "Choice",
+        "init_args": {"builders": [{"class_path": "Chain"}, PARTS["builder"]]},
+    },
+    "verifier": {"class_path": "Greedy"},
+    "controller": {"class_path": "SwitchOff", "init_args": {"controller": {"class_path": "Fixed"}}},
+}
+
+
+def phrases() -> dict[str, Any]:
+    store = PhraseStore(phrase_length=5, max_keys=10, max_phrases=3)
+    store.insert(7, [1, 2])
+    store.insert(3, [4, 5, 6])
+    return {name: tensor.numpy() for name, tensor in store.state_dict().items()}
+
+
+def q_table() -> dict[str, Any]:
+    bins = {"actions": ["CONTINUE", "STOP"], "cost_bins": [2.0], "confidence_bins": [0.5], "signal_bins": {}}
+    content = {"bins": bins, "costs": {"profile": None, "samples": []}, "means": {"change": 0.1}, "steps": 3}
+    values = {"q": np.zeros((5, 2)), "visits": np.zeros((5, 2), dtype=np.int64)}
+    return {"q.safetensors": values, "bins.json": content}
+
+
+def payloads() -> dict[str, dict[str, Any]]:
+    """By kind."""
+    tree = {
+        "threshold": 0.1,
+        "max_nodes": 8,
+        "max_depth": None,
+        "candidates": "top-k",
+        "acceptance_power": 1.0,
+    }
+    draft = {"temperature": None, "top_k": None, "top_p": None, "coupled": False}
+    profile = {"name": "a", "source": "assumed", "target_ms": {"1": 20.0, "8": 24.0}, "draft_ms": {"1": 3.0}}
+    room = {"phrase_length": 5, "max_keys": 10, "max_phrases": 4}
+    cache = {"class_path": "PhraseCache", "init_args": room}
+    rules = {name: PARTS[name] for name in ("verifier", "controller")}
+    matrix = np.arange(40, dtype=np.int32).reshape(10, 4) % 10
+    return {
+        "static-tree": {"tree.json": [[0], [1], [0, 0]], "parts.json": PARTS},
+        "thresholds": {"thresholds.json": {**tree, "draft": draft}, "parts.json": rules},
+        "composition": {"parts.json": NESTED},
+        "adjacency-matrix": {"matrix.safetensors": {"matrix": matrix}, "parts.json": PARTS},
+        "phrase-cache": {"phrases.safetensors": phrases(), "parts.json": {**PARTS, "drafter": cache}},
+        "q-table": {**q_table(), "parts.json": PARTS},
+        "schedule": {
+            "schedule.json": {
+                "class_path": "Scheduled",
+                "init_args": {"n": 2, "policy": {"class_path": "FirstCome"}},
+            },
+            "parts.json": PARTS,
+        },
+        "latency-profile": {"profile.json": profile},
+    }
+
+
+KINDS = tuple(payloads())
+
+
+def save(folder: Path, kind: str) -> Path:
+    """Write it; its version's folder."""
+    return save_artifact(folder / kind, kind, payloads()[kind]).folder
+
+
+def rehash(folder: Path) -> None:
+    """Make size and hash of every declared payload, and the manifest's own hash, right again, as a forger would."""
+    file = folder / "artifact.json"
+    fields = json.loads(file.read_text())
+    for name in fields["payloads"]:
+        if (folder / name).is_file():
+            data = (folder / name).read_bytes()
+            fields["payloads"][name] = {"sha256": sha256(data), "bytes": len(data)}
+    fields.pop("sha256", None)
+    file.write_text(json.dumps({**fields, "sha256": sha256(canonical_json(fields))}))
+
+
+def rewrite(folder: Path, file: str, content: Any) -> None:
+    """Put other content, as JSON or bytes, in place of a payload's."""
+    data = content if isinstance(content, bytes) else json.dumps(content).encode()
+    (folder / file).write_bytes(data)
+    rehash(folder)
