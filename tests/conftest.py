@@ -28,6 +28,11 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     return None if all(Path(argument).is_dir() for argument in config.args) else 0
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The README's commands first: they take longest, and no worker should begin them last."""
+    items.sort(key=lambda item: item.path.name != "test_readme.py")
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _quiet() -> None:
     """Transformers' advice about small models is noise."""

@@ -1,9 +1,12 @@
 """Every command and every Python block of the README is run, or is a line that CI itself runs."""
 
+import fcntl
+import os
 import re
 import shlex
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -50,40 +53,93 @@ SHORT_TOO = {
 }
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+# Sections that use what others leave: an artifact, a recording, a profile. Each is run once, by the worker that asks first.
+NEEDS = {
+    "Deploy the result": ["The main job"],
+    "Sweeps without models": ["What does a step cost here?"],
+    "One recording, many devices": ["What does a step cost here?", "Replay: record once, then ask what if"],
+}
+FIRST_BLOCK = "Deploy the result"
+"""The section whose first Python block loads the pair that all later ones use."""
 
 
-def commands() -> list[str]:
-    return [
-        part.strip() for block in blocks("bash") for line in block.splitlines() for part in line.split("&&")
-    ]
+def sections() -> dict[str, str]:
+    """The text of every section, without those inside it, by its heading."""
+    parts = re.split(r"^##+ (.*)\n", README, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def blocks(section: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", sections()[section], re.DOTALL)
+
+
+def commands(section: str) -> list[str]:
+    lines = [line for block in blocks(section, "bash") for line in block.splitlines()]
+    return [part.strip() for line in lines for part in line.split("&&")]
+
+
+RUN = [name for name in sections() if any(line.startswith("python -m") for line in commands(name))]
+PYTHON = [name for name in sections() if blocks(name, "python")]
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the README's commands run: one folder for all workers of a run."""
+    base = tmp_path_factory.getbasetemp()
+    shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "readme"
+    shared.mkdir(exist_ok=True)
+    for name in ("experiments", "sweeps", "configs"):
+        with suppress(FileExistsError):
+            (shared / name).symlink_to(ROOT / name)
+    return shared
+
+
+def run(section: str, folder: Path) -> None:
+    """Run the commands of a section and of those it needs, each once, whichever worker asks first."""
+    for needed in NEEDS.get(section, []):
+        run(needed, folder)
+    mark = folder / f"{re.sub(r'[^a-z]+', '_', section.lower())}.done"
+    with mark.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if mark.exists():
+            return
+        for command in commands(section):
+            if command.startswith("python -m"):
+                run_command(shlex.split(command), folder)
+        mark.touch()
+
+
+def run_command(words: list[str], folder: Path) -> None:
+    extra = [] if "--dry-run" in words else SHORT[words[2]] + SHORT_TOO.get((words[2], words[3]), [])
+    done = subprocess.run(
+        [sys.executable, *words[1:], *extra],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "WANDB_MODE": "offline"},
+    )
+    assert done.returncode == 0, f"{shlex.join(words)}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
 
 
 def test_installing_and_testing_is_what_ci_does() -> None:
-    for command in commands():
-        if not command.startswith("python -m"):
-            assert command.replace("pip install", "pip_install") in CI.splitlines(), command
+    for section in sections():
+        for command in commands(section):
+            if not command.startswith("python -m"):
+                assert command.replace("pip install", "pip_install") in CI.splitlines(), command
 
 
-@pytest.mark.timeout(900)
-def test_commands_and_blocks_work_in_the_order_they_are_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    for name in ("experiments", "sweeps", "configs"):
-        (tmp_path / name).symlink_to(ROOT / name)
-    for command in commands():
-        if not command.startswith("python -m"):
-            continue
-        words = shlex.split(command)
-        extra = [] if "--dry-run" in words else SHORT[words[2]] + SHORT_TOO.get((words[2], words[3]), [])
-        done = subprocess.run(
-            [sys.executable, *words[1:], *extra], cwd=tmp_path, capture_output=True, text=True
-        )
-        assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
-    assert (tmp_path / "artifacts" / "tree_shape").is_dir()
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("section", RUN)
+def test_the_commands_of_a_section_work(section: str, folder: Path) -> None:
+    run(section, folder)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("section", PYTHON)
+def test_the_python_of_a_section_works(section: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(FIRST_BLOCK, folder)
+    run(section, folder)
+    monkeypatch.chdir(folder)
     scope: dict[str, object] = {}
-    for block in blocks("python"):
+    for block in dict.fromkeys([blocks(FIRST_BLOCK, "python")[0], *blocks(section, "python")]):
         exec(compile(block, "README.md", "exec"), scope)

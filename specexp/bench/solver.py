@@ -29,8 +29,8 @@ class Solution:
         result: the path found, and the tree of thoughts.
         check: whether it is right.
         unparsable: evaluations that could not be read.
-        runs: of the executor, in order, each with the component that asked for it.
-        wall_seconds: of everything, end to end: search, prompts and tokenizing included.
+        runs: the executor's runs in order, each with the component that asked for it.
+        wall_seconds: the time from end to end, search, prompts and tokenizing included.
     """
 
     result: SearchResult
@@ -57,8 +57,8 @@ class Solver:
         search: which states are expanded.
         tokenizer: the target's.
         eos_token_ids: tokens that end an output.
-        seed: of the run.
-        max_new_tokens: of one generation, where a task allows more; None for the task's own limits.
+        seed: the seed of the keyed noise.
+        max_new_tokens: the longest generation, where a task allows more; None for the task's own limits.
         chat_template: whether prompts are written with the tokenizer's chat template.
 
     Example:
@@ -100,7 +100,7 @@ class Solver:
             item: the problem.
             executor: decodes; every request of the search is one run.
             sample: which search of the item; the same one gives the same again.
-            max_new_tokens: of one generation, instead of the solver's own (for warming up).
+            max_new_tokens: the longest generation, instead of the solver's own (for warming up).
             observers: called with every step's outcome.
 
         Raises:

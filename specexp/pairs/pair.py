@@ -1,4 +1,4 @@
-"""Loading a target and its draft: the embedded pair by its name, or any two models by hub id or folder."""
+"""Load a target and its draft: the embedded pair by its name, or any two models by hub id or folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-PAIRS = Path(__file__).parent.parent / "pairs"
+PAIRS = Path(__file__).parent
 _DTYPES = ("bfloat16", "float16", "float32")
 _HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
 
@@ -23,7 +23,7 @@ class PairError(ValueError):
     """A pair that cannot be loaded.
 
     Args:
-        argument: of :func:`load_pair`, whose value is to blame.
+        argument: the argument of :func:`load_pair` whose value is to blame.
         sentence: what is wrong with it.
     """
 
@@ -51,17 +51,17 @@ def load_pair(
     device: str = "cpu",
     attn_implementation: str = "sdpa",
 ) -> ModelPair:
-    """Loads a model pair.
+    """Load a model pair.
 
     Args:
-        target: ``"stdlib"`` for the embedded pair, otherwise hub id or folder of the target.
-        draft: hub id or folder of the draft; of the embedded pair's own draft when absent, none for other
-            targets. Where both have the same tokenizer and vocabularies padded to different lengths, as Qwen2.5's
-            are, the draft gets the target's.
-        target_dtype: ``bfloat16``, ``float16`` or ``float32``.
-        draft_dtype: the same for the draft.
-        device: a torch device.
-        attn_implementation: as in `transformers.PreTrainedModel.from_pretrained`.
+        target: ``"stdlib"`` for the embedded pair, otherwise the target's hub id or folder.
+        draft: the draft's hub id or folder. Without one the embedded pair has its own draft, other targets have none.
+            Where both have the same tokenizer and vocabularies padded to different lengths, as Qwen2.5's are, the
+            draft gets the target's.
+        target_dtype: the target's precision, ``bfloat16``, ``float16`` or ``float32``.
+        draft_dtype: the draft's precision, one of the same.
+        device: a torch device, which holds both.
+        attn_implementation: the attention that ``transformers.PreTrainedModel.from_pretrained`` is asked for.
 
     Raises:
         PairError: a model cannot be loaded, a dtype is unknown, the device cannot be used, or the draft has
@@ -97,10 +97,10 @@ def load_pair(
 
 
 def load_tokenizer(target: str) -> PreTrainedTokenizerBase:
-    """A target's tokenizer alone.
+    """Load a target's tokenizer alone.
 
     Args:
-        target: as :func:`load_pair` takes it.
+        target: a target as :func:`load_pair` takes it.
 
     Raises:
         PairError: it cannot be loaded.
@@ -113,8 +113,8 @@ def sources_of(target: str, draft: str | None = None) -> tuple[str, str | None]:
     """Hub ids or folders of target and draft, the embedded pair's by its name; None where there is no draft.
 
     Args:
-        target: as :func:`load_pair` takes it.
-        draft: likewise.
+        target: a target as :func:`load_pair` takes it.
+        draft: a draft as :func:`load_pair` takes it.
 
     Example:
         >>> sources_of("my/target")
@@ -127,7 +127,7 @@ def sources_of(target: str, draft: str | None = None) -> tuple[str, str | None]:
 
 
 def _check_source(role: str, source: str) -> None:
-    """Refuses what is neither a folder with a model nor looks like a hub id."""
+    """Refuse what is neither a folder with a model nor looks like a hub id."""
     if Path(source).is_dir():
         if not (Path(source) / "config.json").is_file():
             raise PairError(
