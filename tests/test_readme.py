@@ -53,7 +53,7 @@ SHORT_TOO = {
 }
 
 
-# Sections that use what others leave: an artifact, a recording, a profile. Each is run once, by the worker that asks first.
+# Sections that use what others leave: an artifact, a recording, a profile. Each is run by the worker that asks first.
 NEEDS = {
     "Deploy the result": ["The main job"],
     "Sweeps without models": ["What does a step cost here?"],
