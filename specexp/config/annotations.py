@@ -155,6 +155,11 @@ class Allowed:
         except (PydanticSchemaGenerationError, PydanticUserError):
             return None
 
+    @property
+    def is_checked(self) -> bool:
+        """Whether pydantic reads it, and not everything passes."""
+        return self._adapter is not None and Any not in self._kinds
+
     def read(self, value: Any) -> Any:
         """A value without parts inside, as the argument takes it, or :data:`INVALID`.
 

@@ -21,7 +21,7 @@ from specexp.config.annotations import (
     arguments_of,
 )
 from specexp.config.errors import ConfigError, PlacedError
-from specexp.config.families import find_part, names_of
+from specexp.config.families import find_part, parts_of
 from specexp.config.layers import Key
 from specexp.config.references import resolved
 from specexp.core.messages import did_you_mean, first_line
@@ -171,20 +171,20 @@ class Checker:
             found = find_part(base, name)
             if found is None:
                 raise self.error(
-                    key, f": no {base.__name__} is called {name!r}{did_you_mean(name, names_of(base))}"
+                    key, f": no {base.__name__} is called {name!r}{did_you_mean(name, parts_of(base))}"
                 )
             return found
         try:
             found = import_object(name)
         except Exception as error:  # a module that is imported may raise anything
-            hint = did_you_mean(name.rpartition(".")[2], names_of(base))
+            hint = did_you_mean(name.rpartition(".")[2], parts_of(base))
             hint = hint if hint.startswith("; did") else ""
             raise self.error(key, f": {name!r} cannot be imported ({first_line(error)}){hint}") from error
         if not isinstance(found, type) or not issubclass(found, base):
-            raise self.error(key, f": {name!r} is no {base.__name__}{did_you_mean(name, names_of(base))}")
+            raise self.error(key, f": {name!r} is no {base.__name__}{did_you_mean(name, parts_of(base))}")
         if inspect.isabstract(found):
             raise self.error(
-                key, f": {name!r} is only the contract of its family{did_you_mean(name, names_of(base))}"
+                key, f": {name!r} is only the contract of its family{did_you_mean(name, parts_of(base))}"
             )
         return found
 

@@ -5,9 +5,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
-from specexp.config import Config, ConfigError, load_config
+from specexp.config.config import SECTIONS, Config, load_config
+from specexp.config.errors import ConfigError
+from specexp.config.files import COMMAND_LINE, parse_overrides
+from specexp.config.resolved import annotated
+from specexp.core.messages import did_you_mean
 
 _DRY_RUN = "--dry-run"
+_PRINT_CONFIG = "--print-config"
+_OPTIONS = (_DRY_RUN, _PRINT_CONFIG)
+_HELP = frozenset(("-h", "--help"))
+_ABOUT_HELP = """--print-config prints the resolved file, each value with who set it.
+--help KEY explains a section, a key inside it or a part by its name: --help generation.max_new_tokens, --help Chain;
+after a file it tells what the file has there. Sections of a file:"""
 
 
 def fail(why: object, status: int = 2) -> int:
@@ -32,6 +42,8 @@ def run_command(
 ) -> int:
     """Read a configuration file, act on it, and tell mistakes in one sentence on stderr.
 
+    ``--help`` prints the usage, ``--help KEY`` explains a key, ``--print-config`` prints the resolved file.
+
     Args:
         usage: printed for ``--help``, and where no file is given.
         arguments: file, ``--dry-run`` and overrides; the process's own if None.
@@ -42,20 +54,58 @@ def run_command(
         The exit code: of ``act``, 2 for a mistake of the user, 1 where something cannot be written.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if not given or given[0] in ("-h", "--help"):
-        print(usage)
-        return 0 if given else 2
+    if not given or not _HELP.isdisjoint(given):
+        return _help(usage, given)
     try:
         if given[0].startswith("--"):
             raise ConfigError(
                 f"command line: {given[0]} stands where the configuration file is expected, first"
             )
-        overrides = [_long(argument, short or {}) for argument in given[1:] if argument != _DRY_RUN]
-        return act(load_config(given[0], overrides), _DRY_RUN in given)
+        overrides = [_long(argument, short or {}) for argument in given[1:] if argument not in _OPTIONS]
+        _check_sections(overrides, short or {})
+        config = load_config(given[0], overrides)
+        if _PRINT_CONFIG in given:
+            print(annotated(config), end="")
+            return 0
+        return act(config, _DRY_RUN in given)
     except ConfigError as error:
         return fail(error)
     except OSError as error:
         return fail(f"{error.filename or 'output'} cannot be written ({error.strerror or error})", 1)
+
+
+def _help(usage: str, given: Sequence[str]) -> int:
+    """Print the usage, or what the key after ``--help`` means."""
+    from specexp.config.explain import explain, explain_sections
+
+    at = next((number for number, argument in enumerate(given) if argument in _HELP), len(given))
+    if at + 1 >= len(given):
+        print(f"{usage}\n{_ABOUT_HELP}\n{explain_sections()}")
+        return 0 if given else 2
+    config = None
+    if at > 0:
+        try:
+            config = load_config(given[0])
+        except ConfigError as error:
+            print(f"note: {error}", file=sys.stderr)
+    try:
+        print(explain(given[at + 1], config))
+    except ConfigError as error:
+        return fail(error)
+    return 0
+
+
+def _check_sections(overrides: Sequence[str], short: Mapping[str, str]) -> None:
+    """Refuse an override of no section; what is meant may be an option of the command, or lie inside a section."""
+    for dotted, _ in parse_overrides(overrides):
+        known = {*SECTIONS, "compose"}
+        if dotted.partition(".")[0] not in known:
+            from specexp.config.explain import keys_of_sections
+
+            near = did_you_mean(
+                f"--{dotted}", [f"--{name}" for name in (*short, *known, *keys_of_sections())]
+            )
+            raise ConfigError(f"{COMMAND_LINE}: unknown key {dotted!r}{near}")
 
 
 def _long(argument: str, short: Mapping[str, str]) -> str:

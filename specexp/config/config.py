@@ -17,7 +17,8 @@ from specexp.config.methods import METHOD
 from specexp.config.schema import OVERRIDES, Experiment
 from specexp.core.messages import did_you_mean
 
-_FIELDS = arguments_of(Experiment) or {}
+SECTIONS = arguments_of(Experiment) or {}
+"""The sections of a file: what each allows, and its default."""
 _MISSING = object()
 _NOWHERE = object()
 
@@ -46,14 +47,14 @@ class Config:
             given.get("data"), Mapping
         ):  # whatever else is said of the prompts, they have a default
             given["data"] = {"prompts": {"class_path": "StdlibFunctions"}, **given["data"]}
-        if checked is None or not _FIELDS.keys() >= set(sections):
+        if checked is None or not SECTIONS.keys() >= set(sections):
             self._values = self.checker.arguments(Experiment, given, ())
-            sections = _FIELDS.keys()
+            sections = SECTIONS.keys()
         else:
             self._values = dict(checked._values)
             for name in sections:
                 self._values[name] = self.checker.argument(
-                    given, name, _FIELDS[name], (), Experiment.__name__
+                    given, name, SECTIONS[name], (), Experiment.__name__
                 )
         if "arms" in sections:
             # An arm says what differs, so nothing is filled in: `builder: null` is not the same as no builder.
@@ -65,6 +66,10 @@ class Config:
     def source_of(self, key: Key) -> str:
         """The file that set a key, or ``command line``."""
         return self.layers.source_of(key, self.file)
+
+    def origin_of(self, dotted: str) -> str:
+        """The file that set exactly this key, or ``command line``; ``default`` where nobody did."""
+        return self.layers.sources.get(tuple(self.layers.split(dotted)), "default")
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, defaults filled in: a file with this content is the same configuration."""

@@ -25,60 +25,77 @@ FOLDERS = {
 """Packages of families whose contract lies elsewhere in specexp; any other family lies beside its contract."""
 
 _CLASS = re.compile(r"^class (\w+)(?:\[[^\]]*\])?(?:\(([^)]*)\))?:", re.MULTILINE)
+_SUMMARY = re.compile(r'\s*"""(.*?)(?:"""|\n\n|\n *\w+:\n)', re.DOTALL)
 _ABSTRACT = re.compile(r"^    @abstractmethod\n(?:    @.*\n)*    def (\w+)", re.MULTILINE)
 _DEFINED = re.compile(r"^    (?:async )?(?:def (\w+)|(\w+)(?:: [^\n=]*)? = )", re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class _Class:
-    """A class as its source has it."""
+class Source:
+    """A class as its source has it.
+
+    Attributes:
+        name: of the class.
+        module: where it is defined.
+        summary: first line of its docstring.
+        bases: names of its bases.
+        abstract: methods it declares abstract.
+        defined: methods and attributes it defines.
+    """
 
     name: str
     module: str
+    summary: str
     bases: tuple[str, ...]
     abstract: frozenset[str]
     defined: frozenset[str]
 
 
-def names_of(base: type) -> list[str]:
-    """Short names of a family's parts, in order."""
-    return sorted(_modules_of(base))
+def parts_of(contract: type | str) -> dict[str, Source]:
+    """The parts of a family by their short names, in order; none of them is imported.
+
+    Args:
+        contract: the class they derive from, or its dotted path.
+    """
+    if isinstance(contract, type):
+        return _parts(contract.__module__, contract.__name__)
+    module, _, name = contract.rpartition(".")
+    return _parts(module, name)
 
 
-def find_part(base: type, name: str) -> type | None:
+def find_part(contract: type, name: str) -> type | None:
     """The part of a family that goes by a short name; None where there is none.
 
     Args:
-        base: contract of the family.
-        name: of the class.
+        contract: the class that parts of the family derive from.
+        name: of the part's class.
     """
-    module = _modules_of(base).get(name)
-    found = getattr(import_module(module), name, None) if module is not None else None
-    usable = isinstance(found, type) and issubclass(found, base) and not inspect.isabstract(found)
+    source = parts_of(contract).get(name)
+    found = None if source is None else getattr(import_module(source.module), name, None)
+    usable = isinstance(found, type) and issubclass(found, contract) and not inspect.isabstract(found)
     return found if usable else None
 
 
 @cache
-def _modules_of(base: type) -> dict[str, str]:
-    """Module of each part by its short name."""
-    contract, own = base.__name__, base.__module__
+def _parts(own: str, contract: str) -> dict[str, Source]:
     package = FOLDERS.get(contract, "") if own.startswith("specexp.") else ""
     package = package or own.rpartition(".")[0] or own
     classes = [*_classes_in(own), *_classes_in(package)]
-    return {
-        one.name: one.module
+    found = {
+        one.name: one
         for one in reversed(classes)
-        if one.name != contract
-        and f"{one.module}.".startswith(
+        if f"{one.module}.".startswith(
             f"{package}."
-        )  # what stands beside a contract elsewhere is no part of the folder
+        )  # a default beside the contract is no part of the folder
+        and one.name != contract
         and not one.name.startswith("_")
         and _leads_to(contract, one, classes)
         and not _abstract_in(one, classes)
     }
+    return dict(sorted(found.items()))
 
 
-def _classes_in(package: str) -> list[_Class]:
+def _classes_in(package: str) -> list[Source]:
     """Classes of a module, or of all modules of a package."""
     spec = find_spec(package)
     if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
@@ -95,7 +112,7 @@ def _classes_in(package: str) -> list[_Class]:
     return found
 
 
-def _classes_of(file: Path, module: str) -> list[_Class]:
+def _classes_of(file: Path, module: str) -> list[Source]:
     text = file.read_text(encoding="utf-8")
     heads = list(_CLASS.finditer(text))
     ends = [*(head.start() for head in heads), len(text)][1:]
@@ -107,15 +124,25 @@ def _classes_of(file: Path, module: str) -> list[_Class]:
         ]
         defined = (name for names in _DEFINED.findall(body) for name in names if name)
         abstract = frozenset(_ABSTRACT.findall(body))
-        found.append(_Class(head[1], module, tuple(filter(None, bases)), abstract, frozenset(defined)))
+        summary = _SUMMARY.match(body)
+        found.append(
+            Source(
+                head[1],
+                module,
+                "" if summary is None else summary[1],
+                tuple(filter(None, bases)),
+                abstract,
+                frozenset(defined),
+            )
+        )
     return found
 
 
-def _leads_to(contract: str, one: _Class, classes: list[_Class]) -> bool:
+def _leads_to(contract: str, one: Source, classes: list[Source]) -> bool:
     return contract in one.bases or any(_leads_to(contract, base, classes) for base in _bases(one, classes))
 
 
-def _abstract_in(one: _Class, classes: list[_Class]) -> frozenset[str]:
+def _abstract_in(one: Source, classes: list[Source]) -> frozenset[str]:
     """Methods that a class leaves abstract."""
     inherited: frozenset[str] = frozenset()
     for base in _bases(one, classes):
@@ -123,5 +150,5 @@ def _abstract_in(one: _Class, classes: list[_Class]) -> frozenset[str]:
     return one.abstract | (inherited - one.defined)
 
 
-def _bases(one: _Class, classes: list[_Class]) -> list[_Class]:
+def _bases(one: Source, classes: list[Source]) -> list[Source]:
     return [other for other in classes if other.name in one.bases and other.name != one.name]

@@ -18,7 +18,7 @@ PARTS = ("drafter", "builder", "verifier", "controller")
 
 # A mapping that names another kind replaces the old one: arguments of one class mean nothing to another.
 _KINDS = ("class_path", "type", "reference")
-_SPACE_FIELDS = ("type", "low", "high", "log", "step", "at_most", "choices")
+SPACE_FIELDS = ("type", "low", "high", "log", "step", "at_most", "choices")
 
 
 class Layers:
@@ -91,7 +91,7 @@ class Layers:
         if steps[:2] == ["sweep", "space"] and len(steps) > 3:
             known = (self.values.get("sweep") or {}).get("space") or {}
             inner = ".".join(steps[2:-1])
-            if steps[-1] in _SPACE_FIELDS and inner in known:
+            if steps[-1] in SPACE_FIELDS and inner in known:
                 return ["sweep", "space", inner, steps[-1]]
             return ["sweep", "space", ".".join(steps[2:])]
         return steps

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -11,7 +13,35 @@ from specexp.artifacts.atomic_write import write_whole
 from specexp.artifacts.environment import environment
 from specexp.config.config import Config
 from specexp.config.errors import ConfigError
+from specexp.config.layers import Key
 from specexp.core.messages import first_line
+
+
+def annotated(config: Config) -> str:
+    """The resolved configuration as YAML, each value with who set it as a comment."""
+    return "\n".join(_lines(config.to_dict(), (), config)) + "\n"
+
+
+def _lines(values: Mapping[Any, Any] | list[Any], at: Key, config: Config) -> Iterator[str]:
+    for name, value in enumerate(values) if isinstance(values, list) else values.items():
+        key = (*at, str(name))
+        begin = "-" if isinstance(values, list) else f"{_scalar(name)}:"
+        inner = (
+            list(value.values()) if isinstance(value, Mapping) else value if isinstance(value, list) else []
+        )
+        if not inner or not (isinstance(value, Mapping) or any(isinstance(one, Mapping) for one in inner)):
+            yield f"{begin} {_scalar(value)}  # {config.layers.sources.get(key, 'default')}"
+            continue
+        lines = [f"  {line}" for line in _lines(value, key, config)]
+        yield from [f"- {lines[0][2:]}", *lines[1:]] if begin == "-" else [begin, *lines]
+
+
+def _scalar(value: Any) -> str:
+    """A value on one line."""
+    if isinstance(value, str) and "\n" in value:
+        return json.dumps(value, ensure_ascii=False)
+    text: str = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=10**9)
+    return text.removesuffix("...\n").strip()
 
 
 def save_resolved(config: Config, folder: str | Path, command: list[str] | None = None) -> None:

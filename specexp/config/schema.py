@@ -16,7 +16,16 @@ Dtype = Literal["bfloat16", "float16", "float32"]
 
 @dataclass(frozen=True)
 class Pair:
-    """Arguments of :func:`specexp.pairs.pair.load_pair`."""
+    """The models.
+
+    Args:
+        target: ``stdlib`` for the embedded pair, otherwise hub id or folder.
+        draft: hub id or folder; null for the embedded pair's own, and for none beside other targets.
+        target_dtype: Precision of the target.
+        draft_dtype: Precision of the draft.
+        device: As torch names it.
+        attn_implementation: How attention is computed; other implementations take no tree mask.
+    """
 
     target: str = "stdlib"
     draft: str | None = None
@@ -31,11 +40,11 @@ class Generation:
     """How much is generated, the same for every arm.
 
     Args:
-        max_new_tokens: per turn; never exceeded.
-        seed: of verifiers and drafters that draw.
-        samples: continuations of every prompt.
-        stop_at_eos: whether EOS ends an answer.
-        threads: torch's CPU threads; None leaves them.
+        max_new_tokens: Most tokens of a turn; never exceeded.
+        seed: Seed of verifiers and drafters that draw.
+        samples: Continuations of every prompt.
+        stop_at_eos: Whether EOS ends an answer.
+        threads: CPU threads of torch; null leaves them as they are.
     """
 
     max_new_tokens: Count = 128
@@ -50,8 +59,8 @@ class Reasoning:
     """How items of reasoning tasks are searched.
 
     Args:
-        search: which states of the tree of thoughts are expanded.
-        max_new_tokens: of one generation, where a task allows more; None for the task's own limits.
+        search: Which states of the tree of thoughts are expanded.
+        max_new_tokens: Most tokens of one generation, where a task allows more; null for the task's own limits.
     """
 
     search: Annotated[Any, PartOf("specexp.reasoning.search.Search")] = field(
@@ -62,7 +71,14 @@ class Reasoning:
 
 @dataclass(frozen=True)
 class Tracking:
-    """Arguments of :class:`specexp.tracking.Tracker`; ``mode`` null is online if logged in, else offline."""
+    """W&B.
+
+    Args:
+        project: Where runs go.
+        mode: How they go there; null is online if logged in, else offline.
+        entity: Whose project it is; the user's own if null.
+        tags: Labels of the runs.
+    """
 
     project: str = "specexp"
     mode: Literal["online", "offline", "disabled"] | None = None
@@ -75,12 +91,12 @@ class Verify:
     """How much ``specexp.verify`` tests.
 
     Args:
-        level: probability that a run refuses compositions that are exact, all its tests together.
-        toy_samples: continuations of every composition on the toy target.
-        toy_tokens: first tokens whose joint is tested there.
-        prompts: how many prompts' first tokens are tested on the configured models.
-        samples: continuations of each of those.
-        first_tokens: how many tokens are tested jointly there.
+        level: Probability that a run refuses compositions that are exact, all its tests together.
+        toy_samples: Continuations of every composition on the toy target.
+        toy_tokens: First tokens whose joint is tested there.
+        prompts: How many prompts' first tokens are tested on the configured models.
+        samples: Continuations of each of those prompts.
+        first_tokens: How many tokens are tested jointly there.
     """
 
     level: Annotated[float, Field(gt=0, lt=1)] = 0.01
@@ -96,12 +112,12 @@ class Profile:
     """What ``specexp.profile`` measures, and where it goes.
 
     Args:
-        to: folder of the ``latency-profile`` artifact.
-        max_tokens: most tokens of a pass, the root among them.
-        prefixes: tokens in the cache before a pass; the context must hold them and the deepest row of the largest pass.
-        repeats: measurements of every pass.
-        prompts: how many of ``data``'s are decoded by every composition.
-        max_new_tokens: of each of those.
+        to: Folder of the ``latency-profile`` artifact.
+        max_tokens: Most tokens of a pass, the root among them.
+        prefixes: Tokens in the cache before a pass; the context must hold them and the deepest row of the largest pass.
+        repeats: Measurements of every pass.
+        prompts: How many prompts of ``data`` are decoded by every composition.
+        max_new_tokens: Most tokens of each of those answers.
     """
 
     to: str = "artifacts/profile"
@@ -117,14 +133,14 @@ class Record:
     """What ``specexp.record`` asks the models, and where the answers go.
 
     Args:
-        to: folder of the recording; ``recordings/<name>`` if None.
-        coverage: builders run once at every root: what they ask is what replayed builders may ask. If None a chain of
+        to: Folder of the recording; ``recordings/<name>`` if null.
+        coverage: Builders run once at every root: what they ask is what replayed builders may ask. If null a chain of
             24, or for a drafter that learns from what it drafts the experiment's builder.
-        candidates: the draft's candidates kept after every token of the output, at least: the widest static tree.
-        target_top_k: the target's best tokens kept after every recorded token, for drafters that learn from them; as
-            many as the drafter learns, or 8, if None.
-        turns_per_file: answered turns of a Parquet file; a recording that was cut off goes on after the last one.
-        live_sample: prompts that the composition also decodes live, to compare with what replay says of them.
+        candidates: Candidates of the draft kept after every token of the output, at least: the widest static tree.
+        target_top_k: Best tokens of the target kept after every recorded token, for drafters that learn from them; as
+            many as the drafter learns, or 8, if null.
+        turns_per_file: Answered turns of a Parquet file; a recording that was cut off goes on after the last one.
+        live_sample: Prompts that the composition also decodes live, to compare with what replay says of them.
     """
 
     to: str | None = None
@@ -140,10 +156,11 @@ class WhatIf:
     """Which static tree ``specexp.what_if`` finds for each of several devices.
 
     Args:
-        profiles: latency profiles: their arguments, or an ``artifact`` to take them from.
-        files: YAML files with a ``latency:`` section each, such as ``experiments/replay/devices/a100_7b.yaml``.
-        max_nodes: most nodes of a tree.
-        max_depth: deepest node.
+        profiles: Latency profiles: their arguments, or an ``artifact`` to take them from.
+        files: Further profiles: YAML files with a ``latency:`` section each, such as
+            ``experiments/replay/devices/a100_7b.yaml``.
+        max_nodes: Most nodes of a tree.
+        max_depth: Depth of the deepest node.
     """
 
     profiles: list[Annotated[Any, CallOf("specexp.core.latency.LatencyProfile")]] = field(
@@ -159,11 +176,23 @@ class Arm:
     """A named arm: overrides of the composition, or one of Hugging Face's own loops.
 
     Args:
-        title: what tables say; the arm's name if None.
-        grid: dotted key to values: one arm for each.
-        preload: overrides of ``data``, naming other prompts. They are decoded before the run; the arm's Token
+        title: What tables say; the arm's name if null.
+        drafter: Overrides of the experiment's; null for none.
+        builder: Overrides of the experiment's; null for none.
+        verifier: Overrides of the experiment's.
+        controller: Overrides of the experiment's.
+        execution: Overrides of the experiment's.
+        data: Overrides of the experiment's.
+        generation: Overrides of the experiment's.
+        pair: Overrides of the experiment's.
+        grid: Values by dotted key: one arm for each.
+        preload: Overrides of ``data``, naming other prompts. They are decoded before the run; the arm's Token
             Recycling or phrase cache then starts every prompt from what they taught it, and its controller the run.
         reference: Hugging Face's own generate instead of our decoder, with the arguments below.
+        num_assistant_tokens: Tokens that ``hf-assisted`` drafts.
+        assistant_confidence_threshold: Probability below which ``hf-assisted`` stops drafting.
+        prompt_lookup_num_tokens: Tokens that ``hf-prompt-lookup`` drafts.
+        max_matching_ngram_size: Longest n-gram that ``hf-prompt-lookup`` looks for.
     """
 
     title: str | None = None
@@ -197,7 +226,12 @@ REFERENCE_KEYS = {
 
 @dataclass(frozen=True)
 class TableExport:
-    """The artifact that fitting a controller leaves."""
+    """The artifact that fitting a controller leaves.
+
+    Args:
+        to: Folder of the artifact.
+        kind: Kind of the artifact.
+    """
 
     to: str
     kind: Literal["q-table"] = "q-table"
@@ -208,9 +242,9 @@ class Fit:
     """How ``specexp.fit`` lets a controller learn on the prompts of ``data``.
 
     Args:
-        epochs: how often every prompt is decoded.
-        checkpoint_every: prompts between two checkpoints.
-        export: where the learned table is written.
+        epochs: How often every prompt is decoded.
+        checkpoint_every: Prompts between two checkpoints.
+        export: Where the learned table is written.
     """
 
     epochs: Count = 1
@@ -223,18 +257,38 @@ class Experiment:
     """A whole file. ``data`` is :class:`specexp.data.Workload`, the four parts are any of their family.
 
     Args:
-        execution: how several sequences are decoded for a prompt: an item of ``TaskItems`` as a tree of thoughts, any
+        name: Name of the run and of its folder; that of the file if not given.
+        question: What the experiment answers, in a sentence.
+        paper: Where its figures can be compared with.
+        pair: The models.
+        data: Which prompts are decoded.
+        drafter: What guesses the next tokens; null for plain decoding.
+        builder: What grows the tree of a step.
+        verifier: What accepts drafted tokens.
+        controller: What limits a step's draft.
+        generation: How much is generated.
+        trainer: Arguments of Lightning's Trainer.
+        output: Folder of the results.
+        tracking: Where W&B runs go.
+        verify: How much ``specexp.verify`` tests.
+        profile: What ``specexp.profile`` measures.
+        record: What ``specexp.record`` asks the models.
+        what_if: Which devices ``specexp.what_if`` compares.
+        arms: Named compositions beside each other; each is what differs from the file's own.
+        baselines: What arms are compared with: plain decoding by our engine, or by Hugging Face's generate.
+        sweep: What ``specexp.sweep`` searches.
+        execution: How several sequences are decoded for a prompt: an item of ``TaskItems`` as a tree of thoughts, any
             other prompt with ``generation.samples`` continuations as one group. None decodes one sequence at a time;
             of a group, or of arms some of which have an execution, it is ``SerialSpeculative``. Plain decoding is then
             ``Serial``, and the only baseline: Hugging Face's loops decode no groups.
-        reasoning: how items of ``TaskItems`` are searched.
-        latency: of another device, or of other models, by which the run's seconds are modelled; measured if None.
+        reasoning: How items of ``TaskItems`` are searched.
+        latency: Costs of another device, or of other models, by which the run's seconds are modelled; measured if null.
         backend: ``live`` runs the models; ``replay`` answers from a recording, in seconds of the latency profile.
-        recording: folder that ``specexp.record`` wrote, for replay; ``record.to`` if None.
-        published: rows of the paper's table that are not run here: a ``method`` and its figures.
-        figure: which figure ``specexp.run`` draws; its default if None.
-        analyses: what ``specexp.run`` looks for in every step.
-        fit: how ``specexp.fit`` lets the controller learn.
+        recording: Folder that ``specexp.record`` wrote, for replay; ``record.to`` if null.
+        published: Rows of the paper's table that are not run here: a ``method`` and its figures.
+        figure: Which figure ``specexp.run`` draws; its default if null.
+        analyses: What ``specexp.run`` looks for in every step.
+        fit: How ``specexp.fit`` lets the controller learn.
     """
 
     name: str
@@ -269,6 +323,6 @@ class Experiment:
     baselines: list[Literal["engine", "hf-eager"]] = field(default_factory=lambda: ["engine", "hf-eager"])
     published: list[dict[str, str | float | None]] = field(default_factory=list)
     figure: str | None = None
-    analyses: list[Annotated[Any, PartOf("specexp.papers.Analysis")]] = field(default_factory=list)
+    analyses: list[Annotated[Any, PartOf("specexp.bench.analysis.Analysis")]] = field(default_factory=list)
     fit: Fit | None = None
     sweep: Sweep | None = None

@@ -57,11 +57,11 @@ class IntRange:
 
     Args:
         type: ``int``.
-        low: smallest number.
-        high: largest number.
-        log: whether they are drawn on a logarithmic scale.
-        step: distance between two numbers.
-        at_most: an earlier key of the space whose value is never exceeded.
+        low: Smallest number.
+        high: Largest number.
+        log: Whether they are drawn on a logarithmic scale.
+        step: Distance between two numbers.
+        at_most: An earlier key of the space whose value is never exceeded.
 
     Raises:
         ValueError: the numbers do not go together.
@@ -85,9 +85,9 @@ class IntRange:
         """Draw a value.
 
         Args:
-            trial: what draws it.
-            key: of the space.
-            drawn: what was drawn before it, by key.
+            trial: What draws it.
+            key: Key of the space.
+            drawn: What was drawn before it, by key.
         """
         high = self.high if self.at_most is None else min(self.high, drawn.get(self.at_most, self.high))
         return trial.suggest_int(key, self.low, max(self.low, high), step=self.step or 1, log=self.log)
@@ -108,10 +108,10 @@ class FloatRange:
 
     Args:
         type: ``float``.
-        low: smallest number.
-        high: largest number.
-        log: whether they are drawn on a logarithmic scale.
-        step: distance between two numbers; None for all of them.
+        low: Smallest number.
+        high: Largest number.
+        log: Whether they are drawn on a logarithmic scale.
+        step: Distance between two numbers; null for all of them.
 
     Raises:
         ValueError: the numbers do not go together.
@@ -144,7 +144,7 @@ class Categorical:
 
     Args:
         type: ``categorical``.
-        choices: texts and numbers, or parts with a ``name`` beside ``class_path`` and ``init_args``.
+        choices: Texts and numbers, or parts with a ``name`` beside ``class_path`` and ``init_args``.
 
     Raises:
         ValueError: there is none, a part has no name, or two have the same.
@@ -204,8 +204,8 @@ class RecordHits:
     """The stage that records which rank paths are accepted in a wide tree.
 
     Args:
-        builder: of the wide tree.
-        data: overrides of the experiment's ``data``.
+        builder: Builder of the wide tree.
+        data: Overrides of the experiment's ``data``.
     """
 
     builder: Annotated[Any, SpecOf("specexp.core.parts.TreeBuilder")]
@@ -217,7 +217,7 @@ class Learn:
     """The prompts that every candidate's drafter and controller learn from before it is measured.
 
     Args:
-        data: overrides of the experiment's ``data``.
+        data: Overrides of the experiment's ``data``.
     """
 
     data: dict[str, Any] = field(default_factory=dict)
@@ -228,9 +228,9 @@ class Confirm:
     """The stage that re-measures the best trials on prompts the search did not see.
 
     Args:
-        best: how many trials.
-        of_each: a key of the space, the best of each of whose choices is confirmed too.
-        data: overrides of the experiment's ``data``.
+        best: How many trials are measured again.
+        of_each: A key of the space, the best of each of whose choices is confirmed too.
+        data: Overrides of the experiment's ``data``.
     """
 
     best: Annotated[int, Field(ge=1)] = 3
@@ -243,8 +243,8 @@ class Export:
     """The artifact a study leaves.
 
     Args:
-        to: folder.
-        kind: of the artifact.
+        to: Folder of the artifact.
+        kind: Kind of the artifact.
     """
 
     to: str
@@ -266,19 +266,19 @@ class Sweep:
     """A study.
 
     Args:
-        space: dotted key of the composition, and how its value is drawn.
-        direction: which way ``speedup`` is optimised where the objectives do not say.
-        n_trials: finished, distinct trials the study ends with, known configurations included.
-        objectives: names, or names with directions; several make a multi-objective study, which does not prune.
-        sampler: Optuna's; ``TPESampler(seed=0)`` if None.
-        pruner: Optuna's; ``WilcoxonPruner(p_threshold=0.1)`` if None.
-        storage: URL of a database that several workers share; a journal file in the study's folder if None.
-        enqueue: configurations measured first: overrides, beside a ``name``.
-        constraints: limit by name: ``max_draft_nodes``, ``max_drafted_nodes`` or ``min_tokens_per_step``.
-        record_hits: whether rank paths are counted first, and how.
-        learn: prompts that every candidate learns from before it is measured.
-        confirm: how the best are measured again; None for no confirmation.
-        export: what is left of the winner; None for nothing.
+        space: Dotted key of the composition, and how its value is drawn.
+        direction: Which way ``speedup`` is optimised where the objectives do not say.
+        n_trials: Finished, distinct trials the study ends with, known configurations included.
+        objectives: Names, or names with directions; several make a multi-objective study, which does not prune.
+        sampler: Sampler of Optuna; ``TPESampler(seed=0)`` if null.
+        pruner: Pruner of Optuna; ``WilcoxonPruner(p_threshold=0.1)`` if null.
+        storage: URL of a database that several workers share; a journal file in the study's folder if null.
+        enqueue: Configurations measured first: overrides, beside a ``name``.
+        constraints: Limits by name: ``max_draft_nodes``, ``max_drafted_nodes`` or ``min_tokens_per_step``.
+        record_hits: Whether rank paths are counted first, and how.
+        learn: Prompts that every candidate learns from before it is measured.
+        confirm: How the best are measured again; null for no confirmation.
+        export: What is left of the winner; null for nothing.
 
     Raises:
         ValueError: an entry does not go with the others.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 
 
 def counted(number: int, noun: str) -> str:
@@ -20,19 +20,70 @@ def counted(number: int, noun: str) -> str:
 def did_you_mean(name: object, allowed: Iterable[str]) -> str:
     """``; did you mean 'nodes'?`` or, where nothing is near, ``; allowed are ...`` (``""`` without any).
 
+    Near is, of dotted keys in what follows the prefix that all have in common: the same last step, another word for it
+    (:data:`SAME_MEANING`), or few other letters.
+
     Example:
-        >>> did_you_mean("node", ["nodes", "depth"])
-        "; did you mean 'nodes'?"
+        >>> did_you_mean("node", ["nodes", "depth"]), did_you_mean("nodes", ["budget", "branches"])
+        ("; did you mean 'nodes'?", "; did you mean 'budget'?")
     """
     names = sorted(set(allowed))
-    near = get_close_matches(str(name), names, n=1, cutoff=0.5)
-    if not near:  # a dotted path given for a bare name, or another case
-        near = [
-            known for known in names if str(name).lower() in (known.lower(), known.lower().rpartition(".")[2])
-        ]
+    prefix = _common_prefix([str(name), *names])
+    given = _plain(str(name)[len(prefix) :])
+    last = {known: _plain(known).rpartition(".")[2] for known in names}
+    word = given.rpartition(".")[2]
+    near = [known for known in names if last[known] == word]
+    if not near:
+        meant = {other for words in SAME_MEANING if word in words for other in words}
+        near = [known for known in names if last[known] in meant]
+        rest = {_plain(known[len(prefix) :]): known for known in names}
+        spelt = get_close_matches(given, rest, n=1, cutoff=0.5)
+        if spelt and (not near or _letters(given, spelt[0]) >= 0.75):
+            near = [rest[spelt[0]]]
+    near = near or get_close_matches(str(name), names, n=1, cutoff=0.9)
     if near:
         return f"; did you mean {near[0]!r}?"
     return f"; allowed are {', '.join(names)}" if 0 < len(names) <= 16 else ""
+
+
+SAME_MEANING = tuple(
+    frozenset(words.split())
+    for words in (
+        "nodes budget size max_nodes num_nodes tree_size",
+        "length depth gamma num_assistant_tokens draft_length max_depth num_speculative_tokens",
+        "width branching candidates top_k k num_candidates",
+        "threshold confidence min_probability stop_probability",
+        "max_new_tokens max_tokens max_length tokens",
+        "target model target_model",
+        "draft draft_model assistant_model",
+        "samples num_samples n",
+        "n_trials trials num_trials",
+        "max_prompts num_prompts limit",
+        "prompts dataset data_set",
+        "to output out folder path",
+        "seed random_state",
+    )
+)
+"""Words that people use for one thing, in our keys and in other projects'."""
+
+
+def _common_prefix(names: list[str]) -> str:
+    """The dotted steps that all names begin with, the last step of each left out."""
+    shared: list[str] = []
+    for steps in zip(*(name.split(".")[:-1] for name in names), strict=False):
+        if len(set(steps)) > 1:
+            break
+        shared.append(steps[0])
+    return "".join(f"{step}." for step in shared)
+
+
+def _plain(name: str) -> str:
+    return name.lower().lstrip("-").replace("-", "_")
+
+
+def _letters(one: str, other: str) -> float:
+    """How alike two words are spelt, from 0 to 1."""
+    return SequenceMatcher(None, one, other).ratio()
 
 
 def first_line(error: BaseException) -> str:

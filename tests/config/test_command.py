@@ -1,0 +1,148 @@
+"""What every command answers before it does anything: help, keys explained, the resolved file."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from specexp.config import Config, ConfigError, load_config
+from specexp.config.command import run_command
+from specexp.config.explain import explain, keys_of_sections
+
+ROOT = Path(__file__).parents[2]
+TREE_SHAPE = ROOT / "experiments" / "tree_shape.yaml"
+TREE = "drafter: TokenRecycling\nbuilder: {class_path: ParametricTree, init_args: {nodes: 12}}\n"
+
+
+def never(config: Config, dry_run: bool) -> int:
+    raise AssertionError("the command must not act")
+
+
+def command(*arguments: object) -> int:
+    return run_command("usage: it", [str(one) for one in arguments], never, {"n-trials": "sweep.n_trials"})
+
+
+def test_help_shows_the_usage_and_the_sections(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("--help") == 0
+    out = capsys.readouterr().out
+    assert out.startswith("usage: it\n")
+    assert "  generation  How much is generated." in out
+
+
+def test_help_of_a_key_tells_type_bounds_default_and_meaning(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("--help", "generation.max_new_tokens") == 0
+    assert capsys.readouterr().out == (
+        "generation.max_new_tokens of Generation: an integer of at least 1\n"
+        "  Most tokens of a turn; never exceeded.\n"
+        "  default: 128\n"
+    )
+
+
+def test_help_of_a_key_after_a_file_tells_what_the_file_has_there(
+    write: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(TREE)
+    assert command(path, "--help", "builder.init_args.nodes") == 0
+    told = capsys.readouterr().out
+    assert told.count("builder.init_args.nodes of") == 1
+    assert f"  here: 12, from {path}\n" in told
+    assert command(path, "--help", "builder.init_args.depth") == 0
+    assert "  here: 4, from default\n" in capsys.readouterr().out
+
+
+def test_help_of_a_choice_and_of_a_part_lists_what_may_stand_there() -> None:
+    assert "one of top-k, drawn" in explain("Chain")
+    told = explain("builder")
+    assert "Chain: One candidate after the other" in told
+    assert "DySpecGreedy:" in told
+    told = explain("builder.init_args.nodes")
+    assert "of ParametricTree" in told
+    assert "of FittedTree" in told
+    assert "of DySpecGreedy" not in told
+
+
+def test_help_goes_into_lists_and_into_the_space() -> None:
+    assert "drafter.init_args.drafters.0.init_args.k of TokenRecycling" in explain(
+        "drafter.init_args.drafters.0.init_args.k"
+    )
+    told = explain("sweep.space.builder.init_args.nodes.low")
+    assert "of IntRange: an integer\n" in told
+    assert "of FloatRange: a number\n" in told
+
+
+@pytest.mark.parametrize(
+    "key", ["generation.max_tokens", "max_new_tokens", "builder.init_args.node", "Chian"]
+)
+def test_help_of_an_unknown_key_names_the_nearest(key: str) -> None:
+    with pytest.raises(
+        ConfigError, match=r"is called .*; did you mean '.*(max_new_tokens|args.nodes|Chain)'"
+    ):
+        explain(key)
+
+
+@pytest.mark.parametrize("key", keys_of_sections())
+def test_every_key_of_the_sections_has_a_meaning(key: str) -> None:
+    lines = explain(key).splitlines()
+    assert "default: " not in lines[1], f"{key} is not described"
+
+
+def test_print_config_is_the_same_configuration_and_says_who_set_what(
+    write: Callable[..., Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert command(TREE_SHAPE, "--print-config", "--n-trials", "7") == 0
+    printed = capsys.readouterr().out
+    assert "  n_trials: 7  # command line\n" in printed
+    assert f"      nodes: 120  # {TREE_SHAPE}\n" in printed
+    assert "  stop_at_eos: true  # default\n" in printed
+    again = write(printed, "again.yaml")
+    assert load_config(again).to_dict() == load_config(TREE_SHAPE, ["--sweep.n_trials", "7"]).to_dict()
+
+
+@pytest.mark.parametrize(
+    ("option", "meant"),
+    [
+        ("--n_trails", "--n-trials"),
+        ("--n_trials", "--n-trials"),
+        ("--max_new_tokens", "--generation.max_new_tokens"),
+        ("--bulder", "--builder"),
+    ],
+)
+def test_a_misspelt_option_suggests_the_option_or_the_key_that_is_meant(
+    write: Callable[..., Path], capsys: pytest.CaptureFixture[str], option: str, meant: str
+) -> None:
+    assert command(write(TREE), option, "3") == 2
+    assert capsys.readouterr().err == (
+        f"error: command line: unknown key {option[2:]!r}; did you mean {meant!r}?\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("part", "given", "meant"),
+    [("DySpecGreedy", "nodes", "budget"), ("Chain", "gamma", "length"), ("Chain", "depth", "length")],
+)
+def test_another_word_for_an_argument_suggests_the_argument(
+    write: Callable[..., Path], part: str, given: str, meant: str
+) -> None:
+    text = f"drafter: TokenRecycling\nbuilder: {{class_path: {part}, init_args: {{{given}: 8}}}}"
+    with pytest.raises(ConfigError, match=f"did you mean 'builder.init_args.{meant}'"):
+        load_config(write(text))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["--help", "generation.seed"], [str(TREE_SHAPE), "--builder.init_args.nods", "3"]],
+)
+def test_it_answers_without_the_heavy_libraries(arguments: list[str]) -> None:
+    code = (
+        "import sys; from specexp.sweep.__main__ import main; main(sys.argv[1:]); "
+        "heavy = {'torch', 'transformers', 'lightning', 'wandb', 'datasets'} & set(sys.modules); "
+        "sys.exit(str(heavy) if heavy else 0)"
+    )
+    started = time.perf_counter()
+    subprocess.run([sys.executable, "-c", code, *arguments], check=True, capture_output=True, cwd=ROOT)
+    assert time.perf_counter() - started < 10  # within half a second, or a second, on an idle machine
