@@ -6,6 +6,7 @@ from typing import Annotated
 
 import numpy as np
 from pydantic import Field
+from typing_extensions import override
 
 from specexp.builders.samplings import Samplings
 from specexp.core.parts import Build, Plan, Selection, TreeBuilder, kind_of
@@ -56,6 +57,14 @@ class DySpecGreedy(TreeBuilder):
         self.max_depth = max_depth
         self.kind = kind_of(candidates)
         self.acceptance_power = _checked_power(type(self).__name__, acceptance_power, self.kind)
+
+    @property
+    @override
+    def narrower(self) -> tuple[TreeBuilder, ...]:
+        # the trees hold one another, but the passes of a small one may look ahead at nodes that a large one does not
+        budgets = [self.budget >> halved for halved in range(1, self.budget.bit_length() - 2)]
+        candidates: Selection = "drawn" if self.kind is NodeKind.DRAWN else "top-k"
+        return tuple(DySpecGreedy(budget, self.prefetch, self.max_depth, candidates) for budget in budgets)
 
     @property
     def max_nodes(self) -> int:
@@ -186,6 +195,12 @@ class BeamRerank(TreeBuilder):
         self.budget = budget
         self.depth = depth
         self.beam = beam
+
+    @property
+    @override
+    def narrower(self) -> tuple[TreeBuilder, ...]:
+        # beams of growing width do not even hold one another
+        return tuple(BeamRerank(self.budget, self.depth, beam) for beam in range(1, self.beam))
 
     @property
     def max_nodes(self) -> int:

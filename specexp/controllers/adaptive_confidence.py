@@ -42,6 +42,8 @@ class AdaptiveConfidence(Controller):
 
     needs_log_probs = True
 
+    uses_seconds = False
+
     def __init__(
         self,
         initial: Annotated[float, Field(gt=0, le=1)] = 0.4,

@@ -28,6 +28,8 @@ class ConfidenceThreshold(Controller):
 
     needs_log_probs = True
 
+    uses_seconds = False
+
     def __init__(
         self,
         threshold: Annotated[float, Field(gt=0, le=1)] = 0.4,

@@ -28,6 +28,8 @@ class Heuristic(Controller):
         ValueError: ``initial`` is above ``max_depth``.
     """
 
+    uses_seconds = False
+
     def __init__(
         self,
         initial: Annotated[int, Field(ge=1)] = 5,

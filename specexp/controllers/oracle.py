@@ -37,6 +37,9 @@ class Oracle(Controller):
         >>> controller = Oracle(max_depth=24, step_ms=152.0, draft_pass_ms=21.0)
     """
 
+    uses_seconds = False
+    needs_foresight = True
+
     def __init__(
         self,
         max_depth: Annotated[int, Field(ge=0)] = 24,

@@ -7,6 +7,7 @@ from math import exp
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
+from typing_extensions import override
 
 from specexp.controllers.costs import Costs
 from specexp.controllers.episode import Drafted, Episode, Point
@@ -163,6 +164,12 @@ class QLearning(Controller):
         self.costs = Costs(draft_cost, calibrate)
         self._initial = table
         self.reset()
+
+    @property
+    @override
+    def uses_seconds(self) -> bool:  # type: ignore[override]
+        # it has a cost, or measures one
+        return not self.costs.known
 
     @property
     def exploring(self) -> float:

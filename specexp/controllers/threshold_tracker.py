@@ -69,6 +69,7 @@ class ThresholdTracker(Controller):
         if (step_ms is None) != (node_ms is None):
             raise ValueError("ThresholdTracker was given one of step_ms and node_ms: give both, or neither")
         self.aim = aim
+        self.uses_seconds = aim == "goodput"
         self.budget = budget
         self.initial = 1 / budget if initial is None else initial
         self.rate = rate

@@ -8,7 +8,7 @@ alone; what a part is capable of it declares, and what it does not declare is ta
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from math import inf
@@ -21,6 +21,7 @@ from typing_extensions import override
 from specexp.core.context import Context
 from specexp.core.latency import PLAIN, LatencyProfile
 from specexp.core.outcome import Outcome
+from specexp.core.sampling import Processors
 from specexp.core.tree import NodeKind, RankPath, TokenTree
 
 if TYPE_CHECKING:
@@ -251,6 +252,7 @@ class Drafter(Part, ABC):
         learns_from: what of an outcome its later answers depend on: nothing, the accepted tokens alone, the target's
             answers to all nodes, or unknown, so that nothing is promised of it where less than all is recorded.
         runs_model: whether it runs a draft model.
+        learned_candidates: how many of the target's best tokens after a node it learns; 0 where none, or unknown.
         inner: the drafters it asks.
     """
 
@@ -262,6 +264,7 @@ class Drafter(Part, ABC):
     phrase_length: int = 1
     learns_from: Literal["nothing", "accepted", "all-nodes", "unknown"] = "unknown"
     runs_model: bool = False
+    learned_candidates: int = 0
 
     @property
     def inner(self) -> tuple[Drafter, ...]:
@@ -347,6 +350,13 @@ class TreeBuilder(ABC):
         return ()
 
     @property
+    def narrower(self) -> tuple[TreeBuilder, ...]:
+        """Builders with lower limits that ask what this one does not, so that a recording which is to answer for them
+        too must ask by each of them; none where a smaller tree is a part of the large one.
+        """
+        return ()
+
+    @property
     @abstractmethod
     def max_nodes(self) -> int:
         """Most nodes a tree can have: the room a cache must keep beside the committed tokens."""
@@ -377,6 +387,13 @@ class Verifier(ABC):
 
     lossless: ClassVar[bool] = True
     sampling: ClassVar[Literal["deterministic", "rejection", "other"]] = "other"
+
+    @property
+    def sampling_settings(self) -> Mapping[str, float | int | None] | None:
+        """Temperature, top-k and top-p after which the target's distribution is the output's, whatever is drafted; None
+        where this is not known.
+        """
+        return None
 
     @property
     def noise_temperature(self) -> float | None:
@@ -430,6 +447,11 @@ class ArgmaxVerifier(DeterministicVerifier):
     """Takes the tokens the target itself finds most probable, among equals the lowest id: who verifies where nobody is
     named.
     """
+
+    @property
+    @override
+    def sampling_settings(self) -> Mapping[str, float | int | None]:
+        return Processors(temperature=0.0).settings
 
     @property
     @override

@@ -29,6 +29,11 @@ class Processors:
         self.top_k = top_k
         self.top_p = top_p
 
+    @property
+    def settings(self) -> dict[str, float | int | None]:
+        """Temperature, top-k and top-p, by name."""
+        return {"temperature": float(self.temperature), "top_k": self.top_k, "top_p": self.top_p}
+
     @cached_property
     def _processors(self) -> list[LogitsProcessor]:
         # imported here: a configuration is checked without the seconds this takes

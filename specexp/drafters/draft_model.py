@@ -52,6 +52,9 @@ class DraftModel(Drafter):
 
     gives_log_probs = True
 
+    learns_from = "nothing"
+    runs_model = True
+
     def __init__(
         self,
         model: object | None = None,

@@ -61,6 +61,8 @@ class PhraseCache(Drafter):
         >>> drafter = PhraseCache(phrase_length=4, state="carry")
     """
 
+    learns_from = "all-nodes"
+
     def __init__(
         self,
         drafter: Drafter | None = None,

@@ -28,6 +28,8 @@ class PromptLookup(Drafter):
         ValueError: ``min_ngram`` is larger than ``max_ngram``.
     """
 
+    learns_from = "nothing"
+
     def __init__(
         self,
         max_ngram: Annotated[int, Field(ge=1, le=16)] = 3,

@@ -73,6 +73,8 @@ class TokenRecycling(Drafter):
         self.k = k
         self.coupled = coupled
         self.update = update
+        self.learned_candidates = k
+        self.learns_from = "accepted" if update == "accepted" else "all-nodes"
         self.initialisation = initialisation
         self.prefill_update = prefill_update
         self.state = state

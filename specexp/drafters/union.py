@@ -28,6 +28,8 @@ class Union(Drafter):
         ValueError: fewer than two drafters.
     """
 
+    learns_from = "nothing"
+
     def __init__(self, drafters: list[Drafter]) -> None:
         if len(drafters) < 2:
             raise ValueError(f"Union was given {len(drafters)} drafters; at least 2 are needed")

@@ -128,7 +128,7 @@ def trials_table(config: Any, recording: Any, prompts: int) -> Table:
     from specexp.drafters import DraftModel
     from specexp.drafters.draft_source import DraftSource
     from specexp.replay.format.errors import NotRecordedError
-    from specexp.replay.play.fidelity import settings_of
+    from specexp.replay.play.fidelity import recorded_scoring
     from specexp.replay.play.ranks import RankTable
     from specexp.replay.play.replay_arm import ReplayArm, source_for
 
@@ -137,7 +137,7 @@ def trials_table(config: Any, recording: Any, prompts: int) -> Table:
         torch.set_num_threads(generation.threads)
     pair = build_pair(config)
     chosen = build_workload(config).load(pair.tokenizer)[:prompts]
-    scoring = settings_of(recording.manifest.made_of)
+    scoring = recorded_scoring(recording.manifest.made_of)
     model = LanguageModel(pair.target)
     assert scoring is not None, "the table of trees refused a recording without a draft"
 

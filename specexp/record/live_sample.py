@@ -24,7 +24,7 @@ from specexp.core.messages import counted, first_line
 from specexp.core.parts import Controller, Parts, TreeBuilder
 from specexp.record.plan import Plan, describe_part
 from specexp.replay.format.errors import RecordingError
-from specexp.replay.play.fidelity import Grade, law_of, learns
+from specexp.replay.play.fidelity import Grade, learns
 from specexp.replay.play.replay_arm import ReplayArm, source_for
 
 if TYPE_CHECKING:
@@ -83,8 +83,7 @@ def compositions(planned: Plan) -> Iterator[tuple[str, Config]]:
     controller = f", {describe_part(config.get('controller'), Controller)}" if controlled else ""
     yield describe_part(config.get("builder")) + controller, config
     yield from _arms(config)
-    law = law_of(planned.verifier)
-    verifier = {"class_path": "KeyedSampling", "init_args": law} if law["temperature"] else "Greedy"
+    verifier = planned.verifier_section
     for given in planned.covered_by:
         if given != config.get("builder") or controlled:
             parts = {"builder": given, "controller": _FIXED, "verifier": verifier}

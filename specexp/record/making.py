@@ -22,12 +22,11 @@ from specexp.config import (
 )
 from specexp.core.messages import counted
 from specexp.data import PromptSetError
-from specexp.drafters import DraftModel
 from specexp.record.folder import alone_in, go_on, keep_learned, manifest_of, missing_in, next_file
 from specexp.record.plan import Plan, plan_recording, refusal
 from specexp.record.size import estimate
 from specexp.replay.format.recording import Manifest, Recording, write_turns
-from specexp.replay.play.fidelity import drafters_in
+from specexp.replay.play.fidelity import scoring_of
 
 if TYPE_CHECKING:
     from specexp.data import Prompt
@@ -198,14 +197,13 @@ def _sample_live(
 def _recorder(planned: Plan, pair: ModelPair) -> Recorder:
     from specexp.core.language_model import LanguageModel
     from specexp.drafters.draft_source import ModelSource
-    from specexp.record.coverage import Coverage
-    from specexp.record.recorder import Recorder
+    from specexp.record.recorder import Coverage, Recorder
     from specexp.record.recording_source import RecordingSource
 
     config = planned.config
     candidates = config.get("record.candidates")
     source = None
-    if any(isinstance(one, DraftModel) for one in drafters_in(planned.drafter())) and pair.draft is not None:
+    if scoring_of(planned.drafter()) is not None and pair.draft is not None:
         source = RecordingSource(ModelSource(LanguageModel(pair.draft)), 1, spine_width=candidates)
     # controllers take no part, and seconds decide nothing
     plain = apply_overrides(config, {"controller": {"class_path": "Fixed"}, "latency": None}, config.file)

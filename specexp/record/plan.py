@@ -25,13 +25,13 @@ from specexp.core.compatibility import check_composition
 from specexp.core.messages import counted, first_line
 from specexp.core.parts import Drafter, TreeBuilder, Verifier
 from specexp.core.tree import NodeKind
-from specexp.drafters import TokenRecycling
 from specexp.pairs.pair import PAIRS
 from specexp.replay.format.errors import RecordingError
-from specexp.replay.play.fidelity import builders_in, drafters_in, law_of, learns, scoring_of
-from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling, SampleMatch
+from specexp.replay.play.fidelity import learns, parts_in, scoring_of
 
 _DEFAULT = {"class_path": "Chain", "init_args": {"length": 24}}
+_TOP_K = 8
+"""The target's best tokens kept where no drafter says how many it learns."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,8 @@ class Plan:
         folder: of the recording.
         coverage: builders that are run at every root.
         covered_by: the same as configured.
-        verifier: whose output is recorded; it has the law of the configured one's.
+        verifier: Whose output is recorded; it has the law of the configured one's.
+        verifier_section: The same as configured.
         target_top_k: the target's best tokens kept after every node.
         prompts: by name of a stage the experiment with its prompts.
         added: whether the drafter is the pair's draft model, for the file names none.
@@ -54,6 +55,7 @@ class Plan:
     coverage: Sequence[TreeBuilder]
     covered_by: Sequence[Mapping[str, Any]]
     verifier: Verifier
+    verifier_section: Mapping[str, Any]
     target_top_k: int
     prompts: Mapping[str, Config]
     added: bool
@@ -69,7 +71,7 @@ class Plan:
         scoring = scoring_of(self.drafter())
         return {
             "pair": self.config.get("pair"),
-            "law": law_of(self.verifier),
+            "law": self.verifier.sampling_settings,
             "generation": {
                 key: generation[key] for key in ("seed", "max_new_tokens", "samples", "stop_at_eos")
             },
@@ -127,7 +129,7 @@ def plan_recording(config: Config) -> Plan:
             f"{config.file}: the experiment decodes several sequences for a prompt, which a recording does not hold: "
             "leave execution and TaskItems out"
         )
-    verifier = _recorded_verifier(config)
+    verifier, section = _recorded_verifier(config)
     drafter: Drafter | None = _built(config, "drafter")
     covered_by = config.get("record.coverage")
     added = drafter is None and _has_draft(config)
@@ -159,6 +161,7 @@ def plan_recording(config: Config) -> Plan:
         coverage,
         covered_by,
         verifier,
+        section,
         _target_top_k(config, drafter),
         _prompts(config),
         added,
@@ -197,24 +200,27 @@ def describe_prompts(data: Mapping[str, Any]) -> str:
     return f"{count} of {str(data['prompts']['class_path']).rpartition('.')[2]}{shuffled}{offset}"
 
 
-def _recorded_verifier(config: Config) -> Verifier:
-    """What decodes plainly with the configured verifier's law."""
+def _recorded_verifier(config: Config) -> tuple[Verifier, Mapping[str, Any]]:
+    """What decodes plainly with the configured verifier's law, and its section of a configuration."""
     given = build_verifier(config)
-    if not isinstance(given, Greedy | KeyedSampling | RejectionSampling | SampleMatch):
+    settings = given.sampling_settings
+    if settings is None:
         raise ConfigError(
             f"{config.source_of(('verifier',))}: verifier: the output of {type(given).__name__} may depend on what is "
             "drafted, so a recording of it says nothing of other drafts: record with Greedy, KeyedSampling, "
             "RejectionSampling or SampleMatch"
         )
-    law = law_of(given)
-    return KeyedSampling(**law) if law["temperature"] > 0 else Greedy()
+    section: dict[str, Any] = {"class_path": "Greedy", "init_args": {}}
+    if settings["temperature"]:
+        section = {"class_path": "KeyedSampling", "init_args": dict(settings)}
+    return build_verifier(apply_overrides(config, {"verifier": section}, config.file)), section
 
 
 def _check_coverage(
     config: Config, number: int, builder: TreeBuilder, drafter: Drafter | None, verifier: Verifier
 ) -> None:
     key = f"coverage.{number}"
-    drawing = [one for one in builders_in(builder) if one.kind is not NodeKind.POINT_MASS]
+    drawing = [one for one in parts_in(builder) if one.kind is not NodeKind.POINT_MASS]
     if drawing:
         raise refusal(
             config,
@@ -230,16 +236,19 @@ def _check_coverage(
 
 def _target_top_k(config: Config, drafter: Drafter | None) -> int:
     """As configured, or as many as the drafter learns."""
-    learned = [one.k for one in drafters_in(drafter) if isinstance(one, TokenRecycling)]
+    learned = {
+        one.learned_candidates: type(one).__name__ for one in parts_in(drafter) if one.learned_candidates
+    }
     given: int | None = config.get("record.target_top_k")
+    most = max(learned, default=0)
     if given is None:
-        return max(learned, default=8)
-    if learned and given < max(learned):
+        return most or _TOP_K
+    if given < most:
         raise refusal(
             config,
             "target_top_k",
-            f"is {given} and TokenRecycling learns the target's best {max(learned)}: set it to at least "
-            f"{max(learned)}, or leave it out",
+            f"is {given} and {learned[most]} learns the target's best {most}: set it to at least {most}, or leave it "
+            "out",
         )
     return given
 

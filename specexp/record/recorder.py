@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,26 +17,58 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from specexp.controllers import Fixed
 from specexp.core.context import Context
 from specexp.core.decoder import Decoder
 from specexp.core.outcome import Outcome, prefill_outcome
-from specexp.core.parts import Drafter, Verifier
+from specexp.core.parts import BuilderLimits, Drafter, TreeBuilder, Verifier
+from specexp.core.sampling import Processors
 from specexp.core.sequence import Drafting
 from specexp.core.tree import root_tree
-from specexp.drafters import DraftModel
 from specexp.record.all_roots import AllRoots
-from specexp.record.coverage import Coverage, covering, without_phrases
 from specexp.record.recording_source import RecordingSource
 from specexp.record.target_answers import TargetAnswers
 from specexp.replay.format.recorded_turn import RecordedTurn
 from specexp.replay.format.trie import TrieWriter
-from specexp.replay.play.fidelity import drafters_in, learns, scoring_of
+from specexp.replay.play.fidelity import is_model_alone, learns, models_in, scoring_of
 from specexp.replay.play.outcome import NO_LOGITS
-from specexp.verifiers import KeyedSampling
 
 if TYPE_CHECKING:
     from specexp.core.language_model import LanguageModel
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How much of every answer is kept.
+
+    Attributes:
+        builders: Builders that are run once at every root.
+        candidates: The draft's candidates kept after every token of the answer, at least.
+        target_top_k: The target's best tokens kept after every recorded node.
+    """
+
+    builders: Sequence[TreeBuilder]
+    candidates: int
+    target_top_k: int
+
+    def asked_at_roots(self, phrases: bool) -> list[TreeBuilder]:
+        """Builders whose questions to a draft model are recorded, the wanted ones last.
+
+        Most of what the narrower ones ask is known once the wider ones have asked, or the other way round.
+
+        Args:
+            phrases: Whether the builders draft phrases too, which are no question to a model.
+        """
+        wanted = self.builders
+        if phrases:
+            wanted = [one for builder in wanted for one in _without_phrases(builder)]
+        return [*(one for builder in wanted for one in builder.narrower), *wanted]
+
+
+def _without_phrases(builder: TreeBuilder) -> list[TreeBuilder]:
+    """What a builder has inside that asks for single tokens; itself, if that is all it does."""
+    if builder.phrase_length == 1:
+        return [builder]
+    return [one for inner in builder.inner for one in _without_phrases(inner)]
 
 
 class Recorder:
@@ -63,28 +96,23 @@ class Recorder:
         self.source = source
         self.coverage = coverage
         self.plain = Decoder(model, verifier=verifier)
-        self._builders = covering(coverage.builders)
-        self._asked = drafter  # at every root
+        settings: Any = verifier.sampling_settings
+        self._processors = Processors(**settings) if settings and settings["temperature"] > 0 else None
+        self._builders = coverage.asked_at_roots(phrases=learns(drafter))
+        self._asked: Drafter | None = None  # at every root
         self._taught: Drafter | None = None  # by what the target said at every root
         self._runs: list[Decoder] = []
+        self._all_roots: AllRoots | None = None
         if drafter is not None and learns(drafter):
-            self._asked = None
-            scoring = scoring_of(drafter)
-            if source is not None and scoring is not None:
-                self._asked = DraftModel(
-                    None, scoring.temperature, scoring.top_k, scoring.top_p, scoring.coupled
-                )
-                self._asked.use_draft_model(source)
-                self._builders = covering(
-                    [one for builder in coverage.builders for one in without_phrases(builder)]
-                )
             self._taught = deepcopy(drafter)
             self._runs = [
                 Decoder(model, deepcopy(drafter), builder, verifier) for builder in coverage.builders
             ]
-        self._all_roots: AllRoots | None = None
-        if source is not None and type(self._asked) is DraftModel:
-            self._all_roots = AllRoots(source, self._asked.scoring, self._builders)
+        elif not is_model_alone(drafter):
+            self._asked = drafter
+        scoring = scoring_of(drafter)
+        if source is not None and scoring is not None and self._asked is None:
+            self._all_roots = AllRoots(source, scoring, self._builders)
         self._answers = TargetAnswers(model, coverage.target_top_k)
 
     @property
@@ -164,7 +192,7 @@ class Recorder:
             if drafting is None:
                 noise = self.verifier.noise_temperature or 0.0
                 context = Context(prompt, seed=seed, sequence=sequence, noise_temperature=noise)
-                drafting = Drafting(self._asked, None, Fixed(), context)  # the builder follows
+                drafting = Drafting(self._asked, None, BuilderLimits(), context)  # the builder follows
             else:
                 drafting.context.next_turn(prompt[len(before) :])
             draft_log_probs = np.full(len(answer), np.nan, dtype=np.float32)
@@ -185,9 +213,7 @@ class Recorder:
                 self._teach(writer, prompt, fresh, asked_logits, answer, limit, seed, sequence)
             for run in self._runs:
                 drafter = run.parts.drafter
-                for source in (one.source for one in drafters_in(drafter) if isinstance(one, DraftModel)):
-                    assert isinstance(source, RecordingSource)
-                    source.open(writer, len(prompt))
+                _open_sources(drafter, writer, len(prompt))
                 run.generate(
                     prompt,
                     max_new_tokens=max_new_tokens,
@@ -226,9 +252,8 @@ class Recorder:
         """Keep what the target said in a step of plain decoding."""
         k = self.coverage.target_top_k
         top.append((outcome.top_k(k)[0].copy(), outcome.top_k_logits(k)[0].copy()))
-        verifier = self.verifier
-        if isinstance(verifier, KeyedSampling) and verifier.temperature > 0:
-            scores = verifier.processors.scores(outcome.logits[:1]).float()
+        if self._processors is not None:
+            scores = self._processors.scores(outcome.logits[:1]).float()
             log_probs.append(float(scores.log_softmax(dim=-1)[0, outcome.new_token_ids[0]]))
         else:
             log_probs.append(0.0)  # greedy decoding gives its token for sure
@@ -264,14 +289,11 @@ class Recorder:
     ) -> None:
         """Let the drafter that learns draft its largest tree at every root, and keep what the target says of it."""
         assert self._taught is not None
-        for one in drafters_in(self._taught):
-            if isinstance(one, DraftModel):
-                assert isinstance(one.source, RecordingSource)
-                one.source.open(writer, len(prompt))
+        _open_sources(self._taught, writer, len(prompt))
         noise = self.verifier.noise_temperature or 0.0
         context = Context(prompt, seed=seed, sequence=sequence, noise_temperature=noise)
         largest = max(self.coverage.builders, key=lambda builder: builder.max_nodes)
-        drafting = Drafting(self._taught, largest, Fixed(), context)
+        drafting = Drafting(self._taught, largest, BuilderLimits(), context)
         self.model.cache.truncate(0, len(prompt) - 1)
         drafting.begin(prefill_outcome(context, fresh, asked) if fresh.size else None)
         for root, following in enumerate(answer):
@@ -287,3 +309,10 @@ class Recorder:
         """Keep what the target said in a step of a drafter that learns."""
         root = len(outcome.context) - len(outcome.new_token_ids) - prompt_length
         self._answers.keep_tree(writer, root, outcome.tree, outcome.logits)
+
+
+def _open_sources(drafter: Drafter | None, writer: TrieWriter, prompt_length: int) -> None:
+    """Keep what the draft models inside a drafter say in this trie."""
+    for one in models_in(drafter):
+        assert isinstance(one.source, RecordingSource)
+        one.source.open(writer, prompt_length)

@@ -20,7 +20,6 @@ from specexp.data import Prompt, PromptSetError, Workload
 from specexp.data.prompts import PromptDataModule
 from specexp.replay.format.errors import RecordingError
 from specexp.replay.format.recording import Recording
-from specexp.replay.play.fidelity import law_of
 from specexp.replay.play.replay_arm import recorded_turns
 
 if TYPE_CHECKING:
@@ -50,7 +49,9 @@ def open_recording(config: Config) -> Recording:
         for section, keys in (("pair", same_pair), ("generation", _SAME_GENERATION)):
             recording.check_made_of(section, config.get(section), keys)
         _check_length(recording, build_generation(config))
-        recording.check_made_of("law", law_of(build_verifier(config)))
+        settings = build_verifier(config).sampling_settings
+        if settings is not None:  # else no replay of it is made, which says why
+            recording.check_made_of("law", settings)
     except RecordingError as error:
         raise ConfigError(
             f"{config.source_of(tuple(key.split('.')))}: {key}: {first_line(error).removeprefix('recording: ')}"

@@ -12,7 +12,6 @@ from specexp.artifacts.fingerprint import Fingerprint, target_fingerprint
 from specexp.bench.arm import EngineArm
 from specexp.bench.experiment import check_prompts
 from specexp.bench.record import MEASURED
-from specexp.builders import StaticTree
 from specexp.config import ConfigError
 from specexp.config.stages import with_prompts_of
 from specexp.core.parts import Parts
@@ -24,7 +23,7 @@ from specexp.replay.configured import (
     tokenizer_of,
 )
 from specexp.replay.format.recording import Recording
-from specexp.replay.play.fidelity import Grade, is_plain_static, worth
+from specexp.replay.play.fidelity import Grade, fidelity_note, fixed_shape_of, is_plain_static
 from specexp.replay.play.ranks import RankTable, StaticCounts
 from specexp.replay.play.replay_arm import ReplayArm, recorded_turns, source_for
 from specexp.sweep.backend import StudyBackend
@@ -146,8 +145,9 @@ class ReplayedStudyBackend(StudyBackend):
         parts = arm.parts
         if not is_plain_static(parts):
             return None
-        assert isinstance(parts.builder, StaticTree)
-        counts = self.table.evaluate(parts.builder.shape, self.latency.of(parts.label))
+        shape = fixed_shape_of(parts.builder)
+        assert shape is not None
+        counts = self.table.evaluate(shape, self.latency.of(parts.label))
         assert counts.seconds is not None
         seconds_per_token, start = [], 0
         for turns in self._turns_of.values():
@@ -181,7 +181,7 @@ class ReplayedStudyBackend(StudyBackend):
 
     @override
     def sentences(self, winner: Confirmed) -> list[str]:
-        worthy = worth(winner.attributes["fidelity"], self.recording.manifest)
+        worthy = fidelity_note(winner.attributes["fidelity"], self.recording.manifest)
         said = [f"Replayed counts of {winner.label} are {worthy}."]
         if winner.predicted is not None:
             said.insert(0, _compared(winner, winner.predicted))

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from specexp.builders import StaticTree
-from specexp.controllers import Fixed
 from specexp.core.latency import LatencyProfile
 from specexp.core.parts import Parts
 from specexp.replay.format.recorded_turn import RecordedTurn
 from specexp.replay.format.recording import Recording
-from specexp.replay.play.fidelity import is_plain_static, scoring_of
+from specexp.replay.play.fidelity import fixed_shape_of, is_plain_static, scoring_of
 
 if TYPE_CHECKING:
     from specexp.replay.play.ranks import OutputRanks
@@ -46,13 +44,13 @@ def yardstick_of(
     from specexp.replay.play.teacher_forcing import TeacherForcing
     from specexp.replay.play.yardstick import yardstick
 
-    if not isinstance(parts.builder, StaticTree):
+    shape = fixed_shape_of(parts.builder)
+    if shape is None:
         return None
-    shape = parts.builder.shape
     ranks: OutputRanks
     if is_plain_static(parts):
         ranks = RankTable(turns, max_new_tokens, recording.manifest.context_limits["target"])
-    elif warm_started or not _is_fixed(parts) or scoring_of(parts.drafter) is not None:
+    elif warm_started or not parts.controller.changes_nothing or scoring_of(parts.drafter) is not None:
         return None
     else:
         ranks = TeacherForcing(recording, parts, turns, max_new_tokens)
@@ -63,9 +61,3 @@ def yardstick_of(
         max_depth=max(MAX_DEPTH, shape.max_depth),
         composition=parts.label,
     )
-
-
-def _is_fixed(parts: Parts) -> bool:
-    """Whether no controller changes the tree."""
-    controller = parts.controller
-    return controller is None or (isinstance(controller, Fixed) and controller.changes_nothing)

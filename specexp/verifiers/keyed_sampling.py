@@ -2,11 +2,13 @@
 
 # No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
+from typing_extensions import override
 
 from specexp.core.context import Context
 from specexp.core.parts import DeterministicVerifier
@@ -40,6 +42,11 @@ class KeyedSampling(DeterministicVerifier):
         self.top_k = top_k
         self.top_p = top_p
         self.processors = Processors(temperature, top_k, top_p)
+
+    @property
+    @override
+    def sampling_settings(self) -> Mapping[str, float | int | None]:
+        return self.processors.settings
 
     @property
     def noise_temperature(self) -> float:

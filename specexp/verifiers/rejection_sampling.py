@@ -2,12 +2,13 @@
 
 # No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
+from typing_extensions import override
 
 from specexp.core.context import Context
 from specexp.core.parts import Verdict, Verifier
@@ -38,6 +39,8 @@ class RejectionSampling(Verifier):
         top_p: keep only the target's most probable tokens that hold this much probability together.
     """
 
+    sampling = "rejection"
+
     def __init__(
         self,
         temperature: Annotated[float, Field(ge=0, le=100)] = 1.0,
@@ -48,6 +51,11 @@ class RejectionSampling(Verifier):
         self.temperature = temperature
         self.top_k = top_k
         self.top_p = top_p
+
+    @property
+    @override
+    def sampling_settings(self) -> Mapping[str, float | int | None]:
+        return self.processors.settings
 
     def verify(self, context: Context, tree: TokenTree, logits: "torch.Tensor") -> Verdict:
         """Walk down from the root until every child of a node was rejected."""

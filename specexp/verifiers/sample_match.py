@@ -2,9 +2,11 @@
 
 # No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
+from typing_extensions import override
 
 from specexp.core.context import Context
 from specexp.core.parts import Verdict, Verifier
@@ -39,6 +41,11 @@ class SampleMatch(Verifier):
         self.temperature = temperature
         self.top_k = top_k
         self.top_p = top_p
+
+    @property
+    @override
+    def sampling_settings(self) -> Mapping[str, float | int | None]:
+        return self.processors.settings
 
     def verify(self, context: Context, tree: TokenTree, logits: "torch.Tensor") -> Verdict:
         """Walk down from the root until no child carries the target's token."""

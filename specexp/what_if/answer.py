@@ -143,7 +143,7 @@ def _profile_in(config: Config, path: str, number: int) -> LatencyProfile:
 def _parts(config: Config, recording: Recording) -> Parts:
     """The file's parts, whose drafter must be the recorded draft model."""
     from specexp.config import build_parts
-    from specexp.drafters import DraftModel
+    from specexp.replay.play.fidelity import is_model_alone
     from specexp.replay.play.replay_arm import source_for, source_in
 
     where = f"{config.source_of(('drafter',))}: drafter"
@@ -159,7 +159,7 @@ def _parts(config: Config, recording: Recording) -> Parts:
             "candidates: record with drafter DraftModel"
         )
     parts = build_parts(config, source)
-    if type(parts.drafter) is not DraftModel:
+    if not is_model_alone(parts.drafter):
         raise ConfigError(
             f"{where} is {type(parts.drafter).__name__}; what_if compares trees of a draft model's candidates: set it "
             "to DraftModel"
@@ -173,13 +173,14 @@ def _parts(config: Config, recording: Recording) -> Parts:
 
 def _own_tree(parts: Parts) -> dict[str, TreeShape]:
     """The file's own tree, where it is a fixed one."""
-    from specexp.builders import StaticTree
-    from specexp.replay.play.fidelity import is_plain_static
+    from specexp.replay.play.fidelity import fixed_shape_of, is_plain_static
 
-    if not is_plain_static(parts):
-        return {}
-    assert isinstance(parts.builder, StaticTree)
-    return {f"configured, {type(parts.builder).__name__}": parts.builder.shape}
+    shape = fixed_shape_of(parts.builder)
+    return (
+        {}
+        if shape is None or not is_plain_static(parts)
+        else {f"configured, {type(parts.builder).__name__}": shape}
+    )
 
 
 def _speedup(table: RankTable, device: Device) -> Speedup:

@@ -7,10 +7,8 @@ from specexp.core.decoder import Decoder
 from specexp.core.language_model import LanguageModel
 from specexp.data import Prompt
 from specexp.drafters.draft_source import Scoring
-from specexp.record.coverage import Coverage
-from specexp.record.recorder import Recorder
+from specexp.record.recorder import Coverage, Recorder
 from specexp.replay.format.recording import Manifest, Recording, write_turns
-from specexp.replay.play.fidelity import law_of
 from specexp.testing.fakes import FakeCausalLM, hashed_model
 
 VOCABULARY, LIMIT, TOKENS, EOS = 10, 48, 10, 9
@@ -68,7 +66,7 @@ def record(folder, verifier, drafter, source, coverage, coupled=False):
         )
     made_of = {
         "pair": {"target_dtype": "float32", "device": "cpu"},
-        "law": law_of(verifier),
+        "law": verifier.sampling_settings,
         "scoring": None if source is None else vars(Scoring(coupled=coupled)),
         "generation": {"seed": 0, "max_new_tokens": TOKENS},
     }

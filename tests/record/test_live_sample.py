@@ -3,7 +3,7 @@
 from specexp.builders import Chain, DySpecGreedy, ParametricTree, StaticTree
 from specexp.record.live_sample import trees_between
 from specexp.replay.format.recording import Manifest
-from specexp.replay.play.fidelity import worth
+from specexp.replay.play.fidelity import fidelity_note
 
 
 def test_between_two_recorded_trees_stands_one_of_nodes_of_the_larger():
@@ -30,5 +30,5 @@ def test_the_sample_speaks_for_compositions_of_its_own_fidelity_alone():
     row = {"composition": "Chain", "fidelity": "exact", "relative_error": -0.03}
     manifest = Manifest({}, {"pair": {"target_dtype": "bfloat16"}}, 7, {}, live_sample=[row])
 
-    assert worth("exact", manifest).endswith("off by at most -3.00 % tokens per step")
-    assert worth("approximate (it learns)", manifest).endswith("so how far off is not known")
+    assert fidelity_note("exact", manifest).endswith("off by at most -3.00 % tokens per step")
+    assert fidelity_note("approximate (it learns)", manifest).endswith("so how far off is not known")

@@ -18,13 +18,11 @@ from specexp.data import Prompt
 from specexp.drafters import DraftModel, TokenRecycling
 from specexp.drafters.draft_source import ModelSource, Scoring
 from specexp.record import all_roots
-from specexp.record.coverage import Coverage
-from specexp.record.recorder import Recorder
+from specexp.record.recorder import Coverage, Recorder
 from specexp.record.recording_source import RecordingSource
 from specexp.replay.format.errors import NotRecordedError, RecordingError
 from specexp.replay.format.recording import Manifest, Recording, hash_of, write_turns
 from specexp.replay.format.weights import weights_fingerprint
-from specexp.replay.play.fidelity import law_of
 from specexp.replay.play.replay_arm import ReplayArm, recorded_turns, source_for
 from specexp.testing.fakes import hashed_model
 from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling
@@ -47,7 +45,7 @@ def record(builders, verifier, scoring=None, width=4, limit=LIMIT, one_by_one=Fa
     drafter.use_draft_model(source)
     recorder = Recorder(LanguageModel(target), verifier, drafter, source, Coverage(builders, width, 3))
     if one_by_one:
-        recorder._all_roots = None
+        recorder._all_roots, recorder._asked = None, drafter
     return list(
         recorder.conversation(
             "p",
@@ -72,7 +70,7 @@ def folder(tmp_path_factory):
     turns = [replace(turn, turns=1) for turn in record([Chain(3)], verifier)[:1]]
     made_of = {
         "pair": {"target": "here", "target_dtype": "float32", "device": "cpu"},
-        "law": law_of(verifier),
+        "law": verifier.sampling_settings,
         "scoring": vars(Scoring()),
         "generation": {"seed": 0, "max_new_tokens": TOKENS},
     }
@@ -269,7 +267,7 @@ def test_another_configuration_is_refused_by_its_keys(recording):
     with pytest.raises(RecordingError, match=r"generation\.seed 0 and the configuration says 5: record with"):
         recording.check_made_of("generation", {"seed": 5}, ["seed"])
     with pytest.raises(RecordingError, match=r"verifier\.temperature 0\.7 and the configuration says 0\.2"):
-        recording.check_made_of("law", law_of(KeyedSampling(0.2)))
+        recording.check_made_of("law", KeyedSampling(0.2).sampling_settings)
 
 
 def test_another_law_is_refused_and_the_same_law_is_not(recording):

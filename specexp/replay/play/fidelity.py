@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from specexp.builders import Chain, StaticTree
-from specexp.controllers import Bandit, Fixed, Oracle, QLearning, SwitchOff
-from specexp.core.parts import Controller, DeterministicVerifier, Drafter, Parts, TreeBuilder, Verifier
-from specexp.core.tree import NodeKind
-from specexp.drafters import DraftModel, PhraseCache, PromptLookup, TokenRecycling, Union
+from typing_extensions import override
+
+from specexp.core.parts import Controller, Drafter, Parts, TreeBuilder
+from specexp.core.tree import NodeKind, TreeShape
 from specexp.drafters.draft_source import Scoring
 from specexp.replay.format.errors import RecordingError
-from specexp.verifiers import RejectionSampling, SampleMatch
 
 if TYPE_CHECKING:
     from specexp.replay.format.recording import Manifest
+
+AnyPart = TypeVar("AnyPart", Drafter, TreeBuilder, Controller)
 
 
 class Grade(StrEnum):
@@ -32,7 +32,7 @@ class Grade(StrEnum):
     MODELLED = "modelled seconds decide"
     """A controller learns from seconds, which are the profile's here and measured ones live."""
     APPROXIMATE = "approximate"
-    """Drafters learn from the target's answers to nodes that were recorded only in part."""
+    """Drafters learn from the target's answers to nodes that were recorded only in part, or do not say from what."""
 
 
 @dataclass(frozen=True)
@@ -40,139 +40,162 @@ class Fidelity:
     """A grade and the reason for it.
 
     Attributes:
-        grade: the worst that one of the parts earns.
-        why: a clause; empty where the grade is exact.
+        grade: The worst that one of the parts earns.
+        why: The reason as a clause; empty where the grade is exact.
     """
 
     grade: Grade
     why: str = ""
 
+    @override
     def __str__(self) -> str:
-        """For tables."""
         return f"{self.grade.value} ({self.why})" if self.why else self.grade.value
 
 
 _ORDER = (Grade.EXACT, Grade.IN_LAW, Grade.EXPECTED, Grade.MODELLED, Grade.APPROXIMATE)
 
 
-def drafters_in(drafter: Drafter | None) -> Iterator[Drafter]:
-    """A drafter and all that draft inside it."""
-    if drafter is None:
-        return
-    yield drafter
-    for inner in getattr(drafter, "drafters", ()):
-        yield from drafters_in(inner)
+def parts_in(part: AnyPart | None) -> Iterator[AnyPart]:
+    """A drafter, builder or controller and all of its kind inside it; nothing of None."""
+    if part is not None:
+        yield part
+        for inner in part.inner:
+            yield from parts_in(inner)
 
 
 def learns(drafter: Drafter | None) -> bool:
-    """Whether what it drafts depends on what the target said before, beyond the committed tokens."""
-    return any(not isinstance(one, DraftModel | PromptLookup | Union) for one in drafters_in(drafter))
+    """Whether what it drafts depends on what the target said before, beyond the committed tokens, or may do so."""
+    return any(one.learns_from != "nothing" for one in parts_in(drafter))
+
+
+def models_in(drafter: Drafter | None) -> list[Any]:
+    """The drafters that run a draft model themselves, among a drafter and those inside it.
+
+    Each has a ``scoring`` and a ``source`` (:mod:`specexp.drafters.draft_source`): its candidates are the source's by
+    that scoring, which is what makes them something to record.
+
+    Raises:
+        RecordingError: One runs its model in a way of its own.
+    """
+    found = [
+        one
+        for one in parts_in(drafter)
+        if one.runs_model and not any(inner.runs_model for inner in one.inner)
+    ]
+    for one in found:
+        if not isinstance(getattr(one, "scoring", None), Scoring):
+            raise RecordingError(
+                f"{type(one).__name__} runs its draft model in a way of its own, which a recording does not hold: "
+                "draft with DraftModel, or with a drafter that has a scoring and a source as it does"
+            )
+    return found
 
 
 def scoring_of(drafter: Drafter | None) -> Scoring | None:
-    """Of the draft model inside a drafter; None where there is none.
+    """How the draft model inside a drafter chooses candidates; None where there is none.
 
     Raises:
-        RecordingError: there are several with different ones.
+        RecordingError: There are several that choose differently, or one in a way of its own.
     """
-    found = {one.scoring for one in drafters_in(drafter) if isinstance(one, DraftModel)}
+    found = {one.scoring for one in models_in(drafter)}
     if len(found) > 1:
         raise RecordingError("several draft models with different arguments cannot be recorded together")
     return next(iter(found), None)
 
 
-def law_of(verifier: Verifier) -> dict[str, Any]:
-    """The distribution that a verifier's output has: temperature, top-k and top-p."""
-    return {
-        "temperature": float(getattr(verifier, "temperature", 0.0)),
-        "top_k": getattr(verifier, "top_k", None),
-        "top_p": getattr(verifier, "top_p", None),
-    }
+def is_model_alone(drafter: Drafter | None) -> bool:
+    """Whether a drafter is a draft model and nothing else, so that its candidates depend on the tokens before alone."""
+    return (
+        drafter is not None and not learns(drafter) and not drafter.inner and scoring_of(drafter) is not None
+    )
 
 
 def fidelity(parts: Parts) -> Fidelity:
-    """What a replay of these parts is worth.
+    """What a replay of these parts is worth, by what they declare.
 
     Raises:
-        RecordingError: a recording cannot say what they would do.
+        RecordingError: A recording cannot say what they would do.
     """
-    found = [
-        *_of_verifier(parts.verifier, parts.builder, parts.controller),
-        *_of_drafter(parts.drafter),
-        *_of_controller(parts.controller),
-    ]
+    found = [*_of_verifier(parts), *_of_drafter(parts.drafter), *_of_controller(parts.controller)]
     return max(found, key=lambda one: _ORDER.index(one.grade), default=Fidelity(Grade.EXACT))
 
 
-def _of_verifier(
-    verifier: Verifier | None, builder: TreeBuilder | None, controller: Controller | None
-) -> Iterator[Fidelity]:
-    draws = builder is not None and any(one.kind is not NodeKind.POINT_MASS for one in builders_in(builder))
-    if verifier is None or isinstance(verifier, DeterministicVerifier):
+def _of_verifier(parts: Parts) -> Iterator[Fidelity]:
+    verifier, builder = parts.verifier, parts.builder
+    name = type(verifier).__name__
+    if verifier.sampling_settings is None:
+        raise RecordingError(
+            f"the output of {name} may depend on what is drafted, so a recording cannot replay it"
+        )
+    draws = any(one.kind is not NodeKind.POINT_MASS for one in parts_in(builder))
+    if verifier.sampling == "deterministic":
         if draws:
             raise RecordingError(
                 f"{type(builder).__name__} draws its candidates, and a recording holds ranked ones: set candidates to "
                 "top-k"
             )
-        return
-    name = type(verifier).__name__
-    if not isinstance(verifier, RejectionSampling | SampleMatch):
-        raise RecordingError(
-            f"the output of {name} depends on what is drafted, so a recording cannot replay it"
-        )
-    if not draws:
+    elif not draws:
         yield Fidelity(Grade.IN_LAW, f"{name} accepts a ranked candidate exactly where it is the output")
-        return
-    fixed = controller is None or isinstance(controller, Fixed)
-    if not isinstance(builder, Chain) or type(verifier) is not RejectionSampling or not fixed:
+    elif is_chain(builder) and verifier.sampling == "rejection" and parts.controller.same_plan:
+        yield Fidelity(
+            Grade.EXPECTED, "a drawn token that became output was accepted with probability min(1, q/p)"
+        )
+    else:
         raise RecordingError(
             f"{type(builder).__name__} draws its candidates under {name}, for which no closed form is known here: set "
             "candidates to top-k, or replay a Chain with RejectionSampling and a Fixed controller"
         )
-    yield Fidelity(
-        Grade.EXPECTED, "a drawn token that became output was accepted with probability min(1, q/p)"
-    )
 
 
 def _of_drafter(drafter: Drafter | None) -> Iterator[Fidelity]:
-    for one in drafters_in(drafter):
+    for one in parts_in(drafter):
         name = type(one).__name__
-        if isinstance(one, TokenRecycling):
-            if one.update != "accepted":
-                yield Fidelity(Grade.APPROXIMATE, f"{name} learns from nodes that were recorded only in part")
-        elif isinstance(one, PhraseCache):
-            yield Fidelity(Grade.APPROXIMATE, f"{name} stores answers that were recorded only in part")
-        elif not isinstance(one, DraftModel | PromptLookup | Union):
+        if one.learns_from == "all-nodes":
+            yield Fidelity(Grade.APPROXIMATE, f"{name} learns from nodes that were recorded only in part")
+        elif one.learns_from not in ("nothing", "accepted"):
             yield Fidelity(Grade.APPROXIMATE, f"{name} may learn from what was not recorded")
 
 
-def _of_controller(controller: Controller | None) -> Iterator[Fidelity]:
-    if controller is not None and learns_from_seconds(controller):
-        yield Fidelity(Grade.MODELLED, f"{type(controller).__name__} learns from seconds")
-    if isinstance(controller, Oracle):
-        raise RecordingError("an Oracle decodes every prompt beforehand, so a recording cannot replay it")
+def _of_controller(controller: Controller) -> Iterator[Fidelity]:
+    for one in parts_in(controller):
+        name = type(one).__name__
+        if one.needs_foresight:
+            raise RecordingError(
+                f"the {name} controller decodes every prompt beforehand, so a recording cannot replay it"
+            )
+        if one.uses_seconds:
+            yield Fidelity(Grade.MODELLED, f"{name} learns from seconds")
 
 
-def learns_from_seconds(controller: Controller) -> bool:
-    """Whether seconds that live are measured decide what it does."""
-    if isinstance(controller, QLearning):
-        return not controller.costs.known  # it has a cost, or measures one
-    return isinstance(controller, Bandit | SwitchOff) or getattr(controller, "aim", None) == "goodput"
+def fixed_shape_of(builder: TreeBuilder | None) -> TreeShape | None:
+    """The one shape of all trees of a builder; None where it has several, or does not state it."""
+    shape = getattr(builder, "shape", None)
+    return shape if builder is not None and builder.fixed_shape and isinstance(shape, TreeShape) else None
 
 
-def builders_in(builder: TreeBuilder) -> Iterator[TreeBuilder]:
-    """A builder and all that build inside it."""
-    yield builder
-    for one in (*getattr(builder, "builders", ()), *filter(None, [getattr(builder, "builder", None)])):
-        yield from builders_in(one)
+def is_chain(builder: TreeBuilder | None) -> bool:
+    """Whether all trees of a builder are one chain."""
+    shape = fixed_shape_of(builder)
+    return shape is not None and shape.max_depth == shape.num_nodes
 
 
-def worth(fidelity: str, manifest: Manifest) -> str:
+def is_plain_static(parts: Parts) -> bool:
+    """Whether nothing is decided at run time: a fixed tree of ranked candidates, all of one draft model."""
+    drafter, builder, _, controller = parts
+    if builder is None or builder.kind is not NodeKind.POINT_MASS or not controller.changes_nothing:
+        return False
+    if fixed_shape_of(builder) is None or not is_model_alone(drafter):
+        return False
+    scoring = scoring_of(drafter)
+    return scoring is not None and scoring.top_k is None and scoring.top_p is None
+
+
+def fidelity_note(fidelity: str, manifest: Manifest) -> str:
     """What replayed counts are worth, as a clause for tables: the fidelity, what it leaves open, and the live sample.
 
     Args:
-        fidelity: a :class:`Fidelity` as text.
-        manifest: of the recording.
+        fidelity: A :class:`Fidelity` as text.
+        manifest: The recording's.
     """
     dtype = manifest.made_of["pair"]["target_dtype"]
     off = manifest.live_error(fidelity)
@@ -194,25 +217,14 @@ def worth(fidelity: str, manifest: Manifest) -> str:
     )
 
 
-def is_plain_static(parts: Parts) -> bool:
-    """Whether nothing is decided at run time: a fixed tree of ranked candidates, all of one draft model."""
-    drafter, builder, _, controller = parts
-    fixed = controller is None or (isinstance(controller, Fixed) and controller.changes_nothing)
-    return (
-        fixed
-        and type(drafter) is DraftModel
-        and drafter.top_k is None
-        and drafter.top_p is None
-        and isinstance(builder, StaticTree)
-        and builder.kind is NodeKind.POINT_MASS
-    )
+def recorded_scoring(made_of: Mapping[str, Any]) -> Scoring | None:
+    """The scoring that a recording was made with; None of one without a draft model.
 
-
-def settings_of(made_of: Mapping[str, Any]) -> Scoring | None:
-    """The scoring that a recording was made with.
+    Args:
+        made_of: As the manifest has it.
 
     Raises:
-        RecordingError: it is none.
+        RecordingError: What stands there is no scoring.
     """
     scoring = made_of.get("scoring")
     try:

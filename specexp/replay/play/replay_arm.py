@@ -23,11 +23,10 @@ from specexp.replay.play.fidelity import (
     Fidelity,
     Grade,
     fidelity,
+    fidelity_note,
     is_plain_static,
-    law_of,
-    scoring_of,
-    settings_of,
-    worth,
+    models_in,
+    recorded_scoring,
 )
 from specexp.replay.play.player import Player
 from specexp.replay.play.source import Missing, RecordedSource
@@ -73,7 +72,7 @@ class ReplayArm(EngineArm):
     ) -> None:
         check_composition(*parts)
         made_of = recording.manifest.made_of
-        for key, value in law_of(parts.verifier).items():
+        for key, value in (parts.verifier.sampling_settings or {}).items():
             if made_of["law"].get(key) != value:
                 raise RecordingError(
                     f"recording: {recording.folder} was made with verifier {key} {made_of['law'].get(key)!r}, and "
@@ -104,7 +103,7 @@ class ReplayArm(EngineArm):
     def fidelity_note(self) -> str | None:
         if self.parts.drafter is None:
             return None  # plain decoding is what was recorded
-        return worth(str(self.fidelity), self.recording.manifest)
+        return fidelity_note(str(self.fidelity), self.recording.manifest)
 
     def replay(self, prompt: Prompt, sample: int, observe: OutcomeObserver) -> None:
         """All turns.
@@ -247,7 +246,7 @@ def recorded_turns(recording: Recording, prompt: Prompt, sample: int = 0) -> lis
 def source_for(recording: Recording) -> RecordedSource | None:
     """A draft model's answers of a recording; None where it holds none."""
     manifest = recording.manifest
-    scoring = settings_of(manifest.made_of)
+    scoring = recorded_scoring(manifest.made_of)
     if scoring is None:
         return None
     return RecordedSource(manifest.vocab_size, manifest.context_limits["draft"], scoring)
@@ -259,23 +258,18 @@ def source_in(parts: Parts) -> RecordedSource | None:
     Raises:
         RecordingError: it scores otherwise than was recorded.
     """
-    from specexp.drafters import DraftModel
-    from specexp.replay.play.fidelity import drafters_in
-
-    scoring = scoring_of(parts.drafter)
-    for drafter in drafters_in(parts.drafter):
-        if isinstance(drafter, DraftModel):
-            source = drafter.source
-            assert isinstance(source, RecordedSource)
-            for name, recorded in asdict(source.scoring).items():
-                given = getattr(scoring, name)
-                if given != recorded:
-                    raise RecordingError(
-                        f"DraftModel has {name} {given!r} and the recording's had {recorded!r}: record with it, or "
-                        "draft as recorded"
-                    )
-            return source
-    return None
+    source = None
+    for drafter in models_in(parts.drafter):
+        source = drafter.source
+        assert isinstance(source, RecordedSource)
+        for name, recorded in asdict(source.scoring).items():
+            given = getattr(drafter.scoring, name)
+            if given != recorded:
+                raise RecordingError(
+                    f"{type(drafter).__name__} has {name} {given!r} and the recording's had {recorded!r}: record with "
+                    "it, or draft as recorded"
+                )
+    return source
 
 
 def missing_answers(parts: Parts, lenient: bool) -> Missing:
