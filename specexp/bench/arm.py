@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from inspect import signature
 from typing import TYPE_CHECKING, Any
 
-from specexp.bench.record import PromptRecord
+from typing_extensions import override
+
+from specexp.bench.record import MEASURED, PromptRecord, describe
 from specexp.config.schema import Generation
+from specexp.tracking.names import PHASES
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from specexp.core.decoder import OutcomeObserver
-    from specexp.core.parts import Parts
+    from specexp.core.latency import LatencyProfile
+    from specexp.core.outcome import Outcome
+    from specexp.core.parts import Drafter, Parts, Verifier
     from specexp.data import Prompt
+    from specexp.scheduling import TimeLine
+
+TimeLineObserver = Callable[[str, "TimeLine"], None]
+"""Called with prompt id and time line."""
 
 
 class Arm(ABC):
@@ -24,9 +32,26 @@ class Arm(ABC):
 
     Attributes:
         name: Name in every table.
+        generation: How much it generates.
+        verifier: What decides on its tokens.
+        dtype: Dtype of the target, e.g. ``bfloat16``.
+        device: Device of the target.
+        latency: Profile by which its seconds are modelled; None where they are measured.
+        state: State policy of its drafter; ``stateless`` where it keeps none.
     """
 
     name: str
+    generation: Generation
+    verifier: Verifier
+    dtype: str
+    device: str
+    latency: LatencyProfile | None = None
+    state: str = "stateless"
+
+    @property
+    def clock(self) -> str:
+        """Clock of its seconds."""
+        return MEASURED if self.latency is None else self.latency.label
 
     @property
     def fidelity_note(self) -> str | None:
@@ -38,9 +63,9 @@ class Arm(ABC):
         """Answer all turns of a prompt, each with the arm's own earlier answers in its context.
 
         Args:
-            prompt: to answer.
-            sample: which continuation; the same one gives the same output again.
-            max_new_tokens: per turn, instead of the arm's own (for warming up).
+            prompt: Prompt to answer.
+            sample: Number of the continuation; the same one gives the same output again.
+            max_new_tokens: New tokens of a turn, instead of the arm's own (for warming up).
 
         Raises:
             ValueError: the prompt does not fit.
@@ -58,33 +83,96 @@ class Arm(ABC):
 class EngineArm(Arm):
     """An arm of our own engine, whose steps can be watched.
 
+    Args:
+        name: Name in every table.
+        parts: What it is composed of.
+        generation: How much to generate.
+        controller_state: What the controller knows from other prompts, that every reset returns it to; its own initial
+            state if None.
+
     Attributes:
-        strategy: its parts.
-        observers: called with every step's outcome when a prompt is decoded, where the arm can do so outside the clock.
-        controller_state: that every reset returns the controller to; its initial one where this is empty.
-        drafter_state: the same of the drafter.
+        parts: The same.
+        observers: Called with every step's outcome when a prompt is decoded, where the arm can do so outside the clock.
+        timeline_observers: Called after every prompt with what happened when, by arms that tell it.
+        controller_state: State that every reset returns the controller to; its initial one where this is empty.
+        drafter_state: The same of the drafter.
     """
 
-    observers: Sequence[OutcomeObserver] = ()
-    controller_state: dict[str, Any]
-    drafter_state: dict[str, Any]
-    parts: Parts
+    def __init__(
+        self,
+        name: str,
+        parts: Parts,
+        generation: Generation,
+        controller_state: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.name = name
+        self.parts = parts
+        self.generation = generation
+        self.verifier = parts.verifier
+        self.state = state_of(parts.drafter)
+        self.controller_state = dict(controller_state or {})
+        self.drafter_state: dict[str, Any] = {}
+        self.observers: Sequence[OutcomeObserver] = ()
+        self.timeline_observers: Sequence[TimeLineObserver] = ()
 
     @abstractmethod
-    def replay(self, prompt: Prompt, sample: int, observe: OutcomeObserver) -> None:
+    def decode_observed(self, prompt: Prompt, sample: int, observe: OutcomeObserver) -> None:
         """Decode a prompt once more, untimed.
 
         Args:
-            prompt: to answer.
-            sample: which continuation.
-            observe: called with every step's outcome in the order of the record's tokens; may raise to stop.
+            prompt: Prompt to answer.
+            sample: Number of the continuation.
+            observe: Called with every step's outcome in the order of the record's tokens; may raise to stop.
         """
+
+    @override
+    def reset(self) -> None:
+        drafter, controller = self.parts.drafter, self.parts.controller
+        if drafter is not None:
+            drafter.reset()
+            if self.drafter_state:
+                drafter.load_state_dict(deepcopy(self.drafter_state))
+        controller.reset()
+        if self.controller_state:
+            controller.load_state_dict(deepcopy(self.controller_state))
 
     def remember(self) -> None:
         """Let every later :meth:`reset` return to what drafter and controller know now."""
         self.controller_state = deepcopy(self.parts.controller.state_dict())
         drafter = self.parts.drafter
         self.drafter_state = {} if drafter is None else deepcopy(drafter.state_dict())
+
+
+def state_of(drafter: Drafter | None) -> str:
+    """A drafter's state policy, ``stateless`` without one; of several in one, all that keep state: ``carry+cold``."""
+    if drafter is None:
+        return "stateless"
+    kept = {str(getattr(drafter, "state", "stateless")), *map(state_of, drafter.inner)}
+    return "+".join(sorted(kept - {"stateless"})) or "stateless"
+
+
+class ModelledSeconds:
+    """Sums the seconds of steps by a latency profile, as an observer of their outcomes.
+
+    Args:
+        latency: The profile.
+
+    Attributes:
+        seconds: Seconds by phase; what is beside the passes stands under ``update``.
+        beyond: Target passes that fed more tokens than the profile states milliseconds for.
+    """
+
+    def __init__(self, latency: LatencyProfile) -> None:
+        self.latency = latency
+        self.seconds = dict.fromkeys(PHASES, 0.0)
+        self.beyond = 0
+
+    def __call__(self, outcome: Outcome) -> None:
+        """Add a step."""
+        target, draft, beside = self.latency.outcome_parts(outcome)
+        for phase, spent in (("target", target), ("draft", draft), ("update", beside)):
+            self.seconds[phase] += spent
+        self.beyond += self.latency.exceeded_by(outcome.tree.num_nodes + 1)
 
 
 def sequence_name(prompt: Prompt | PromptRecord, sample: int) -> str:
@@ -108,13 +196,6 @@ def turns(
         context = [*asked, *tokens]
 
 
-def describe(part: object) -> str:
-    """A part with its arguments, e.g. ``KeyedSampling(temperature=0.7)``; what is None is left out."""
-    arguments = ((name, getattr(part, name, None)) for name in signature(type(part)).parameters)
-    inner = ", ".join(f"{name}={value}" for name, value in arguments if value is not None)
-    return f"{type(part).__name__}({inner})" if inner else type(part).__name__
-
-
 def eos_of(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> frozenset[int]:
     """Tokens that end an answer: the model's own (a chat model may have several) and the tokenizer's."""
     model_config_eos = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
@@ -126,4 +207,15 @@ def eos_of(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> frozen
     return frozenset(int(token) for token in found)
 
 
-__all__ = ["Arm", "EngineArm", "Generation", "describe", "eos_of", "sequence_name", "turns"]
+__all__ = [
+    "Arm",
+    "EngineArm",
+    "Generation",
+    "ModelledSeconds",
+    "TimeLineObserver",
+    "describe",
+    "eos_of",
+    "sequence_name",
+    "state_of",
+    "turns",
+]

@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from specexp.bench.record import Difference, PromptRecord
-from specexp.verifiers import KeyedSampling
 
 if TYPE_CHECKING:
     from specexp.bench.arm import EngineArm
@@ -71,7 +70,7 @@ def _gap(plain: EngineArm, prompt: Prompt, sample: int, index: int, other: int |
         seen += len(outcome.new_token_ids)
 
     try:
-        plain.replay(prompt, sample, observe)
+        plain.decode_observed(prompt, sample, observe)
     except _Found as found:
         return found.gap
     return None
@@ -80,25 +79,28 @@ def _gap(plain: EngineArm, prompt: Prompt, sample: int, index: int, other: int |
 class _Found(Exception):  # noqa: N818
     """Ends the second decoding where the first difference is."""
 
-    def __init__(self, gap: float) -> None:
+    def __init__(self, gap: float | None) -> None:
         super().__init__()
         self.gap = gap
 
 
-def tie_gap(plain: EngineArm, outcome: Outcome, other: int | None) -> float:
-    """Gap of the two best values of logits + T * noise, or the distance to the top-k / top-p cut if less.
+def tie_gap(plain: EngineArm, outcome: Outcome, other: int | None) -> float | None:
+    """Gap of the two best values of logits + T * noise, or the distance to the top-k / top-p cut if less; None where
+    the verifier does not show its noisy scores.
 
     Args:
-        plain: the arm of plain decoding.
-        outcome: its step.
-        other: the token another arm put there.
+        plain: Arm of plain decoding.
+        outcome: Its step.
+        other: Token that another arm put there.
     """
-    verifier = plain.parts.verifier
+    verifier: Any = plain.parts.verifier
     logits = outcome.logits[0].float()  # [V]
-    temperature = verifier.temperature if isinstance(verifier, KeyedSampling) else 0.0
-    if not isinstance(verifier, KeyedSampling) or temperature == 0:
+    temperature = verifier.noise_temperature
+    if not temperature:
         best = torch.topk(logits, 2).values
         return float(best[0] - best[1])
+    if not hasattr(verifier, "noisy_scores"):
+        return None
     position = len(outcome.context) - len(outcome.new_token_ids)
     scores = verifier.noisy_scores(outcome.context, outcome.logits[0], position)
     kept = np.isfinite(scores)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from specexp.bench.arm import EngineArm, Generation, describe, eos_of, sequence_name
-from specexp.bench.decoder_arm import state_of
+from typing_extensions import override
+
+from specexp.bench.arm import EngineArm, Generation, eos_of, sequence_name
 from specexp.bench.record import PromptRecord, Role, SequenceGroup
-from specexp.core.parts import DeterministicVerifier, Parts
+from specexp.core.parts import Parts
 from specexp.core.sequence import PHASES
 from specexp.scheduling import Executor, Job, Run, Serial, SerialSpeculative, TimeLine
 from specexp.scheduling.timeline import BUSY, TARGET
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from specexp.data.task_items import Problem
     from specexp.scheduling import Execution
 
-TimeLineObserver = Callable[[str, TimeLine], None]
-"""Called with prompt id and time line."""
 CONTINUATIONS = "continuations"
 
 
@@ -43,10 +42,6 @@ class ExecutionArm(EngineArm):
         problems: items of tasks by prompt id; a prompt that is none is continued.
         solver: searches the items.
         controller_state: what the controller learned from other prompts, that every run starts from.
-
-    Attributes:
-        timeline_observers: called after every prompt.
-        drafter_state: what the drafter learned from other prompts, that every run starts from; empty for none.
 
     Raises:
         ValueError: the parts cannot be executed so.
@@ -65,23 +60,21 @@ class ExecutionArm(EngineArm):
         controller_state: Mapping[str, Any] | None = None,
     ) -> None:
         execution.check(parts)
-        self.name = name
-        self.model = model
         # in plain decoding nothing but the verifier is at work
-        self.parts = Parts(verifier=parts.verifier) if isinstance(execution, Serial) else parts
+        own = Parts(verifier=parts.verifier) if isinstance(execution, Serial) else parts
+        super().__init__(name, own, generation, controller_state)
+        self.model = model
         self.execution = execution
         self.tokenizer = tokenizer
-        self.generation = generation
         self.problems = dict(problems or {})
         self.solver = solver
-        self.controller_state = dict(controller_state or {})
-        self.drafter_state: dict[str, Any] = {}
-        self.timeline_observers: Sequence[TimeLineObserver] = ()
+        self.dtype = str(model.dtype).removeprefix("torch.")
+        self.device = str(model.device)
         self.eos = eos_of(tokenizer, model.model) if generation.stop_at_eos else frozenset()
         self._executor: Executor | None = None
 
+    @override
     def decode(self, prompt: Prompt, sample: int = 0, max_new_tokens: int | None = None) -> PromptRecord:
-        """Decode all sequences of a prompt."""
         executor = self._opened()
         problem = self.problems.get(prompt.prompt_id)
         try:
@@ -108,8 +101,8 @@ class ExecutionArm(EngineArm):
             observe(prompt.prompt_id, line)
         return self._record(prompt, sample, runs, line, wall, memory, solution)
 
-    def replay(self, prompt: Prompt, sample: int, observe: OutcomeObserver) -> None:
-        """All sequences one after the other, by the arm's own parts."""
+    @override
+    def decode_observed(self, prompt: Prompt, sample: int, observe: OutcomeObserver) -> None:
         execution = Serial() if self.parts.drafter is None else SerialSpeculative()
         problem = self.problems.get(prompt.prompt_id)
         with execution.open(self.model, self.parts) as executor:
@@ -119,13 +112,13 @@ class ExecutionArm(EngineArm):
                 assert self.solver is not None
                 self.solver.solve(*problem, executor, sample=sample, observers=(observe,))
 
+    @override
     def reset(self) -> None:
-        """Reset drafter and controller; they go on from what they were given."""
         if self._executor is not None:
             self._executor.reset(self.drafter_state or None, self.controller_state or None)
 
+    @override
     def close(self) -> None:
-        """Stop what was started; the next prompt starts it again."""
         if self._executor is not None:
             self._executor.close()
             self._executor = None
@@ -162,35 +155,16 @@ class ExecutionArm(EngineArm):
         solution: Solution | None,
     ) -> PromptRecord:
         results = [result for _, run in runs for result in run.results]
-        counts = [result.counts for result in results]
-        verifier = self.parts.verifier
-        token_ids = tuple(token for result in results for token in result.token_ids)
-        seconds = {phase: sum(run.seconds[phase] for _, run in runs) for phase in PHASES}
-        return PromptRecord(
-            arm=self.name,
-            prompt_id=prompt.prompt_id,
-            category=prompt.category,
-            sample=sample,
+        return PromptRecord.of(
+            self,
+            prompt,
+            sample,
+            answers=[result.token_ids for result in results],
+            finish_reasons=[result.finish_reason for result in results],
+            counts=[result.counts for result in results],
             prompt_tokens=len(prompt.token_ids),
-            token_ids=token_ids,
-            turn_tokens=tuple(len(result.token_ids) for result in results),
-            finish_reasons=tuple(result.finish_reason for result in results),
-            steps=sum(count.steps for count in counts),
-            accepted_drafts=sum(count.accepted_drafts for count in counts),
-            bonus_tokens=sum(count.bonus_tokens for count in counts),
-            draft_passes=sum(count.draft_passes for count in counts),
-            drafted_nodes=sum(count.drafted_nodes for count in counts),
             prefill_seconds=sum(run.prefill_seconds for _, run in runs),
-            decode_seconds=sum(seconds.values()),
-            decode_tokens=len(token_ids),
-            seconds=seconds,
-            dtype=str(self.model.dtype).removeprefix("torch."),
-            device=str(self.model.device),
-            state=state_of(self.parts.drafter),
-            verifier=describe(verifier),
-            lossless=verifier.lossless,
-            keyed=isinstance(verifier, DeterministicVerifier),
-            seed=self.generation.seed,
+            seconds={phase: sum(run.seconds[phase] for _, run in runs) for phase in PHASES},
             group=SequenceGroup(
                 sequences=len(results),
                 wall_seconds=wall,

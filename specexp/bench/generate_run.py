@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from transformers.generation.streamers import BaseStreamer
+from typing_extensions import override
 
 if TYPE_CHECKING:
     from specexp.core.latency import LatencyProfile
@@ -22,14 +23,14 @@ class Clock(BaseStreamer):  # type: ignore[misc]
         self.first: float | None = None
         self.counts: list[int] = []
 
+    @override
     def put(self, value: torch.Tensor) -> None:
-        """Take the prompt, then the tokens of one pass."""
         if self.first is None and self.counts:
             self.first = perf_counter()
         self.counts.append(value.numel())
 
+    @override
     def end(self) -> None:
-        """Asked for by ``generate``; there is nothing to close."""
         return None
 
 
@@ -74,6 +75,16 @@ class GenerateRun:
         return self.finished - (self.clock.first or self.finished)
 
     @property
+    def steps(self) -> int:
+        """Target passes."""
+        return len(self.fed)
+
+    @property
+    def bonus_tokens(self) -> int:
+        """Tokens that no candidate had."""
+        return len(self.token_ids) - self.accepted_drafts
+
+    @property
     def draft_passes(self) -> int:
         """Forward passes of the draft model."""
         return len(self.draft_fed)
@@ -94,10 +105,12 @@ class GenerateRun:
         """Target passes of decoding with more tokens than the profile states milliseconds for."""
         return sum(profile.exceeded_by(rows.shape[1]) for rows in self.fed[1:])
 
+    @property
     def drafted_nodes(self) -> int:
         """Candidates fed to the target."""
         return sum(len(draft) for draft in self._drafts())
 
+    @property
     def accepted_drafts(self) -> int:
         """Candidates that became output."""
         accepted = start = 0

@@ -6,26 +6,28 @@ import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import torch
 from transformers import GenerationConfig, LogitsProcessorList
+from typing_extensions import override
 
-from specexp.bench.arm import Arm, Generation, describe, eos_of, sequence_name, turns
+from specexp.bench.arm import Arm, Generation, eos_of, sequence_name, turns
 from specexp.bench.generate_run import GenerateRun
 from specexp.bench.keyed_noise import KeyedNoise
-from specexp.bench.record import MEASURED, PromptRecord
+from specexp.bench.record import PromptRecord
 from specexp.core.context_limit import context_limit
 from specexp.core.latency import PLAIN
 from specexp.core.noise import place_key
-from specexp.core.parts import Verifier
-from specexp.verifiers import Greedy, KeyedSampling
+from specexp.core.parts import ArgmaxVerifier
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from specexp.core.latency import LatencyProfile
+    from specexp.core.parts import Verifier
     from specexp.data import Prompt
+    from specexp.verifiers import KeyedSampling
 
 Reference = Literal["hf-eager", "hf-assisted", "hf-prompt-lookup"]
 
@@ -35,6 +37,14 @@ _COMPOSITIONS = {
     "hf-prompt-lookup": "PromptLookup + StaticTree",
 }
 """Whose overheads a loop is charged under a latency profile: of the composition that does the same."""
+
+
+def can_follow(verifier: Verifier) -> bool:
+    """Whether Hugging Face's loops can emit a verifier's tokens: they do not depend on drafts, and take no noise, or
+    noise that can be added to its scores.
+    """
+    keyed = not verifier.noise_temperature or hasattr(verifier, "processed_scores")
+    return verifier.sampling == "deterministic" and keyed
 
 
 class HuggingFaceArm(Arm):
@@ -79,10 +89,10 @@ class HuggingFaceArm(Arm):
         max_matching_ngram_size: int = 2,
         latency: LatencyProfile | None = None,
     ) -> None:
-        verifier = verifier or Greedy()
+        verifier = verifier or ArgmaxVerifier()
         if reference not in get_args(Reference):
             raise ValueError(f"reference is {reference!r}; allowed are {', '.join(get_args(Reference))}")
-        if not isinstance(verifier, Greedy | KeyedSampling):
+        if not can_follow(verifier):
             raise ValueError(
                 f"{reference} cannot follow {type(verifier).__name__}: Hugging Face's arms emit the same "
                 "tokens only with Greedy or KeyedSampling"
@@ -96,7 +106,8 @@ class HuggingFaceArm(Arm):
         self.tokenizer = tokenizer
         self.generation = generation
         self.verifier = verifier
-        self.latency: LatencyProfile | None = None
+        self.dtype = str(target.dtype).removeprefix("torch.")
+        self.device = str(target.device)
         if latency is not None and latency.modelled:
             self.latency = latency.of(_COMPOSITIONS[reference])
         self._limit = context_limit(target.config)
@@ -109,8 +120,8 @@ class HuggingFaceArm(Arm):
             self._assistant_config.assistant_confidence_threshold = assistant_confidence_threshold
         self.eos = eos_of(tokenizer, target) if generation.stop_at_eos else frozenset()
 
+    @override
     def decode(self, prompt: Prompt, sample: int = 0, max_new_tokens: int | None = None) -> PromptRecord:
-        """Answer all turns."""
         runs: list[GenerateRun] = []
 
         def answer(asked: list[int], turn: int) -> list[int]:
@@ -119,40 +130,22 @@ class HuggingFaceArm(Arm):
 
         asked = [tokens for tokens, _ in turns(prompt, self.tokenizer, answer)]
         first_tokens = sum(run.tokens_of_pass[0] for run in runs)
-        token_ids = tuple(token for run in runs for token in run.token_ids)
-        accepted = sum(run.accepted_drafts() for run in runs)
         if self.latency is None:
-            prefill, decoding = (
-                sum(run.prefill_seconds for run in runs),
-                sum(run.decode_seconds for run in runs),
-            )
+            decoding = sum(run.decode_seconds for run in runs)
         else:
-            prefill, decoding = 0.0, sum(run.modelled_seconds(self.latency) for run in runs)
-        return PromptRecord(
-            arm=self.name,
-            prompt_id=prompt.prompt_id,
-            category=prompt.category,
-            sample=sample,
+            decoding = sum(run.modelled_seconds(self.latency) for run in runs)
+        return PromptRecord.of(
+            self,
+            prompt,
+            sample,
+            answers=[run.token_ids for run in runs],
+            finish_reasons=[run.finish_reason for run in runs],
+            counts=runs,
             prompt_tokens=sum(asked),
-            token_ids=token_ids,
-            turn_tokens=tuple(len(run.token_ids) for run in runs),
-            finish_reasons=tuple(run.finish_reason for run in runs),
-            steps=sum(len(run.fed) for run in runs),
-            accepted_drafts=accepted,
-            bonus_tokens=len(token_ids) - accepted,
-            draft_passes=sum(run.draft_passes for run in runs),
-            drafted_nodes=sum(run.drafted_nodes() for run in runs),
-            prefill_seconds=prefill,
+            prefill_seconds=sum(run.prefill_seconds for run in runs),
             decode_seconds=decoding,
-            decode_tokens=len(token_ids) - first_tokens,
-            clock=MEASURED if self.latency is None else self.latency.label,
+            decode_tokens=sum(len(run.token_ids) for run in runs) - first_tokens,
             beyond_profile=0 if self.latency is None else sum(run.beyond(self.latency) for run in runs),
-            dtype=str(self.target.dtype).removeprefix("torch."),
-            device=str(self.target.device),
-            verifier=describe(self.verifier),
-            lossless=True,
-            keyed=True,
-            seed=self.generation.seed,
         )
 
     def _generate(self, asked: list[int], sequence: str, max_new_tokens: int | None) -> GenerateRun:
@@ -166,8 +159,9 @@ class HuggingFaceArm(Arm):
         options: dict[str, Any] = {}
         if self.draft is not None:
             options["assistant_model"] = self.draft
-        if isinstance(self.verifier, KeyedSampling) and self.verifier.temperature > 0:
-            noise = KeyedNoise(self.verifier, place_key(self.generation.seed, sequence, "target"))
+        if self.verifier.noise_temperature:
+            key = place_key(self.generation.seed, sequence, "target")
+            noise = KeyedNoise(cast("KeyedSampling", self.verifier), key)
             options["logits_processor"] = LogitsProcessorList([noise])
         config = GenerationConfig(
             max_new_tokens=min(wanted, room),

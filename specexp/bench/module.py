@@ -10,20 +10,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightning import LightningModule
+from typing_extensions import override
 
 from specexp.bench import clock
 from specexp.bench.arm import EngineArm
 from specexp.bench.equality import compare
-from specexp.bench.execution_arm import ExecutionArm
 from specexp.bench.record import MEASURED, PromptRecord, write_records
 from specexp.core.messages import type_and_line
 
 if TYPE_CHECKING:
     import torch
 
+    from specexp.bench.analysis import Analysis
     from specexp.bench.arm import Arm
     from specexp.data import Prompt
-    from specexp.papers import Analysis
 
 WARM_UP_TOKENS = 16
 
@@ -31,25 +31,27 @@ WARM_UP_TOKENS = 16
 class EvaluationModule(LightningModule):
     """Decodes each prompt by each arm; the order of the arms rotates from prompt to prompt.
 
-    A first, unrecorded decoding warms every arm up, after which it is reset. A prompt that fails is recorded
-    with its reason, and the run goes on. Models live in the arms, which are no submodules: nothing of them is
-    in the ``state_dict``.
+    A comparison has a ``baseline``: a first, unrecorded decoding warms every arm up, after which it is reset; outputs
+    are held against the baseline's, and a prompt that fails is recorded with its reason, and the run goes on. Without a
+    baseline arms are measured as they are, and what an arm raises ends the test. Models live in the arms, which are no
+    submodules: nothing of them is in the ``state_dict``.
 
     Args:
-        arms: with different names.
-        baseline: name of the arm of plain decoding that outputs are compared with.
-        records_path: JSONL file that records are appended to after every prompt; None keeps them in memory
-            only.
-        samples: continuations of every prompt.
-        orders: for arms that take the prompts in another order: all prompts in that order.
-        on_records: called with the records of each step, e.g. to track them.
-        analyses: watch every step of the engine's arms, the warming up not counted.
+        arms: Arms with different names.
+        baseline: Name of the arm of plain decoding that outputs are compared with; None compares none.
+        records_path: JSONL file that records are appended to after every prompt; None keeps them in memory only.
+        samples: Continuations of every prompt.
+        orders: All prompts in another order, by the name of an arm that takes them so.
+        every: By the name of an arm, how many prompts apart it decodes one; every prompt where it is not named.
+        on_records: Called with the records of each prompt, e.g. to track them; the test decodes nothing more
+            once it returns true.
+        analyses: What watches every step of the engine's arms, the warming up not counted.
 
     Raises:
         ValueError: two arms share a name, or ``baseline`` is not an arm of the engine.
 
     Attributes:
-        records: of all prompts so far, each arm's in its own order.
+        records: Records of all prompts so far, each arm's in its own order.
 
     Example:
         >>> module = EvaluationModule(arms, baseline="engine")  # doctest: +SKIP
@@ -61,11 +63,12 @@ class EvaluationModule(LightningModule):
         self,
         arms: Sequence[Arm],
         *,
-        baseline: str = "engine",
+        baseline: str | None = "engine",
         records_path: str | Path | None = None,
         samples: int = 1,
         orders: Mapping[str, Sequence[Prompt]] | None = None,
-        on_records: Callable[[Sequence[PromptRecord]], None] | None = None,
+        every: Mapping[str, int] | None = None,
+        on_records: Callable[[Sequence[PromptRecord]], bool | None] | None = None,
         analyses: Sequence[Analysis] = (),
     ) -> None:
         super().__init__()
@@ -74,55 +77,60 @@ class EvaluationModule(LightningModule):
         if twice:
             raise ValueError(f"two arms are named {twice[0]!r}; every arm needs a name of its own")
         plain = next((arm for arm in arms if arm.name == baseline), None)
-        if not isinstance(plain, EngineArm):
+        if baseline is not None and not isinstance(plain, EngineArm):
             raise ValueError(
                 f"baseline {baseline!r} is not an arm of the engine; arms are {', '.join(names)}"
             )
         self.arms = tuple(arms)
-        self.plain = plain
+        self.plain = plain if isinstance(plain, EngineArm) else None
         self.samples = samples
         self.records_path = None if records_path is None else Path(records_path)
         self.orders = dict(orders or {})
+        self.every = dict(every or {})
         self.on_records = on_records
         self.analyses = tuple(analyses)
         self._found: dict[tuple[str, str, int], PromptRecord] = {}
         self._prompts: dict[str, Prompt] = {}
+        self._stopped = False
 
     @property
     def records(self) -> list[PromptRecord]:
         """All records so far."""
         return list(self._found.values())
 
+    @override
     def on_test_start(self) -> None:
-        """Start from every arm's stated initial state, with nothing recorded."""
         self._found.clear()
+        self._stopped = False
         for arm in self.arms:
             arm.reset()
             if isinstance(arm, EngineArm):
-                arm.observers = ()
-            if isinstance(arm, ExecutionArm):
-                arm.timeline_observers = ()
+                arm.observers = arm.timeline_observers = ()
 
     def close(self) -> None:
         """Stop what the arms keep running."""
         for arm in self.arms:
             arm.close()
 
+    @override
     def transfer_batch_to_device(self, batch: Prompt, device: torch.device, dataloader_idx: int) -> Prompt:
-        """The batch itself: it holds no tensor, and Lightning's own transfer refuses a frozen dataclass."""
-        return batch
+        return batch  # it holds no tensor, and Lightning's own transfer refuses a frozen dataclass
 
+    @override
     def test_step(self, prompt: Prompt, batch_index: int) -> None:
-        """Decode one prompt by every arm."""
-        if batch_index == 0:
+        if self._stopped:  # Lightning has no way to end a test early that is not an error
+            return
+        if batch_index == 0 and self.plain is not None:
             self._warm_up(prompt)
         new: list[PromptRecord] = []
+        arms = [arm for arm in self.arms if batch_index % self.every.get(arm.name, 1) == 0]
         for sample in range(self.samples):
-            shift = (batch_index * self.samples + sample) % len(self.arms)
-            for place, arm in enumerate(self.arms[shift:] + self.arms[:shift]):
+            shift = (batch_index * self.samples + sample) % len(arms)
+            for place, arm in enumerate(arms[shift:] + arms[:shift]):
                 own = self.orders[arm.name][batch_index] if arm.name in self.orders else prompt
                 self._prompts[own.prompt_id] = own
-                new.append(dataclasses.replace(decode_safely(arm, own, sample), turn_in_rotation=place))
+                decode = arm.decode if self.plain is None else partial(decode_safely, arm)
+                new.append(dataclasses.replace(decode(own, sample), turn_in_rotation=place))
         for record in new:
             self._found[record.arm, *record.key] = record
         keys = {record.key for record in new}
@@ -132,7 +140,7 @@ class EvaluationModule(LightningModule):
         if self.records_path is not None:
             write_records(self.records_path, new)
         if self.on_records is not None:
-            self.on_records(new)
+            self._stopped = bool(self.on_records(new))
         self._log_progress(keys)
 
     def _warm_up(self, prompt: Prompt) -> None:
@@ -144,14 +152,13 @@ class EvaluationModule(LightningModule):
             analysis.begin({arm.name: arm.parts for arm in watched})
         for arm in watched:
             arm.observers = [partial(analysis.observe, arm.name) for analysis in self.analyses]
-            if isinstance(arm, ExecutionArm):
-                arm.timeline_observers = [
-                    partial(analysis.observe_run, arm.name) for analysis in self.analyses
-                ]
+            arm.timeline_observers = [partial(analysis.observe_run, arm.name) for analysis in self.analyses]
 
     def _compare(self, keys: set[tuple[str, int]]) -> dict[tuple[str, str, int], PromptRecord]:
         """Add the differences from plain decoding that can be told now; the records that changed."""
         changed: dict[tuple[str, str, int], PromptRecord] = {}
+        if self.plain is None:
+            return changed
         for key in keys:
             reference = self._found.get((self.plain.name, *key))
             for arm in self.arms if reference is not None else ():
@@ -166,7 +173,8 @@ class EvaluationModule(LightningModule):
 
     def _log_progress(self, keys: set[tuple[str, int]]) -> None:
         """The log ratios of this step; Lightning's mean of them is the objective of a study."""
-        for arm in self.arms:
+        for arm in self.arms if self.plain is not None else ():
+            assert self.plain is not None
             ratios, used = [], MEASURED
             for key in keys:
                 ours = self._found.get((arm.name, *key))

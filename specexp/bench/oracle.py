@@ -5,12 +5,11 @@ draft lengths that decodes it in the least time.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specexp.controllers import Oracle
 from specexp.core.context import Context
 from specexp.core.parts import Request
 
@@ -35,7 +34,7 @@ def foresee(
     """Prepare the Oracle that controls a decoder for one call of its ``generate``; the decoder's caches are used.
 
     Args:
-        decoder: with an Oracle as its controller.
+        decoder: Decoder whose controller needs foresight, such as an Oracle.
         prompt: everything committed before the output.
         max_new_tokens: as for ``generate``.
         eos_token_id: as for ``generate``.
@@ -49,14 +48,8 @@ def foresee(
 
     from specexp.core.decoder import Decoder
 
-    strategy = decoder.parts
-    drafter, builder, verifier, oracle = (
-        strategy.drafter,
-        strategy.builder,
-        strategy.verifier,
-        strategy.controller,
-    )
-    assert isinstance(oracle, Oracle)
+    drafter, builder, verifier, _ = decoder.parts
+    oracle: Any = decoder.parts.controller
     assert drafter is not None
     assert builder is not None
     latency = oracle.latency

@@ -4,13 +4,51 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from specexp.bench.arm import Arm
+    from specexp.data import Prompt
 
 MEASURED = "measured"
 """The clock of records whose seconds are the run's own."""
+COUNTS = ("steps", "accepted_drafts", "bonus_tokens", "draft_passes", "drafted_nodes")
+"""What is counted of every sequence, see :class:`PromptRecord`."""
+
+
+class Counts(Protocol):
+    """What decoding a sequence took, whoever counted it."""
+
+    @property
+    def steps(self) -> float:
+        """Target passes that gave tokens."""
+
+    @property
+    def accepted_drafts(self) -> float:
+        """Drafted tokens that became output."""
+
+    @property
+    def bonus_tokens(self) -> float:
+        """Tokens the target added itself."""
+
+    @property
+    def draft_passes(self) -> float:
+        """Forward passes of a draft model."""
+
+    @property
+    def drafted_nodes(self) -> float:
+        """Nodes fed to the target, roots not counted."""
+
+
+def describe(part: object) -> str:
+    """A part with its arguments, e.g. ``KeyedSampling(temperature=0.7)``; what is None is left out."""
+    arguments = ((name, getattr(part, name, None)) for name in signature(type(part)).parameters)
+    inner = ", ".join(f"{name}={value}" for name, value in arguments if value is not None)
+    return f"{type(part).__name__}({inner})" if inner else type(part).__name__
 
 
 @dataclass(frozen=True)
@@ -157,6 +195,71 @@ class PromptRecord:
     turn_in_rotation: int = 0
     difference: Difference | None = None
     error: str | None = None
+
+    @classmethod
+    def of(
+        cls,
+        arm: Arm,
+        prompt: Prompt,
+        sample: int,
+        *,
+        answers: Sequence[Sequence[int]],
+        finish_reasons: Sequence[str | None],
+        counts: Sequence[Counts],
+        prompt_tokens: int,
+        prefill_seconds: float = 0.0,
+        seconds: Mapping[str, float] | None = None,
+        decode_seconds: float | None = None,
+        decode_tokens: int | None = None,
+        beyond_profile: int = 0,
+        group: SequenceGroup | None = None,
+    ) -> PromptRecord:
+        """The record of a prompt that an arm answered: the one place where records are filled.
+
+        Args:
+            arm: The arm.
+            prompt: The prompt.
+            sample: Number of the continuation.
+            answers: New tokens of every turn, or of every sequence decoded together.
+            finish_reasons: Why each of them ended.
+            counts: What it took, in any number of pieces, which are added up.
+            prompt_tokens: Tokens of the turns as fed.
+            prefill_seconds: Seconds before decoding; left out where seconds are modelled.
+            seconds: Decode seconds by phase; None where they are not split.
+            decode_seconds: Seconds of decoding; the sum of the phases if None.
+            decode_tokens: Tokens that the decode seconds paid for; all if None.
+            beyond_profile: Target passes that fed more tokens than the profile states milliseconds for.
+            group: What several sequences decoded for the prompt took beside that.
+        """
+        token_ids = tuple(token for answer in answers for token in answer)
+        useful = [found for one in counts if (found := getattr(one, "useful_tokens", None)) is not None]
+        phases = dict(seconds or {})
+        return cls(
+            arm=arm.name,
+            prompt_id=prompt.prompt_id,
+            category=prompt.category,
+            sample=sample,
+            prompt_tokens=prompt_tokens,
+            token_ids=token_ids,
+            turn_tokens=tuple(map(len, answers)),
+            finish_reasons=tuple(str(reason) for reason in finish_reasons),
+            **{name: sum(getattr(one, name) for one in counts) for name in COUNTS},
+            useful_tokens=sum(useful) if useful else None,
+            prefill_seconds=prefill_seconds if arm.clock == MEASURED else 0.0,
+            decode_seconds=sum(phases.values()) if decode_seconds is None else decode_seconds,
+            decode_tokens=len(token_ids) if decode_tokens is None else decode_tokens,
+            seconds=phases,
+            dtype=arm.dtype,
+            device=arm.device,
+            state=arm.state,
+            verifier=describe(arm.verifier),
+            lossless=arm.verifier.lossless,
+            keyed=arm.verifier.sampling == "deterministic",
+            seed=arm.generation.seed,
+            clock=arm.clock,
+            beyond_profile=beyond_profile,
+            group=group,
+        )
 
     @property
     def key(self) -> tuple[str, int]:

@@ -177,6 +177,6 @@ def record_acceptance_counts(
     arm, _ = backend.compose("acceptance counts", overrides)
     for prompt in backend.data("record_hits").prompts:
         for sample in range(backend.samples):
-            arm.replay(prompt, sample, counter.observe)
+            arm.decode_observed(prompt, sample, counter.observe)
         tick()
     counter.save(path)

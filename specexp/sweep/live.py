@@ -106,7 +106,7 @@ class LiveStudyBackend(StudyBackend):
         if self._groups is None:
             super().learn(arm, prompt)
         else:  # one sequence after the other, so that what is learned does not depend on timing
-            arm.replay(prompt, 0, _ignore)
+            arm.decode_observed(prompt, 0, _ignore)
 
     @override
     def plain_seconds_per_token(self, prompt: Prompt) -> float | None:

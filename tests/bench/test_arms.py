@@ -93,7 +93,7 @@ def test_an_arm_states_what_it_is(target, tokenizer, prompts):
     arm = DecoderArm("u", Decoder(target, both, Chain(3)), tokenizer, Generation(max_new_tokens=4))
     found = arm.decode(prompts[0])
     assert (found.state, found.dtype, found.device) == ("carry", "float32", "cpu")
-    assert (found.lossless, found.keyed, found.verifier) == (True, True, "Greedy")
+    assert (found.lossless, found.keyed, found.verifier) == (True, True, "ArgmaxVerifier")
     cache = PhraseCache(TokenRecycling(state="carry"), state="cold")
     assert DecoderArm("c", Decoder(target, cache, Chain(3)), tokenizer, Generation()).state == "carry+cold"
     keyed = Decoder(target, verifier=KeyedSampling(0.7, top_k=5))

@@ -126,3 +126,25 @@ def test_names_and_baseline_are_checked(arms):
         ValueError, match="baseline 'plain' is not an arm of the engine; arms are engine, chain"
     ):
         EvaluationModule(arms, baseline="plain")
+
+
+def test_a_measurement_without_baseline_stops_when_told_and_decodes_some_arms_seldom(arms, prompts):
+    steps = []
+
+    def enough(records):
+        steps.append([record.arm for record in records])
+        return len(steps) == 3
+
+    module = EvaluationModule(arms[:2], baseline=None, every={"engine": 2}, on_records=enough)
+    test(module, prompts[:4])
+    assert [sorted(step) for step in steps] == [["chain", "engine"], ["chain"], ["chain", "engine"]]
+    assert all(record.difference is None for record in module.records)
+    test(module, prompts[:1])
+    assert [record.prompt_id for record in module.records] == [prompts[0].prompt_id] * 2
+
+
+def test_a_failure_ends_a_measurement_without_baseline(prompts):
+    broken = Broken()
+    with pytest.raises(ValueError, match="out of"):
+        test(EvaluationModule([broken], baseline=None), prompts[:2])
+    assert broken.asked == [(prompts[0].prompt_id, 0, None)]  # nothing was decoded to warm up

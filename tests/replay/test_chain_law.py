@@ -279,7 +279,7 @@ def test_expected_values_have_no_steps_to_watch(tmp_path):
     with pytest.raises(
         RecordingError, match="no steps to watch: leave the analyses out, or set candidates to top-k"
     ):
-        arm.replay(prompt, 0, print)
+        arm.decode_observed(prompt, 0, print)
     arm.observers = [print]
     with pytest.raises(RecordingError, match="no steps to watch"):
         arm.decode(prompt)

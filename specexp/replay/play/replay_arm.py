@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
 from specexp.bench.arm import EngineArm, Generation, describe, sequence_name
-from specexp.bench.decoder_arm import state_of
 from specexp.bench.record import PromptRecord
 from specexp.core.compatibility import check_composition
-from specexp.core.parts import DeterministicVerifier, Parts
+from specexp.core.parts import Parts
 from specexp.core.sequence import PHASES, Counts
 from specexp.replay.format.errors import RecordingError
 from specexp.replay.format.recorded_turn import RecordedTurn
@@ -78,14 +76,11 @@ class ReplayArm(EngineArm):
                     f"recording: {recording.folder} was made with verifier {key} {made_of['law'].get(key)!r}, and "
                     f"{describe(parts.verifier)} is to be replayed: record with it, or verify as recorded"
                 )
-        self.name = name
+        super().__init__(name, parts, generation)
         self.recording = recording
-        self.parts = parts
-        self.generation = generation
         self.latency = None if latency is None else latency.of(parts.label)
         self.fidelity: Fidelity = fidelity(parts)
-        self.controller_state: dict[str, Any] = {}
-        self.drafter_state: dict[str, Any] = {}
+        self.dtype, self.device = made_of["pair"]["target_dtype"], made_of["pair"]["device"]
         if parts.drafter is not None:
             parts.drafter.check_vocabulary(recording.manifest.vocab_size)
         self._source = source_in(parts)
@@ -100,12 +95,18 @@ class ReplayArm(EngineArm):
 
     @property
     @override
+    def clock(self) -> str:
+        return NO_CLOCK if self.latency is None else self.latency.label
+
+    @property
+    @override
     def fidelity_note(self) -> str | None:
         if self.parts.drafter is None:
             return None  # plain decoding is what was recorded
         return fidelity_note(str(self.fidelity), self.recording.manifest)
 
-    def replay(self, prompt: Prompt, sample: int, observe: OutcomeObserver) -> None:
+    @override
+    def decode_observed(self, prompt: Prompt, sample: int, observe: OutcomeObserver) -> None:
         """All turns.
 
         Raises:
@@ -115,8 +116,8 @@ class ReplayArm(EngineArm):
             raise RecordingError(_NO_STEPS)
         self._play(prompt, sample, None, (observe,))
 
+    @override
     def decode(self, prompt: Prompt, sample: int = 0, max_new_tokens: int | None = None) -> PromptRecord:
-        """Replay all turns."""
         turns = recorded_turns(self.recording, prompt, sample)
         seconds = dict.fromkeys(PHASES, 0.0)
         beyond = 0
@@ -145,48 +146,17 @@ class ReplayArm(EngineArm):
         for turn in turns:
             asked.append(turn.prompt.size - before)
             before = turn.prompt.size + turn.answer.size
-        verifier = self.parts.verifier
-        pair = self.recording.manifest.made_of["pair"]
-        return PromptRecord(
-            arm=self.name,
-            prompt_id=prompt.prompt_id,
-            category=prompt.category,
-            sample=sample,
+        return PromptRecord.of(
+            self,
+            prompt,
+            sample,
+            answers=answers,
+            finish_reasons=["length" if turn.answer.size > limit else turn.finish_reason for turn in turns],
+            counts=counts,
             prompt_tokens=sum(asked),
-            token_ids=tuple(token for answer in answers for token in answer),
-            turn_tokens=tuple(map(len, answers)),
-            finish_reasons=tuple(
-                "length" if turn.answer.size > limit else turn.finish_reason for turn in turns
-            ),
-            steps=sum(count.steps for count in counts),
-            accepted_drafts=sum(count.accepted_drafts for count in counts),
-            bonus_tokens=sum(count.bonus_tokens for count in counts),
-            draft_passes=sum(count.draft_passes for count in counts),
-            drafted_nodes=sum(count.drafted_nodes for count in counts),
-            decode_seconds=sum(seconds.values()),
-            decode_tokens=sum(map(len, answers)),
             seconds=seconds,
-            clock=NO_CLOCK if self.latency is None else self.latency.label,
             beyond_profile=beyond,
-            dtype=pair["target_dtype"],
-            device=pair["device"],
-            state=state_of(self.parts.drafter),
-            verifier=describe(verifier),
-            lossless=verifier.lossless,
-            keyed=isinstance(verifier, DeterministicVerifier),
-            seed=self.generation.seed,
         )
-
-    def reset(self) -> None:
-        """Reset drafter and controller; they go on from what was remembered or given, if anything was."""
-        strategy = self.parts
-        if strategy.drafter is not None:
-            strategy.drafter.reset()
-            if self.drafter_state:
-                strategy.drafter.load_state_dict(deepcopy(self.drafter_state))
-        strategy.controller.reset()
-        if self.controller_state:
-            strategy.controller.load_state_dict(deepcopy(self.controller_state))
 
     def _play(
         self,
