@@ -1,0 +1,189 @@
+"""One new file in its family's folder is a part: a configuration names it, and it is found, checked and run."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+import specexp
+
+FILES = {
+    "drafters/repeat_last.py": """
+import numpy as np
+from specexp.core.parts import Candidates, Drafter
+
+
+class RepeatLast(Drafter):
+    @property
+    def max_candidates(self):
+        return 1
+
+    def propose(self, context, request):
+        return Candidates(request.tokens[request.rows][:, np.newaxis])
+""",
+    "builders/two_in_a_row.py": """
+from specexp.builders.static_tree import StaticTree
+
+
+class TwoInARow(StaticTree):
+    def __init__(self):
+        super().__init__([[0], [0, 0]])
+""",
+    "verifiers/second_best.py": """
+from specexp.core.parts import DeterministicVerifier
+
+
+class SecondBest(DeterministicVerifier):
+    def target_token(self, context, logits, position):
+        return int(logits.topk(2).indices[1])
+""",
+    "controllers/every_other_step.py": """
+from specexp.core.parts import Controller, Plan
+
+
+class EveryOtherStep(Controller):
+    uses_seconds = False
+
+    def plan(self, context):
+        return Plan(max_depth=context.steps % 2)
+""",
+    "data/counting.py": """
+from specexp.data.prompt_set import PromptRow, PromptSet, prompt_rows
+
+
+class Counting(PromptSet):
+    def load(self):
+        return prompt_rows([PromptRow(str(n), "numbers", [f"{n} {n + 1}"]) for n in range(3)], where="Counting")
+""",
+    "data/tasks/spelling.py": """
+from specexp.data.tasks.task import Check, Ending, Item, Task
+
+
+class Spelling(Task):
+    name, depth, paper_items, unparsable, value_ending = "Spelling", 2, 1, 0.0, Ending(("\\n",), 2)
+
+    def load(self):
+        return [Item("0", 0, "cat", ())]
+
+    def thought_prompt(self, item, thoughts, last=False):
+        return f"{item.problem} {' '.join(thoughts)}"
+
+    def thought_ending(self, last=False):
+        return Ending(("\\n",), 3)
+
+    def value_prompt(self, item, thoughts):
+        return f"{thoughts[-1]} is "
+
+    def read_value(self, answer):
+        return None
+
+    def check(self, item, thoughts):
+        return Check(False, "nobody can spell")
+""",
+    "reasoning/first_thought.py": """
+from specexp.reasoning.search import Search
+
+
+class FirstThought(Search):
+    thoughts = 1
+
+    def max_expansions(self, depth):
+        return depth - 1
+
+    def grow(self, tree, levels):
+        states = (tree.root,)
+        for _ in range(levels):
+            states = yield from self.expand(tree, states)
+""",
+    "scheduling/in_turns.py": """
+from specexp.scheduling.serial import SerialSpeculative
+
+
+class InTurns(SerialSpeculative):
+    pass
+""",
+    "papers/step_count.py": """
+from specexp.bench.analysis import Analysis
+from specexp.bench.publish import Report
+
+
+class StepCount(Analysis):
+    name = "step_count"
+
+    def begin(self, arms):
+        self.steps = 0
+
+    def observe(self, arm, outcome):
+        self.steps += 1
+
+    def report(self, records):
+        return Report(files={"step_count.txt": str(self.steps)})
+""",
+}
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the project with one more file in every family's folder."""
+    root = tmp_path_factory.mktemp("copy")
+    source = Path(specexp.__file__).parent.resolve()
+    skip = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(source, root / "specexp", copy_function=os.symlink, ignore=skip)
+    for name, text in FILES.items():
+        (root / "specexp" / name).write_text(text)
+    return root
+
+
+def run(package: Path, model_folder: str, **sections: object) -> Path:
+    """Run an experiment with the copy; returns the folder of the run."""
+    content = {
+        "name": "added",
+        "question": "Is it found?",
+        "pair": {"target": model_folder, "target_dtype": "float32"},
+        "drafter": "RepeatLast",
+        "builder": "TwoInARow",
+        "generation": {"max_new_tokens": 6},
+        "baselines": ["engine"],
+        "trainer": {"enable_progress_bar": False},
+        "output": str(package / "runs"),
+        "tracking": {"mode": "disabled"},
+        **sections,
+    }
+    file = package / f"{next(iter(sections))}.yaml"
+    file.write_text(yaml.safe_dump(content))
+    command = [sys.executable, "-m", "specexp.run", str(file)]
+    environment = {**os.environ, "PYTHONPATH": str(package)}
+    done = subprocess.run(command, cwd=package, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return package / "runs" / "added"
+
+
+def test_parts_prompts_and_an_analysis(package: Path, model_folder: str) -> None:
+    folder = run(
+        package,
+        model_folder,
+        verifier="SecondBest",
+        controller="EveryOtherStep",
+        data={"prompts": "Counting"},
+        analyses=["StepCount"],
+    )
+    records = [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
+    assert {record["prompt_id"] for record in records} == {"0", "1", "2"}
+    assert int((folder / "step_count.txt").read_text()) > 0
+
+
+def test_a_task_a_search_and_an_execution_strategy(package: Path, model_folder: str) -> None:
+    folder = run(
+        package,
+        model_folder,
+        execution="InTurns",
+        data={"prompts": {"class_path": "TaskItems", "init_args": {"tasks": [{"class_path": "Spelling"}]}}},
+        reasoning={"search": "FirstThought"},
+    )
+    records = [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
+    assert {record["category"] for record in records} == {"Spelling"}
