@@ -16,19 +16,6 @@ from specexp.core.messages import did_you_mean
 
 Way = Literal["maximize", "minimize"]
 
-OBJECTIVES: dict[str, Way] = {
-    "speedup": "maximize",
-    "tokens_per_step": "maximize",
-    "drafted_nodes": "minimize",
-    "draft_passes": "minimize",
-}
-"""What a study can optimise, and which way unless stated: ``speedup`` is the mean over prompts of log(AR
-seconds per token / strategy seconds per token); the others are means per target pass."""
-
-CONSTRAINTS = ("max_draft_nodes", "max_drafted_nodes", "min_tokens_per_step")
-"""``max_draft_nodes``: most nodes a tree may have (known before measuring); ``max_drafted_nodes`` and
-``min_tokens_per_step``: measured means per target pass."""
-
 SEARCHABLE = ("drafter", "builder", "controller", "execution", METHOD)
 """What a study may vary: sections, or with ``method`` several of them at once. Target, prompts, verifier and lengths
 are the same for all trials of a study: AR's seconds are measured once for them."""
@@ -269,12 +256,12 @@ class Sweep:
         space: Dotted key of the composition, and how its value is drawn.
         direction: Which way ``speedup`` is optimised where the objectives do not say.
         n_trials: Finished, distinct trials the study ends with, known configurations included.
-        objectives: Names, or names with directions; several make a multi-objective study, which does not prune.
+        objectives: Metrics, or metrics with directions; several make a multi-objective study, which does not prune.
         sampler: Sampler of Optuna; ``TPESampler(seed=0)`` if null.
         pruner: Pruner of Optuna; ``WilcoxonPruner(p_threshold=0.1)`` if null.
         storage: URL of a database that several workers share; a journal file in the study's folder if null.
         enqueue: Configurations measured first: overrides, beside a ``name``.
-        constraints: Limits by name: ``max_draft_nodes``, ``max_drafted_nodes`` or ``min_tokens_per_step``.
+        constraints: Limits by name: ``max_draft_nodes``, or ``min_`` or ``max_`` before a metric.
         record_hits: Whether rank paths are counted first, and how.
         learn: Prompts that every candidate learns from before it is measured.
         confirm: How the best are measured again; null for no confirmation.
@@ -302,13 +289,6 @@ class Sweep:
         self._check_space()
         if not self.objectives:
             raise PlacedError(("objectives",), " is empty; name at least one, such as speedup")
-        for given, known, key in (
-            (self.objectives, OBJECTIVES, "objectives"),
-            (self.constraints, CONSTRAINTS, "constraints"),
-        ):
-            for name in given:
-                if name not in known:
-                    raise PlacedError((key,), f": unknown key {name!r}{did_you_mean(name, known)}")
         names = [known.name for known in self.known]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
@@ -323,17 +303,10 @@ class Sweep:
                 f" is {of_each!r}; a key of the space with choices is expected{did_you_mean(of_each, choices)}",
             )
 
-    @cached_property
-    def directions(self) -> dict[str, Way]:
-        """Which way each objective is optimised."""
-        given = self.objectives if isinstance(self.objectives, dict) else dict.fromkeys(self.objectives)
-        ways = {**OBJECTIVES, "speedup": self.direction}
-        return {name: way or ways[name] for name, way in given.items()}
-
     @property
     def prunes(self) -> bool:
         """Optuna prunes studies with one objective only."""
-        return len(self.directions) == 1
+        return len(self.objectives) == 1
 
     @cached_property
     def known(self) -> tuple[Known, ...]:

@@ -14,6 +14,7 @@ from rich.console import Console
 from specexp.config import Config, ConfigError, build_sweep
 from specexp.config.command import fail, run_command
 from specexp.config.sweep import Sweep
+from specexp.sweep.goals import check_goals, directions_of
 from specexp.sweep.methods import without_draft_methods
 from specexp.sweep.space import Space
 from specexp.sweep.study_config import StudyConfig
@@ -67,6 +68,7 @@ def read_sweep(config: Config) -> tuple[StudyConfig, Sweep, tuple[str, ...]]:
             f"{config.file} has no sweep: section, so nothing is searched; run it with python -m {command} "
             f"{config.file}"
         )
+    check_goals(sweep, config.checker)
     return StudyConfig(config), *without_draft_methods(config, sweep)
 
 
@@ -75,7 +77,9 @@ def show(study_config: StudyConfig, settings: Sweep, console: Console) -> None:
     from rich.table import Table
 
     console.print(f"study {study_config.name}: {settings.n_trials} trials, known configurations included")
-    console.print(f"objectives: {', '.join(f'{name} ({way})' for name, way in settings.directions.items())}")
+    console.print(
+        f"objectives: {', '.join(f'{name} ({way})' for name, way in directions_of(settings).items())}"
+    )
     table = Table("key", "values", title="space", title_justify="left")
     product = Space(settings)
     for key, entry in product.entries.items():

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from specexp.artifacts.fingerprint import Fingerprint
     from specexp.bench.arm import Arm, EngineArm
+    from specexp.bench.record import PromptRecord
     from specexp.core.latency import LatencyProfile
     from specexp.core.parts import Parts
     from specexp.data import Prompt
@@ -120,6 +121,10 @@ class StudyBackend(ABC):
     def learn(self, arm: EngineArm, prompt: Prompt) -> None:
         """Let an arm learn from a prompt."""
         arm.decode(prompt)
+
+    def decode(self, arm: Arm, prompt: Prompt) -> list[PromptRecord]:
+        """Decode every continuation of a prompt."""
+        return [arm.decode(prompt, sample) for sample in range(self.samples)]
 
     def attributes_of(self, arm: EngineArm) -> dict[str, Any]:
         """Attributes of a candidate that tell what its figures are."""

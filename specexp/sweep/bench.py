@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specexp.bench.acceptance_counts import HitCounter
+from specexp.bench.metrics import figures_of
 from specexp.bench.record import write_records
 from specexp.builders import StaticTree
 from specexp.core.tree import NodeKind
 from specexp.sweep.candidates import Candidate, Measurement, Report
-from specexp.sweep.drift import Reference
-from specexp.sweep.measures import decode_all, metrics_of, seconds_per_token
+from specexp.sweep.drift import Reference, seconds_per_token
 from specexp.sweep.study import digest_of
 
 if TYPE_CHECKING:
@@ -115,9 +115,7 @@ class StudyBench:
         self._engine.decode(self.prompts[0], max_new_tokens=WARM_UP_TOKENS)
         seconds = {}
         for prompt in self.prompts:
-            seconds[prompt.prompt_id] = seconds_per_token(
-                decode_all(self._engine, prompt, self.backend.samples)
-            )
+            seconds[prompt.prompt_id] = seconds_per_token(self.backend.decode(self._engine, prompt))
             self.tick()
         self.reference = Reference(seconds)
         self.reference.save(self._reference_path, self._workload)
@@ -151,7 +149,7 @@ class StudyBench:
         write_records(records / f"trial_{trial:04d}.jsonl", module.records)
         own = [record for record in module.records if record.arm == arm.name]
         drift = {} if engine is None else {"drift": self.reference.drift}
-        return Measurement(module.log_speedups, {**metrics_of(own), **drift})
+        return Measurement(module.log_speedups, {**figures_of(own), **drift})
 
 
 def run_test(trainer: Trainer, module: LightningModule, data: PromptDataModule) -> None:

@@ -38,7 +38,7 @@ class Measurement:
 
     Attributes:
         log_speedups: Speedup over plain decoding by prompt index, as a logarithm.
-        metrics: Figures of all prompts together by name, such as ``tokens_per_step`` and ``drafted_nodes``.
+        metrics: Figures of all prompts together by name, such as ``tokens_per_step``.
     """
 
     log_speedups: Mapping[int, float]

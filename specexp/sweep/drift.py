@@ -7,10 +7,12 @@ from __future__ import annotations
 import json
 import statistics
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from specexp.artifacts.atomic_write import write_whole
+from specexp.bench.metrics import metric_named
+from specexp.bench.record import PromptRecord
 
 WINDOW = 3
 """Interleaved AR runs that say how fast the machine is now; their median, so that one disturbed run does
@@ -19,6 +21,18 @@ not.
 
 EVERY = 4
 """In a search, AR runs beside the strategy on every fourth prompt."""
+
+
+def seconds_per_token(records: Sequence[PromptRecord]) -> float:
+    """Decode seconds per token of a prompt, all its samples together.
+
+    Raises:
+        ValueError: Nothing was decoded.
+    """
+    found = metric_named("seconds_per_token").over(records)
+    if not found:
+        raise ValueError(f"prompt {records[0].prompt_id!r} gave no token with arm {records[0].arm!r}")
+    return found
 
 
 class Reference:

@@ -10,9 +10,12 @@ from optuna import Trial
 from optuna.exceptions import TrialPruned
 from optuna.trial import FrozenTrial, TrialState
 
+from specexp.bench.metrics import violation
 from specexp.config.sweep import Sweep
 from specexp.sweep.candidates import Bench, Candidate, Candidates, Measurement, Report
+from specexp.sweep.goals import MAX_DRAFT_NODES, figure_of
 from specexp.sweep.space import Space
+from specexp.tracking.names import SPEEDUP
 
 
 class Objective:
@@ -53,6 +56,7 @@ class Objective:
             return self._copy(trial, original)
         self._refuse_too_large(trial, candidate)
         measurement = self.bench.measure(candidate, self._reporter(trial), trial.number)
+        trial.set_user_attr("prompts", len(measurement.log_speedups))
         trial.set_user_attr("metrics", dict(measurement.metrics))
         self._constrain(trial, measurement.metrics)
         return self._values(measurement)
@@ -73,16 +77,21 @@ class Objective:
             return True
 
         # The pruner compares speedups; a study of another single objective must not be pruned by them.
-        return report if self.settings.directions.keys() == {"speedup"} else lambda prompt, log_speedup: False
+        return report if set(self.settings.objectives) == {SPEEDUP} else lambda prompt, log_speedup: False
 
     def _values(self, measurement: Measurement) -> float | tuple[float, ...]:
-        known = {**measurement.metrics, "speedup": fmean(measurement.log_speedups.values())}
-        values = tuple(known[name] for name in self.settings.directions)
-        return values if len(values) > 1 else values[0]
+        figures = {**measurement.metrics, SPEEDUP: fmean(measurement.log_speedups.values())}
+        values = []
+        for name in self.settings.objectives:
+            value = figure_of(name, figures)
+            if value is None:
+                raise ValueError(f"objective {name} has no value here")
+            values.append(value)
+        return tuple(values) if len(values) > 1 else values[0]
 
     def _copy(self, trial: Trial, original: FrozenTrial) -> float | tuple[float, ...]:
         trial.set_user_attr("duplicate_of", original.number)
-        for name in ("pruned_at", "metrics", "infeasible"):
+        for name in ("prompts", "pruned_at", "metrics", "infeasible"):
             if name in original.user_attrs:
                 trial.set_user_attr(name, original.user_attrs[name])
         for name, excess in original.constraints.items():
@@ -95,29 +104,24 @@ class Objective:
         return values if len(values) > 1 else values[0]
 
     def _refuse_too_large(self, trial: Trial, candidate: Candidate) -> None:
-        """A tree above ``max_draft_nodes`` is not worth measuring: the sampler learns that it is not
-        feasible.
-        """
-        limit = self.settings.constraints.get("max_draft_nodes")
+        """A tree of too many nodes is not worth measuring: the sampler learns that it is not feasible."""
+        limit = self.settings.constraints.get(MAX_DRAFT_NODES)
         nodes = candidate.attributes.get("nodes")
         if limit is None or nodes is None:
             return
-        trial.set_constraint("max_draft_nodes", nodes - limit)
+        trial.set_constraint(MAX_DRAFT_NODES, nodes - limit)
         if nodes > limit:
-            trial.set_user_attr("infeasible", f"{nodes} nodes, max_draft_nodes is {limit:g}")
+            trial.set_user_attr("infeasible", f"{nodes} nodes, {MAX_DRAFT_NODES} is {limit:g}")
             raise TrialPruned
 
     def _constrain(self, trial: Trial, metrics: Mapping[str, float]) -> None:
-        limits = self.settings.constraints
-        excess = {}
-        if "max_drafted_nodes" in limits:
-            excess["max_drafted_nodes"] = metrics["drafted_nodes"] - limits["max_drafted_nodes"]
-        if "min_tokens_per_step" in limits:
-            excess["min_tokens_per_step"] = limits["min_tokens_per_step"] - metrics["tokens_per_step"]
-        for name, value in excess.items():
-            trial.set_constraint(name, value)
-            if value > 0:
-                trial.set_user_attr("infeasible", f"{name} is {limits[name]:g}, missed by {value:g}")
+        for name, limit in self.settings.constraints.items():
+            missed = None if name == MAX_DRAFT_NODES else violation(name, limit, metrics)
+            if missed is None:
+                continue
+            trial.set_constraint(name, missed)
+            if missed > 0:
+                trial.set_user_attr("infeasible", f"{name} is {limit:g}, missed by {missed:g}")
 
 
 def _one_line(error: BaseException) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from typing_extensions import override
 from specexp.artifacts.fingerprint import Fingerprint, target_fingerprint
 from specexp.bench.arm import EngineArm
 from specexp.bench.experiment import check_prompts
+from specexp.bench.metrics import figures_of, figures_of_counts
 from specexp.bench.record import MEASURED
 from specexp.config import ConfigError
 from specexp.config.stages import with_prompts_of
@@ -30,7 +32,6 @@ from specexp.sweep.backend import StudyBackend
 from specexp.sweep.confirmed import Confirmed, Predicted
 from specexp.sweep.goodput_picture import SearchedTree, draw_goodput
 from specexp.sweep.live import LiveStudyBackend
-from specexp.sweep.measures import decode_all, metrics_of
 from specexp.sweep.study_config import StudyConfig
 from specexp.sweep.yardstick import yardstick_of
 
@@ -154,7 +155,7 @@ class ReplayedStudyBackend(StudyBackend):
             own = slice(start, start + len(turns))
             seconds_per_token.append(float(counts.seconds[own].sum() / counts.tokens[own].sum()))
             start = own.stop
-        return seconds_per_token, _metrics_of_counts(counts, len(seconds_per_token))
+        return seconds_per_token, figures_of_counts(_Total.of(counts), self.latency.label)
 
     @property
     @override
@@ -170,8 +171,8 @@ class ReplayedStudyBackend(StudyBackend):
             self.plain() if overrides is None else self.warm_started(self.compose("predicted", overrides)[0])
         )
         arm.reset()
-        records = [record for prompt in prompts for record in decode_all(arm, prompt, self.samples)]
-        return Predicted.of(metrics_of(records), searched=False)
+        records = [record for prompt in prompts for record in self.decode(arm, prompt)]
+        return Predicted.of(figures_of(records), searched=False)
 
     @override
     def predicted(self, overrides: Mapping[str, Any], searched: Mapping[str, float]) -> Predicted | None:
@@ -261,18 +262,30 @@ class ReplayedStudyBackend(StudyBackend):
         }
 
 
-def _metrics_of_counts(counts: StaticCounts, prompts: int) -> dict[str, float]:
-    """As :func:`specexp.sweep.measures.metrics_of` has them of records."""
-    assert counts.seconds is not None
-    steps = float(counts.steps.sum())
-    return {
-        "prompts": prompts,
-        "tokens_per_step": counts.tokens_per_step,
-        "drafted_nodes": float(counts.drafted.sum()) / steps,
-        "draft_passes": float(counts.draft_passes.sum()) / steps,
-        "modelled_tokens_per_second": counts.tokens_per_second,
-        "modelled_decode_seconds": float(counts.seconds.sum()),
-    }
+@dataclass
+class _Total:
+    """What a tree took, all turns together."""
+
+    steps: float
+    new_tokens: int
+    accepted_drafts: float
+    draft_passes: float
+    drafted_nodes: float
+    decode_seconds: float
+    decode_tokens: int
+
+    @staticmethod
+    def of(counts: StaticCounts) -> _Total:
+        assert counts.seconds is not None
+        return _Total(
+            float(counts.steps.sum()),
+            int(counts.tokens.sum()),
+            float(counts.accepted.sum()),
+            float(counts.draft_passes.sum()),
+            float(counts.drafted.sum()),
+            float(counts.seconds.sum()),
+            int(counts.tokens.sum()),
+        )
 
 
 def _compared(one: Confirmed, predicted: Predicted) -> str:

@@ -24,6 +24,7 @@ from specexp.config.sweep import Sweep
 from specexp.sweep.backend import StudyBackend
 from specexp.sweep.bench import StudyBench, record_acceptance_counts
 from specexp.sweep.conclusion import conclude
+from specexp.sweep.goals import directions_of
 from specexp.sweep.journal import study_lock
 from specexp.sweep.output import StudyOutput
 from specexp.sweep.plots import save_plots
@@ -88,7 +89,7 @@ class Session:
                 exhausted = self._search(study, bench, bar)
             if exhausted:
                 self.output.say(exhausted)
-            objectives = list(self.settings.directions)
+            objectives = list(self.settings.objectives)
             write_trials(study, objectives, folder / "trials.csv")
             save_plots(study, objectives, folder / "plots")
             if others_running(study):
@@ -132,7 +133,7 @@ class Session:
 
     def _study_digest(self) -> str:
         learned = [] if self.settings.learn is None else [asdict(self.settings.learn)]
-        return digest_of([self.study_config.workload(), dict(self.settings.directions), *learned])
+        return digest_of([self.study_config.workload(), directions_of(self.settings), *learned])
 
     def _greet(self, study: Study, revived: int) -> None:
         done = len(distinct_finished(study))
@@ -183,14 +184,14 @@ class Session:
             f"{math.exp(value):.2f}x AR{modelled}"
             if name == "speedup"
             else f"{value:.2f} {name.replace('_', ' ')}"
-            for name, value in zip(self.settings.directions, trial.values, strict=True)
+            for name, value in zip(self.settings.objectives, trial.values, strict=True)
         )
         return f"{what}: {shown}" + (
             f", pruned after {trial.user_attrs['pruned_at']} prompts" if state == "pruned" else ""
         )
 
     def _track(self, trial: FrozenTrial) -> None:
-        row = trial_row(trial, list(self.settings.directions))
+        row = trial_row(trial, list(self.settings.objectives))
         resolved = trial.user_attrs.get("attributes", {}).get("resolved", {})
         with self.output.tracker.trial(trial.number, trial.params, config=resolved) as run:
             for prompt, log_speedup in trial.intermediate_values.items():

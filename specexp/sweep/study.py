@@ -24,6 +24,7 @@ from specexp.config.sweep import Sweep
 from specexp.core.messages import first_line
 from specexp.sweep.candidates import Bench, Candidates
 from specexp.sweep.distinct import ENUMERATING, DistinctSampler
+from specexp.sweep.goals import directions_of
 from specexp.sweep.journal import JournalFile
 from specexp.sweep.objective import Objective
 from specexp.sweep.space import Space
@@ -62,7 +63,7 @@ def open_study(name: str, settings: Sweep, folder: Path, workload: str, device: 
     study = optuna.create_study(
         storage=storage,
         study_name=name,
-        directions=[StudyDirection[way.upper()] for way in settings.directions.values()],
+        directions=[StudyDirection[way.upper()] for way in directions_of(settings).values()],
         sampler=sampler,
         pruner=pruner,
         load_if_exists=True,

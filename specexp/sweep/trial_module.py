@@ -11,8 +11,7 @@ from specexp.bench.arm import Arm
 from specexp.bench.record import PromptRecord
 from specexp.data import Prompt
 from specexp.sweep.candidates import Report
-from specexp.sweep.drift import EVERY, Reference
-from specexp.sweep.measures import decode_all, seconds_per_token
+from specexp.sweep.drift import EVERY, Reference, seconds_per_token
 
 
 class TrialModule(LightningModule):
@@ -68,6 +67,6 @@ class TrialModule(LightningModule):
         self._stopped = self.report(batch_idx, self.log_speedups[batch_idx])
 
     def _seconds_per_token(self, arm: Arm, prompt: Prompt) -> float:
-        records = decode_all(arm, prompt, self.samples)
+        records = [arm.decode(prompt, sample) for sample in range(self.samples)]
         self.records += records
         return seconds_per_token(records)

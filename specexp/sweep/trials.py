@@ -70,7 +70,7 @@ def trial_row(trial: FrozenTrial, objectives: Sequence[str]) -> dict[str, Any]:
         "state": state_of(trial),
         **({"clock": attributes["clock"]} if "clock" in attributes else {}),
         **dict(zip((column_of(trial, name) for name in objectives), values, strict=False)),
-        "prompts": trial.user_attrs.get("pruned_at", len(trial.intermediate_values) or None),
+        "prompts": trial.user_attrs.get("prompts"),
         "nodes": attributes.get("nodes"),
         "depth": attributes.get("depth"),
         **trial.user_attrs.get("metrics", {}),

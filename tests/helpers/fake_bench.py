@@ -71,7 +71,7 @@ class FakeBench:
             values[prompt] = 0.5 - 0.01 * abs(nodes - 20) + 0.001 * (prompt * 7 % 5)
             if report(prompt, values[prompt]):
                 break
-        return Measurement(values, {"tokens_per_step": 2.0, "drafted_nodes": nodes, "draft_passes": 0})
+        return Measurement(values, {"tokens_per_step": 2.0, "nodes_per_step": nodes})
 
 
 def read_section(section: Mapping[str, Any]) -> Sweep:

@@ -10,6 +10,8 @@ import pytest
 from helpers.fake_bench import FakeBench, read_section, settings
 
 from specexp.config import ConfigError
+from specexp.config.check import Checker
+from specexp.sweep.goals import check_goals
 from specexp.sweep.space import Space
 
 NODES = {"builder.init_args.nodes": {"type": "int", "low": 1, "high": 8}}
@@ -78,7 +80,7 @@ def test_an_empty_space_is_refused() -> None:
 )
 def test_a_wrong_section_is_refused_in_one_sentence(section: Mapping[str, Any], words: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        read_section(section)
+        check_goals(read_section(section), Checker(lambda key: "mine.yaml"))
     assert words in str(caught.value)
 
 

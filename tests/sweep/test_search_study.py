@@ -94,7 +94,9 @@ def test_a_tree_above_the_limit_is_not_measured(tmp_path: Path) -> None:
 
 
 def test_a_measured_constraint_makes_a_trial_infeasible(tmp_path: Path) -> None:
-    study = search(tmp_path, FakeBench(), enqueued(25, 20, n_trials=2, constraints={"max_drafted_nodes": 22}))
+    study = search(
+        tmp_path, FakeBench(), enqueued(25, 20, n_trials=2, constraints={"max_nodes_per_step": 22})
+    )
     assert [state_of(trial) for trial in study.trials[:2]] == ["infeasible", "complete"]
     assert study.best_trial.number == 1
 
@@ -103,7 +105,7 @@ def test_several_objectives_are_not_pruned(tmp_path: Path) -> None:
     study = search(
         tmp_path,
         FakeBench(),
-        enqueued(20, 2, n_trials=4, objectives={"speedup": "maximize", "drafted_nodes": "minimize"}),
+        enqueued(20, 2, n_trials=4, objectives={"speedup": "maximize", "nodes_per_step": "minimize"}),
     )
     assert [trial.values[1] for trial in study.trials[:2]] == [20, 2]
     assert len(study.best_trials) == 2 or len(study.best_trials) > 2

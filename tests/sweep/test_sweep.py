@@ -427,9 +427,9 @@ def test_a_trial_that_breaks_while_decoding_is_recorded_and_the_next_one_runs(
 def test_a_study_of_two_objectives_is_confirmed_from_its_front(
     experiment: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    experiment["sweep"].update(n_trials=4, objectives={"speedup": "maximize", "drafted_nodes": "minimize"})
+    experiment["sweep"].update(n_trials=4, objectives={"speedup": "maximize", "nodes_per_step": "minimize"})
     assert main([write(experiment), "--storage", "sqlite:///study.db"]) == 0
-    assert "drafted nodes" in capsys.readouterr().out
+    assert "nodes per step" in capsys.readouterr().out
     assert Path("runs/small/plots/pareto_front.png").exists()
 
 

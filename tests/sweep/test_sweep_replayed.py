@@ -266,7 +266,7 @@ def test_arms_of_the_engine_are_replayed_and_others_left_out(
     assert {record.arm for record in records} == {"engine", "chain"}
     assert {record.clock for record in records} == {"modelled: toy (assumed)"}
     said = " ".join(capsys.readouterr().out.split())
-    assert "no recording answers for hf-eager, assisted: left out" in said
+    assert "No recording answers for hf-eager, assisted: left out" in said
     assert "Which tree?, replayed" in said
     assert "Replayed counts of chain are exact." in said
 
