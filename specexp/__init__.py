@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from specexp.config.artifacts import load_artifact
-    from specexp.core.decoder import Decoder
-    from specexp.core.generation_result import GenerationResult
+    from specexp.core.decode import Decoder, GenerationResult
     from specexp.pairs.pair import load_pair
 
 __version__ = "0.1.0"
@@ -16,8 +15,8 @@ __all__ = ["Decoder", "GenerationResult", "load_artifact", "load_pair"]
 
 # Imported on first use: torch and transformers take seconds, and a mistyped key should be answered in one.
 _HOME = {
-    "Decoder": "specexp.core.decoder",
-    "GenerationResult": "specexp.core.generation_result",
+    "Decoder": "specexp.core.decode",
+    "GenerationResult": "specexp.core.decode",
     "load_artifact": "specexp.config.artifacts",
     "load_pair": "specexp.pairs.pair",
 }

@@ -19,7 +19,7 @@ from specexp.builders import (
     TokenRecyclingTree,
 )
 from specexp.controllers import Fixed
-from specexp.core.decoder import Decoder
+from specexp.core.decode import Decoder
 from specexp.core.language_model import LanguageModel
 from specexp.drafters import DraftModel, PromptLookup, TokenRecycling, Union
 from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling
@@ -166,7 +166,7 @@ def test_the_output_is_that_of_plain_decoding(
         result = drafted.generate(prompt, **request)
         assert result.token_ids == expected.token_ids
         assert result.finish_reason == expected.finish_reason
-        assert result.accepted_drafts + result.counts.bonus_tokens == len(result.token_ids)
+        assert result.accepted_drafts + result.bonus_tokens == len(result.token_ids)
         assert result.steps <= expected.steps
 
 
@@ -207,7 +207,7 @@ def test_rejection_sampling_repeats_itself(name, drafter, builder, verifier, pro
     decoder.generate([7, 8, 9], max_new_tokens=5)
     again = decoder.generate(prompt, max_new_tokens=16, seed=seed)
     assert again.token_ids == first.token_ids
-    assert again.counts.draft_passes == first.counts.draft_passes
+    assert again.draft_passes == first.draft_passes
     if verifier.temperature == 0:
         assert first.token_ids == Decoder(model).generate(prompt, max_new_tokens=16).token_ids
 

@@ -16,7 +16,7 @@ from specexp.tracking.names import PHASES
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from specexp.core.decoder import OutcomeObserver
+    from specexp.core.decode import OutcomeObserver
     from specexp.core.latency import LatencyProfile
     from specexp.core.outcome import Outcome
     from specexp.core.parts import Drafter, Parts, Verifier

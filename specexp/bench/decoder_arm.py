@@ -9,21 +9,20 @@ from typing_extensions import override
 from specexp.bench.arm import EngineArm, Generation, ModelledSeconds, eos_of, sequence_name, turns
 from specexp.bench.oracle import foresee
 from specexp.bench.record import PromptRecord
-from specexp.core.generation_result import GenerationResult
-from specexp.core.sequence import PHASES
+from specexp.core.decode import PHASES, GenerationResult
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from transformers import PreTrainedTokenizerBase
 
-    from specexp.core.decoder import Decoder, OutcomeObserver
+    from specexp.core.decode import Decoder, OutcomeObserver
     from specexp.core.latency import LatencyProfile
     from specexp.data import Prompt
 
 
 class DecoderArm(EngineArm):
-    """A :class:`~specexp.core.decoder.Decoder` as an arm.
+    """A :class:`~specexp.core.decode.Decoder` as an arm.
 
     Args:
         name: in every table.
@@ -71,7 +70,7 @@ class DecoderArm(EngineArm):
         modelled = None if self.latency is None else ModelledSeconds(self.latency)
         observers: list[OutcomeObserver] = [*self.observers, *([modelled] if modelled else [])]
         taken = self.conversation(prompt, sample, max_new_tokens, results, observers)
-        counts = [result.counts for result in results]
+        counts = results
         if modelled is None:
             seconds = {phase: sum(count.seconds[phase] for count in counts) for phase in PHASES}
         else:

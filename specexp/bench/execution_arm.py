@@ -10,8 +10,8 @@ from typing_extensions import override
 
 from specexp.bench.arm import EngineArm, Generation, eos_of, sequence_name
 from specexp.bench.record import PromptRecord, Role, SequenceGroup
+from specexp.core.decode import PHASES
 from specexp.core.parts import Parts
-from specexp.core.sequence import PHASES
 from specexp.scheduling import Executor, Job, Run, Serial, SerialSpeculative, TimeLine
 from specexp.scheduling.timeline import BUSY, TARGET
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from specexp.bench.solver import Solution, Solver
-    from specexp.core.decoder import OutcomeObserver
+    from specexp.core.decode import OutcomeObserver
     from specexp.core.language_model import LanguageModel
     from specexp.core.parts import Parts
     from specexp.data import Prompt
@@ -161,7 +161,7 @@ class ExecutionArm(EngineArm):
             sample,
             answers=[result.token_ids for result in results],
             finish_reasons=[result.finish_reason for result in results],
-            counts=[result.counts for result in results],
+            counts=results,
             prompt_tokens=len(prompt.token_ids),
             prefill_seconds=sum(run.prefill_seconds for _, run in runs),
             seconds={phase: sum(run.seconds[phase] for _, run in runs) for phase in PHASES},

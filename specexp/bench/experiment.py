@@ -275,7 +275,7 @@ def check_prompts(config: Config, prompts: Sequence[Prompt], pair: ModelPair) ->
                 f"{config.source_of(('data',))}: data: prompt {prompt.prompt_id!r} has {len(prompt.turns)} turns, and "
                 "the sequences of a group continue one; take a set of single questions, or leave execution out"
             )
-    from specexp.core.context_limit import context_limit
+    from specexp.core.masks import context_limit
 
     limit = context_limit(pair.target.config)
     most = config.get("generation.max_new_tokens")

@@ -16,8 +16,8 @@ from specexp.bench.arm import Arm, Generation, eos_of, sequence_name, turns
 from specexp.bench.generate_run import GenerateRun
 from specexp.bench.keyed_noise import KeyedNoise
 from specexp.bench.record import PromptRecord
-from specexp.core.context_limit import context_limit
 from specexp.core.latency import PLAIN
+from specexp.core.masks import context_limit
 from specexp.core.noise import place_key
 from specexp.core.parts import ArgmaxVerifier
 

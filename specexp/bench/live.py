@@ -20,7 +20,7 @@ from specexp.config import (
     build_task_items,
     is_multi_sequence,
 )
-from specexp.core.decoder import Decoder
+from specexp.core.decode import Decoder
 from specexp.core.language_model import LanguageModel
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from specexp.core.context import Context
 from specexp.core.parts import Request
 
 if TYPE_CHECKING:
-    from specexp.core.decoder import Decoder
+    from specexp.core.decode import Decoder
     from specexp.core.latency import LatencyProfile
     from specexp.core.parts import Drafter
 
@@ -46,7 +46,7 @@ def foresee(
     """
     import torch
 
-    from specexp.core.decoder import Decoder
+    from specexp.core.decode import Decoder
 
     drafter, builder, verifier, _ = decoder.parts
     oracle: Any = decoder.parts.controller

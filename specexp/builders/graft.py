@@ -2,6 +2,7 @@
 
 # No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
 
+from dataclasses import replace
 from typing import Annotated, TypeVar
 
 import numpy as np
@@ -140,15 +141,14 @@ def grafted(tree: TokenTree, phrases: list[tuple[int, list[int]]], room: int) ->
     kinds = tree.kinds
     if kinds is not None:
         kinds = np.append(kinds, np.full(added, NodeKind.POINT_MASS, dtype=np.int8))
-    return TokenTree(
-        _longer_shape(tree.shape, parents, ranks),
-        np.append(tree.tokens, tokens),
-        None if tree.log_probs is None else _followed_by(tree.log_probs, np.nan, added),
-        kinds,
-        tree.q,
-        tree.draws,
-        None if tree.values is None else _followed_by(tree.values, 0.0, added),
-        graft,
+    return replace(
+        tree,
+        shape=_longer_shape(tree.shape, parents, ranks),
+        tokens=np.append(tree.tokens, tokens),
+        log_probs=None if tree.log_probs is None else _followed_by(tree.log_probs, np.nan, added),
+        kinds=kinds,
+        values=None if tree.values is None else _followed_by(tree.values, 0.0, added),
+        grafted=graft,
     )
 
 

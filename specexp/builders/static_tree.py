@@ -52,6 +52,7 @@ class StaticTree(TreeBuilder):
                 f"{type(self).__name__} was given {len(rank_paths)} nodes; at most {MOST_NODES} are allowed"
             )
         self.shape = TreeShape.from_rank_paths(rank_paths)
+        self.shape.recurs = True
         self.kind = kind_of(candidates)
         if candidates == "drawn":
             _check_no_draw_is_left_out(self.shape)
@@ -113,16 +114,8 @@ class StaticTree(TreeBuilder):
         kinds = np.full(tokens.size, self.kind, dtype=np.int8) if q else None
         if drafted.all() and not draws:
             return TokenTree(shape, tokens, log_probs, kinds, q or None)
-        row = np.cumsum(drafted) - 1  # of each old row in the tree that is left
-        nodes = int(row[-1])
-        return TokenTree(
-            shape.first_nodes(nodes) if drafted[: nodes + 1].all() else shape.select(drafted),
-            tokens[drafted],
-            None if log_probs is None else log_probs[drafted],
-            None if kinds is None else kinds[drafted],
-            {int(row[parent]): values for parent, values in q.items() if drafted[parent]} or None,
-            {int(row[parent]): tuple(row[below].tolist()) for parent, below in draws.items()} or None,
-        )
+        order = {parent: tuple(below) for parent, below in draws.items()}
+        return TokenTree(shape, tokens, log_probs, kinds, q or None, order or None).select(drafted)
 
 
 def _spread(

@@ -31,7 +31,7 @@ from specexp.core.references import Reference
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from specexp.core.decoder import Decoder
+    from specexp.core.decode import Decoder
     from specexp.core.language_model import LanguageModel
     from specexp.core.parts import Controller, Drafter, TreeBuilder, Verifier
     from specexp.scheduling import Execution, Executor
@@ -148,7 +148,7 @@ class LoadedArtifact:
             ArtifactError: it belongs to another model. ``Decoder(target, *artifact.parts)`` does not ask.
             ValueError: the drafter needs a draft model and none is given.
         """
-        from specexp.core.decoder import Decoder
+        from specexp.core.decode import Decoder
         from specexp.core.language_model import LanguageModel
 
         self.content.check(target.model if isinstance(target, LanguageModel) else target)

@@ -8,11 +8,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from specexp.core.context import Context
+from specexp.core.context import Context, PerSequence
 from specexp.core.latency import LatencyProfile
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Controller, Plan
-from specexp.core.per_sequence import PerSequence
 
 _SUMS = 6
 

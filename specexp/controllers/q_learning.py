@@ -12,12 +12,11 @@ from typing_extensions import override
 from specexp.controllers.costs import Costs
 from specexp.controllers.episode import Drafted, Episode, Point
 from specexp.controllers.q_table import CONTINUE, STOP, QTable, same_bins
-from specexp.core.context import Context
+from specexp.core.context import Context, PerSequence
 from specexp.core.latency import LatencyProfile
 from specexp.core.messages import type_and_line
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Controller, DraftState, Plan
-from specexp.core.per_sequence import PerSequence
 from specexp.core.references import Reference
 
 Signal = Literal["acceptance", "cache_hits", "cost_slope"]

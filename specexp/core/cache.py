@@ -11,6 +11,9 @@ from collections.abc import Sequence
 import torch
 from transformers import Cache, PreTrainedConfig
 from transformers.cache_utils import CacheLayerMixin
+from typing_extensions import override
+
+from specexp.core.runtime import Slots
 
 
 class _SlotLayer(CacheLayerMixin):  # type: ignore[misc]
@@ -49,7 +52,7 @@ class _SlotLayer(CacheLayerMixin):  # type: ignore[misc]
     get_max_cache_shape = get_max_length
 
 
-class SlotCache(Cache):  # type: ignore[misc]
+class SlotCache(Cache, Slots):  # type: ignore[misc]
     """KV cache with one slot a sequence.
 
     Args:
@@ -61,7 +64,6 @@ class SlotCache(Cache):  # type: ignore[misc]
         device: of keys and values.
 
     Attributes:
-        lengths: committed tokens of each slot.
         uncommitted: rows behind them that a growing tree has fed so far; a pass writes behind these.
     """
 
@@ -93,9 +95,9 @@ class SlotCache(Cache):  # type: ignore[misc]
         """Number of slots."""
         return int(self._storage.shape[1])
 
+    @override
     @torch.inference_mode()  # the storage may have been made in a pass
     def reserve(self, capacity: int, slots: int = 1) -> None:
-        """Make room for at least ``capacity`` rows in at least ``slots`` slots, keeping what is committed."""
         if capacity <= self.capacity and slots <= self.slots:
             return
         old = self._storage
@@ -147,15 +149,9 @@ class SlotCache(Cache):  # type: ignore[misc]
             self._storage = self._storage.new_zeros(self._shape(self.slots, self.capacity))
         self._formed = True
 
+    @override
     @torch.inference_mode()  # the storage may have been made in a pass
     def commit(self, slot: int, rows: Sequence[int]) -> None:
-        """Keep these uncommitted rows of the slot, in this order, and forget its others.
-
-        Args:
-            slot: the slot.
-            rows: increasing row numbers of the last pass, or of all passes of a growing tree, e.g. ``[0, 2, 5]`` for
-                the root and two accepted nodes; at least one.
-        """
         past, count = self.lengths[slot], len(rows)
         if rows[-1] != count - 1:
             source = torch.tensor(rows, device=self._storage.device) + past
@@ -164,29 +160,27 @@ class SlotCache(Cache):  # type: ignore[misc]
         self.lengths[slot] = past + count
         self.uncommitted[slot] = 0
 
+    @override
     def truncate(self, slot: int, length: int) -> None:
-        """Forget everything of a slot beyond its first ``length`` tokens (at most what it holds)."""
         self.lengths[slot] = min(length, self.lengths[slot])
         self.uncommitted[slot] = 0
 
+    @override
     @torch.inference_mode()  # the storage may have been made in a pass
     def fork(self, source: int, target: int, length: int) -> None:
-        """Copy a slot's first ``length`` committed tokens to another slot, so that samples of one prompt share one
-        prefill.
-        """
         self._storage[:, target, :, :length] = self._storage[:, source, :, :length]
         self.lengths[target] = length
         self.uncommitted[target] = 0
 
+    @override
     @torch.inference_mode()  # the storage may have been made in a pass
     def copy_from(self, other: SlotCache, length: int) -> None:
-        """Begin slot 0 with the first ``length`` committed tokens of slot 0 of another cache of the same model."""
         self._take_form(other._heads, other._head_dim)
         self.reserve(length)
         self._storage[:, 0, :, :length] = other._storage[:, 0, :, :length]
         self.lengths[0] = length
         self.uncommitted[0] = 0
 
+    @override
     def nbytes(self) -> int:
-        """Bytes of the storage."""
         return self._storage.nbytes

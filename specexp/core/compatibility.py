@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from specexp.core.parts import Controller, Drafter, TreeBuilder, Verifier
+from specexp.core.parts import Controller, Drafter, Parts, TreeBuilder, Verifier
+from specexp.core.runtime import Runtime
 from specexp.core.tree import NodeKind
 
 
@@ -56,6 +57,21 @@ def check_composition(
         raise ValueError(
             f"{type(controller).__name__} plans a threshold and {given} follows none: use DySpecThreshold or "
             "another controller"
+        )
+
+
+def check_target(parts: Parts, target: Runtime) -> None:
+    """Refuse parts that do not go with a target.
+
+    Raises:
+        ValueError: one sentence that says what to change.
+    """
+    if parts.drafter is not None:
+        parts.drafter.check_vocabulary(target.vocab_size)
+    if parts.builder is not None and parts.builder.max_nodes >= target.context_limit:
+        raise ValueError(
+            f"{type(parts.builder).__name__} makes trees of up to {parts.builder.max_nodes} nodes and the target's "
+            f"context holds {target.context_limit} tokens: lower its budget"
         )
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +12,7 @@ from numpy.typing import NDArray
 from specexp.core.noise import UniformStream, gumbel, place_key
 
 _POSITIONS_KEPT = 64
+T = TypeVar("T")
 
 
 class Context:
@@ -117,3 +120,17 @@ class Context:
             self._buffer = np.concatenate((self._buffer, np.empty(end, dtype=np.int64)))
         self._buffer[self._length : end] = token_ids
         self._length = end
+
+
+class PerSequence(WeakKeyDictionary[Context, T]):
+    """Values by sequence, gone with it. A copy of a part, also one in another process, begins with none.
+
+    Example:
+        >>> pending: PerSequence[int] = PerSequence()
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PerSequence, ()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> PerSequence[T]:
+        return PerSequence()

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from math import inf
-from threading import Lock, get_ident
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedConfig, PreTrainedModel
+from typing_extensions import override
 
 from specexp.core.cache import SlotCache
-from specexp.core.context import Context
-from specexp.core.context_limit import context_limit
-from specexp.core.masks import additive_mask, check_attention
+from specexp.core.masks import additive_mask, check_attention, context_limit
 from specexp.core.messages import type_and_line
+from specexp.core.runtime import Runtime
 from specexp.core.tree import TokenTree, TreeShape
 
 _PREFILL_CHUNK = 1024
 
 
-class LanguageModel:
+class LanguageModel(Runtime):
     """Any decoder-only ``AutoModelForCausalLM`` with full attention, ready for tree passes.
 
     Args:
@@ -33,13 +32,12 @@ class LanguageModel:
     Raises:
         ValueError: it is no model, is in training mode, is no decoder with full attention and a stated context, has an
             unsupported attention implementation, or fails the self-check.
-
-    Attributes:
-        passes: forward passes run since construction, prefill included.
-        conversation: whose tokens slot 0 holds, for decoders that share the model; None if nobody goes on with them.
     """
 
+    cache: SlotCache
+
     def __init__(self, model: PreTrainedModel, *, self_check: bool = True) -> None:
+        super().__init__()
         if not isinstance(getattr(model, "config", None), PreTrainedConfig):
             raise ValueError(
                 f"a model was expected and {model!r:.60} is a {type(model).__name__}: load one with specexp.load_pair "
@@ -53,35 +51,21 @@ class LanguageModel:
             )
         self.model = model
         self._check_mode()
-        self.device: torch.device = model.device
-        self.dtype: torch.dtype = model.dtype
+        self.device = model.device
+        self.dtype = model.dtype
         text = model.config.get_text_config()
         self.vocab_size: int = text.vocab_size
         self.context_limit = context_limit(model.config)
-        self.passes = 0
-        self.conversation: Context | None = None
-        self._lock = Lock()
-        self._user: int | None = None  # the thread that decodes
         self.cache = self._empty_cache()
-        self._masks: dict[int, tuple[TreeShape, torch.Tensor]] = {}
+        self._masks: WeakKeyDictionary[TreeShape, torch.Tensor] = WeakKeyDictionary()
         if self_check:
             self._self_check()
 
+    @override
     @torch.inference_mode()
     def prefill(
         self, slot: int, token_ids: Sequence[int], *, all_logits: bool = False
     ) -> torch.Tensor | None:
-        """Feed tokens behind what the slot holds and commit them.
-
-        Args:
-            slot: the sequence's slot.
-            token_ids: ``[p]`` token ids; may be empty.
-            all_logits: return the logits of every fed position (the vocabulary projection of a long prompt is
-                expensive, so ask only if a drafter learns from it).
-
-        Returns:
-            ``[p, V]`` logits, or None when not asked for or nothing was fed.
-        """
         kept: list[torch.Tensor] = []
         self.cache.reserve(0, slot + 1)
         self.cache.reserve(self.cache.lengths[slot] + len(token_ids))
@@ -102,17 +86,9 @@ class LanguageModel:
                 kept.append(logits[0])
         return torch.cat(kept) if kept else None
 
+    @override
     @torch.inference_mode()
     def tree_pass(self, slots: Sequence[int], trees: Sequence[TokenTree]) -> list[torch.Tensor]:
-        """Verify one tree a slot in a single pass; nothing is committed.
-
-        Args:
-            slots: distinct slots.
-            trees: a tree for each; sizes may differ (the shorter are padded and masked).
-
-        Returns:
-            For each tree ``[n + 1, V]`` logits: row i is the target's answer after row i.
-        """
         rows = max(tree.tokens.size for tree in trees)
         pasts = [self.cache.lengths[slot] for slot in slots]
         self._make_room(max(pasts) + rows, max(slots) + 1)
@@ -144,6 +120,7 @@ class LanguageModel:
         )
         return [logits[index, : tree.tokens.size] for index, tree in enumerate(trees)]
 
+    @override
     @torch.inference_mode()
     def grow(
         self,
@@ -152,17 +129,6 @@ class LanguageModel:
         depths: NDArray[np.int64],
         visible: NDArray[np.bool_],
     ) -> torch.Tensor:
-        """Feed more rows of a tree that grows pass by pass; nothing is committed, all rows stay until then.
-
-        Args:
-            slot: the slot, whose cache holds ``u`` uncommitted rows of this tree.
-            tokens: ``[m]`` of the new rows.
-            depths: ``[m]`` their distance from the last committed token, less one.
-            visible: ``[m, u + m]`` true where a new row may attend to an uncommitted one, itself included.
-
-        Returns:
-            ``[m, V]`` logits after every new row.
-        """
         past, rows = self.cache.lengths[slot], visible.shape[1]
         self._make_room(past + rows, slot + 1)
         tree_mask = additive_mask(torch.from_numpy(visible).to(self.device), self.dtype)
@@ -175,48 +141,10 @@ class LanguageModel:
         self.cache.uncommitted[slot] += tokens.size
         return logits[0]
 
-    @contextmanager
-    def exclusively(self) -> Iterator[None]:
-        """Keep other threads off the cache while one decodes with it; they wait.
-
-        Raises:
-            ValueError: the thread is decoding with this model already.
-        """
-        if self._user == get_ident():
-            raise ValueError(
-                "the model is decoding already, and what it generates would be overwritten: give an observer that "
-                "decodes a Decoder around another LanguageModel"
-            )
-        with self._lock:
-            self._user = get_ident()
-            try:
-                yield
-            finally:
-                self._user = None
-
+    @override
     def check_request(self, prompt: Sequence[int], max_new_tokens: int) -> None:
-        """Refuse what cannot be decoded.
-
-        Raises:
-            ValueError: the prompt is empty, does not fit or holds an unknown token, no token is asked for, or the model
-                is in training mode.
-        """
         self._check_mode()
-        if not prompt:
-            raise ValueError("the prompt is empty: at least one token (such as BOS) is needed")
-        if not isinstance(max_new_tokens, (int, np.integer)) or max_new_tokens < 1:
-            raise ValueError(f"max_new_tokens was {max_new_tokens!r}; a whole number from 1 is needed")
-        limit = self.context_limit
-        if len(prompt) >= limit:
-            raise ValueError(
-                f"the prompt has {len(prompt)} tokens and the model's context holds {limit}: "
-                "shorten it to leave room for at least one new token"
-            )
-        if not 0 <= min(prompt) <= max(prompt) < self.vocab_size:
-            raise ValueError(
-                f"the prompt holds token id {max(prompt) if min(prompt) >= 0 else min(prompt)}; "
-                f"the target's vocabulary has ids 0 to {self.vocab_size - 1}"
-            )
+        super().check_request(prompt, max_new_tokens)
 
     def _check_mode(self) -> None:
         if self.model.training:
@@ -237,8 +165,8 @@ class LanguageModel:
     def _of_weights(model: PreTrainedModel) -> LanguageModel:
         return LanguageModel(model, self_check=False)
 
+    @override
     def synchronize(self) -> None:
-        """Wait for the device, so that a clock read next is honest."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
@@ -254,14 +182,12 @@ class LanguageModel:
         return torch.zeros((rows, past), dtype=self.dtype, device=self.device)
 
     def _shape_mask(self, shape: TreeShape) -> torch.Tensor:
-        """``[n + 1, n + 1]`` additive ancestor mask; kept for shapes that come again (static trees)."""
-        known = self._masks.get(id(shape))
-        if known is not None and known[0] is shape:
-            return known[1]
-        mask = additive_mask(torch.from_numpy(shape.ancestor_mask).to(self.device), self.dtype)
-        if len(self._masks) >= 256:
-            self._masks.clear()
-        self._masks[id(shape)] = (shape, mask)
+        """``[n + 1, n + 1]`` additive ancestor mask; kept, as long as the shape lives, only where it comes again."""
+        mask = self._masks.get(shape)
+        if mask is None:
+            mask = additive_mask(torch.from_numpy(shape.ancestor_mask).to(self.device), self.dtype)
+            if shape.recurs:
+                self._masks[shape] = mask
         return mask
 
     def _forward(

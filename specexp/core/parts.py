@@ -8,7 +8,7 @@ alone; what a part is capable of it declares, and what it does not declare is ta
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from math import inf
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
 
-    from specexp.core.language_model import LanguageModel
+    from specexp.core.runtime import Runtime
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +277,7 @@ class Drafter(Part, ABC):
         """Most candidates a node can be given; a tree that asks for a higher rank is refused when composed."""
 
     @property
-    def models(self) -> tuple[LanguageModel, ...]:
+    def models(self) -> tuple[Runtime, ...]:
         """The draft models it runs."""
         return ()
 
@@ -569,6 +569,21 @@ class Parts(_FourParts):
         return super().__new__(
             cls, drafter, builder, verifier or ArgmaxVerifier(), controller or BuilderLimits()
         )
+
+    @property
+    def max_rows(self) -> int:
+        """Rows of the largest tree, its root included: the room a cache must keep beside the committed tokens."""
+        return 1 + (0 if self.builder is None else self.builder.max_nodes)
+
+    @property
+    def wants_prefill_logits(self) -> bool:
+        """Whether the drafter needs the target's logits of every prompt position."""
+        return self.drafter is not None and self.drafter.wants_prefill_logits
+
+    def context(self, token_ids: Sequence[int], seed: int, sequence: int | str) -> Context:
+        """A sequence that begins, its noise at the verifier's temperature."""
+        noise_temperature = self.verifier.noise_temperature or 0.0
+        return Context(token_ids, seed=seed, sequence=sequence, noise_temperature=noise_temperature)
 
     @property
     def label(self) -> str:

@@ -1,4 +1,6 @@
-"""Temperature, top-k and top-p: ``transformers``' own processors, in their order, for targets and drafts alike."""
+"""From logits to what is sampled from, for targets and drafts alike: temperature, top-k and top-p by ``transformers``'
+own processors, in their order; logits that nobody can sample from are named before they do harm.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,8 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
     from transformers import LogitsProcessor
+
+    from specexp.core.context import Context
 
 
 class Processors:
@@ -68,3 +72,29 @@ class Processors:
         """``[V]`` probabilities that sum to one, from ``[V]`` logits."""
         scores = self.scores(logits[None])[0].double()
         return np.asarray(scores.softmax(dim=-1).numpy(force=True))
+
+
+class LogitsError(ValueError):
+    """A model gave NaN or infinite logits."""
+
+
+def check_logits(logits: torch.Tensor, role: str, context: Context) -> None:
+    """Refuse NaN, ``+inf`` and rows without any possible token; ``-inf`` alone marks an impossible token.
+
+    Args:
+        logits: ``[n, V]``.
+        role: ``"target"`` or ``"draft"``.
+        context: the sequence, for the sentence.
+
+    Raises:
+        LogitsError: one sentence with model, step and prompt.
+    """
+    best = logits.amax(dim=-1)  # NaN wins every comparison
+    if bool(best.isfinite().all()):
+        return
+    worst = best[~best.isfinite()][0].item()
+    found = "NaN" if worst != worst else ("infinite" if worst > 0 else "only -inf")
+    raise LogitsError(
+        f"the {role} model gave {found} logits in step {context.steps + 1} of prompt {context.sequence!r} "
+        f"(after {len(context)} tokens): its weights, dtype or attention are at fault, and nothing can be sampled"
+    )

@@ -7,7 +7,7 @@ drafted *nodes*, parents before children. The target pass feeds all ``n + 1`` ro
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property, lru_cache
 
@@ -58,6 +58,10 @@ class TreeShape:
         parents: ``[n + 1]`` row of each row's parent, ``-1`` for the root (row 0); ``parents[i] < i``.
         ranks: ``[n + 1]`` rank of each node among its parent's candidates, ``-1`` for the root.
 
+    Attributes:
+        recurs: whether it comes again step after step, as those of a builder with a fixed shape do, so that what is
+            derived from it (such as a mask on a device) is worth keeping.
+
     Raises:
         ValueError: the root is missing or a parent does not stand before its child.
 
@@ -65,6 +69,8 @@ class TreeShape:
         >>> TreeShape.from_rank_paths([[0], [1], [0, 0]]).depths.tolist()
         [0, 1, 1, 2]
     """
+
+    recurs: bool = False
 
     def __init__(
         self, parents: Sequence[int] | NDArray[np.int64], ranks: Sequence[int] | NDArray[np.int64]
@@ -203,19 +209,48 @@ class TreeShape:
         part.__dict__["ancestor_mask"] = self.ancestor_mask[keep][:, keep]
         return part
 
+    def permute(self, rows: Sequence[int]) -> TreeShape:
+        """Shape with its rows in this order.
+
+        Args:
+            rows: every row once, the root first, parents before children.
+
+        Raises:
+            ValueError: the order is none of the rows, or a child stands before its parent.
+        """
+        taken = np.asarray(rows, dtype=np.int64)
+        parents = self.parents[taken]
+        parents[1:] = self._new_rows(taken)[parents[1:]]
+        return TreeShape(parents, self.ranks[taken])
+
+    def _new_rows(self, taken: NDArray[np.int64]) -> NDArray[np.int64]:
+        """``[n + 1]`` where each row went."""
+        size = self.parents.size
+        if not np.array_equal(np.sort(taken), np.arange(size)):
+            raise ValueError(f"an order names each of the {size} rows once; {taken.size} rows were given")
+        new_row = np.empty(size, dtype=np.int64)
+        new_row[taken] = np.arange(size)
+        return new_row
+
     @lru_cache(maxsize=512)  # noqa: B019 - as of up_to_depth
     def first_nodes(self, nodes: int) -> TreeShape:
         """The shape of the root and the first ``nodes`` nodes in row order, cached: drafts that a controller ends."""
-        return self.select(np.arange(self.parents.size) <= nodes)
+        return self._part(np.arange(self.parents.size) <= nodes)
 
     @lru_cache(maxsize=512)  # noqa: B019 - shapes are few and live as long as their builder
     def up_to_depth(self, max_depth: int) -> TreeShape:
         """The part of the shape at most ``max_depth`` deep, cached: the last steps of every sequence ask for it."""
-        return self if max_depth >= self.max_depth else self.select(self.depths <= max_depth)
+        return self if max_depth >= self.max_depth else self._part(self.depths <= max_depth)
+
+    def _part(self, keep: NDArray[np.bool_]) -> TreeShape:
+        part = self.select(keep)
+        part.recurs = self.recurs
+        return part
 
 
 ROOT_ONLY = TreeShape([-1], [-1])
 """The shape of plain decoding: nothing drafted."""
+ROOT_ONLY.recurs = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,6 +322,58 @@ class TokenTree:
             return self.shape.children[row]
         tried = set(drawn)
         return (*drawn, *(child for child in self.shape.children[row] if child not in tried))
+
+    def select(self, keep: NDArray[np.bool_]) -> TokenTree:
+        """The rows where ``keep`` ``[n + 1]`` is true.
+
+        Raises:
+            ValueError: a kept row's parent is not kept.
+        """
+        shape, nodes = self.shape, int(np.count_nonzero(keep)) - 1
+        whole = shape.recurs and keep[: nodes + 1].all()
+        part = shape.first_nodes(nodes) if whole else shape.select(keep)
+        return self._taken(part, keep, np.where(keep, np.cumsum(keep) - 1, -1).tolist())
+
+    def permute(self, rows: Sequence[int]) -> TokenTree:
+        """The tree with its rows in this order; the children of a node are still tried in the order they were drawn in.
+
+        Args:
+            rows: every row once, the root first, parents before children.
+
+        Raises:
+            ValueError: as :meth:`TreeShape.permute`.
+        """
+        shape, taken = self.shape.permute(rows), np.asarray(rows, dtype=np.int64)
+        new_row = self.shape._new_rows(taken).tolist()
+        tree = self._taken(shape, taken, new_row)
+        draws = dict(tree.draws or {})
+        for row in range(taken.size):
+            tried = tuple(new_row[child] for child in self.draw_order(row))
+            if new_row[row] not in draws and tried != shape.children[new_row[row]]:
+                draws[new_row[row]] = tried
+        return replace(tree, draws=draws or None)
+
+    def _taken(
+        self, shape: TreeShape, taken: NDArray[np.bool_] | NDArray[np.int64], new_row: list[int]
+    ) -> TokenTree:
+        """The rows ``taken``, in a shape of theirs; ``new_row`` ``[n + 1]`` is where each went, -1 where it is gone."""
+        q = {new_row[row]: values for row, values in (self.q or {}).items() if new_row[row] >= 0}
+        draws = {
+            new_row[row]: tuple(new_row[child] for child in drawn if new_row[child] >= 0)
+            for row, drawn in (self.draws or {}).items()
+            if new_row[row] >= 0
+        }
+        grafted = None if self.grafted is None else self.grafted[taken]
+        return TokenTree(
+            shape,
+            self.tokens[taken],
+            None if self.log_probs is None else self.log_probs[taken],
+            None if self.kinds is None else self.kinds[taken],
+            None if self.q is None else q,
+            None if self.draws is None else draws,
+            None if self.values is None else self.values[taken],
+            grafted if grafted is not None and grafted.any() else None,
+        )
 
 
 def root_tree(token: int) -> TokenTree:

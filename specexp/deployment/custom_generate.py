@@ -33,11 +33,12 @@ from transformers.generation import (
 
 from specexp.config.artifacts import LoadedArtifact
 from specexp.core.context import Context
-from specexp.core.decoder import Decoder, OutcomeObserver
+from specexp.core.decode import Decoder, OutcomeObserver
 from specexp.core.language_model import LanguageModel
 from specexp.core.noise import gumbel
 from specexp.core.outcome import Outcome
 from specexp.core.parts import DeterministicVerifier, Parts, Verdict
+from specexp.core.runtime import Runtime
 from specexp.core.tree import TokenTree
 
 
@@ -281,7 +282,7 @@ def drawn_seed(given: int | None, default: int | None, config: GenerationConfig)
     return int(torch.randint(2**62, ()).item()) if config.do_sample else 0
 
 
-def serves(served: LanguageModel, model: PreTrainedModel) -> bool:
+def serves(served: Runtime, model: PreTrainedModel) -> bool:
     """Whether a wrapped model is this one, where and as it is now."""
     return served.model is model and served.device == model.device and served.dtype == model.dtype
 

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers.generation import EosTokenCriteria, MaxLengthCriteria, StoppingCriteriaList
 
-from specexp.core.context import Context
+from specexp.core.context import Context, PerSequence
 from specexp.core.language_model import LanguageModel
-from specexp.core.per_sequence import PerSequence
 from specexp.deployment.custom_generate import ProcessedSampling, drawn_seed, eos_ids, refuse, serves
 from specexp.scheduling import Job
 

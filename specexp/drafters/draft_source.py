@@ -154,7 +154,7 @@ class ModelSource(DraftSource):
 
     def feed(self, context: Context, fed: Fed) -> list[Any]:
         """Run the model; an answer is the pass's logits and which row."""
-        from specexp.core.logits import check_logits
+        from specexp.core.sampling import check_logits
 
         pending, size = fed.pending, len(fed.tokens)
         first = fed.known + pending - 1 if fed.known else 0  # of the new rows among the uncommitted ones

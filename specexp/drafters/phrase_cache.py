@@ -11,10 +11,9 @@ import numpy as np
 from pydantic import Field
 from typing_extensions import override
 
-from specexp.core.context import Context
+from specexp.core.context import Context, PerSequence
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Candidates, Drafter, Request
-from specexp.core.per_sequence import PerSequence
 from specexp.core.references import Reference
 from specexp.core.tree import NO_CANDIDATE
 from specexp.drafters.phrases import Phrase, PhraseStore
@@ -22,7 +21,7 @@ from specexp.drafters.phrases import Phrase, PhraseStore
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from specexp.core.language_model import LanguageModel
+    from specexp.core.runtime import Runtime
     from specexp.drafters.draft_source import DraftSource
 
 Initialisation = Literal["empty", "prompt"]
@@ -142,7 +141,7 @@ class PhraseCache(Drafter):
         return self.state == "carry" or (self.drafter is not None and self.drafter.shares_state)
 
     @property
-    def models(self) -> tuple[LanguageModel, ...]:
+    def models(self) -> tuple[Runtime, ...]:
         """The inner drafter's."""
         return () if self.drafter is None else self.drafter.models
 

@@ -7,10 +7,9 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from specexp.core.context import Context
+from specexp.core.context import Context, PerSequence
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Candidates, Drafter, Request
-from specexp.core.per_sequence import PerSequence
 from specexp.core.tree import NO_CANDIDATE
 
 

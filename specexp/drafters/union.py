@@ -13,7 +13,7 @@ from specexp.core.tree import NO_CANDIDATE
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from specexp.core.language_model import LanguageModel
+    from specexp.core.runtime import Runtime
     from specexp.drafters.draft_source import DraftSource
 
 
@@ -76,7 +76,7 @@ class Union(Drafter):
         return any(drafter.shares_state for drafter in self.drafters)
 
     @property
-    def models(self) -> "tuple[LanguageModel, ...]":
+    def models(self) -> "tuple[Runtime, ...]":
         """Of all drafters."""
         return tuple(model for drafter in self.drafters for model in drafter.models)
 

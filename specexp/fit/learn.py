@@ -106,7 +106,7 @@ def _live(config: Config, pair: ModelPair | None) -> tuple[EngineArm, PromptData
     """What learns by decoding, and the prompts."""
     from specexp.bench.decoder_arm import DecoderArm
     from specexp.config import build_data, build_generation, build_latency, build_pair, build_parts
-    from specexp.core.decoder import Decoder
+    from specexp.core.decode import Decoder
     from specexp.core.language_model import LanguageModel
     from specexp.data import PromptSetError
 

@@ -353,7 +353,4 @@ def _without_grafts(tree: TokenTree) -> TokenTree:
     """The tree as it was before phrases were hung onto it."""
     if tree.grafted is None:
         return tree
-    keep = ~tree.grafted
-    return TokenTree(
-        tree.shape.select(keep), tree.tokens[keep], None if tree.log_probs is None else tree.log_probs[keep]
-    )
+    return tree.select(~tree.grafted)

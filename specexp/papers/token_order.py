@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal, get_args, overload
 
 import numpy as np
@@ -86,66 +85,8 @@ def reorder(tree: TokenTree | TreeShape, order: TokenOrder) -> TokenTree | TreeS
         ((), (0,), (0, 0), (1,))
     """
     if isinstance(tree, TokenTree):
-        return permute(tree, order_of(tree.shape, order))
-    return permute_shape(tree, order_of(tree, order))
-
-
-def permute_shape(shape: TreeShape, rows: Sequence[int]) -> TreeShape:
-    """The shape with its rows in this order.
-
-    Args:
-        shape: of ``n + 1`` rows.
-        rows: every row once, the root first, parents before children.
-
-    Raises:
-        ValueError: the order is none of the rows, or a child stands before its parent.
-    """
-    taken = np.asarray(rows, dtype=np.int64)
-    new_row = _new_rows(taken, shape.parents.size)
-    parents = shape.parents[taken]
-    parents[1:] = new_row[parents[1:]]
-    return TreeShape(parents, shape.ranks[taken])
-
-
-def permute(tree: TokenTree, rows: Sequence[int]) -> TokenTree:
-    """The tree with its rows in this order; the children of a node are still tried in the order they were drawn in.
-
-    Args:
-        tree: of ``n + 1`` rows.
-        rows: every row once, the root first, parents before children.
-
-    Raises:
-        ValueError: as :func:`permute_shape`.
-    """
-    shape = permute_shape(tree.shape, rows)
-    taken = np.asarray(rows, dtype=np.int64)
-    new_row = _new_rows(taken, taken.size).tolist()
-    draws = {
-        new_row[row]: tuple(new_row[child] for child in drawn) for row, drawn in (tree.draws or {}).items()
-    }
-    for row in range(taken.size):
-        tried = tuple(new_row[child] for child in tree.draw_order(row))
-        if new_row[row] not in draws and tried != shape.children[new_row[row]]:
-            draws[new_row[row]] = tried
-    return TokenTree(
-        shape,
-        tree.tokens[taken],
-        None if tree.log_probs is None else tree.log_probs[taken],
-        None if tree.kinds is None else tree.kinds[taken],
-        None if tree.q is None else {new_row[row]: q for row, q in tree.q.items()},
-        draws or None,
-        None if tree.values is None else tree.values[taken],
-        None if tree.grafted is None else tree.grafted[taken],
-    )
-
-
-def _new_rows(taken: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-    """``[n + 1]`` where each row went."""
-    if not np.array_equal(np.sort(taken), np.arange(size)):
-        raise ValueError(f"an order names each of the {size} rows once; {taken.size} rows were given")
-    new_row = np.empty(size, dtype=np.int64)
-    new_row[taken] = np.arange(size)
-    return new_row
+        return tree.permute(order_of(tree.shape, order))
+    return tree.permute(order_of(tree, order))
 
 
 def block_count(shape: TreeShape, block: int = 32, prefix: int = 0) -> int:

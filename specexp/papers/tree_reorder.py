@@ -12,7 +12,7 @@ from pydantic import Field
 from specexp.bench.analysis import Analysis, drafting
 from specexp.bench.publish import Report
 from specexp.core.tree import TreeShape
-from specexp.papers.token_order import block_count, permute_shape, random_shape, reorder, value_order
+from specexp.papers.token_order import block_count, random_shape, reorder, value_order
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -85,7 +85,7 @@ class TreeReorder(Analysis):
         shape = TreeShape(tree.shape.parents, tree.shape.ranks)  # without the mask the tree's own shape keeps
         orders = {AS_BUILT: shape}
         if tree.values is not None:
-            orders[HEAP] = permute_shape(shape, value_order(tree))
+            orders[HEAP] = shape.permute(value_order(tree))
         self._trees[arm].append(orders)
 
     def report(self, records: "Sequence[PromptRecord]") -> Report:

@@ -80,7 +80,7 @@ def reuse_table(
     from rich.table import Table
 
     from specexp.builders import Chain, Graft
-    from specexp.core.decoder import Decoder
+    from specexp.core.decode import Decoder
     from specexp.drafters import DraftModel, PhraseCache
     from specexp.papers import ComponentTimes
     from specexp.papers.component_times import GRAFT

@@ -121,7 +121,7 @@ def trials_table(config: Any, recording: Any, prompts: int) -> Table:
     from specexp.builders import Chain, DySpecGreedy, DySpecThreshold, ParametricTree
     from specexp.config import build_generation, build_pair, build_verifier, build_workload
     from specexp.controllers import ConfidenceThreshold, Fixed
-    from specexp.core.decoder import Decoder
+    from specexp.core.decode import Decoder
     from specexp.core.language_model import LanguageModel
     from specexp.core.messages import counted
     from specexp.core.parts import Controller, Parts

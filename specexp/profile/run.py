@@ -148,7 +148,7 @@ def _passes(config: Config, pair: ModelPair, prompts: Sequence[Prompt]) -> dict[
 def _arms(config: Config, pair: ModelPair) -> list[TimedSteps]:
     """Plain decoding, then every composition of the file."""
     from specexp.bench.decoder_arm import DecoderArm
-    from specexp.core.decoder import Decoder
+    from specexp.core.decode import Decoder
     from specexp.core.language_model import LanguageModel
     from specexp.profile.steps import TimedSteps
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from specexp.core.context import Context
-from specexp.core.logits import check_logits
 from specexp.core.parts import Candidates, Plan, Request, TreeBuilder
+from specexp.core.sampling import check_logits
 from specexp.core.tree import NO_CANDIDATE, TokenTree
 from specexp.drafters.draft_source import Scoring
 from specexp.record.recording_source import RecordingSource

@@ -18,7 +18,7 @@ from specexp.config import (
     build_latency,
     build_parts,
 )
-from specexp.core.decoder import Decoder
+from specexp.core.decode import Decoder
 from specexp.core.language_model import LanguageModel
 from specexp.core.messages import counted, first_line
 from specexp.core.parts import Controller, Parts, TreeBuilder

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from specexp.core.context import Context
-from specexp.core.decoder import Decoder
+from specexp.core.decode import Decoder, Decoding, Drafting, Lane
 from specexp.core.outcome import Outcome, prefill_outcome
-from specexp.core.parts import BuilderLimits, Drafter, TreeBuilder, Verifier
+from specexp.core.parts import Drafter, Parts, TreeBuilder, Verdict, Verifier
 from specexp.core.sampling import Processors
-from specexp.core.sequence import Drafting
-from specexp.core.tree import root_tree
+from specexp.core.tree import TokenTree, root_tree
 from specexp.record.all_roots import AllRoots
 from specexp.record.recording_source import RecordingSource
 from specexp.record.target_answers import TargetAnswers
@@ -190,9 +190,8 @@ class Recorder:
                 writer.target[node] = kept
             asked_logits = self._reread(prompt, fresh)
             if drafting is None:
-                noise = self.verifier.noise_temperature or 0.0
-                context = Context(prompt, seed=seed, sequence=sequence, noise_temperature=noise)
-                drafting = Drafting(self._asked, None, BuilderLimits(), context)  # the builder follows
+                parts = Parts(self._asked, verifier=self.verifier)  # the builder follows
+                drafting = Drafting(parts, parts.context(prompt, seed, sequence))
             else:
                 drafting.context.next_turn(prompt[len(before) :])
             draft_log_probs = np.full(len(answer), np.nan, dtype=np.float32)
@@ -290,20 +289,30 @@ class Recorder:
         """Let the drafter that learns draft its largest tree at every root, and keep what the target says of it."""
         assert self._taught is not None
         _open_sources(self._taught, writer, len(prompt))
-        noise = self.verifier.noise_temperature or 0.0
-        context = Context(prompt, seed=seed, sequence=sequence, noise_temperature=noise)
         largest = max(self.coverage.builders, key=lambda builder: builder.max_nodes)
-        drafting = Drafting(self._taught, largest, BuilderLimits(), context)
+        parts = Parts(self._taught, largest, self.verifier)
+        context = parts.context(prompt, seed, sequence)
         self.model.cache.truncate(0, len(prompt) - 1)
+        drafting = Drafting(parts, context)
         drafting.begin(prefill_outcome(context, fresh, asked) if fresh.size else None)
-        for root, following in enumerate(answer):
-            tree = drafting.draft(limit - root - 1).tree
-            (logits,) = self.model.tree_pass((0,), (tree,))
-            self._answers.keep_tree(writer, root, tree, logits)
-            self.model.cache.commit(0, [0])
-            context.append([following])
-            context.steps += 1
-            drafting.learn(Outcome(context, tree, logits, (), (following,)))
+
+        def keep(outcome: Outcome) -> None:
+            root = len(outcome.context) - 1 - len(prompt)
+            self._answers.keep_tree(writer, root, outcome.tree, outcome.logits)
+
+        decoding = Decoding(self.model, (keep,))
+        decoding.add(
+            Lane(
+                context,
+                self.model,
+                _Given(len(prompt), answer),
+                drafting,
+                max_new_tokens=limit,
+                stop=lambda tokens: len(tokens) == len(answer),
+            )
+        )
+        while decoding.lanes:
+            decoding.step()
 
     def _watch_run(self, writer: TrieWriter, prompt_length: int, outcome: Outcome) -> None:
         """Keep what the target said in a step of a drafter that learns."""
@@ -316,3 +325,15 @@ def _open_sources(drafter: Drafter | None, writer: TrieWriter, prompt_length: in
     for one in models_in(drafter):
         assert isinstance(one.source, RecordingSource)
         one.source.open(writer, prompt_length)
+
+
+class _Given(Verifier):
+    """Accepts nothing: an answer that is known already goes on by its own next token."""
+
+    def __init__(self, start: int, answer: Sequence[int]) -> None:
+        self._start = start
+        self._answer = answer
+
+    @override
+    def verify(self, context: Context, tree: TokenTree, logits: torch.Tensor) -> Verdict:
+        return Verdict((), self._answer[len(context) - self._start])

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
 from specexp.core.parts import Parts
 
 
-def twins(parts: Parts, n: int) -> list[Parts]:
+def copies(parts: Parts, n: int) -> list[Parts]:
     """Parts for ``n`` sequences; the first are the given ones.
 
     Builders and verifiers keep nothing between calls and are shared as they are.
@@ -35,17 +34,6 @@ def initial(parts: Parts, drafter: Mapping[str, Any] | None, controller: Mapping
             if state:
                 part.load_state_dict(deepcopy(dict(state)))
     return parts
-
-
-@contextmanager
-def drafting_for(sequence: int | str | None) -> Iterator[None]:
-    """Note in whatever is raised for whose draft it was; None names nobody."""
-    try:
-        yield
-    except Exception as error:
-        if sequence is not None:
-            error.add_note(f"raised while drafting for sequence {sequence!r}")
-        raise
 
 
 def bytes_of(parts: Sequence[Parts]) -> dict[str, int]:

@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from time import perf_counter
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-import numpy as np
+from typing_extensions import override
 
+from specexp.core.compatibility import check_target
 from specexp.core.context import Context
+from specexp.core.decode import PHASES, Decoding, Drafting, Lane, OutcomeObserver, Side, What
 from specexp.core.language_model import LanguageModel
-from specexp.core.outcome import Outcome, prefill_outcome
 from specexp.core.parts import Parts
-from specexp.core.sequence import PHASES, Verification
+from specexp.core.runtime import Runtime
 from specexp.scheduling._base import Job
 from specexp.scheduling.timeline import TARGET, TimeLine
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from specexp.core.generation_result import GenerationResult
-
-OutcomeObserver = Callable[[Outcome], None]
+    from specexp.core.decode import GenerationResult
 
 
 @dataclass(frozen=True)
@@ -57,37 +57,66 @@ class Run:
         return self.prefill_seconds + self.decode_seconds
 
 
+class Lanes(Decoding):
+    """The lanes of a run, and its time line.
+
+    Args:
+        target: of the run.
+        parts: of every sequence.
+        observers: called with every step's outcome.
+        timeline: where it is noted who did what when.
+    """
+
+    overlaps: ClassVar[bool] = False
+    """Whether drafts are made while the target works."""
+
+    def __init__(
+        self, target: Runtime, parts: Parts, observers: Iterable[OutcomeObserver], timeline: TimeLine
+    ) -> None:
+        super().__init__(target, observers)
+        self.parts = parts
+        self.timeline = timeline
+        self.waited = 0.0  # seconds in which the target had no draft, where drafts are made elsewhere
+
+    @override
+    def note(self, side: Side, what: What, lane: Lane, started: float, ended: float, tokens: int = 0) -> None:
+        if side == "target" or self.parts.drafter is not None:
+            who = TARGET if side == "target" else f"draft {lane.slot + 1}"
+            number = -1 if what == "prefill" else self.passes
+            self.timeline.add(who, what, started, ended, lane.context.sequence, tokens, number)
+
+    def finish(self) -> None:
+        """All outputs have ended: wait for what is still to be learned from them."""
+
+
 class Executor(AbstractContextManager["Executor"]):
-    """An execution strategy at work. Close it, or use it in a ``with`` statement.
+    """An execution strategy at work: ``n`` lanes at a time; a sequence that ends makes room for the next one. Close it,
+    or use it in a ``with`` statement.
 
     Args:
         model: the target.
         parts: of every sequence.
+        n: sequences at a time.
         threads: of torch, for the target.
 
     Attributes:
-        finished: results of the run so far by sequence; those of a run that failed stay.
         closed: whether it can be used no more: it was closed, or a run failed.
     """
 
-    def __init__(self, model: PreTrainedModel | LanguageModel, parts: Parts, threads: int | None) -> None:
-        self.model = model if isinstance(model, LanguageModel) else LanguageModel(model)
+    def __init__(self, model: PreTrainedModel | Runtime, parts: Parts, n: int, threads: int | None) -> None:
+        self.model = model if isinstance(model, Runtime) else LanguageModel(model)
         self.parts = parts
+        self.n = n
         self.threads = threads
-        self.finished: dict[int | str, GenerationResult] = {}
         self.closed = False
-        self._observers: tuple[OutcomeObserver, ...] = ()
+        self._begun: list[Lane] = []  # in this run
         self._held: dict[int, tuple[int, ...]] = {}  # the prompt that a slot begins with
-        self._timeline = TimeLine()
-        self._phases = dict.fromkeys(PHASES, 0.0)
-        self._prefill_seconds = 0.0
-        if parts.drafter is not None:
-            parts.drafter.check_vocabulary(self.model.vocab_size)
-        if parts.builder is not None and parts.builder.max_nodes >= self.model.context_limit:
-            raise ValueError(
-                f"{type(parts.builder).__name__} makes trees of up to {parts.builder.max_nodes} nodes and the target's "
-                f"context holds {self.model.context_limit} tokens: lower its budget"
-            )
+        check_target(parts, self.model)
+
+    @property
+    def finished(self) -> dict[int | str, GenerationResult]:
+        """Results of the run so far by sequence; those of a run that failed stay."""
+        return {lane.context.sequence: lane.result for lane in self._begun if lane.ended}
 
     def run(
         self,
@@ -115,35 +144,76 @@ class Executor(AbstractContextManager["Executor"]):
 
         self._check_open()
         self._check(jobs)
-        model = self.model
-        model.conversation = None
-        self._observers = tuple(observers)
+        self.model.conversation = None
         self._held.clear()
-        self.finished = {}
-        self._timeline = TimeLine()
-        self._phases = dict.fromkeys(PHASES, 0.0)
-        self._prefill_seconds = 0.0
+        self._begun = []
+        timeline = TimeLine()
         before = torch.get_num_threads()
         if self.threads is not None:
             torch.set_num_threads(self.threads)
         try:
-            self._timeline.start = started = perf_counter()
+            timeline.start = perf_counter()
             with torch.inference_mode():
-                self._run(jobs, seed, frozenset(eos_token_ids))
-            self._timeline.end = perf_counter()
+                lanes = self._lanes(observers, timeline)
+                self._run(lanes, jobs, seed, frozenset(eos_token_ids))
+            timeline.end = perf_counter()
         except BaseException:
             self.abort()
             raise
         finally:
             torch.set_num_threads(before)
-        wall = self._timeline.end - started
-        self._phases["update"] += wall - self._prefill_seconds - sum(self._phases.values())
         results = tuple(self.finished[job.sequence] for job in jobs)
-        return Run(results, self._timeline, self._prefill_seconds, self._phases)
+        seconds = {phase: sum(result.seconds[phase] for result in results) for phase in PHASES}
+        prefill_seconds = sum(result.prefill_seconds for result in results)
+        if lanes.overlaps:
+            seconds |= {"draft": lanes.waited, "build": 0.0}
+            prefill_seconds = timeline.busy(TARGET, ("prefill",))
+        seconds["update"] = 0.0
+        seconds["update"] = timeline.seconds - prefill_seconds - sum(seconds.values())
+        return Run(results, timeline, prefill_seconds, seconds)
+
+    def _run(self, lanes: Lanes, jobs: Sequence[Job], seed: int, eos_token_ids: frozenset[int]) -> None:
+        waiting, free = deque(jobs), deque(range(min(self.n, len(jobs))))
+        longest = max(len(job.prompt) + job.max_new_tokens for job in jobs)
+        self.model.cache.reserve(min(longest, self.model.context_limit) + self.parts.max_rows, len(free))
+        while waiting or lanes.lanes:
+            while waiting and free:
+                self._begin(lanes, waiting.popleft(), free.popleft(), seed, eos_token_ids)
+            free.extend(lane.slot for lane in lanes.step())
+        lanes.finish()
+
+    def _begin(self, lanes: Lanes, job: Job, slot: int, seed: int, eos_token_ids: frozenset[int]) -> None:
+        """Start a sequence in a free slot; the same prompt elsewhere is shared, bit by bit."""
+        context = self.parts.context(job.prompt, seed, job.sequence)
+        lane = Lane(
+            context,
+            self.model,
+            self.parts.verifier,
+            self._drafting(slot, context),
+            slot=slot,
+            max_new_tokens=job.max_new_tokens,
+            eos_token_ids=eos_token_ids,
+            stop=job.stop,
+        )
+        self._begun.append(lane)
+        started = perf_counter()
+        wants_logits = self.parts.wants_prefill_logits
+        held = [] if wants_logits else [known for known, tokens in self._held.items() if tokens == job.prompt]
+        if held and slot not in held:
+            self.model.cache.fork(held[0], slot, len(job.prompt) - 1)
+        else:
+            self.model.cache.truncate(slot, len(job.prompt) - 1 if held else 0)
+        self._held.pop(slot, None)
+        lanes.start(lane, wants_logits, started)
+        self._held[slot] = job.prompt
+
+    def _lanes(self, observers: Iterable[OutcomeObserver], timeline: TimeLine) -> Lanes:
+        """Those of a run."""
+        return Lanes(self.model, self.parts, observers, timeline)
 
     @abstractmethod
-    def _run(self, jobs: Sequence[Job], seed: int, eos_token_ids: frozenset[int]) -> None:
-        """Decode, and fill :attr:`finished`, time line and phases."""
+    def _drafting(self, slot: int, context: Context) -> Drafting | None:
+        """Who drafts for a sequence that begins in a slot; None where drafts are made elsewhere."""
 
     @abstractmethod
     def reset(
@@ -179,60 +249,6 @@ class Executor(AbstractContextManager["Executor"]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def _context(self, job: Job, seed: int) -> Context:
-        noise_temperature = self.parts.verifier.noise_temperature or 0.0
-        return Context(job.prompt, seed=seed, sequence=job.sequence, noise_temperature=noise_temperature)
-
-    def _verification(self, job: Job, context: Context, slot: int, eos: frozenset[int]) -> Verification:
-        return Verification(
-            self.model,
-            self.parts.verifier,
-            context,
-            slot=slot,
-            max_new_tokens=job.max_new_tokens,
-            eos_token_ids=eos,
-            stop=job.stop,
-        )
-
-    def _reserve(self, jobs: Sequence[Job], slots: int) -> None:
-        builder = self.parts.builder
-        longest = max(len(job.prompt) + job.max_new_tokens for job in jobs)
-        rows = 1 + (0 if builder is None else builder.max_nodes)
-        self.model.cache.reserve(min(longest, self.model.context_limit) + rows, slots)
-
-    def _prefill(self, context: Context, slot: int) -> tuple[Outcome | None, float]:
-        """Bring all of a prompt but its root into a slot: what a slot holds already is shared, bit by bit.
-
-        Returns:
-            Step 0 where the drafter learns from it, and the seconds it took.
-        """
-        model, prompt = self.model, tuple(context.token_ids.tolist())
-        started = perf_counter()
-        fed = context.token_ids[:-1]
-        learns = self.parts.drafter is not None and self.parts.drafter.wants_prefill_logits
-        source = None
-        if not learns:
-            held = [known for known, tokens in self._held.items() if tokens == prompt]
-            source = slot if slot in held else next(iter(held), None)
-        logits = None
-        self._held.pop(slot, None)
-        if source is None:
-            model.cache.truncate(slot, 0)
-            logits = model.prefill(slot, fed.tolist(), all_logits=learns)
-        elif source == slot:
-            model.cache.truncate(slot, fed.size)
-        else:
-            model.cache.fork(source, slot, fed.size)
-        model.synchronize()
-        self._held[slot] = prompt
-        ended = perf_counter()
-        self._prefill_seconds += ended - started
-        self._timeline.add(
-            TARGET, "prefill", started, ended, context.sequence, fed.size if source is None else 0
-        )
-        outcome = None if logits is None else prefill_outcome(context, np.array(fed), logits)
-        return outcome, ended - started
 
     def _check_open(self) -> None:
         if self.closed:

@@ -18,14 +18,15 @@ import numpy as np
 import torch
 import torch.multiprocessing  # registers how tensors are handed to another process: their memory is shared
 
-from specexp.core.parts import Parts
-from specexp.core.sequence import Draft
+from specexp.core.decode import Draft
+from specexp.core.parts import Parts, TreeBuilder
 from specexp.core.tree import NodeKind, TreeShape
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _SHAPES_KEPT = 256
+UNNUMBERED = -1
 
 
 class Begin(NamedTuple):
@@ -125,7 +126,7 @@ class Memory:
 
 
 class Shapes:
-    """Numbers tree shapes, so that one that comes again is sent once, and is the same object at the target.
+    """Numbers the tree shapes that come again, so that each is sent once, and is the same object at the target.
 
     Both sides keep the same last ones, since both see all in the same order.
     """
@@ -136,7 +137,10 @@ class Shapes:
         self._next = 0
 
     def pack(self, shape: TreeShape) -> tuple[int, TreeShape | None]:
-        """Its number, and itself if it is new."""
+        """Its number, and itself if it is new; one that does not come again has no number."""
+        _ = shape.children, shape.ancestor_mask  # here the target does not wait for them
+        if not shape.recurs:
+            return UNNUMBERED, shape
         known = self._numbers.get(id(shape))
         if known is not None:
             return known[0], None
@@ -144,16 +148,16 @@ class Shapes:
         self._numbers[id(shape)] = number, shape
         if len(self._numbers) > _SHAPES_KEPT:
             self._numbers.popitem(last=False)
-        _ = shape.children, shape.ancestor_mask  # here the target does not wait for them
         return number, shape
 
     def unpack(self, number: int, shape: TreeShape | None) -> TreeShape:
         """The shape of :meth:`pack`."""
         if shape is None:
             return self._shapes[number]
-        self._shapes[number] = shape
-        if len(self._shapes) > _SHAPES_KEPT:
-            self._shapes.popitem(last=False)
+        if number != UNNUMBERED:
+            self._shapes[number] = shape
+            if len(self._shapes) > _SHAPES_KEPT:
+                self._shapes.popitem(last=False)
         return shape
 
 
@@ -174,12 +178,11 @@ def memory_of(parts: Parts, vocab_size: int, dtype: torch.dtype) -> Memory:
     builder = parts.builder
     drawn = builder is not None and any(kind is not NodeKind.POINT_MASS for kind in _kinds_of(builder))
     coupled = parts.drafter is not None and parts.drafter.coupled
-    return Memory(1 + (0 if builder is None else builder.max_nodes), vocab_size, dtype, drawn, coupled)
+    return Memory(parts.max_rows, vocab_size, dtype, drawn, coupled)
 
 
-def _kinds_of(builder: Any) -> list[NodeKind]:
-    inner = [*getattr(builder, "builders", ()), getattr(builder, "builder", None)]
-    return [builder.kind, *(kind for one in inner if one is not None for kind in _kinds_of(one))]
+def _kinds_of(builder: TreeBuilder) -> list[NodeKind]:
+    return [builder.kind, *(kind for inner in builder.inner for kind in _kinds_of(inner))]
 
 
 def put(connection: Connection, message: Any) -> None:

@@ -17,10 +17,10 @@ import numpy as np
 import torch
 
 from specexp.core.context import Context
+from specexp.core.decode import Draft, Drafting, drafting_for
 from specexp.core.outcome import Outcome, prefill_outcome
 from specexp.core.parts import Parts
-from specexp.core.sequence import Drafting
-from specexp.scheduling.drafters import bytes_of, drafting_for, initial, twins
+from specexp.scheduling.drafters import bytes_of, copies, initial
 from specexp.scheduling.messages import (
     Begin,
     Failed,
@@ -40,8 +40,6 @@ from specexp.scheduling.messages import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from specexp.core.tree import TokenTree
 
 
 def serve_process(connection: Connection, parts: Parts, memories: list[Memory], threads: int | None) -> None:
@@ -140,8 +138,8 @@ class _Lanes:
 
     def __init__(self, parts: Parts, memories: list[Memory]) -> None:
         self._memories = memories
-        self._parts = twins(parts, len(memories))
-        self._draftings: dict[int, tuple[Drafting, TokenTree | None]] = {}
+        self._parts = copies(parts, len(memories))
+        self._draftings: dict[int, tuple[Drafting, Draft]] = {}
         self._shapes = Shapes()
 
     def sequence_of(self, message: Any) -> int | str | None:
@@ -159,7 +157,7 @@ class _Lanes:
             return self._learn(message)
         if isinstance(message, Reset):
             first = initial(self._parts[0], message.drafter, message.controller)
-            self._parts = twins(first, len(self._memories))
+            self._parts = copies(first, len(self._memories))
             return Ready()
         return Weight(bytes_of(self._parts))
 
@@ -171,8 +169,7 @@ class _Lanes:
             sequence=message.sequence,
             noise_temperature=message.noise_temperature,
         )
-        parts = self._parts[message.lane]
-        drafting = Drafting(parts.drafter, parts.builder, parts.controller, context)
+        drafting = Drafting(self._parts[message.lane], context)
         prefill = None
         if message.prefill is not None:
             prefill = prefill_outcome(
@@ -183,19 +180,18 @@ class _Lanes:
 
     def _learn(self, message: Said) -> Packed | Learned:
         started = perf_counter()
-        drafting, tree = self._draftings[message.lane]
-        assert tree is not None
-        logits = self._memories[message.lane].logits[: tree.num_nodes + 1]
+        drafting, draft = self._draftings[message.lane]
+        logits = self._memories[message.lane].logits[: draft.tree.num_nodes + 1]
         drafting.context.append(message.tokens)
         drafting.context.steps += 1
         drafting.learn(
             Outcome(
                 drafting.context,
-                tree,
+                draft.tree,
                 logits,
                 message.accepted,
                 message.tokens,
-                drafting.pass_tokens,
+                draft.pass_tokens,
                 message.seconds,
             )
         )
@@ -207,7 +203,7 @@ class _Lanes:
         started = perf_counter()
         draft = drafting.draft(depth)
         tree = draft.tree
-        self._draftings[lane] = drafting, tree
+        self._draftings[lane] = drafting, draft
         rows = None
         if tree.q is not None:
             rows = tuple(tree.q)

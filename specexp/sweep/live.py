@@ -15,7 +15,7 @@ from specexp.bench.experiment import check_prompts
 from specexp.bench.groups import Groups
 from specexp.bench.hugging_face_arm import HuggingFaceArm
 from specexp.config import ConfigError
-from specexp.core.decoder import Decoder
+from specexp.core.decode import Decoder
 from specexp.core.language_model import LanguageModel
 from specexp.core.parts import DeterministicVerifier, Parts
 from specexp.sweep.backend import StudyBackend

@@ -7,7 +7,7 @@ import torch
 from specexp.builders import Chain, Choice, DySpecThreshold
 from specexp.controllers import SwitchOff
 from specexp.core.context import Context
-from specexp.core.decoder import Decoder
+from specexp.core.decode import Decoder
 from specexp.core.latency import LatencyProfile
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Controller, Drafter, DraftState, Plan, TreeBuilder

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from specexp.builders import StaticTree
 from specexp.core.context import Context
-from specexp.core.decoder import Decoder
+from specexp.core.decode import Decoder
 from specexp.core.outcome import Outcome, prefill_outcome
 from specexp.core.parts import Candidates, Drafter, Request
 from specexp.core.tree import NO_CANDIDATE, NodeKind, TokenTree, TreeShape

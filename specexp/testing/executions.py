@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from specexp.builders import Chain, DySpecGreedy, Graft, KConfig, StaticTree
 from specexp.controllers import QLearning
-from specexp.core.decoder import Decoder
+from specexp.core.decode import Decoder
 from specexp.core.language_model import LanguageModel
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts, Verifier
@@ -175,7 +175,7 @@ class ExecutionContract:
         with execution.open(LanguageModel(target_model()), COMPOSITIONS[composition]()) as executor:
             run = executor.run(JOBS, eos_token_ids=EOS)
         for job, result in zip(JOBS, run.results, strict=True):
-            counts = result.counts
+            counts = result
             assert len(result.token_ids) == counts.accepted_drafts + counts.bonus_tokens <= job.max_new_tokens
             assert counts.bonus_tokens <= counts.steps
             assert counts.accepted_drafts <= counts.drafted_nodes

@@ -12,7 +12,7 @@ from specexp.bench.equality import compare, token_equality
 from specexp.bench.experiment import ENGINE, build_experiment
 from specexp.bench.live import LiveBackend
 from specexp.config import Config, build_generation, build_parts, build_verifier
-from specexp.core.decoder import Decoder
+from specexp.core.decode import Decoder
 from specexp.core.messages import first_line, type_and_line
 from specexp.core.parts import Parts
 from specexp.core.sampling import Processors

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from specexp.core.decoder import Decoder
-from specexp.core.language_model import LanguageModel
+from specexp.core.decode import Decoder
+from specexp.core.runtime import Runtime
 from specexp.core.sampling import Processors
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.scheduling import Job, SerialSpeculative
@@ -63,7 +63,7 @@ class FirstTokens:
 
 
 def likely_starts(
-    model: LanguageModel, prompt_id: str, prompt: Sequence[int], processors: Processors, tokens: int
+    model: Runtime, prompt_id: str, prompt: Sequence[int], processors: Processors, tokens: int
 ) -> Starts:
     """Find the likeliest beginnings by a beam over the target's exact probabilities, one tree pass a token.
 

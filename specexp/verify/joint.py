@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specexp.core.decoder import Decoder
+from specexp.core.decode import Decoder
 from specexp.core.outcome import Outcome
 from specexp.core.parts import DeterministicVerifier, Parts
 from specexp.core.sampling import Processors

@@ -41,7 +41,7 @@ def test_every_part_is_made_and_decodes_as_it_was_tuned(tmp_path: Path) -> None:
     prompt = [3, 1, 4, 1, 5]
     result = artifact.decoder(target, draft).generate(prompt, max_new_tokens=24)
     assert result.token_ids == plain.generate(prompt, max_new_tokens=24).token_ids
-    assert 0 < result.counts.drafted_nodes <= 3 * result.counts.steps
+    assert 0 < result.drafted_nodes <= 3 * result.steps
     with pytest.raises(ValueError, match="DraftModel needs a draft model"):
         load_artifact(artifact.folder).decoder(target)
 

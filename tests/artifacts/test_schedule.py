@@ -55,7 +55,7 @@ def test_it_opens_with_the_deployments_own_draft_and_says_what_plain_decoding_sa
     with artifact.open(model, draft) as executor:
         run = executor.run(JOBS, seed=5)
     assert [result.token_ids for result in run.results] == expected
-    assert sum(result.counts.drafted_nodes for result in run.results) > 0
+    assert sum(result.drafted_nodes for result in run.results) > 0
 
 
 def test_executors_share_no_parts(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from specexp.controllers import (
     ThresholdTracker,
 )
 from specexp.core.context import Context
-from specexp.core.decoder import Decoder
+from specexp.core.decode import Decoder
 from specexp.core.latency import LatencyProfile
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Plan

@@ -7,7 +7,7 @@ import torch
 from specexp.builders import Chain, DySpecThreshold
 from specexp.controllers import ThresholdTracker
 from specexp.core.context import Context
-from specexp.core.decoder import Decoder
+from specexp.core.decode import Decoder
 from specexp.core.outcome import Outcome
 from specexp.core.tree import TokenTree, TreeShape, root_tree
 from specexp.drafters import DraftModel
@@ -109,9 +109,7 @@ def test_the_mean_tree_has_the_size_of_the_budget():
             RejectionSampling(1.0),
             controller,
         )
-        counts = [decoder.generate([3], max_new_tokens=120, sequence=number).counts for number in range(4)][
-            1:
-        ]
+        counts = [decoder.generate([3], max_new_tokens=120, sequence=number) for number in range(4)][1:]
         return sum(count.drafted_nodes for count in counts) / sum(count.steps for count in counts)
 
     assert abs(mean_nodes(None) - 12) > 1.5

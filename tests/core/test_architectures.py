@@ -5,7 +5,7 @@ import torch
 from helpers.small_models import FULL_ATTENTION, VOCABULARY, build
 
 from specexp.builders import TokenRecyclingTree
-from specexp.core.decoder import Decoder
+from specexp.core.decode import Decoder
 from specexp.drafters import TokenRecycling
 
 LLAMA = FULL_ATTENTION["Llama"]
@@ -66,4 +66,4 @@ def test_a_tree_of_eighty_nodes_decodes_what_the_model_itself_does(name, attenti
     expected = model.generate(prompt, attention_mask=torch.ones_like(prompt), **settings)[0, 9:].tolist()
     result = Decoder(model, TokenRecycling(), TokenRecyclingTree()).generate(prompt, max_new_tokens=40)
     assert result.token_ids == expected
-    assert result.counts.drafted_nodes > 40
+    assert result.drafted_nodes > 40

@@ -6,7 +6,7 @@ import torch
 
 from specexp.builders import Chain
 from specexp.core.context import Context
-from specexp.core.decoder import Decoder
+from specexp.core.decode import Decoder
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Request, Verdict, Verifier
 from specexp.core.tree import root_tree

@@ -13,11 +13,11 @@ from scipy import stats
 from specexp.builders import Chain, DySpecGreedy, DySpecThreshold, KConfig, SpecInfer, StaticTree
 from specexp.controllers import Fixed
 from specexp.core.context import Context
-from specexp.core.decoder import Decoder
+from specexp.core.decode import Decoder
 from specexp.core.language_model import LanguageModel
-from specexp.core.logits import LogitsError
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts, Request
+from specexp.core.sampling import LogitsError
 from specexp.core.tree import NodeKind, TokenTree, TreeShape
 from specexp.drafters import DraftModel, PromptLookup, Union
 from specexp.scheduling import Batched, Job, SerialSpeculative
@@ -105,7 +105,7 @@ def test_a_layer_costs_a_pass():
     model = hashed_model(20)
     drafter = DraftModel(hashed_model(20, seed=1))
     result = Decoder(model, drafter, KConfig([3, 2, 2])).generate([1, 2], max_new_tokens=30)
-    assert result.counts.draft_passes == drafter.draft_passes
+    assert result.draft_passes == drafter.draft_passes
     # the last steps have no room for three layers
     assert 3 * (result.steps - 3) <= drafter.draft_passes <= 3 * result.steps
 
@@ -346,9 +346,7 @@ def test_samples_are_the_separate_calls(builder):
     decoder = Decoder(target, *parts)
     alone = [decoder.generate(job.prompt, max_new_tokens=12, sequence=job.sequence) for job in jobs]
     assert [result.token_ids for result in shared] == [result.token_ids for result in alone]
-    assert [result.counts.draft_passes for result in shared] == [
-        result.counts.draft_passes for result in alone
-    ]
+    assert [result.draft_passes for result in shared] == [result.draft_passes for result in alone]
     assert len({tuple(result.token_ids) for result in shared}) == 3
 
 
@@ -403,7 +401,7 @@ def test_a_coupled_draft_that_is_the_target_is_always_right():
     decoder = Decoder(model, DraftModel(hashed_model(20), coupled=True), Chain(4), KeyedSampling(0.8))
     result = decoder.generate([1, 2], max_new_tokens=25)
     assert result.steps == 5
-    assert result.counts.draft_passes == 5 * 4
+    assert result.draft_passes == 5 * 4
 
 
 def test_coupled_candidates_are_ranked_by_score_plus_the_positions_noise():
@@ -450,7 +448,7 @@ def test_a_union_passes_the_pairs_draft_on():
         [1, 2, 1, 2, 1], max_new_tokens=20
     )
     assert result.token_ids == Decoder(target).generate([1, 2, 1, 2, 1], max_new_tokens=20).token_ids
-    assert result.counts.draft_passes > 0
+    assert result.draft_passes > 0
 
 
 def broken_after(length, value, vocabulary=9):
@@ -543,7 +541,7 @@ def test_a_plan_of_no_depth_asks_the_draft_nothing():
     target, draft = pair()
     drafter = DraftModel(draft)
     decoder = Decoder(target, drafter, KConfig([2, 2]), controller=Fixed(max_depth=0))
-    assert decoder.generate([1, 2], max_new_tokens=8).counts.draft_passes == 0
+    assert decoder.generate([1, 2], max_new_tokens=8).draft_passes == 0
 
 
 def test_twins_prefill_an_equal_prompt_once_and_keep_their_sequences_apart():

@@ -3,7 +3,7 @@
 import numpy as np
 
 from specexp.builders import Chain
-from specexp.core.decoder import Decoder
+from specexp.core.decode import Decoder
 from specexp.core.parts import Candidates, Drafter
 from specexp.core.tree import NO_CANDIDATE
 from specexp.testing.drafters import DrafterContract

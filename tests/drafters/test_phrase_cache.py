@@ -9,7 +9,7 @@ import torch
 
 from specexp.builders import Chain, DySpecGreedy, Graft, KConfig, SpecInfer, StaticTree
 from specexp.core.context import Context
-from specexp.core.decoder import Decoder
+from specexp.core.decode import Decoder
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Request
 from specexp.core.tree import TokenTree, TreeShape

@@ -13,8 +13,6 @@ from specexp.core.tree import ROOT_ONLY, NodeKind, TokenTree, TreeShape
 from specexp.papers.token_order import (
     block_count,
     order_of,
-    permute,
-    permute_shape,
     random_shape,
     reorder,
     subtree_sizes,
@@ -162,8 +160,8 @@ def test_mistakes_are_named():
     with pytest.raises(ValueError, match="'breadth'; allowed are depth-first, heavy-path"):
         reorder(shape, "breadth")
     with pytest.raises(ValueError, match="parent must stand before it"):
-        permute_shape(shape, (0, 2, 1))
+        shape.permute((0, 2, 1))
     with pytest.raises(ValueError, match="each of the 3 rows once; 2 rows were given"):
-        permute(TokenTree(shape, np.arange(3)), (0, 1))
+        TokenTree(shape, np.arange(3)).permute((0, 1))
     with pytest.raises(ValueError, match="block was 0 and prefix 0"):
         block_count(shape, block=0)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from specexp.builders import Chain, Choice, DySpecGreedy, Graft, KConfig, SpecInfer
 from specexp.core.context import Context
-from specexp.core.decoder import Decoder
+from specexp.core.decode import Decoder
 from specexp.core.language_model import LanguageModel
 from specexp.core.parts import Controller, Parts, Plan
 from specexp.core.tree import TreeShape

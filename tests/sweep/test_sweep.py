@@ -258,7 +258,7 @@ def test_a_sweep_over_thresholds_leaves_an_artifact_that_decodes(
     result = specexp.Decoder(pair.target, *parts).generate([5, 6, 7], max_new_tokens=16)
     again = specexp.load_artifact("artifacts/small").decoder(pair.target, pair.draft)
     assert again.generate([5, 6, 7], max_new_tokens=16).token_ids == result.token_ids
-    assert 0 < result.counts.drafted_nodes <= 12 * result.counts.steps
+    assert 0 < result.drafted_nodes <= 12 * result.steps
 
 
 def test_where_the_winner_is_of_another_kind_the_best_of_the_kind_is_exported(

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from specexp.builders import StaticTree
-from specexp.core.decoder import Decoder
+from specexp.core.decode import Decoder
 from specexp.core.language_model import LanguageModel
 from specexp.core.parts import Parts
 from specexp.core.sampling import Processors

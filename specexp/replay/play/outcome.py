@@ -98,12 +98,7 @@ class RecordedOutcome(Outcome):
         tree, row = self.tree, np.cumsum(known) - 1
         part = RecordedOutcome(
             self.context,
-            TokenTree(
-                tree.shape.select(known),
-                tree.tokens[known],
-                None if tree.log_probs is None else tree.log_probs[known],
-                grafted=None if tree.grafted is None else tree.grafted[known],
-            ),
+            tree.select(known),
             tuple(int(row[accepted]) for accepted in self.accepted if known[accepted]),
             self.new_token_ids,
             self.pass_tokens,

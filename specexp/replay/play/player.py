@@ -6,24 +6,22 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from typing_extensions import override
+
 from specexp.core.context import Context
+from specexp.core.decode import Clock, Decoding, Drafting, GenerationResult
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts
-from specexp.core.sequence import Counts, Drafting
 from specexp.replay.format.errors import RecordingError
 from specexp.replay.format.ngram_fallback import Estimates
 from specexp.replay.format.recorded_turn import RecordedTurn
 from specexp.replay.play.fidelity import learns
-from specexp.replay.play.outcome import NO_LOGITS, RecordedOutcome, RecordedPrefill
+from specexp.replay.play.outcome import RecordedOutcome, RecordedPrefill
 from specexp.replay.play.source import RecordedSource
-from specexp.replay.play.verification import RecordedTarget, RecordedVerification
+from specexp.replay.play.verification import RecordedLane, RecordedTarget
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from specexp.core.decoder import OutcomeObserver
-
-    Clock = Callable[[Outcome], Mapping[str, float]]
+    from specexp.core.decode import OutcomeObserver
 
 
 class _Drafting(Drafting):
@@ -32,8 +30,8 @@ class _Drafting(Drafting):
     estimates: Estimates | None = None
     learns = True
 
+    @override
     def learn(self, outcome: Outcome) -> None:
-        """What the target said of the last draft."""
         assert isinstance(outcome, RecordedOutcome)
         if self.drafter is not None:
             self.drafter.observe(outcome.told(self.estimates) if self.learns else outcome)
@@ -77,7 +75,7 @@ class Player:
         sequence: str,
         clock: Clock | None = None,
         observers: Iterable[OutcomeObserver] = (),
-    ) -> list[Counts]:
+    ) -> list[GenerationResult]:
         """Replay the turns of a conversation; what each would have taken, in counts.
 
         Args:
@@ -96,8 +94,7 @@ class Player:
             prompt = turn.prompt.tolist()
             known = 0
             if context is None:
-                noise = self.parts.verifier.noise_temperature or 0.0
-                context = Context(prompt, seed=self.seed, sequence=sequence, noise_temperature=noise)
+                context = self.parts.context(prompt, self.seed, sequence)
             else:
                 known = len(context) - 1  # the last token of an answer is not fed before the next turn
                 context.next_turn(prompt[len(context) :])
@@ -112,29 +109,30 @@ class Player:
         max_new_tokens: int,
         clock: Clock | None,
         observers: Iterable[OutcomeObserver],
-    ) -> Counts:
+    ) -> GenerationResult:
         if turn.finish_reason == "length" and max_new_tokens > turn.answer.size:
             raise RecordingError(
                 f"prompt {turn.prompt_id!r}: generation.max_new_tokens is {max_new_tokens} and {turn.answer.size} were "
                 "recorded: record longer answers, or ask for fewer tokens"
             )
-        verification = RecordedVerification(
-            turn, self.target, context, max_new_tokens=max_new_tokens, lenient=self.lenient
-        )
-        strategy = self.parts
-        drafting = _Drafting(strategy.drafter, strategy.builder, strategy.controller, context)
+        drafting = _Drafting(self.parts, context)
         drafting.estimates, drafting.learns = self.estimates, self._learns
+        lane = RecordedLane(
+            turn,
+            self.target,
+            context,
+            drafting,
+            max_new_tokens=max_new_tokens,
+            lenient=self.lenient,
+            clock=clock,
+        )
         if self.source is not None:
             self.source.turn = turn
-        wanted = strategy.drafter is not None and strategy.drafter.wants_prefill_logits
         fed = context.token_ids[known:-1]
-        drafting.begin(RecordedPrefill(context, fed.copy(), turn) if wanted and fed.size else None)
-        while verification.finish_reason is None:
-            outcome = verification.absorb(drafting.draft(verification.depth), NO_LOGITS)
-            if clock is not None:
-                outcome.seconds = clock(outcome)
-            drafting.learn(outcome)
-            for observe in observers:
-                observe(outcome)
-        counts = verification.counts
-        return replace(counts, seconds=dict.fromkeys(counts.seconds, 0.0))
+        wanted = self.parts.wants_prefill_logits and fed.size
+        drafting.begin(RecordedPrefill(context, fed.copy(), turn) if wanted else None)
+        decoding = Decoding(self.target, observers)
+        decoding.add(lane)
+        while decoding.lanes:
+            decoding.step()
+        return replace(lane.result, seconds=dict.fromkeys(lane.result.seconds, 0.0))

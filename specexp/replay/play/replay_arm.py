@@ -11,8 +11,8 @@ from typing_extensions import override
 from specexp.bench.arm import EngineArm, Generation, describe, sequence_name
 from specexp.bench.record import PromptRecord
 from specexp.core.compatibility import check_composition
+from specexp.core.decode import PHASES, GenerationResult
 from specexp.core.parts import Parts
-from specexp.core.sequence import PHASES, Counts
 from specexp.replay.format.errors import RecordingError
 from specexp.replay.format.recorded_turn import RecordedTurn
 from specexp.replay.format.recording import Recording, hash_of
@@ -31,7 +31,7 @@ from specexp.replay.play.source import Missing, RecordedSource
 from specexp.replay.play.verification import RecordedTarget
 
 if TYPE_CHECKING:
-    from specexp.core.decoder import OutcomeObserver
+    from specexp.core.decode import OutcomeObserver
     from specexp.core.latency import LatencyProfile
     from specexp.core.outcome import Outcome
     from specexp.data import Prompt
@@ -131,7 +131,7 @@ class ReplayArm(EngineArm):
 
         observers = self.observers if self.latency is None else (*self.observers, count_seconds)
         limit = max_new_tokens or self.generation.max_new_tokens
-        counts: Sequence[Counts | ExpectedCounts]
+        counts: Sequence[GenerationResult | ExpectedCounts]
         if self.fidelity.grade is Grade.EXPECTED:
             counts = expected = self._expected(turns[:1] if max_new_tokens else turns, limit)
             beyond = sum(count.beyond_profile for count in expected)

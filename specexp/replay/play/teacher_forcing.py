@@ -18,10 +18,10 @@ from typing_extensions import override
 
 from specexp.builders import StaticTree
 from specexp.controllers import Fixed
+from specexp.core.decode import GenerationResult
 from specexp.core.latency import LatencyProfile
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Build, Drafter, Parts, Plan, Request, TreeBuilder
-from specexp.core.sequence import Counts
 from specexp.core.tree import NO_CANDIDATE, RankPath, TreeShape, root_tree
 from specexp.replay.format.errors import RecordingError
 from specexp.replay.format.recorded_turn import RecordedTurn
@@ -33,7 +33,7 @@ from specexp.replay.play.verification import RecordedTarget
 from specexp.verifiers import Greedy
 
 if TYPE_CHECKING:
-    from specexp.core.decoder import OutcomeObserver
+    from specexp.core.decode import OutcomeObserver
 
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 80, 96, 128, 192, 256)
 """Trees that are replayed for a curve: stepping through a recording is not as cheap as reading off ranks."""
@@ -98,7 +98,7 @@ class TeacherForcing(OutputRanks):
             seconds=None if latency is None else np.array([part.sum() for part in np.split(spent, ends)]),
         )
 
-    def _play(self, builder: TreeBuilder, observe: OutcomeObserver) -> Iterator[Counts]:
+    def _play(self, builder: TreeBuilder, observe: OutcomeObserver) -> Iterator[GenerationResult]:
         """Replay all conversations with a builder, the drafter from its initial state on."""
         manifest = self.recording.manifest
         self.drafter.reset()

@@ -1,15 +1,19 @@
-"""The verifying half of a replayed sequence: what is accepted is what the recorded output says."""
+"""Who answers in a replay: the recorded target. What is accepted is what the recorded output says."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from typing_extensions import override
+
 from specexp.core.context import Context
+from specexp.core.decode import Clock, Draft, Drafting, Lane
 from specexp.core.parts import DeterministicVerifier
-from specexp.core.sequence import Draft, Verification
+from specexp.core.runtime import Target
+from specexp.core.tree import TokenTree
 from specexp.replay.format.recorded_turn import RecordedTurn
-from specexp.replay.play.outcome import RecordedOutcome
+from specexp.replay.play.outcome import NO_LOGITS, RecordedOutcome
 
 if TYPE_CHECKING:
     import torch
@@ -30,19 +34,14 @@ class FollowOutput(DeterministicVerifier):
         self._answer: list[int] = turn.answer.tolist()
         self._start = int(turn.prompt.size)
 
+    @override
     def target_token(self, context: Context, logits: torch.Tensor, position: int) -> int:
-        """The output's; nobody's after its end."""
         at = position - self._start
-        return self._answer[at] if at < len(self._answer) else _ENDED
+        return self._answer[at] if at < len(self._answer) else _ENDED  # nobody's after its end
 
 
-class _NoCache:
-    def commit(self, slot: int, rows: Sequence[int]) -> None:
-        """Nothing is kept."""
-
-
-class RecordedTarget:
-    """A target without a model.
+class RecordedTarget(Target):
+    """A target without a model: its answers are read in the recording, where somebody wants them.
 
     Args:
         context_limit: of the recorded one.
@@ -50,18 +49,41 @@ class RecordedTarget:
 
     def __init__(self, context_limit: int) -> None:
         self.context_limit = context_limit
-        self.cache = _NoCache()
+
+    @override
+    def length(self, slot: int) -> int:
+        return 0
+
+    @override
+    def prefill(
+        self, slot: int, token_ids: Sequence[int], *, all_logits: bool = False
+    ) -> torch.Tensor | None:
+        return None
+
+    @override
+    def tree_pass(self, slots: Sequence[int], trees: Sequence[TokenTree]) -> list[torch.Tensor]:
+        return [NO_LOGITS] * len(trees)
+
+    @override
+    def commit(self, slot: int, rows: Sequence[int]) -> None:
+        pass
+
+    @override
+    def synchronize(self) -> None:
+        pass
 
 
-class RecordedVerification(Verification):
-    """The verifying half of a replayed turn.
+class RecordedLane(Lane):
+    """A replayed turn.
 
     Args:
         turn: what is replayed.
         target: its limits.
         context: the turn's prompt.
+        drafting: who drafts.
         max_new_tokens: tokens to generate, at most as many as were recorded.
         lenient: what was not recorded is left out of what is learned from.
+        clock: modelled seconds of a step; none if None.
     """
 
     def __init__(
@@ -69,29 +91,33 @@ class RecordedVerification(Verification):
         turn: RecordedTurn,
         target: RecordedTarget,
         context: Context,
+        drafting: Drafting,
         *,
         max_new_tokens: int,
         lenient: bool = False,
+        clock: Clock | None = None,
     ) -> None:
         ended = turn.finish_reason == "eos" and turn.answer.size <= max_new_tokens
         super().__init__(
+            context,
             target,
             FollowOutput(turn),
-            context,
-            slot=0,
+            drafting,
             max_new_tokens=max_new_tokens,
             eos_token_ids=turn.answer[-1:].tolist() if ended else (),
+            clock=clock or _no_clock,
         )
         self.turn = turn
         self.lenient = lenient
 
+    @override
     def check(self, logits: torch.Tensor) -> None:
-        """There are none."""
+        pass  # there are none
 
+    @override
     def outcome(
         self, draft: Draft, logits: torch.Tensor, accepted: tuple[int, ...], new_token_ids: tuple[int, ...]
     ) -> Outcome:
-        """From the recording."""
         root = len(self.context) - len(new_token_ids) - int(self.turn.prompt.size)
         return RecordedOutcome(
             self.context,
@@ -103,3 +129,7 @@ class RecordedVerification(Verification):
             root,
             self.lenient,
         )
+
+
+def _no_clock(outcome: Outcome) -> Mapping[str, float]:
+    return {}

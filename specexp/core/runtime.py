@@ -1,0 +1,210 @@
+"""What runs a model: slots of committed tokens, and passes over them. The loop and the drafters know no more of it.
+
+:class:`~specexp.core.language_model.LanguageModel` runs a Hugging Face model as it is; a compiled one, or one of
+another library, is another :class:`Runtime`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from threading import Lock, get_ident
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import override
+
+from specexp.core.context import Context
+from specexp.core.tree import TokenTree
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Slots(ABC):
+    """The committed tokens of several sequences, a slot each, and the rows of passes behind them.
+
+    Attributes:
+        lengths: committed tokens of each slot.
+    """
+
+    lengths: list[int]
+
+    @abstractmethod
+    def reserve(self, capacity: int, slots: int = 1) -> None:
+        """Make room for at least ``capacity`` rows in at least ``slots`` slots, keeping what is committed."""
+
+    @abstractmethod
+    def commit(self, slot: int, rows: Sequence[int]) -> None:
+        """As :meth:`Target.commit`."""
+
+    @abstractmethod
+    def truncate(self, slot: int, length: int) -> None:
+        """Forget everything of a slot beyond its first ``length`` tokens (at most what it holds)."""
+
+    @abstractmethod
+    def fork(self, source: int, target: int, length: int) -> None:
+        """Copy a slot's first ``length`` committed tokens to another slot, so that samples of one prompt share one
+        prefill.
+        """
+
+    @abstractmethod
+    def copy_from(self, other: Any, length: int) -> None:
+        """Begin slot 0 with the first ``length`` committed tokens of slot 0 of another cache of the same model."""
+
+    @abstractmethod
+    def nbytes(self) -> int:
+        """Bytes of the storage."""
+
+
+class Target(ABC):
+    """What the loop needs of a target: a model, or a recording of one.
+
+    Attributes:
+        context_limit: positions it takes at most.
+    """
+
+    context_limit: int
+
+    @abstractmethod
+    def length(self, slot: int) -> int:
+        """Committed tokens of a slot."""
+
+    @abstractmethod
+    def prefill(
+        self, slot: int, token_ids: Sequence[int], *, all_logits: bool = False
+    ) -> torch.Tensor | None:
+        """Feed tokens behind what the slot holds and commit them.
+
+        Args:
+            slot: the sequence's slot.
+            token_ids: ``[p]`` token ids; may be empty.
+            all_logits: return the logits of every fed position (the vocabulary projection of a long prompt is
+                expensive, so ask only if a drafter learns from it).
+
+        Returns:
+            ``[p, V]`` logits, or None when not asked for or nothing was fed.
+        """
+
+    @abstractmethod
+    def tree_pass(self, slots: Sequence[int], trees: Sequence[TokenTree]) -> list[torch.Tensor]:
+        """Verify one tree a slot in a single pass; nothing is committed.
+
+        Args:
+            slots: distinct slots.
+            trees: a tree for each; sizes may differ.
+
+        Returns:
+            For each tree ``[n + 1, V]`` logits: row i is the target's answer after row i.
+        """
+
+    @abstractmethod
+    def commit(self, slot: int, rows: Sequence[int]) -> None:
+        """Keep these rows of a pass of the slot, in this order, and forget its others.
+
+        Args:
+            slot: the slot.
+            rows: increasing row numbers of the last pass, or of all passes of a growing tree, e.g. ``[0, 2, 5]`` for
+                the root and two accepted nodes; at least one.
+        """
+
+    @abstractmethod
+    def synchronize(self) -> None:
+        """Wait for the device, so that a clock read next is honest."""
+
+
+class Runtime(Target):
+    """A model at work: target of a loop, or draft model.
+
+    Attributes:
+        model: what it runs, as its library knows it.
+        vocab_size: V.
+        cache: the sequences it holds.
+        device: of the logits.
+        dtype: of the logits.
+        passes: forward passes run since construction, prefill included.
+        conversation: whose tokens slot 0 holds, for decoders that share the model; None if nobody goes on with them.
+    """
+
+    model: Any
+    vocab_size: int
+    cache: Slots
+    device: torch.device
+    dtype: torch.dtype
+
+    def __init__(self) -> None:
+        self.passes = 0
+        self.conversation: Context | None = None
+        self._lock = Lock()
+        self._user: int | None = None  # the thread that decodes
+
+    @abstractmethod
+    def grow(
+        self,
+        slot: int,
+        tokens: NDArray[np.int64],
+        depths: NDArray[np.int64],
+        visible: NDArray[np.bool_],
+    ) -> torch.Tensor:
+        """Feed more rows of a tree that grows pass by pass; nothing is committed, all rows stay until then.
+
+        Args:
+            slot: the slot, whose cache holds ``u`` uncommitted rows of this tree.
+            tokens: ``[m]`` of the new rows.
+            depths: ``[m]`` their distance from the last committed token, less one.
+            visible: ``[m, u + m]`` true where a new row may attend to an uncommitted one, itself included.
+
+        Returns:
+            ``[m, V]`` logits after every new row.
+        """
+
+    @override
+    def length(self, slot: int) -> int:
+        return self.cache.lengths[slot]
+
+    @override
+    def commit(self, slot: int, rows: Sequence[int]) -> None:
+        self.cache.commit(slot, rows)
+
+    @contextmanager
+    def exclusively(self) -> Iterator[None]:
+        """Keep other threads off the cache while one decodes with it; they wait.
+
+        Raises:
+            ValueError: the thread is decoding with this model already.
+        """
+        if self._user == get_ident():
+            raise ValueError(
+                "the model is decoding already, and what it generates would be overwritten: give an observer that "
+                "decodes a Decoder around another LanguageModel"
+            )
+        with self._lock:
+            self._user = get_ident()
+            try:
+                yield
+            finally:
+                self._user = None
+
+    def check_request(self, prompt: Sequence[int], max_new_tokens: int) -> None:
+        """Refuse what cannot be decoded.
+
+        Raises:
+            ValueError: the prompt is empty, does not fit or holds an unknown token, or no token is asked for.
+        """
+        if not prompt:
+            raise ValueError("the prompt is empty: at least one token (such as BOS) is needed")
+        if not isinstance(max_new_tokens, (int, np.integer)) or max_new_tokens < 1:
+            raise ValueError(f"max_new_tokens was {max_new_tokens!r}; a whole number from 1 is needed")
+        limit = self.context_limit
+        if len(prompt) >= limit:
+            raise ValueError(
+                f"the prompt has {len(prompt)} tokens and the model's context holds {limit}: "
+                "shorten it to leave room for at least one new token"
+            )
+        if not 0 <= min(prompt) <= max(prompt) < self.vocab_size:
+            raise ValueError(
+                f"the prompt holds token id {max(prompt) if min(prompt) >= 0 else min(prompt)}; "
+                f"the target's vocabulary has ids 0 to {self.vocab_size - 1}"
+            )
