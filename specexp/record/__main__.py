@@ -25,6 +25,9 @@ every token of it to the builders of record.coverage. Whatever these ask, backen
 A recording that was cut off goes on where it stopped. --dry-run checks the file and says what would be recorded; any
 other --dotted.key overrides the file, e.g. --data.max_prompts 8 --record.to recordings/small --record.live_sample 0."""
 
+_WIDTH = 180
+"""Characters of a line where the output is no terminal: the live sample has many columns."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
@@ -49,29 +52,29 @@ def run(config: Config, pair: ModelPair | None = None) -> Recording:
     """Record what a file describes and print how it compares with a live sample.
 
     Args:
-        config: of the file.
-        pair: models loaded already; the file's own if None.
+        config: The experiment file.
+        pair: Models that are loaded already; the file's own if None.
 
     Raises:
-        ConfigError: the file, its data or models cannot be used, or its folder holds another recording.
-        OSError: the recording cannot be written.
+        ConfigError: The file, its data or models cannot be used, or its folder holds another recording.
+        OSError: The recording cannot be written.
     """
-    from rich.console import Console
-
     from specexp.bench.progress import StageBar
+    from specexp.bench.publish import terminal
     from specexp.bench.trainer import quiet_libraries
-    from specexp.record.making import make
-    from specexp.record.size import size_of
+    from specexp.record.live_sample import to_table
+    from specexp.record.making import Making, size_of
 
     quiet_libraries()
-    console = Console(width=None if sys.stdout.isatty() else 180)
-    with StageBar(console) as bar:
-        recording = make(config, pair, lambda line: console.print(line, highlight=False, markup=False), bar)
-    rows = recording.manifest.live_sample
-    if rows:
-        from specexp.record.live_sample import to_table
+    console = terminal(_WIDTH)
 
-        console.print(to_table(rows).to_rich())
+    def tell(line: str) -> None:
+        console.print(line, highlight=False, markup=False)
+
+    with StageBar(console) as bar:
+        recording = Making(config, tell, bar, pair).run()
+    if recording.manifest.live_sample:
+        console.print(to_table(recording.manifest.live_sample).to_rich())
     turns = sum(entry["turns"] for entry in recording.manifest.files.values())
     console.print(
         f"{counted(turns, 'answer')}, {size_of(recording.bytes)}, in {recording.folder}", markup=False

@@ -7,7 +7,8 @@ its last file.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from specexp.bench.arm import eos_of, sequence_name
 from specexp.bench.experiment import check_prompts
@@ -21,82 +22,165 @@ from specexp.config import (
     build_workload,
 )
 from specexp.core.messages import counted
-from specexp.data import PromptSetError
+from specexp.data import Prompt, PromptSetError
 from specexp.record.folder import alone_in, go_on, keep_learned, manifest_of, missing_in, next_file
 from specexp.record.plan import Plan, plan_recording, refusal
-from specexp.record.size import estimate
-from specexp.replay.format.recording import Manifest, Recording, write_turns
+from specexp.replay.format.recorded_turn import RecordedTurn
+from specexp.replay.format.recording import Recording, parquet, write_turns
+from specexp.replay.format.trie import TrieWriter
 from specexp.replay.play.fidelity import scoring_of
 
 if TYPE_CHECKING:
-    from specexp.data import Prompt
+    from specexp.bench.progress import StageBar
     from specexp.pairs.pair import ModelPair
     from specexp.record.recorder import Recorder
-    from specexp.replay.format.recorded_turn import RecordedTurn
 
 
-def make(
-    config: Config, pair: ModelPair | None = None, tell: Callable[[str], None] = print, bar: Any = None
-) -> Recording:
-    """Record what a file describes, going on after the last complete file of turns.
+class Making:
+    """A recording being made, or gone on with after its last complete file of turns.
 
     Args:
-        config: of the file.
-        pair: models loaded already; the file's own if None.
-        tell: takes a line about the progress.
-        bar: a :class:`~specexp.bench.progress.StageBar`; None shows none.
+        config: The experiment file.
+        tell: Takes a line about the progress.
+        bar: Shows how far the stages are.
+        pair: Models that are loaded already; the file's own if None.
 
     Raises:
-        ConfigError: the file cannot be recorded, or its folder holds another recording; nothing was changed then.
-        OSError: the recording cannot be written.
+        ConfigError: The file cannot be recorded, or its folder holds another recording; nothing was changed then.
     """
-    import torch
 
-    planned = plan_recording(config)
-    pair = pair or build_pair(planned.config)
-    _check_context(planned, pair)
-    generation = build_generation(planned.config)
-    if generation.threads is not None:
-        torch.set_num_threads(generation.threads)
-    prompts = load_prompts(planned, pair)
-    manifest = manifest_of(planned, pair, prompts)
-    missing = missing_in(manifest, planned.folder, prompts, generation.samples)
-    whole = len(prompts) * generation.samples
-    sampled = _unsampled(planned, manifest, prompts)
-    if not missing and not sampled:
-        tell(
-            f"{planned.folder} holds {whole} of {counted(whole, 'answered prompt')}: nothing is left to record."
-        )
-        return Recording(planned.folder)
-    for line in planned.lines():
-        tell(line)
-    if missing:
-        if len(missing) < whole:
-            tell(
-                f"{planned.folder} holds {whole - len(missing)} of {counted(whole, 'answered prompt')}: going on."
+    def __init__(
+        self, config: Config, tell: Callable[[str], None], bar: StageBar, pair: ModelPair | None = None
+    ) -> None:
+        import torch
+
+        self.plan = plan_recording(config)
+        self.tell = tell
+        self.bar = bar
+        self.pair = pair or build_pair(self.plan.config)
+        _check_context(self.plan, self.pair)
+        self.generation = build_generation(self.plan.config)
+        if self.generation.threads is not None:
+            torch.set_num_threads(self.generation.threads)
+        self.prompts = load_prompts(self.plan, self.pair)
+        self.manifest = manifest_of(self.plan, self.pair, self.prompts)
+
+    def run(self) -> Recording:
+        """Record what is missing, then compare some prompts with live ones.
+
+        Raises:
+            ConfigError: Another process records into the folder.
+            OSError: The recording cannot be written.
+        """
+        folder = self.plan.folder
+        missing = missing_in(self.manifest, folder, self.prompts, self.generation.samples)
+        whole = len(self.prompts) * self.generation.samples
+        sampled = self._unsampled()
+        answered = counted(whole, "answered prompt")
+        if not missing and not sampled:
+            self.tell(f"{folder} holds {whole} of {answered}: nothing is left to record.")
+            return Recording(folder)
+        for line in self.plan.lines():
+            self.tell(line)
+        if missing:
+            if len(missing) < whole:
+                self.tell(f"{folder} holds {whole - len(missing)} of {answered}: going on.")
+            self.bar.stage("recording", whole, whole - len(missing))
+            folder.mkdir(parents=True, exist_ok=True)
+            with alone_in(folder):
+                self.manifest.complete = False
+                self.manifest.save(folder)
+                self._record(missing)
+                self.manifest.complete = True
+                self.manifest.save(folder)
+        if sampled:
+            self._sample_live(sampled)
+        return Recording(folder)
+
+    def _record(self, missing: Sequence[tuple[Prompt, int]]) -> None:
+        """Record conversations, file by file."""
+        plan, pair, generation, manifest = self.plan, self.pair, self.generation, self.manifest
+        recorder = self._recorder()
+        go_on(recorder, plan.folder, manifest)
+        most = plan.config.get("record.turns_per_file")
+        eos = eos_of(pair.tokenizer, pair.target) if generation.stop_at_eos else frozenset()
+        kept: list[RecordedTurn] = []
+        for number, (prompt, sample) in enumerate(missing):
+
+            def asked(turn: int, before: list[int], prompt: Prompt = prompt) -> list[int]:
+                return prompt.turn_ids(pair.tokenizer, turn, before)
+
+            kept += recorder.conversation(
+                prompt.prompt_id,
+                prompt.category,
+                prompt.index,
+                sample,
+                asked,
+                len(prompt.turns),
+                sequence=sequence_name(prompt, sample),
+                seed=generation.seed,
+                max_new_tokens=generation.max_new_tokens,
+                eos_token_ids=eos,
             )
-        if bar is not None:
-            bar.stage("recording", whole, whole - len(missing))
-        planned.folder.mkdir(parents=True, exist_ok=True)
-        with alone_in(planned.folder):
-            manifest.complete = False
-            manifest.save(planned.folder)
-            _record(planned, pair, manifest, missing, tell, bar)
-            manifest.complete = True
-            manifest.save(planned.folder)
-    if sampled:
-        _sample_live(planned, pair, manifest, sampled, bar)
-    return Recording(planned.folder)
+            if number == 0:
+                turns = sum(len(prompt.turns) for prompt, _ in missing)
+                self.tell(estimate(kept, turns, generation.max_new_tokens, files=-(-turns // most)))
+            self.bar.prompt()
+            if len(kept) >= most or number == len(missing) - 1:
+                name = next_file(manifest)
+                manifest.files[name] = write_turns(plan.folder / name, kept)
+                keep_learned(recorder, plan.folder, manifest)
+                manifest.save(plan.folder)
+                kept = []
+
+    def _recorder(self) -> Recorder:
+        from specexp.core.language_model import LanguageModel
+        from specexp.drafters.draft_source import ModelSource
+        from specexp.record.recorder import Coverage, Recorder
+        from specexp.record.recording_source import RecordingSource
+
+        plan, config = self.plan, self.plan.config
+        candidates = config.get("record.candidates")
+        source = None
+        if self.pair.draft is not None and scoring_of(plan.drafter()) is not None:
+            source = RecordingSource(ModelSource(LanguageModel(self.pair.draft)), 1, spine_width=candidates)
+        # controllers take no part, and seconds decide nothing
+        plain = apply_overrides(config, {"controller": {"class_path": "Fixed"}, "latency": None}, config.file)
+        drafter = build_parts(plain, source).drafter
+        model = LanguageModel(self.pair.target)
+        if drafter is not None:
+            drafter.check_vocabulary(model.vocab_size)
+        coverage = Coverage(plan.coverage, candidates, plan.target_top_k)
+        return Recorder(model, plan.verifier, drafter, source, coverage)
+
+    def _unsampled(self) -> Sequence[Prompt]:
+        """Prompts of the live sample, if it is not known yet of so many and of every composition."""
+        from specexp.record.live_sample import compositions
+
+        sampled = self.prompts[: self.plan.config.get("record.live_sample")]
+        rows = self.manifest.live_sample
+        known = {row["composition"]: row.get("prompts", len(sampled)) for row in rows}
+        lacking = any(known.get(name, 0) < len(sampled) for name, _ in compositions(self.plan))
+        return sampled if lacking else []
+
+    def _sample_live(self, prompts: Sequence[Prompt]) -> None:
+        """Compare the first prompts with live ones, and keep what was found."""
+        from specexp.record.live_sample import compositions, sample_live
+
+        self.bar.stage("live sample", len(prompts) * len(list(compositions(self.plan))))
+        recording = Recording(self.plan.folder)
+        self.manifest.live_sample = sample_live(self.plan, self.pair, recording, prompts, self.bar.prompt)
+        self.manifest.save(self.plan.folder)
 
 
-def load_prompts(planned: Plan, pair: ModelPair) -> list[Prompt]:
+def load_prompts(plan: Plan, pair: ModelPair) -> list[Prompt]:
     """The prompts of all stages, each once.
 
     Raises:
-        ConfigError: a set cannot be read, a prompt does not fit the target, or two share an id.
+        ConfigError: A set cannot be read, a prompt does not fit the target, or two share an id.
     """
     found: dict[str, Prompt] = {}
-    for config in planned.prompts.values():
+    for config in plan.prompts.values():
         try:
             prompts = build_workload(config).load(pair.tokenizer)
         except PromptSetError as error:
@@ -112,104 +196,47 @@ def load_prompts(planned: Plan, pair: ModelPair) -> list[Prompt]:
     return list(found.values())
 
 
-def _check_context(planned: Plan, pair: ModelPair) -> None:
-    models = {"target": pair.target, "draft": pair.draft}
-    for role, model in models.items():
+def _check_context(plan: Plan, pair: ModelPair) -> None:
+    for role, model in (("target", pair.target), ("draft", pair.draft)):
         limit = None if model is None else int(model.config.get_text_config().max_position_embeddings)
-        for number, builder in enumerate(planned.coverage):
+        for number, builder in enumerate(plan.coverage):
             if limit is not None and builder.max_nodes >= limit:
                 raise refusal(
-                    planned.config,
+                    plan.config,
                     f"coverage.{number}",
                     f"makes trees of up to {counted(builder.max_nodes, 'node')} and the {role}'s context holds "
                     f"{counted(limit, 'token')}: lower its budget",
                 )
 
 
-def _record(
-    planned: Plan,
-    pair: ModelPair,
-    manifest: Manifest,
-    missing: Sequence[tuple[Prompt, int]],
-    tell: Callable[[str], None],
-    bar: Any,
-) -> None:
-    """Record conversations, file by file."""
-    recorder = _recorder(planned, pair)
-    go_on(recorder, planned.folder, manifest)
-    generation = build_generation(planned.config)
-    most = planned.config.get("record.turns_per_file")
-    eos = eos_of(pair.tokenizer, pair.target) if generation.stop_at_eos else frozenset()
-    kept: list[RecordedTurn] = []
-    for number, (prompt, sample) in enumerate(missing):
+def size_of(size: float) -> str:
+    """Bytes for a person.
 
-        def asked(turn: int, before: list[int], prompt: Prompt = prompt) -> list[int]:
-            return prompt.turn_ids(pair.tokenizer, turn, before)
-
-        kept += recorder.conversation(
-            prompt.prompt_id,
-            prompt.category,
-            prompt.index,
-            sample,
-            asked,
-            len(prompt.turns),
-            sequence=sequence_name(prompt, sample),
-            seed=generation.seed,
-            max_new_tokens=generation.max_new_tokens,
-            eos_token_ids=eos,
-        )
-        if number == 0:
-            turns = sum(len(prompt.turns) for prompt, _ in missing)
-            tell(estimate(kept, turns, generation.max_new_tokens, files=-(-turns // most)))
-        if bar is not None:
-            bar.prompt()
-        if len(kept) >= most or number == len(missing) - 1:
-            name = next_file(manifest)
-            manifest.files[name] = write_turns(planned.folder / name, kept)
-            keep_learned(recorder, planned.folder, manifest)
-            manifest.save(planned.folder)
-            kept = []
+    Example:
+        >>> size_of(1_300_000), size_of(4_200)
+        ('1.3 MB', '4.2 kB')
+    """
+    return f"{size / 1e6:.1f} MB" if size >= 1e5 else f"{size / 1e3:.1f} kB"
 
 
-def _unsampled(planned: Plan, manifest: Manifest, prompts: Sequence[Prompt]) -> Sequence[Prompt]:
-    """Prompts of the live sample, if it is not known yet of so many and of every composition."""
-    from specexp.record.live_sample import compositions
+def estimate(first: Sequence[RecordedTurn], turns: int, max_new_tokens: int, files: int) -> str:
+    """How large a recording will be, told from its first turns.
 
-    sampled = prompts[: planned.config.get("record.live_sample")]
-    known = {row["composition"]: row.get("prompts", len(sampled)) for row in manifest.live_sample}
-    lacking = any(known.get(name, 0) < len(sampled) for name, _ in compositions(planned))
-    return sampled if lacking else []
-
-
-def _sample_live(
-    planned: Plan, pair: ModelPair, manifest: Manifest, prompts: Sequence[Prompt], bar: Any
-) -> None:
-    """Compare the first prompts with live ones, and keep what was found."""
-    from specexp.record.live_sample import compositions, sample_live
-
-    if bar is not None:
-        bar.stage("live sample", len(prompts) * len(list(compositions(planned))))
-    decoded = (lambda: None) if bar is None else bar.prompt
-    manifest.live_sample = sample_live(planned, pair, Recording(planned.folder), prompts, decoded)
-    manifest.save(planned.folder)
-
-
-def _recorder(planned: Plan, pair: ModelPair) -> Recorder:
-    from specexp.core.language_model import LanguageModel
-    from specexp.drafters.draft_source import ModelSource
-    from specexp.record.recorder import Coverage, Recorder
-    from specexp.record.recording_source import RecordingSource
-
-    config = planned.config
-    candidates = config.get("record.candidates")
-    source = None
-    if scoring_of(planned.drafter()) is not None and pair.draft is not None:
-        source = RecordingSource(ModelSource(LanguageModel(pair.draft)), 1, spine_width=candidates)
-    # controllers take no part, and seconds decide nothing
-    plain = apply_overrides(config, {"controller": {"class_path": "Fixed"}, "latency": None}, config.file)
-    drafter = build_parts(plain, source).drafter
-    model = LanguageModel(pair.target)
-    if drafter is not None:
-        drafter.check_vocabulary(model.vocab_size)
-    coverage = Coverage(planned.coverage, candidates, planned.target_top_k)
-    return Recorder(model, planned.verifier, drafter, source, coverage)
+    Args:
+        first: Turns that are recorded.
+        turns: Turns of the whole recording.
+        max_new_tokens: Most tokens of a turn.
+        files: Files of the whole recording.
+    """
+    tokens = sum(turn.answer.size for turn in first)
+    nodes = sum(len(turn.trie) for turn in first)
+    nothing = {name: getattr(first[0], name)[:0] for name in ("prompt", "answer", "asked", "asked_logits")}
+    nothing |= {name: nothing["asked_logits"].ravel() for name in ("target_log_probs", "draft_log_probs")}
+    blank = replace(first[0], trie=TrieWriter(0, ()).finish(), **nothing)
+    file = len(parquet([blank]))  # what a file takes for itself
+    each = (len(parquet(first)) - file) / tokens
+    size = each * turns * max_new_tokens + file * files
+    return (
+        f"The first prompt took {each:.0f} bytes a token of output ({counted(round(nodes / tokens), 'node')}): "
+        f"{counted(turns, 'answer')} of up to {counted(max_new_tokens, 'token')} will take up to {size_of(size)}."
+    )

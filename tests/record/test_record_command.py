@@ -10,7 +10,7 @@ import yaml
 
 from specexp.config import ConfigError, load_config
 from specexp.record import making
-from specexp.record.__main__ import main
+from specexp.record.__main__ import main, run
 from specexp.record.folder import alone_in
 from specexp.record.live_sample import to_table
 from specexp.record.plan import plan_recording
@@ -414,7 +414,7 @@ def test_two_prompts_of_one_name_cannot_be_recorded_together(file, tmp_path, mod
     path = file(sweep={"space": space, "confirm": confirm})
 
     with pytest.raises(ConfigError, match=r"two prompts are called '0'.*record their sets one by one"):
-        making.make(load_config(path, arguments(**SMALL)))
+        run(load_config(path, arguments(**SMALL)))
 
 
 def test_provenance_says_where_it_comes_from(file, folder):
