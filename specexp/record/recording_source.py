@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
 from specexp.core.context import Context
 from specexp.core.parts import Candidates, Request
@@ -22,13 +23,14 @@ class RecordingSource(DraftSource):
     so fall behind the sequence; the drafter then feeds it the committed tokens it lacks, as after any step.
 
     Args:
-        source: the model.
-        width: candidates kept of every answer, at least.
-        spine_width: the same after tokens of the answer.
+        source: The model.
+        width: Candidates kept of every answer, at least.
+        spine_width: Candidates kept after tokens of the turn's answer, at least.
 
     Attributes:
-        writer: where they are kept.
-        draft_log_probs: of the answer's tokens, filled in on the way; NaN where there is no distribution.
+        writer: The trie that they are kept in.
+        draft_log_probs: ``[n]`` log-probabilities of the answer's tokens, filled in on the way; NaN where there is no
+            distribution.
     """
 
     def __init__(self, source: ModelSource, width: int, spine_width: int) -> None:
@@ -53,36 +55,37 @@ class RecordingSource(DraftSource):
         self.draft_log_probs = np.full(writer.spine, np.nan, dtype=np.float32)
 
     @property
+    @override
     def vocab_size(self) -> int:
-        """The model's."""
         return self.source.vocab_size
 
     @property
+    @override
     def context_limit(self) -> int:
-        """The model's."""
         return self.source.context_limit
 
     @property
+    @override
     def length(self) -> int:
-        """The model's."""
         return self.source.length
 
+    @override
     def truncate(self, rows: int) -> None:
-        """Of the model."""
         self._forget_step()
         self.source.truncate(rows)
 
+    @override
     def copy_from(self, other: DraftSource, rows: int) -> None:
-        """Of the model."""
         assert isinstance(other, RecordingSource)
         self.source.copy_from(other.source, rows)
 
+    @override
     def prefill(self, token_ids: Sequence[int]) -> None:
-        """Of the model."""
         self.source.prefill(token_ids)
 
+    @override
     def feed(self, context: Context, fed: Fed) -> list[Any]:
-        """Find the new nodes; an answer is the number of a node in the step."""
+        # an answer is the number of a node in the step
         if fed.known == 0:
             self._forget_step()
         self._waiting.append(fed)
@@ -97,17 +100,17 @@ class RecordingSource(DraftSource):
             )
         return list(range(fed.known, len(self._nodes)))
 
+    @override
     def commit(self, rows: Sequence[int]) -> None:
-        """Of the model, as far as it was run."""
         if self._answers:
             fed = self._pending + len(self._answers) - 1
             self.source.commit([row for row in rows if row < fed])
         self._forget_step()
 
+    @override
     def candidates(
         self, scoring: Scoring, context: Context, request: Request, answers: Sequence[Any]
     ) -> Candidates:
-        """The model's, kept at least as wide as asked."""
         nodes = [self._nodes[answer] for answer in answers]
         known, k = self.writer.draft, request.k
         wanted = [self.width_of(node, k) for node in nodes]
@@ -145,11 +148,11 @@ class RecordingSource(DraftSource):
         """Keep what the model said.
 
         Args:
-            scoring: of the candidates.
-            context: that the request was made in.
-            request: with a row for each node.
+            scoring: How candidates are chosen.
+            context: The sequence that the request was made in.
+            request: The question, with a row for each node.
             asked: ``[f]`` nodes, and how many candidates to keep of each.
-            answers: ``[f]`` the model's.
+            answers: ``[f]`` answers of the model.
         """
         wide = self.source.candidates(scoring, context, request, answers)
         assert wide.log_probs is not None
@@ -158,8 +161,8 @@ class RecordingSource(DraftSource):
             if node < self.writer.spine and np.isnan(self.draft_log_probs[node]) and not scoring.coupled:
                 self.draft_log_probs[node] = self._log_prob(scoring, answers[row], node)
 
+    @override
     def for_new_sequence(self) -> RecordingSource:
-        """One that records too, wherever it is opened."""
         return RecordingSource(self.source.for_new_sequence(), self.width, self.spine_width)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> RecordingSource:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from specexp.core.context import Context
 from specexp.core.parts import Candidates, Request
@@ -26,14 +27,14 @@ class RecordedSource(DraftSource):
     """Answers as the recorded draft did; passes are counted as a model's would be.
 
     Args:
-        vocab_size: of the draft.
-        context_limit: of the draft.
-        scoring: that the candidates were recorded with.
-        missing: what an answer is that was not recorded.
+        vocab_size: Tokens of the draft's vocabulary.
+        context_limit: Tokens that the draft's context holds.
+        scoring: How the recorded candidates were chosen.
+        missing: What an answer is that was not recorded.
 
     Attributes:
-        turn: what is replayed.
-        unanswered: rows asked whose answers were not recorded.
+        turn: The turn that is replayed.
+        unanswered: Number of rows asked whose answers were not recorded.
     """
 
     def __init__(
@@ -50,34 +51,35 @@ class RecordedSource(DraftSource):
         self._strangers = vocab_size  # the next token that is nobody's
 
     @property
+    @override
     def vocab_size(self) -> int:
-        """The recorded draft's."""
         return self._vocab_size
 
     @property
+    @override
     def context_limit(self) -> int:
-        """The recorded draft's."""
         return self._context_limit
 
     @property
+    @override
     def length(self) -> int:
-        """Rows that a model would hold."""
         return self._length
 
+    @override
     def truncate(self, rows: int) -> None:
-        """Count fewer rows."""
         self._length = min(self._length, rows)
 
+    @override
     def copy_from(self, other: DraftSource, rows: int) -> None:
-        """Count as many rows."""
         self._length = rows
 
+    @override
     def prefill(self, token_ids: Sequence[int]) -> None:
-        """Count more rows."""
         self._length += len(token_ids)
 
+    @override
     def feed(self, context: Context, fed: Fed) -> list[Any]:
-        """Find the new nodes; an answer is a node of the trie."""
+        # an answer is a node of the trie
         turn = self.turn
         assert turn is not None, "an arm opens a turn before it replays it"
         if fed.known == 0:
@@ -92,10 +94,11 @@ class RecordedSource(DraftSource):
                 self._nodes.append(turn.trie.child(self._nodes[ancestors[-2]], token))
         return self._nodes[fed.known :]
 
+    @override
     def commit(self, rows: Sequence[int]) -> None:
-        """Count the kept rows."""
         self._length += len(rows)
 
+    @override
     def candidates(
         self, scoring: Scoring, context: Context, request: Request, answers: Sequence[Any]
     ) -> Candidates:
@@ -123,8 +126,8 @@ class RecordedSource(DraftSource):
             self._unanswered(context, request, rows, answers, tokens)
         return Candidates(tokens, log_probs)
 
+    @override
     def for_new_sequence(self) -> RecordedSource:
-        """The same with no rows."""
         other = RecordedSource(self._vocab_size, self._context_limit, self.scoring, self.missing)
         other.turn = self.turn
         return other
