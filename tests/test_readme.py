@@ -40,13 +40,13 @@ SHORT = {
     "specexp.export": [],
     "specexp.dashboard": [],
 }
-HITS = ["--sweep.record_hits.data.max_prompts", "2"]
+FEW_COUNTED = ["--sweep.count_acceptances.data.max_prompts", "2"]
 SHORT_TOO = {
     ("specexp.sweep", "experiments/fastest.yaml"): ["--n-trials", "2"],
-    ("specexp.sweep", "experiments/tree_shape.yaml"): HITS,
-    ("specexp.sweep", "experiments/replay/tree_shape.yaml"): HITS,
+    ("specexp.sweep", "experiments/tree_shape.yaml"): FEW_COUNTED,
+    ("specexp.sweep", "experiments/replay/tree_shape.yaml"): FEW_COUNTED,
     ("specexp.record", "experiments/replay/tree_shape.yaml"): [
-        *HITS,
+        *FEW_COUNTED,
         "--sweep.confirm.data.max_prompts",
         "3",
     ],

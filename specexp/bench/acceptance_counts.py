@@ -11,18 +11,18 @@ from specexp.core.outcome import Outcome
 from specexp.core.tree import RankPath
 
 
-class HitCounter:
+class AcceptanceCounter:
     """Counts, for every rank path, in how many steps it was drafted and in how many it was accepted.
 
     Attributes:
         steps: steps seen.
-        hits: accepted nodes by rank path.
+        counts: accepted nodes by rank path.
         drafted: drafted nodes by rank path.
     """
 
     def __init__(self) -> None:
         self.steps = 0
-        self.hits: Counter[RankPath] = Counter()
+        self.counts: Counter[RankPath] = Counter()
         self.drafted: Counter[RankPath] = Counter()
 
     def observe(self, outcome: Outcome) -> None:
@@ -30,9 +30,9 @@ class HitCounter:
         self.steps += 1
         paths = outcome.tree.shape.rank_paths
         self.drafted.update(paths[1:])
-        self.hits.update(paths[row] for row in outcome.accepted)
+        self.counts.update(paths[row] for row in outcome.accepted)
 
     def save(self, path: str | Path) -> None:
-        """Write the hits as JSON, rank paths as ``"0,2,1"``."""
-        text = {",".join(map(str, rank_path)): count for rank_path, count in self.hits.most_common()}
+        """Write the counts as JSON, rank paths as ``"0,2,1"``."""
+        text = {",".join(map(str, rank_path)): count for rank_path, count in self.counts.most_common()}
         write_whole(Path(path), json.dumps(text, indent=0) + "\n")

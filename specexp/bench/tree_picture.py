@@ -38,8 +38,8 @@ def draw_tree(
 
     Args:
         shape: the tree, from 1 to some hundred nodes.
-        hit_rates: share of steps, 0 to 1, by rank path: ``hits / steps`` of a
-            :class:`~specexp.bench.acceptance_counts.HitCounter`.
+        hit_rates: share of steps, 0 to 1, by rank path: ``counts / steps`` of a
+            :class:`~specexp.bench.acceptance_counts.AcceptanceCounter`.
         title: heading; the number of nodes and the depth are added below it.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Families of static trees: a parametric one, and the one fitted from recorded hits."""
+"""Families of static trees: a parametric one, and the one fitted from acceptance counts."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ class ParametricTree(StaticTree):
 
 
 class FittedTree(StaticTree):
-    """The ``nodes`` most-hit rank paths of a recording: what a run accepted in a wide tree.
+    """The ``nodes`` rank paths that a run accepted most often in a wide tree.
 
-    A prefix is hit at least as often as what continues it, so the best paths always form a tree.
+    A prefix is accepted at least as often as what continues it, so the best paths always form a tree.
 
     Args:
-        hits: how often each rank path was accepted, as a :class:`~specexp.bench.acceptance_counts.HitCounter` counts.
+        acceptance_counts: how often each rank path was accepted, as ``AcceptanceCounter`` counts.
             In a configuration the path of the JSON file it wrote; a sweep that records them names it itself.
-        nodes: nodes, the root not counted; fewer where fewer paths were ever hit.
+        nodes: nodes, the root not counted; fewer where fewer paths were ever accepted.
         depth: deepest node allowed.
 
     Raises:
@@ -71,19 +71,21 @@ class FittedTree(StaticTree):
 
     def __init__(
         self,
-        hits: Annotated[Mapping[RankPath, int], Reference("acceptance-counts")],
+        acceptance_counts: Annotated[Mapping[RankPath, int], Reference("acceptance-counts")],
         nodes: Annotated[int, Field(ge=1, le=4096)] = 16,
         depth: Annotated[int, Field(ge=1, le=256)] = 8,
     ) -> None:
-        super().__init__(most_hit_paths(hits, nodes, depth))
+        super().__init__(most_accepted_paths(acceptance_counts, nodes, depth))
 
 
-def most_hit_paths(hits: Mapping[RankPath, int], nodes: int, depth: int) -> list[list[int]]:
-    """The ``nodes`` most-hit rank paths at most ``depth`` long; ties go to the shorter, then lower-ranked path."""
+def most_accepted_paths(counts: Mapping[RankPath, int], nodes: int, depth: int) -> list[list[int]]:
+    """The ``nodes`` most accepted rank paths at most ``depth`` long; ties go to the shorter, then lower-ranked path."""
     ranked = sorted(
-        (path for path, count in hits.items() if count > 0 and len(path) <= depth),
-        key=lambda path: (-hits[path], len(path), path),
+        (path for path, count in counts.items() if count > 0 and len(path) <= depth),
+        key=lambda path: (-counts[path], len(path), path),
     )
     if not ranked:
-        raise ValueError(f"the hits record no accepted path of at most {depth} tokens: record more prompts")
+        raise ValueError(
+            f"the acceptance counts hold no accepted path of at most {depth} tokens: record more prompts"
+        )
     return [list(path) for path in ranked[:nodes]]

@@ -7,7 +7,7 @@ from typing import Any
 from specexp.config.config import Config, apply_overrides
 from specexp.config.errors import ConfigError
 
-STAGES = ("confirm", "record_hits", "learn")
+STAGES = ("confirm", "count_acceptances", "learn")
 """Stages of a sweep that may have prompts of their own."""
 
 
@@ -38,7 +38,7 @@ def _end_of(config: Config, stage: str | None) -> int:
     if search["max_prompts"] is None:
         raise ConfigError(
             f"{config.file}: data.max_prompts is null, so the search takes all prompts and leaves none for "
-            "sweep.confirm and sweep.record_hits: set it, or give them prompts of their own"
+            "sweep.confirm and sweep.count_acceptances: set it, or give them prompts of their own"
         )
     end: int = search["offset"] + search["max_prompts"]
     follows = config.get(f"sweep.{stage}.data", None) if stage is not None else None

@@ -187,7 +187,7 @@ SpaceEntry = IntRange | FloatRange | Categorical
 
 
 @dataclass(frozen=True)
-class RecordHits:
+class CountAcceptances:
     """The stage that records which rank paths are accepted in a wide tree.
 
     Args:
@@ -262,7 +262,7 @@ class Sweep:
         storage: URL of a database that several workers share; a journal file in the study's folder if null.
         enqueue: Configurations measured first: overrides, beside a ``name``.
         constraints: Limits by name: ``max_draft_nodes``, or ``min_`` or ``max_`` before a metric.
-        record_hits: Whether rank paths are counted first, and how.
+        count_acceptances: Whether rank paths are counted first, and how.
         learn: Prompts that every candidate learns from before it is measured.
         confirm: How the best are measured again; null for no confirmation.
         export: What is left of the winner; null for nothing.
@@ -280,7 +280,7 @@ class Sweep:
     storage: str | None = None
     enqueue: list[dict[str, Any]] = field(default_factory=list)
     constraints: dict[str, float] = field(default_factory=dict)
-    record_hits: RecordHits | None = None
+    count_acceptances: CountAcceptances | None = None
     learn: Learn | None = None
     confirm: Confirm | None = None
     export: Export | None = None

@@ -18,7 +18,7 @@ from specexp.core.messages import did_you_mean
 
 _SWEEP = Allowed(Sweep)
 
-HITS = "hits.json"
+COUNTS = "acceptance_counts.json"
 """What a study's recording is called in its folder."""
 
 
@@ -53,17 +53,17 @@ def check_sweep(config: Config) -> None:
                 for context in fitting:
                     apply_overrides(context, {key: value}, source)
     for number, known in enumerate(sweep.known):
-        overrides = {key: _with_recorded_hits(value, sweep) for key, value in known.overrides.items()}
+        overrides = {key: _with_own_counts(value, sweep) for key, value in known.overrides.items()}
         composed = apply_overrides(config, overrides, _source(config, ("sweep", "enqueue", str(number))))
-        if not _awaits_hits(composed, sweep):
+        if not _awaits_counts(composed, sweep):
             check_parts(composed)
-    for stage in ("record_hits", "learn", "confirm"):
+    for stage in ("count_acceptances", "learn", "confirm"):
         found = getattr(sweep, stage)
         if found is not None:
             apply_overrides(config, {"data": found.data}, _source(config, ("sweep", stage)))
-    if sweep.record_hits is not None:
-        source = f"{config.source_of(('sweep', 'record_hits'))}: sweep.record_hits"
-        check_parts(apply_overrides(config, {"builder": sweep.record_hits.builder}, source))
+    if sweep.count_acceptances is not None:
+        source = f"{config.source_of(('sweep', 'count_acceptances'))}: sweep.count_acceptances"
+        check_parts(apply_overrides(config, {"builder": sweep.count_acceptances.builder}, source))
 
 
 def _choices(sweep: Sweep, key: str) -> list[Any]:
@@ -82,31 +82,31 @@ def _try(config: Config, key: str, choice: Any, sweep: Sweep) -> Config:
     source = f"{config.source_of(('sweep', 'space', key))}: sweep.space.{key}"
     if key == METHOD:
         source = f"{source}: {choice['name']}"
-    chosen = {part: _with_recorded_hits(value, sweep) for part, value in overrides_of(key, choice).items()}
+    chosen = {part: _with_own_counts(value, sweep) for part, value in overrides_of(key, choice).items()}
     composed = apply_overrides(config, chosen, source)
-    if key == METHOD and not _awaits_hits(composed, sweep):
+    if key == METHOD and not _awaits_counts(composed, sweep):
         check_parts(composed)
     return composed
 
 
-def with_hits(value: Any, hits: str) -> Any:
-    """A fitted tree that names no hits, or the study's by their bare name, gets ``hits``.
+def with_counts(value: Any, counts: str) -> Any:
+    """A fitted tree that names no acceptance counts, or the study's by their bare name, gets ``counts``.
 
     Args:
         value: of a builder; anything else stays as it is.
-        hits: file that the study records first.
+        counts: file that the study records first.
     """
     if not isinstance(value, Mapping) or str(value.get("class_path")).rpartition(".")[2] != "FittedTree":
         return value
     arguments = value.get("init_args") or {}
-    named = arguments.get("hits", HITS)
-    return {**value, "init_args": {**arguments, "hits": hits if named == HITS else named}}
+    named = arguments.get("acceptance_counts", COUNTS)
+    return {**value, "init_args": {**arguments, "acceptance_counts": counts if named == COUNTS else named}}
 
 
-def _with_recorded_hits(value: Any, sweep: Sweep) -> Any:
-    return with_hits(value, HITS) if sweep.record_hits is not None else value
+def _with_own_counts(value: Any, sweep: Sweep) -> Any:
+    return with_counts(value, COUNTS) if sweep.count_acceptances is not None else value
 
 
-def _awaits_hits(config: Config, sweep: Sweep) -> bool:
-    hits = config.get("builder.init_args.hits", None)
-    return sweep.record_hits is not None and hits is not None and not Path(hits).is_file()
+def _awaits_counts(config: Config, sweep: Sweep) -> bool:
+    counts = config.get("builder.init_args.acceptance_counts", None)
+    return sweep.count_acceptances is not None and counts is not None and not Path(counts).is_file()

@@ -8,7 +8,7 @@ from math import log
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specexp.bench.acceptance_counts import HitCounter
+from specexp.bench.acceptance_counts import AcceptanceCounter
 from specexp.bench.metrics import figures_of
 from specexp.bench.record import write_records
 from specexp.builders import StaticTree
@@ -171,9 +171,9 @@ def record_acceptance_counts(
         path: File of the counts; written whole or not at all.
         tick: Called after every prompt.
     """
-    counter = HitCounter()
+    counter = AcceptanceCounter()
     arm, _ = backend.compose("acceptance counts", overrides)
-    for prompt in backend.data("record_hits").prompts:
+    for prompt in backend.data("count_acceptances").prompts:
         for sample in range(backend.samples):
             arm.decode_observed(prompt, sample, counter.observe)
         tick()

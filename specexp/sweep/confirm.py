@@ -11,7 +11,7 @@ from optuna import Study
 from optuna.trial import FrozenTrial
 from typing_extensions import override
 
-from specexp.bench.acceptance_counts import HitCounter
+from specexp.bench.acceptance_counts import AcceptanceCounter
 from specexp.bench.analysis import Analysis
 from specexp.bench.arm import EngineArm
 from specexp.bench.module import EvaluationModule
@@ -45,12 +45,12 @@ class Watch(Analysis):
     name = "confirmation"
 
     def __init__(self) -> None:
-        self.acceptance_counts: dict[str, HitCounter] = {}
+        self.acceptance_counts: dict[str, AcceptanceCounter] = {}
         self.time_lines: dict[str, TimeLine] = {}
 
     @override
     def begin(self, arms: Mapping[str, Parts]) -> None:
-        self.acceptance_counts = {name: HitCounter() for name in arms}
+        self.acceptance_counts = {name: AcceptanceCounter() for name in arms}
         self.time_lines = {}
 
     @override

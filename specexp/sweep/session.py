@@ -148,14 +148,14 @@ class Session:
             )
 
     def _record_acceptance_counts(self, backend: StudyBackend, bar: StageBar) -> None:
-        stage, path = self.settings.record_hits, self.study_config.acceptance_counts
+        stage, path = self.settings.count_acceptances, self.study_config.acceptance_counts
         if stage is None or path is None:
             return
         made_of = digest_of([self.study_config.workload(), self.study_config.resolved({}), asdict(stage)])
         mark = path.with_suffix(".digest")
         if path.exists() and mark.exists() and mark.read_text(encoding="utf-8") == made_of:
             return
-        bar.stage("counting acceptances", len(backend.data("record_hits").prompts))
+        bar.stage("counting acceptances", len(backend.data("count_acceptances").prompts))
         record_acceptance_counts(backend, {"builder": stage.builder}, path, bar.prompt)
         mark.write_text(made_of, encoding="utf-8")
 

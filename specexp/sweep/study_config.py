@@ -26,7 +26,7 @@ from specexp.config import (
     recording_folder,
 )
 from specexp.config.stages import STAGES, with_prompts_of
-from specexp.config.swept import HITS, with_hits
+from specexp.config.swept import COUNTS, with_counts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -66,7 +66,7 @@ class StudyConfig:
     @property
     def acceptance_counts(self) -> Path | None:
         """File of the acceptance counts that the study records first; None where it records none."""
-        return self.folder / HITS if self.config.get("sweep.record_hits", None) else None
+        return self.folder / COUNTS if self.config.get("sweep.count_acceptances", None) else None
 
     @cached_property
     def multi_sequence(self) -> bool:
@@ -97,7 +97,7 @@ class StudyConfig:
         """
         counts = self.acceptance_counts
         filled = {
-            key: with_hits(value, str(counts)) if key == "builder" and counts else value
+            key: with_counts(value, str(counts)) if key == "builder" and counts else value
             for key, value in overrides.items()
         }
         asked = json.dumps(filled, sort_keys=True, default=str)
@@ -177,7 +177,7 @@ class StudyConfig:
         return build_pair(self.config)
 
     def data(self, tokenizer: PreTrainedTokenizerBase, stage: str | None = None) -> PromptDataModule:
-        """The prompts of the search, or of its stage ``confirm``, ``record_hits`` or ``learn``.
+        """The prompts of the search, or of its stage ``confirm``, ``count_acceptances`` or ``learn``.
 
         Raises:
             ConfigError: the search takes all prompts, so that none are left.

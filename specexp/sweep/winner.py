@@ -52,5 +52,5 @@ def _draw_tree(confirmation: Confirmation, prompts: Sequence[Prompt]) -> Figure:
         if not counter.steps:
             for prompt in prompts:
                 confirmation.arms[winner.name].decode_observed(prompt, 0, counter.observe)
-        rates = {path: counter.hits[path] / counter.steps for path in shape.rank_paths[1:]}
+        rates = {path: counter.counts[path] / counter.steps for path in shape.rank_paths[1:]}
     return draw_tree(shape, rates, title=f"{winner.label}: {winner.over_ar} over AR")

@@ -23,7 +23,10 @@ CHAIN = {
     "controller": {"class_path": "ConfidenceThreshold", "init_args": {"threshold": 0.3}},
 }
 DYNAMIC = {**CHAIN, "builder": {"class_path": "DySpecThreshold", "init_args": {"candidates": "top-k"}}}
-FITTED = {**CHAIN, "builder": {"class_path": "FittedTree", "init_args": {"hits": "of/a/study.json"}}}
+FITTED = {
+    **CHAIN,
+    "builder": {"class_path": "FittedTree", "init_args": {"acceptance_counts": "of/a/study.json"}},
+}
 
 
 def save(folder: Path, parts: Any = CHAIN) -> specexp.artifacts.Artifact:

@@ -351,7 +351,7 @@ VALUES: list[Any] = [
     {"class_path": "PhraseCache", "init_args": {"state": "preloaded", "phrases": "/etc"}},
     {"class_path": "StaticTree", "init_args": {"rank_paths": "../.."}},
     {"class_path": "KConfig", "init_args": {"widths": [9] * 5000}},
-    {"class_path": "FittedTree", "init_args": {"hits": "/etc/passwd"}},
+    {"class_path": "FittedTree", "init_args": {"acceptance_counts": "/etc/passwd"}},
 ]
 NAMES = [
     "",

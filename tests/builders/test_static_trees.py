@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from specexp.artifacts import value_of
-from specexp.bench.acceptance_counts import HitCounter
+from specexp.bench.acceptance_counts import AcceptanceCounter
 from specexp.builders import Chain, FittedTree, ParametricTree, StaticTree, TokenRecyclingTree
-from specexp.builders.tree_search import most_hit_paths
+from specexp.builders.tree_search import most_accepted_paths
 from specexp.core.context import Context
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Plan
@@ -102,51 +102,51 @@ def test_the_parametric_tree_keeps_the_best_scores():
     assert min(map(score, kept)) >= max(map(score, dropped)) - 1e-12
 
 
-def test_a_fitted_tree_takes_the_most_hit_paths_which_are_closed():
-    hits = {(0,): 90, (0, 0): 40, (1,): 30, (0, 2): 9, (0, 0, 0): 9, (2,): 9}
-    assert most_hit_paths(hits, nodes=3, depth=8) == [[0], [0, 0], [1]]
-    assert most_hit_paths(hits, nodes=4, depth=8)[-1] == [2]  # a tie goes to the shorter
-    assert most_hit_paths(hits, nodes=5, depth=8)[-1] == [0, 2]
-    assert most_hit_paths(hits, nodes=9, depth=1) == [[0], [1], [2]]
+def test_a_fitted_tree_takes_the_most_accepted_paths_which_are_closed():
+    counts = {(0,): 90, (0, 0): 40, (1,): 30, (0, 2): 9, (0, 0, 0): 9, (2,): 9}
+    assert most_accepted_paths(counts, nodes=3, depth=8) == [[0], [0, 0], [1]]
+    assert most_accepted_paths(counts, nodes=4, depth=8)[-1] == [2]  # a tie goes to the shorter
+    assert most_accepted_paths(counts, nodes=5, depth=8)[-1] == [0, 2]
+    assert most_accepted_paths(counts, nodes=9, depth=1) == [[0], [1], [2]]
 
 
-def test_recorded_hits_are_counted_by_rank_path(tmp_path):
-    counter = HitCounter()
+def test_acceptances_are_counted_by_rank_path(tmp_path):
+    counter = AcceptanceCounter()
     tree = TokenTree(TreeShape.from_rank_paths([[0], [1], [1, 0]]), np.array([1, 2, 3, 4]))
     for accepted in ((), (2,), (2, 3)):
         counter.observe(Outcome(Context([1]), tree, None, accepted, (*accepted, 9)))
     assert counter.steps == 3
     assert counter.drafted == {(0,): 3, (1,): 3, (1, 0): 3}
-    counter.save(tmp_path / "hits.json")
-    counts = value_of("acceptance-counts", str(tmp_path / "hits.json"))
+    counter.save(tmp_path / "acceptance_counts.json")
+    counts = value_of("acceptance-counts", str(tmp_path / "acceptance_counts.json"))
     assert counts == {(1,): 2, (1, 0): 1}
     assert FittedTree(counts, nodes=1).rank_paths == [[1]]
 
 
 @pytest.mark.parametrize("text", ["", "[]", "3", '{"a": 1}', '{"0": "x"}', '{"0": null}', '{"": 3}'])
-def test_a_file_without_hits_is_refused(tmp_path, text):
-    path = tmp_path / "hits.json"
+def test_a_file_without_counts_is_refused(tmp_path, text):
+    path = tmp_path / "acceptance_counts.json"
     path.write_text(text)
-    with pytest.raises(ValueError, match=r"hits\.json"):
+    with pytest.raises(ValueError, match=r"acceptance_counts\.json"):
         value_of("acceptance-counts", str(path))
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{}", "record no accepted path"),
-        ('{"0": 0}', "record no accepted path"),
+        ("{}", "hold no accepted path"),
+        ('{"0": 0}', "hold no accepted path"),
         ('{"1,0": 4}', "has no parent"),
     ],
 )
-def test_hits_that_make_no_tree_are_refused(tmp_path, text, message):
-    path = tmp_path / "hits.json"
+def test_counts_that_make_no_tree_are_refused(tmp_path, text, message):
+    path = tmp_path / "acceptance_counts.json"
     path.write_text(text)
     counts = value_of("acceptance-counts", str(path))
     with pytest.raises(ValueError, match=message):
         FittedTree(counts)
 
 
-def test_a_missing_hits_file_is_named(tmp_path):
+def test_a_missing_file_of_counts_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"nowhere\.json"):
         value_of("acceptance-counts", str(tmp_path / "nowhere.json"))

@@ -129,7 +129,7 @@ def test_arms_and_grids(write):
 def test_space_over_whole_parts(write):
     text = (
         "drafter: TokenRecycling\n"
-        "sweep:\n  record_hits: {builder: {class_path: ParametricTree, init_args: {nodes: 60}}}\n"
+        "sweep:\n  count_acceptances: {builder: {class_path: ParametricTree, init_args: {nodes: 60}}}\n"
         "  enqueue: [{name: chain, builder: Chain}, {name: fitted, builder: {class_path: FittedTree}}]\n"
         "  space:\n    builder.init_args.nodes: {type: int, low: 4, high: 64, log: true}\n"
         "    builder.init_args.rank_decay: {type: float, low: 0.5, high: 3}\n"

@@ -46,7 +46,7 @@ SWEEP: dict[str, Any] = {
             "builder": {"class_path": "ParametricTree", "init_args": {"nodes": 12, "depth": 2}},
         },
     ],
-    "record_hits": {
+    "count_acceptances": {
         "builder": {"class_path": "ParametricTree", "init_args": {"nodes": 30}},
         "data": {"max_prompts": 2},
     },
@@ -128,7 +128,7 @@ def test_a_sweep_ends_with_a_confirmed_and_exported_tree(
     for name in ("config.yaml", "environment.json", "journal.log", "trials.csv", "confirm.md", "confirm.csv"):
         assert (folder / name).stat().st_size > 0, name
     for name in (
-        "hits.json",
+        "acceptance_counts.json",
         "reference.json",
         "confirm.jsonl",
         "tree.png",
@@ -162,7 +162,7 @@ def test_a_sweep_whose_space_is_exhausted_says_so_and_confirms(
         "n_trials": 9,
         "space": {"builder.init_args.nodes": {"type": "int", "low": 1, "high": 2}},
         "enqueue": [],
-        "record_hits": None,
+        "count_acceptances": None,
     }
     assert main([write(experiment)]) == 0
     printed = " ".join(capsys.readouterr().out.split())
@@ -199,7 +199,7 @@ def test_a_sweep_under_a_latency_profile_optimises_what_it_models(
 
     experiment["latency"] = {"name": "slow target", "target_ms": {1: 100, 11: 200}}
     experiment["sweep"] = {
-        **{key: value for key, value in experiment["sweep"].items() if key != "record_hits"},
+        **{key: value for key, value in experiment["sweep"].items() if key != "count_acceptances"},
         "n_trials": 2,
         "space": {"builder.init_args.nodes": {"type": "int", "low": 1, "high": 2}},
         "enqueue": [],

@@ -74,7 +74,7 @@ TREE: dict[str, Any] = {
                 "builder": {"class_path": "DySpecGreedy", "init_args": {"budget": 24, "candidates": "top-k"}},
             },
         ],
-        "record_hits": {
+        "count_acceptances": {
             "builder": {"class_path": "ParametricTree", "init_args": {"nodes": 30, "width": 8}},
             "data": {"max_prompts": 2},
         },
@@ -209,7 +209,7 @@ def test_trials_of_different_recordings_are_of_different_studies(
 ) -> None:
     short = deepcopy(TREE["sweep"])
     del short["space"]["builder"]["choices"][1]
-    short |= {"n_trials": 2, "confirm": None, "export": None, "record_hits": None}
+    short |= {"n_trials": 2, "confirm": None, "export": None, "count_acceptances": None}
     path = write(sweep=short)
     assert main([path]) == 0
     other = json.loads((here / "recorded" / MANIFEST).read_text())
@@ -246,7 +246,7 @@ def test_candidates_learn_from_recorded_prompts(here: Path) -> None:
         "n_trials": 2,
         "space": {"controller.init_args.alpha": {"type": "float", "low": 0.01, "high": 0.3}},
         "enqueue": [],
-        "record_hits": None,
+        "count_acceptances": None,
         "learn": {"data": {"offset": 5, "max_prompts": 2}},
         "export": {"kind": "q-table", "to": "exported"},
     }

@@ -10,7 +10,7 @@ from specexp.core.tree import RankPath
 
 
 def read(path: Path) -> dict[RankPath, int]:
-    """The counts of a JSON file ``{"0": 120, "0,0": 55, ...}``, rank paths as :class:`HitCounter` writes them.
+    """The counts of a JSON file ``{"0": 120, "0,0": 55, ...}``, rank paths as :class:`AcceptanceCounter` writes them.
 
     Args:
         path: the file.

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from specexp.builders.acceptance_tree import best_trees
-from specexp.builders.tree_search import most_hit_paths
+from specexp.builders.tree_search import most_accepted_paths
 from specexp.core.latency import LatencyProfile
 from specexp.core.tree import RankPath
 
@@ -72,7 +72,7 @@ def most_hit_by_size(
         max_depth: Deepest node.
         drafts: Whether every depth of a tree costs a pass of a draft model.
     """
-    ordered = [tuple(path) for path in most_hit_paths(found.hits, len(found.hits), max_depth)]
+    ordered = [tuple(path) for path in most_accepted_paths(found.hits, len(found.hits), max_depth)]
     best: list[ExpectedTree] = []  # with all paths of the depth limit
     for depth in range(1, max(map(len, ordered)) + 1):
         paths = list(islice((path for path in ordered if len(path) <= depth), max_nodes))
