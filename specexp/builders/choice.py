@@ -1,6 +1,6 @@
 """Several builders, one of which makes the tree of a step."""
 
-# No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
+from __future__ import annotations
 
 from dataclasses import replace
 
@@ -45,16 +45,16 @@ class Choice(TreeBuilder):
         return tuple(self.builders)
 
     @property
+    @override
     def max_nodes(self) -> int:
-        """Of the largest tree."""
         return max(builder.max_nodes for builder in self.builders)
 
     @property
+    @override
     def max_candidates(self) -> int:
-        """Of the widest tree."""
         return max(builder.max_candidates for builder in self.builders)
 
+    @override
     def build(self, root: int, plan: Plan) -> Build:
-        """As the chosen builder does, under the same limits."""
         chosen = self.builders[plan.choice or 0]
         return chosen.build(root, plan if plan.choice is None else replace(plan, choice=None))

@@ -1,6 +1,6 @@
 """Dynamic trees: DySpec's greedy and threshold builders (Xiong et al. 2024, sections 4.2 and 4.4), read correctly."""
 
-# No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
+from __future__ import annotations
 
 from typing import Annotated
 
@@ -67,15 +67,16 @@ class DySpecGreedy(TreeBuilder):
         return tuple(DySpecGreedy(budget, self.prefetch, self.max_depth, candidates) for budget in budgets)
 
     @property
+    @override
     def max_nodes(self) -> int:
-        """The budget."""
         return self.budget
 
     @property
+    @override
     def max_candidates(self) -> int:
-        """One node may take the whole tree."""
         return self.max_nodes
 
+    @override
     def build(self, root: int, plan: Plan) -> Build:
         """Resolve what waits among the best ``budget`` samplings until nothing does."""
         budget, max_depth = _limits(self.budget, self.max_depth, plan)
@@ -133,15 +134,16 @@ class DySpecThreshold(TreeBuilder):
         self._max_nodes = max_nodes
 
     @property
+    @override
     def max_nodes(self) -> int:
-        """As configured."""
         return self._max_nodes
 
     @property
+    @override
     def max_candidates(self) -> int:
-        """One node may take the whole tree."""
         return self.max_nodes
 
+    @override
     def build(self, root: int, plan: Plan) -> Build:
         """One request a layer, and more where a row has more candidates above the threshold than were asked for."""
         room, max_depth = _limits(self._max_nodes, self.max_depth, plan)
@@ -203,17 +205,17 @@ class BeamRerank(TreeBuilder):
         return tuple(BeamRerank(self.budget, self.depth, beam) for beam in range(1, self.beam))
 
     @property
+    @override
     def max_nodes(self) -> int:
-        """The budget."""
         return self.budget
 
     @property
+    @override
     def max_candidates(self) -> int:
-        """The beam."""
         return self.beam
 
+    @override
     def build(self, root: int, plan: Plan) -> Build:
-        """One request a depth."""
         budget, max_depth = _limits(self.budget, self.depth, plan)
         if budget == 0 or max_depth == 0:
             return root_tree(root)

@@ -1,6 +1,6 @@
 """Reuse at the target: phrases hung onto the last nodes of a drafted tree (Post-use & Pre-cut, algorithm 3)."""
 
-# No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
+from __future__ import annotations
 
 from dataclasses import replace
 from typing import Annotated, TypeVar
@@ -60,17 +60,17 @@ class Graft(TreeBuilder):
         return (self.builder,)
 
     @property
+    @override
     def max_nodes(self) -> int:
-        """The builder's, and all phrases."""
         return self.builder.max_nodes + self.num_anchors * self.phrases_per_anchor * self.length
 
     @property
+    @override
     def max_candidates(self) -> int:
-        """The builder's."""
         return self.builder.max_candidates
 
+    @override
     def build(self, root: int, plan: Plan) -> Build:
-        """The builder's requests, then one for phrases."""
         tree = yield from self.builder.build(root, plan)
         room = self.max_nodes if plan.max_nodes is None else plan.max_nodes - tree.num_nodes
         deepest = self.max_nodes if plan.max_depth is None else plan.max_depth

@@ -9,6 +9,7 @@ from typing import Annotated, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
+from typing_extensions import override
 
 from specexp.core.parts import Build, Plan, Request, Selection, TreeBuilder, kind_of
 from specexp.core.references import Reference
@@ -58,22 +59,23 @@ class StaticTree(TreeBuilder):
             _check_no_draw_is_left_out(self.shape)
 
     @property
+    @override
     def rank_paths(self) -> list[list[int]]:
         """The tree in the rank-path form other projects read: no root, sorted by length, then rank."""
         return [list(path) for path in self.shape.rank_paths[1:]]
 
     @property
+    @override
     def max_nodes(self) -> int:
-        """Nodes of the whole shape."""
         return self.shape.num_nodes
 
     @property
+    @override
     def max_candidates(self) -> int:
-        """Highest rank plus one."""
         return int(self.shape.ranks.max()) + 1
 
+    @override
     def build(self, root: int, plan: Plan) -> Build:
-        """One request a depth."""
         shape = self.shape if plan.max_depth is None else self.shape.up_to_depth(plan.max_depth)
         if plan.max_nodes is not None and plan.max_nodes < shape.num_nodes:
             shape = shape.first_nodes(plan.max_nodes)

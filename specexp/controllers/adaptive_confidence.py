@@ -1,6 +1,6 @@
 """A confidence threshold that is fitted again after every step."""
 
-# No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
+from __future__ import annotations
 
 from collections import deque
 from math import exp, log
@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 from pydantic import Field
+from typing_extensions import override
 
 from specexp.core.context import Context
 from specexp.core.outcome import Outcome
@@ -60,19 +61,21 @@ class AdaptiveConfidence(Controller):
         self._plan = Plan(max_depth=max_depth)
         self.reset()
 
+    @override
     def plan(self, context: Context) -> Plan:
-        """The greatest depth."""
         return self._plan
 
+    @override
     def keep_drafting(self, context: Context, state: DraftState) -> bool:
         """Whether the last token was confident enough; the first one has none before it."""
         return state.depth == 0 or state.last_log_prob >= log(self.threshold)
 
+    @override
     def begin(self, context: Context, prefill: Outcome | None) -> None:
-        """Apply the state policy."""
         if self.state == "cold" and not context.continued:
             self.reset()
 
+    @override
     def observe(self, outcome: Outcome) -> None:
         """Label the tokens of the most probable path as far as the first rejected one, and fit again."""
         log_probs = outcome.tree.log_probs
@@ -92,20 +95,21 @@ class AdaptiveConfidence(Controller):
         if labelled and len(self._matches) >= _LEAST_TOKENS and 0 < sum(self._matches) < len(self._matches):
             self.threshold = best_threshold(self._confidences, self._matches, self.false_negative_weight)
 
+    @override
     def reset(self) -> None:
-        """Back to the initial threshold, with nothing remembered."""
         self.threshold = self.initial
         self._confidences: deque[float] = deque(maxlen=self.window)
         self._matches: deque[bool] = deque(maxlen=self.window)
 
+    @override
     def state_dict(self) -> dict[str, Any]:
-        """The threshold and the tokens it was fitted to."""
         return {
             "threshold": self.threshold,
             "confidences": list(self._confidences),
             "matches": list(self._matches),
         }
 
+    @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved threshold; of more tokens than the window the last ones are kept."""
         if sorted(state) != sorted(_LEARNED):

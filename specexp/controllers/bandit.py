@@ -1,12 +1,13 @@
 """A bandit over draft lengths, node budgets or builders: it tries them, and settles on the fastest."""
 
-# No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
+from __future__ import annotations
 
 from math import inf, log, sqrt
 from statistics import NormalDist
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
+from typing_extensions import override
 
 from specexp.core.context import Context, PerSequence
 from specexp.core.latency import LatencyProfile
@@ -74,7 +75,7 @@ class Bandit(Controller):
         self.policy = policy
         self.exploration = exploration
         self.window = window
-        self.learn = learn
+        self.learn = self.learns = learn
         self.state = state
         if over == "arms":
             self.num_choices = 1 + max((value for value in values if value is not None), default=0)
@@ -83,23 +84,23 @@ class Bandit(Controller):
         self._played: PerSequence[tuple[int, int]] = PerSequence()
         self.reset()
 
+    @override
     def use_latency(self, profile: LatencyProfile | None) -> None:
-        """Model the seconds of a step by it."""
         self._profile = profile
 
+    @override
     def plan(self, context: Context) -> Plan:
-        """Play the value with the highest index."""
         number = self._best(context)
         self._played[context] = len(context), number  # for observe; no plan looks at it
         return self._plan_of(self.values[number])
 
+    @override
     def begin(self, context: Context, prefill: Outcome | None) -> None:
-        """Apply the state policy."""
         if self.state == "cold" and not context.continued:
             self.reset()
 
+    @override
     def observe(self, outcome: Outcome) -> None:
-        """Add the step to the sums of the value it was played with."""
         context = outcome.context
         position, number = self._played.pop(context, (-1, 0))
         if not self.learn or position != len(context) - len(outcome.new_token_ids):
@@ -114,8 +115,8 @@ class Bandit(Controller):
         new = (1.0, tokens, seconds, tokens * tokens, seconds * seconds, tokens * seconds)
         self._sums[number] = [old + value for old, value in zip(self._sums[number], new, strict=True)]
 
+    @override
     def reset(self) -> None:
-        """Forget everything."""
         self._sums = [[0.0] * _SUMS for _ in self.values]
         self._played.clear()
 
@@ -123,12 +124,13 @@ class Bandit(Controller):
         """Tokens per second of every value; None of one that was not played."""
         return [sums[1] / sums[2] if sums[2] > 0 else None for sums in self._sums]
 
+    @override
     def state_dict(self) -> dict[str, Any]:
         """The values, and of each its discounted steps, tokens, seconds, their squares and their product."""
         return {"over": self.over, "values": list(self.values), "sums": [list(sums) for sums in self._sums]}
 
+    @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from saved sums."""
         if sorted(state) != ["over", "sums", "values"]:
             raise ValueError(
                 f"the state of a Bandit has the entries 'over', 'sums' and 'values', but {sorted(state)} was given"

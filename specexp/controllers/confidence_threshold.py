@@ -1,11 +1,12 @@
 """Draft while the draft is sure enough of the whole of it."""
 
-# No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
+from __future__ import annotations
 
 from math import log
 from typing import Annotated
 
 from pydantic import Field
+from typing_extensions import override
 
 from specexp.core.context import Context
 from specexp.core.parts import Controller, DraftState, Plan
@@ -29,6 +30,7 @@ class ConfidenceThreshold(Controller):
     needs_log_probs = True
 
     uses_seconds = False
+    learns = False
 
     def __init__(
         self,
@@ -40,10 +42,10 @@ class ConfidenceThreshold(Controller):
         self._plan = Plan(max_depth=max_depth)
         self._log_threshold = log(threshold)
 
+    @override
     def plan(self, context: Context) -> Plan:
-        """The greatest depth."""
         return self._plan
 
+    @override
     def keep_drafting(self, context: Context, state: DraftState) -> bool:
-        """Whether the product still reaches the threshold."""
         return state.log_prob >= self._log_threshold

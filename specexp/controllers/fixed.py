@@ -1,10 +1,11 @@
 """The controller that decides nothing at run time."""
 
-# No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
+from __future__ import annotations
 
 from typing import Annotated
 
 from pydantic import Field
+from typing_extensions import override
 
 from specexp.core.context import Context
 from specexp.core.parts import Controller, Plan
@@ -30,6 +31,6 @@ class Fixed(Controller):
         self._plan = Plan(max_nodes=max_nodes, max_depth=max_depth)
         self.changes_nothing = self._plan == Plan()
 
+    @override
     def plan(self, context: Context) -> Plan:
-        """As configured."""
         return self._plan

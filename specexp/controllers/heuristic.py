@@ -1,10 +1,11 @@
 """Longer drafts after a full success, shorter ones after anything else."""
 
-# No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
+from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
+from typing_extensions import override
 
 from specexp.core.context import Context
 from specexp.core.outcome import Outcome
@@ -47,15 +48,16 @@ class Heuristic(Controller):
         self.state = state
         self.length = initial
 
+    @override
     def plan(self, context: Context) -> Plan:
-        """The length so far."""
         return Plan(max_depth=self.length)
 
+    @override
     def begin(self, context: Context, prefill: Outcome | None) -> None:
-        """Apply the state policy."""
         if self.state == "cold" and not context.continued:
             self.reset()
 
+    @override
     def observe(self, outcome: Outcome) -> None:
         """Grow or shrink; a step that drafted nothing, or whose output ended inside the draft, teaches nothing.
 
@@ -73,16 +75,16 @@ class Heuristic(Controller):
         elif len(outcome.new_token_ids) > len(accepted):
             self.length = max(1, self.length - self.shrink)
 
+    @override
     def reset(self) -> None:
-        """Back to the initial length."""
         self.length = self.initial
 
+    @override
     def state_dict(self) -> dict[str, Any]:
-        """The length."""
         return {"length": self.length}
 
+    @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue with a saved length."""
         if sorted(state) != ["length"]:
             raise ValueError(
                 f"the state of a Heuristic has the entry 'length', but {sorted(state)} was given"

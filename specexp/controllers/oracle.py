@@ -1,15 +1,17 @@
 """The hindsight optimum: what a controller could reach at most. For evaluation only."""
 
-# No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
+from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
+from typing_extensions import override
 
 from specexp.core.context import Context
 from specexp.core.latency import LatencyProfile
 from specexp.core.parts import Controller, Plan
+from specexp.core.tree import NodeKind
 
 if TYPE_CHECKING:
     from specexp.core.parts import Drafter, TreeBuilder, Verifier
@@ -38,6 +40,7 @@ class Oracle(Controller):
     """
 
     uses_seconds = False
+    learns = False
     needs_foresight = True
 
     def __init__(
@@ -65,6 +68,7 @@ class Oracle(Controller):
         """
         return _stated(self._profile)
 
+    @override
     def use_latency(self, profile: LatencyProfile | None) -> None:
         """Take the run's profile, unless costs were given.
 
@@ -74,30 +78,27 @@ class Oracle(Controller):
         if self.step_ms is None:
             self._profile = _stated(profile)
 
+    @override
     def check_parts(
         self,
-        drafter: "Drafter | None",
-        builder: "TreeBuilder | None",
-        verifier: "Verifier | None",
+        drafter: Drafter | None,
+        builder: TreeBuilder | None,
+        verifier: Verifier | None,
     ) -> None:
-        """Refuse what cannot be foreseen."""
-        from specexp.builders import Chain
-        from specexp.core.parts import DeterministicVerifier
-        from specexp.core.tree import NodeKind
-        from specexp.drafters import DraftModel
-
-        if not isinstance(drafter, DraftModel):
+        if drafter is None or drafter.inner or not drafter.runs_model or drafter.learns_from == "unknown":
             given = "plain decoding" if drafter is None else type(drafter).__name__
             raise ValueError(
                 f"Oracle foresees what a DraftModel alone drafts, whose best tokens depend on the text alone, and not "
                 f"{given}: draft with DraftModel or take another controller"
             )
-        if not isinstance(builder, Chain) or builder.kind is not NodeKind.POINT_MASS:
+        paths = None if builder is None else builder.rank_paths
+        chain = paths is not None and not any(map(any, paths))
+        if builder is None or not chain or builder.kind is not NodeKind.POINT_MASS:
             raise ValueError(
                 f"Oracle foresees a Chain of top-k candidates, and not {type(builder).__name__} as configured: build "
                 "one or take another controller"
             )
-        if verifier is not None and not isinstance(verifier, DeterministicVerifier):
+        if verifier is not None and verifier.sampling != "deterministic":
             raise ValueError(
                 f"Oracle needs an output that does not depend on the drafts, and {type(verifier).__name__} draws as it "
                 "verifies: verify with Greedy or KeyedSampling"
@@ -116,6 +117,7 @@ class Oracle(Controller):
             del self._schedules[next(iter(self._schedules))]
         self._schedules[key] = dict(depths)
 
+    @override
     def plan(self, context: Context) -> Plan:
         """The scheduled length.
 

@@ -154,6 +154,7 @@ class QLearning(Controller):
         self.virtual_trials = virtual_trials
         self.backup = backup
         self.learn = learn
+        self.learns = bool(learn)
         self.state = state
         edges = {"acceptance": acceptance_bins, "cache_hits": cache_hit_bins, "cost_slope": cost_slope_bins}
         self.signals = list(signals or ())
@@ -187,6 +188,7 @@ class QLearning(Controller):
         """Running mean of how far a learned step moves the table's values."""
         return self._means["change"]
 
+    @override
     def plan(self, context: Context) -> Plan:
         """Plain decoding where STOP is better before anything is drafted, and as every second step of a calibration."""
         if self._calibrating:
@@ -194,6 +196,7 @@ class QLearning(Controller):
         episode = self._episodes[context] = self._starting(context)
         return Plan(max_depth=None if episode.points[0].action == CONTINUE else 0)
 
+    @override
     def keep_drafting(self, context: Context, state: DraftState) -> bool:
         """What the table says; where nothing is drafted yet, what the plan said."""
         if state.depth >= self.max_depth:
@@ -210,17 +213,18 @@ class QLearning(Controller):
             episode.points.append(Point(row, state.depth, state.nodes, state.pass_tokens, action))
         return action == CONTINUE
 
+    @override
     def use_latency(self, profile: LatencyProfile | None) -> None:
-        """Weigh costs by it, unless ``draft_cost`` was given."""
         self.costs.use_latency(profile)
 
+    @override
     def begin(self, context: Context, prefill: Outcome | None) -> None:
         """Apply the state policy; measured costs are the device's and stay."""
         if self.state != "carry" and not context.continued:
             self._start()
 
+    @override
     def observe(self, outcome: Outcome) -> None:
-        """Learn from a step."""
         episode = self._episodes.pop(outcome.context, None)
         if self._calibrating:
             self.costs.observe(outcome)
@@ -241,14 +245,14 @@ class QLearning(Controller):
             self.steps += 1
         self._remember_signals(drafted)
 
+    @override
     def reset(self) -> None:
-        """Back to the initial table; measured costs are forgotten."""
         self.costs.reset()
         self._episodes: PerSequence[Episode] = PerSequence()
         self._start()
 
+    @override
     def state_dict(self) -> dict[str, Any]:
-        """The table, its bins, running means and costs."""
         return {
             **self.table.state_dict(),
             "bins": self.table.bins(),
@@ -257,8 +261,8 @@ class QLearning(Controller):
             "costs": self.costs.state_dict(),
         }
 
+    @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a saved table of the same bins."""
         self._take(state)
         self._episodes.clear()
 

@@ -1,13 +1,12 @@
 """Any controller, and plain decoding where speculation does not pay."""
 
-# No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
+from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 from typing_extensions import override
 
-from specexp.controllers.oracle import Oracle
 from specexp.core.context import Context
 from specexp.core.latency import LatencyProfile
 from specexp.core.outcome import Outcome
@@ -58,9 +57,10 @@ class SwitchOff(Controller):
         learn: bool = True,
         state: Literal["carry", "cold"] = "carry",
     ) -> None:
-        if isinstance(controller, Oracle):
+        if controller.needs_foresight:
             raise ValueError(
-                "SwitchOff was given an Oracle, which switches off by itself: leave the wrapper out"
+                f"SwitchOff was given an {type(controller).__name__}, which switches off by itself: leave the "
+                "wrapper out"
             )
         self.controller = controller
         self.window = window
@@ -78,6 +78,11 @@ class SwitchOff(Controller):
 
     @property
     @override
+    def learns(self) -> bool:  # type: ignore[override]
+        return self.learn or self.controller.learns
+
+    @property
+    @override
     def inner(self) -> tuple[Controller, ...]:
         return (self.controller,)
 
@@ -91,39 +96,41 @@ class SwitchOff(Controller):
         seconds = plain[2] / plain[1] if profile is None else profile.step_seconds(1, prefix=self._prefix)
         return drafted[1] / drafted[2] * seconds > 1 + self.margin
 
+    @override
     def check_parts(
         self,
-        drafter: "Drafter | None",
-        builder: "TreeBuilder | None",
-        verifier: "Verifier | None",
+        drafter: Drafter | None,
+        builder: TreeBuilder | None,
+        verifier: Verifier | None,
     ) -> None:
-        """As the inner controller does."""
         self.controller.check_parts(drafter, builder, verifier)
 
     @property
+    @override
     def shares_state(self) -> bool:
-        """If it does itself, or the inner controller does."""
         return self.state == "carry" or self.controller.shares_state
 
+    @override
     def plan(self, context: Context) -> Plan:
-        """The inner controller's plan, or none to draft."""
         return self.controller.plan(context) if self._drafts() else _OFF
 
+    @override
     def keep_drafting(self, context: Context, state: DraftState) -> bool:
-        """As the inner controller decides."""
         return self.controller.keep_drafting(context, state)
 
+    @override
     def use_latency(self, profile: LatencyProfile | None) -> None:
         """Model the seconds of a step by it; the inner controller takes it too."""
         self._profile = profile
         self.controller.use_latency(profile)
 
+    @override
     def begin(self, context: Context, prefill: Outcome | None) -> None:
-        """Apply the state policy."""
         if self.state == "cold" and not context.continued:
             self._forget()
         self.controller.begin(context, prefill)
 
+    @override
     def observe(self, outcome: Outcome) -> None:
         """Add the step to the sums of its kind, and let the inner controller learn."""
         self.controller.observe(outcome)
@@ -140,11 +147,13 @@ class SwitchOff(Controller):
             for place, value in enumerate((1.0, float(len(outcome.new_token_ids)), seconds)):
                 sums[place] = keep * sums[place] + value
 
+    @override
     def reset(self) -> None:
         """Forget the sums; the inner controller returns to its initial state too."""
         self._forget()
         self.controller.reset()
 
+    @override
     def state_dict(self) -> dict[str, Any]:
         """The sums, the steps since each kind of step, and the inner controller's state."""
         return {
@@ -154,8 +163,8 @@ class SwitchOff(Controller):
             "controller": self.controller.state_dict(),
         }
 
+    @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from saved sums."""
         expected = ["controller", "drafted", "plain", "since"]
         if sorted(state) != expected:
             raise ValueError(

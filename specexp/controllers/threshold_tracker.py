@@ -1,11 +1,12 @@
 """A threshold that follows the text: DySpec's open problem of a threshold fixed in advance (Xiong et al. 2024, B.1)."""
 
-# No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
+from __future__ import annotations
 
 from math import exp, log
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
+from typing_extensions import override
 
 from specexp.core.context import Context
 from specexp.core.outcome import Outcome
@@ -84,15 +85,16 @@ class ThresholdTracker(Controller):
         """What the next step is planned with."""
         return exp(self._log_threshold)
 
+    @override
     def plan(self, context: Context) -> Plan:
-        """The threshold so far."""
         return Plan(threshold=self.threshold)
 
+    @override
     def begin(self, context: Context, prefill: Outcome | None) -> None:
-        """Apply the state policy."""
         if self.state == "cold" and not context.continued:
             self.reset()
 
+    @override
     def observe(self, outcome: Outcome) -> None:
         """Move the threshold; a step without a draft (the last of an output) teaches nothing."""
         nodes = outcome.tree.num_nodes
@@ -106,18 +108,18 @@ class ThresholdTracker(Controller):
             if wanted is not None:
                 self._move(self.rate * (log(wanted) - self._log_threshold))
 
+    @override
     def reset(self) -> None:
-        """Back to the initial threshold."""
         self._log_threshold = log(self.initial)
         self._weight = self._tokens = self._seconds = self._accepted = self._value = 0.0
         self._nodes = self._squares = self._products = 0.0
 
+    @override
     def state_dict(self) -> dict[str, Any]:
-        """The threshold and the running sums."""
         return {name: getattr(self, f"_{name}") for name in _LEARNED}
 
+    @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a saved threshold."""
         if sorted(state) != sorted(_LEARNED):
             raise ValueError(
                 f"the state of a ThresholdTracker has the entries {sorted(_LEARNED)}, but {sorted(state)} was given"

@@ -249,8 +249,9 @@ class Drafter(Part, ABC):
         gives_log_probs: whether its candidates come with log-probabilities.
         draws: whether it can draw candidates from a distribution it states.
         phrase_length: tokens of the longest candidate it can answer with; 1 where it has no phrases.
-        learns_from: what of an outcome its later answers depend on: nothing, the accepted tokens alone, the target's
-            answers to all nodes, or unknown, so that nothing is promised of it where less than all is recorded.
+        learns_from: what of an outcome, beside the committed tokens themselves, its later answers depend on: nothing,
+            the target's answers after accepted nodes, those after all nodes, or unknown, so that nothing is promised of
+            it where less than all is recorded. Of a wrapper, what it adds to those inside it.
         runs_model: whether it runs a draft model.
         learned_candidates: how many of the target's best tokens after a node it learns; 0 where none, or unknown.
         inner: the drafters it asks.

@@ -1,6 +1,6 @@
 """A draft model: any causal language model with the target's vocabulary, and a tree KV cache of its own."""
 
-# No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
+from __future__ import annotations
 
 from copy import copy
 from dataclasses import replace
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import numpy as np
 from pydantic import Field
+from typing_extensions import override
 
 from specexp.core.context import Context
 from specexp.core.outcome import Outcome
@@ -87,7 +88,8 @@ class DraftModel(Drafter):
             self.use_draft_model(cast("PreTrainedModel", model))
         self._has_own = model is not None
 
-    def use_draft_model(self, model: "PreTrainedModel | DraftSource | None") -> None:
+    @override
+    def use_draft_model(self, model: PreTrainedModel | DraftSource | None) -> None:
         """Take the pair's draft or a recording of it, unless the drafter was given a model of its own.
 
         It takes the place of the one that was taken before.
@@ -123,11 +125,12 @@ class DraftModel(Drafter):
         return self._source
 
     @property
-    def models(self) -> "tuple[LanguageModel, ...]":
-        """The model, once it is known."""
+    @override
+    def models(self) -> tuple[LanguageModel, ...]:
         return (self._source.model,) if isinstance(self._source, ModelSource) else ()
 
-    def for_new_sequence(self) -> "DraftModel":
+    @override
+    def for_new_sequence(self) -> DraftModel:
         """The same weights, with a cache of its own; twins share the prefill of equal prompts."""
         other = copy(self)
         other._source = None if self._source is None else self._source.for_new_sequence()
@@ -137,20 +140,20 @@ class DraftModel(Drafter):
         return other
 
     @property
+    @override
     def max_candidates(self) -> int:
-        """The vocabulary; no limit before the model is known."""
         return 2**31 if self._source is None else self._source.vocab_size
 
+    @override
     def check_vocabulary(self, vocab_size: int) -> None:
-        """The draft must have as many tokens as the target."""
         if self.source.vocab_size != vocab_size:
             raise ValueError(
                 f"the draft model has {self.source.vocab_size} tokens and the target {vocab_size}: "
                 "a draft must have the target's vocabulary"
             )
 
+    @override
     def begin(self, context: Context, prefill: Outcome | None) -> None:
-        """Feed the prompt, all but the root."""
         source = self.source
         goes_on = context.continued and context is self._context
         kept = source.length if goes_on else self._prompt_known(context)
@@ -163,10 +166,11 @@ class DraftModel(Drafter):
         last = min(len(context) - 1, source.context_limit)
         source.prefill(context.token_ids[source.length : last].tolist())
 
+    @override
     def costs_pass(self, request: Request) -> bool:
-        """Whether a frontier row was not fed yet."""
         return not self._answers or None in self._nodes_of(request)
 
+    @override
     def propose(self, context: Context, request: Request) -> Candidates:
         """Feed what is new, then rank or draw; rows beyond the draft's context get no candidate."""
         nodes = self._feed(context, request)
@@ -176,8 +180,8 @@ class DraftModel(Drafter):
             return self._only(fed, context, request)
         return self.source.candidates(self.scoring, context, request, answers)
 
+    @override
     def observe(self, outcome: Outcome) -> None:
-        """Keep the accepted rows, drop the others."""
         if self._answers:
             node, kept = 0, list(range(self._pending))
             for row in outcome.accepted:
@@ -190,8 +194,8 @@ class DraftModel(Drafter):
             self.source.commit(kept[:room])
         self._forget_tree()
 
+    @override
     def reset(self) -> None:
-        """Forget the sequence."""
         if self._source is not None:
             self._source.truncate(0)
         self._context = None
@@ -212,8 +216,8 @@ class DraftModel(Drafter):
         self._ancestors: list[list[int]] = []  # of each fed node, itself included
 
     def _nodes_of(
-        self, request: Request, enter: "Callable[[int, int], int | None]" = lambda node, token: None
-    ) -> "Iterator[int | None]":
+        self, request: Request, enter: Callable[[int, int], int | None] = lambda node, token: None
+    ) -> Iterator[int | None]:
         """The fed nodes that a request's frontier rows stand for, found from the root down.
 
         Args:
@@ -252,7 +256,7 @@ class DraftModel(Drafter):
                 q[fed] = part.q
         return Candidates(tokens, log_probs, None if request.kind is NodeKind.POINT_MASS else q)
 
-    def _feed(self, context: Context, request: Request) -> "Sequence[int | None]":
+    def _feed(self, context: Context, request: Request) -> Sequence[int | None]:
         """One pass over the frontier rows, their ancestors and the pending tokens that were not fed yet, if any.
 
         Returns:

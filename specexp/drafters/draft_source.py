@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from specexp.core.context import Context
 from specexp.core.parts import Candidates, Request
@@ -123,37 +124,37 @@ class ModelSource(DraftSource):
         self._processors: Processors | None = None
 
     @property
+    @override
     def vocab_size(self) -> int:
-        """The model's."""
         return self.model.vocab_size
 
     @property
+    @override
     def context_limit(self) -> int:
-        """The model's."""
         return self.model.context_limit
 
     @property
+    @override
     def length(self) -> int:
-        """Rows of the cache."""
         return self.model.cache.lengths[0]
 
+    @override
     def truncate(self, rows: int) -> None:
-        """Shorten the cache."""
         self.model.cache.truncate(0, rows)
 
+    @override
     def copy_from(self, other: DraftSource, rows: int) -> None:
-        """Copy cached rows."""
         assert isinstance(other, ModelSource)
         self.model.cache.copy_from(other.model.cache, rows)
 
+    @override
     def prefill(self, token_ids: Sequence[int]) -> None:
-        """Feed them."""
         passes = self.model.passes
         self.model.prefill(0, token_ids)
         self.model.passes = passes  # the prefill is not drafting
 
+    @override
     def feed(self, context: Context, fed: Fed) -> list[Any]:
-        """Run the model; an answer is the pass's logits and which row."""
         from specexp.core.sampling import check_logits
 
         pending, size = fed.pending, len(fed.tokens)
@@ -169,14 +170,14 @@ class ModelSource(DraftSource):
         check_logits(logits, "draft", context)
         return [(logits, index) for index in range(0 if fed.known else pending - 1, size)]
 
+    @override
     def commit(self, rows: Sequence[int]) -> None:
-        """Keep cached rows in place."""
         self.model.cache.commit(0, rows)
 
+    @override
     def candidates(
         self, scoring: Scoring, context: Context, request: Request, answers: Sequence[Any]
     ) -> Candidates:
-        """From the logits, by the scoring."""
         logits = _stacked(answers)  # [f, V]
         if scoring.coupled:
             return self._coupled(scoring, context, request, logits)
@@ -203,8 +204,8 @@ class ModelSource(DraftSource):
             replacement=request.kind is NodeKind.DRAWN_WITH_REPLACEMENT,
         )
 
+    @override
     def for_new_sequence(self) -> ModelSource:
-        """The same weights with an empty cache."""
         return ModelSource(deepcopy(self.model))
 
     def _coupled(

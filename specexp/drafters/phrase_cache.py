@@ -96,28 +96,28 @@ class PhraseCache(Drafter):
         return [] if self.drafter is None else [self.drafter]
 
     @property
+    @override
     def draft_passes(self) -> int:  # type: ignore[override]
-        """Passes of the inner drafter."""
         return 0 if self.drafter is None else self.drafter.draft_passes
 
     @property
+    @override
     def fed_tokens(self) -> int:  # type: ignore[override]
-        """Tokens fed in them, those of riding phrases among them."""
         return 0 if self.drafter is None else self.drafter.fed_tokens
 
     @property
+    @override
     def coupled(self) -> bool:  # type: ignore[override]
-        """If the inner drafter is."""
         return self.drafter is not None and self.drafter.coupled
 
     @property
+    @override
     def gives_log_probs(self) -> bool:  # type: ignore[override]
-        """If the inner drafter does."""
         return self.drafter is not None and self.drafter.gives_log_probs
 
     @property
+    @override
     def draws(self) -> bool:  # type: ignore[override]
-        """If the inner drafter can."""
         return self.drafter is not None and self.drafter.draws
 
     @property
@@ -126,25 +126,27 @@ class PhraseCache(Drafter):
         return () if self.drafter is None else (self.drafter,)
 
     @property
+    @override
     def max_candidates(self) -> int:
-        """The inner drafter's; alone, one for every phrase."""
         return self.max_phrases if self.drafter is None else self.drafter.max_candidates
 
     @property
+    @override
     def wants_prefill_logits(self) -> bool:
-        """If the inner drafter does."""
         return self.drafter is not None and self.drafter.wants_prefill_logits
 
     @property
+    @override
     def shares_state(self) -> bool:
         """If its phrases are carried, or the inner drafter carries something."""
         return self.state == "carry" or (self.drafter is not None and self.drafter.shares_state)
 
     @property
+    @override
     def models(self) -> tuple[Runtime, ...]:
-        """The inner drafter's."""
         return () if self.drafter is None else self.drafter.models
 
+    @override
     def for_new_sequence(self) -> PhraseCache:
         """Around a twin of the inner drafter; the same phrases if they are carried."""
         other = copy(self)
@@ -154,12 +156,12 @@ class PhraseCache(Drafter):
             other.store = self._initial.copy()
         return other
 
+    @override
     def costs_pass(self, request: Request) -> bool:
-        """If the inner drafter's answer does; phrases cost none."""
         return request.length == 1 and self.drafter is not None and self.drafter.costs_pass(request)
 
+    @override
     def begin(self, context: Context, prefill: Outcome | None) -> None:
-        """Apply the state policy, then store the prompt as configured."""
         if self.drafter is not None:
             self.drafter.begin(context, prefill)
         self._pending.pop(context, None)  # of a step that never ended
@@ -168,6 +170,7 @@ class PhraseCache(Drafter):
         if self.initialisation == "prompt":
             self._insert_text(context.token_ids.tolist())
 
+    @override
     def propose(self, context: Context, request: Request) -> Candidates:
         """Look phrases up, or ask the inner drafter with phrases riding along, or follow the phrases themselves."""
         if request.length > 1:
@@ -178,6 +181,7 @@ class PhraseCache(Drafter):
             self._feed_with_phrases(self.drafter, context, request)
         return self.drafter.propose(context, request)
 
+    @override
     def observe(self, outcome: Outcome) -> None:
         """Count the keys used, and store the phrases of the step: the surest last, so that they are the newest."""
         if self.drafter is not None:
@@ -195,6 +199,7 @@ class PhraseCache(Drafter):
         )  # phrases that were cut short before are longer now
         self._insert_text(outcome.context.token_ids[-new:].tolist())
 
+    @override
     def reset(self) -> None:
         """Back to the empty or the preloaded phrases; resets the inner drafter."""
         if self.drafter is not None:
@@ -202,13 +207,14 @@ class PhraseCache(Drafter):
         self.store = self._initial.copy()
         self._pending.clear()
 
+    @override
     def state_dict(self) -> dict[str, Any]:
         """The store's tensors, and under ``drafter`` the inner drafter's state."""
         state = self.store.state_dict()
         return state if self.drafter is None else {**state, _INNER: self.drafter.state_dict()}
 
+    @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from saved phrases that fit."""
         if (_INNER in state) != (self.drafter is not None):
             raise ValueError(
                 f"the state of a PhraseCache {'around' if self.drafter else 'without'} a drafter was expected "
@@ -218,11 +224,12 @@ class PhraseCache(Drafter):
         if self.drafter is not None:
             self.drafter.load_state_dict(state[_INNER])
 
+    @override
     def use_draft_model(self, model: PreTrainedModel | DraftSource | None) -> None:
-        """Offer it to the inner drafter."""
         if self.drafter is not None:
             self.drafter.use_draft_model(model)
 
+    @override
     def check_vocabulary(self, vocab_size: int) -> None:
         """Check the inner drafter; phrases hold tokens of the target's vocabulary alone."""
         if self.drafter is not None:

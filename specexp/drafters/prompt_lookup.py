@@ -1,11 +1,12 @@
 """Prompt lookup: what followed the last time these tokens stood in the context (Saxena 2023)."""
 
-# No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
+from __future__ import annotations
 
 from typing import Annotated
 
 import numpy as np
 from pydantic import Field
+from typing_extensions import override
 
 from specexp.core.context import Context, PerSequence
 from specexp.core.outcome import Outcome
@@ -43,16 +44,18 @@ class PromptLookup(Drafter):
         self._indexes: PerSequence[_SuffixIndex] = PerSequence()
 
     @property
+    @override
     def max_candidates(self) -> int:
-        """As configured."""
         return self.candidates
 
+    @override
     def begin(self, context: Context, prefill: Outcome | None) -> None:
         """Index the prompt; of a continued conversation, what is new in it."""
         if context not in self._indexes:
             self._indexes[context] = _SuffixIndex(self.min_ngram, self.max_ngram)
         self._indexes[context].extend_to(context)
 
+    @override
     def propose(self, context: Context, request: Request) -> Candidates:
         """Look up the suffixes of the context plus the path to each frontier row."""
         tail = tuple(context.token_ids[-self.max_ngram :].tolist())
@@ -64,12 +67,12 @@ class PromptLookup(Drafter):
             tokens[number, : len(found)] = found
         return Candidates(tokens)
 
+    @override
     def observe(self, outcome: Outcome) -> None:
-        """Index the committed tokens."""
         self._indexes[outcome.context].extend_to(outcome.context)
 
+    @override
     def reset(self) -> None:
-        """Forget every sequence."""
         self._indexes.clear()
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
+from typing_extensions import override
 
 from specexp.core.context import Context
 from specexp.core.outcome import Outcome
@@ -86,13 +87,13 @@ class TokenRecycling(Drafter):
             self._initial = matrix
 
     @property
+    @override
     def max_candidates(self) -> int:
-        """The matrix has ``k`` candidates a token."""
         return self.k
 
     @property
+    @override
     def wants_prefill_logits(self) -> bool:
-        """Only if the prompt's logits update the matrix."""
         return self.prefill_update
 
     @property
@@ -100,6 +101,7 @@ class TokenRecycling(Drafter):
         """``[V, k]`` candidates after each token, best first, ``NO_CANDIDATE`` where there is none."""
         return self._matrix
 
+    @override
     def check_vocabulary(self, vocab_size: int) -> None:
         """Allocate for ``vocab_size`` tokens, at least ``k``; a preloaded matrix must have as many rows."""
         if self.k > vocab_size:
@@ -117,6 +119,7 @@ class TokenRecycling(Drafter):
         if self._matrix.shape[0] != vocab_size:
             self.reset()
 
+    @override
     def begin(self, context: Context, prefill: Outcome | None) -> None:
         """Apply the state policy, then learn from the prompt as configured."""
         if self.state != "carry" and not context.continued:
@@ -128,8 +131,8 @@ class TokenRecycling(Drafter):
             for token, following in zip(prompt[:-1].tolist(), prompt[1:].tolist(), strict=True):
                 self._put_first(token, following)
 
+    @override
     def propose(self, context: Context, request: Request) -> Candidates:
-        """Look the frontier's tokens up."""
         frontier = request.tokens[request.rows]  # [f]
         tokens = self._matrix[frontier].astype(np.int64)  # [f, k]
         if self.coupled and context.noise_temperature > 0:
@@ -142,8 +145,8 @@ class TokenRecycling(Drafter):
             tokens = tokens[np.arange(frontier.size)[:, np.newaxis], order]
         return Candidates(tokens[:, : request.k])
 
+    @override
     def observe(self, outcome: Outcome) -> None:
-        """Rows of the fed tokens take the top-k of their logits."""
         rows: list[int] | slice = slice(None)
         if self.update == "accepted":
             rows = [0, *outcome.accepted]
@@ -158,14 +161,14 @@ class TokenRecycling(Drafter):
         if logits is not None:
             self._logits[tokens] = logits
 
+    @override
     def reset(self) -> None:
-        """Back to the empty or the preloaded matrix."""
         self._matrix = self._initial.copy()
         if self.coupled:
             self._logits = np.zeros(self._matrix.shape, dtype=np.float32)
 
+    @override
     def state_dict(self) -> dict[str, Any]:
-        """The matrix, and its candidates' logits if coupled."""
         import torch  # late: a configuration is checked without it
 
         state = {"matrix": torch.from_numpy(self._matrix.copy())}
@@ -173,8 +176,8 @@ class TokenRecycling(Drafter):
             state["logits"] = torch.from_numpy(self._logits.copy())
         return state
 
+    @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a saved matrix of the same size."""
         entries = ["logits", "matrix"] if self.coupled else ["matrix"]
         if sorted(state) != entries:
             raise ValueError(

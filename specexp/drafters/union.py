@@ -1,5 +1,7 @@
 """Several drafters in one tree."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,18 +38,18 @@ class Union(Drafter):
         self.drafters = drafters
 
     @property
+    @override
     def draft_passes(self) -> int:  # type: ignore[override]
-        """Passes of all drafters."""
         return sum(drafter.draft_passes for drafter in self.drafters)
 
     @property
+    @override
     def fed_tokens(self) -> int:  # type: ignore[override]
-        """Tokens fed in them."""
         return sum(drafter.fed_tokens for drafter in self.drafters)
 
     @property
+    @override
     def coupled(self) -> bool:  # type: ignore[override]
-        """If any drafter is."""
         return any(drafter.coupled for drafter in self.drafters)
 
     @property
@@ -56,43 +58,44 @@ class Union(Drafter):
         return tuple(self.drafters)
 
     @property
+    @override
     def max_candidates(self) -> int:
-        """Candidates of all drafters, if none agree."""
         return sum(drafter.max_candidates for drafter in self.drafters)
 
     @property
+    @override
     def phrase_length(self) -> int:  # type: ignore[override]
-        """Of the drafter with the longest phrases."""
         return max(drafter.phrase_length for drafter in self.drafters)
 
     @property
+    @override
     def wants_prefill_logits(self) -> bool:
-        """If any drafter does."""
         return any(drafter.wants_prefill_logits for drafter in self.drafters)
 
     @property
+    @override
     def shares_state(self) -> bool:
-        """If any drafter does."""
         return any(drafter.shares_state for drafter in self.drafters)
 
     @property
-    def models(self) -> "tuple[Runtime, ...]":
-        """Of all drafters."""
+    @override
+    def models(self) -> tuple[Runtime, ...]:
         return tuple(model for drafter in self.drafters for model in drafter.models)
 
-    def for_new_sequence(self) -> "Union":
-        """Of a twin of each."""
+    @override
+    def for_new_sequence(self) -> Union:
         return Union([drafter.for_new_sequence() for drafter in self.drafters])
 
+    @override
     def costs_pass(self, request: Request) -> bool:
-        """If any drafter's answer does."""
         return any(drafter.costs_pass(request) for drafter in self.drafters)
 
+    @override
     def begin(self, context: Context, prefill: Outcome | None) -> None:
-        """Begin each."""
         for drafter in self.drafters:
             drafter.begin(context, prefill)
 
+    @override
     def propose(self, context: Context, request: Request) -> Candidates:
         """Concatenate the drafters' candidates row by row and drop repetitions."""
         if request.length > 1:
@@ -115,22 +118,22 @@ class Union(Drafter):
             tokens[number, : len(there)] = there
         return Candidates(tokens)
 
+    @override
     def observe(self, outcome: Outcome) -> None:
-        """Let each learn."""
         for drafter in self.drafters:
             drafter.observe(outcome)
 
+    @override
     def reset(self) -> None:
-        """Reset each."""
         for drafter in self.drafters:
             drafter.reset()
 
+    @override
     def state_dict(self) -> dict[str, Any]:
-        """States by position."""
         return {str(number): drafter.state_dict() for number, drafter in enumerate(self.drafters)}
 
+    @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore each."""
         expected = [str(number) for number in range(len(self.drafters))]
         if sorted(state) != sorted(expected):
             raise ValueError(
@@ -139,12 +142,12 @@ class Union(Drafter):
         for number, drafter in enumerate(self.drafters):
             drafter.load_state_dict(state[str(number)])
 
-    def use_draft_model(self, model: "PreTrainedModel | DraftSource | None") -> None:
-        """Offer it to each."""
+    @override
+    def use_draft_model(self, model: PreTrainedModel | DraftSource | None) -> None:
         for drafter in self.drafters:
             drafter.use_draft_model(model)
 
+    @override
     def check_vocabulary(self, vocab_size: int) -> None:
-        """Check each."""
         for drafter in self.drafters:
             drafter.check_vocabulary(vocab_size)

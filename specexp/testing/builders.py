@@ -264,6 +264,16 @@ class TreeBuilderContract:
                 assert np.exp(tree.log_probs[below]) == pytest.approx(tree.q[row][tree.tokens[below]])
                 assert set(tree.draw_order(row)) == set(children)
 
+    def test_whether_its_shape_is_fixed_is_declared(self, builder: TreeBuilder) -> None:
+        """One that declares it states the shape, and builds it whatever the candidates are, if there are enough."""
+        assert builder.fixed_shape == (builder.rank_paths is not None)
+        if builder.rank_paths is None:
+            return
+        for guess in (plenty, lambda path: plenty((*path, 5))):
+            found = grow(builder, guess).shape.rank_paths[1:]
+            assert [list(path) for path in found] == builder.rank_paths
+        assert builder.max_nodes == len(builder.rank_paths)
+
     def test_what_it_can_do_is_tested(self, builder: TreeBuilder) -> None:
         """One that draws inherits :class:`DrawingTreeBuilderContract`."""
         assert (builder.kind is not NodeKind.POINT_MASS) == isinstance(self, DrawingTreeBuilderContract)

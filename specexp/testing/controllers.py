@@ -100,8 +100,31 @@ class ControllerContract:
         assert decided[0] == decided[1]
 
     def test_whether_it_learns_is_tested(self, controller: Controller) -> None:
-        """What has a switch ``learn`` that is off inherits :class:`FrozenControllerContract`."""
-        assert getattr(controller, "learn", True) != isinstance(self, FrozenControllerContract)
+        """One that declares that it does not inherits :class:`FrozenControllerContract`."""
+        assert controller.learns != isinstance(self, FrozenControllerContract)
+
+    def test_whether_seconds_matter_is_declared(self) -> None:
+        """One that declares that it uses none decides the same whatever the clock says."""
+        decided = []
+        for hurry in (1.0, 7.0):
+            controller = self.make_controller()
+            if controller.uses_seconds:
+                return
+            decided.append(self._decisions(controller, self._teach(controller, hurry=hurry)))
+        assert decided[0] == decided[1]
+
+    def test_whether_every_step_has_one_plan_is_declared(self, controller: Controller) -> None:
+        """One that declares it plans the same after each step and ends no draft; one that changes nothing sets no
+        limit.
+        """
+        if controller.same_plan:
+            before = controller.plan(Context([1, 2, 3]))
+            plan, kept = self._decisions(controller, self._teach(controller))
+            assert plan == before
+            assert all(kept)
+        if controller.changes_nothing:
+            assert controller.same_plan
+            assert controller.plan(Context([1, 2, 3])) == Plan()
 
     def test_it_can_be_switched_off(self, controller: Controller) -> None:
         """For steps that drafting does not pay in: nothing is drafted, no draft pass is run."""
@@ -145,13 +168,14 @@ class ControllerContract:
 
 
 class FrozenControllerContract(ControllerContract):
-    """What a controller promises besides whose switch ``learn`` is off."""
+    """What a controller promises besides that declares that it does not learn."""
 
     def test_it_does_not_change(self, controller: Controller) -> None:
-        """Whatever it sees, it keeps its state."""
+        """Whatever it sees, it keeps its state and decides as before."""
         before = repr(controller.state_dict())
-        self._teach(controller)
+        decided = self._decisions(controller, self._teach(controller))
         assert repr(controller.state_dict()) == before
+        assert self._decisions(controller, self._teach(controller)) == decided
 
 
 def _drafting_for(controller: Controller) -> tuple[Drafter, TreeBuilder]:

@@ -150,6 +150,30 @@ class DrafterContract:
         if not announced:
             assert drafter.draft_passes == before
 
+    def test_what_it_learns_from_is_declared(self) -> None:
+        """One that declares ``nothing`` answers the same whatever the target said, if the same tokens were committed;
+        one that declares ``accepted``, whatever it said after nodes that were not accepted.
+        """
+        first, second = self._new(), self._new()
+        known = {one.learns_from for one in _with_inner(first)}
+        if not known <= {"nothing", "accepted"}:
+            return
+        answers = [self._answers(first, self._teach(first))]
+        answers.append(
+            self._answers(second, self._teach(second, other=3, after_accepted="accepted" not in known))
+        )
+        assert answers[0] == answers[1]
+
+    def test_whether_it_runs_a_model_is_declared(self, drafter: Drafter) -> None:
+        """One that declares none, nor wraps one that has it, never spends a draft pass."""
+        if any(one.runs_model for one in _with_inner(drafter)):
+            return
+        context = self._teach(drafter)
+        assert not drafter.costs_pass(self._request(context, [0], 1))
+        self._answers(drafter, context)
+        assert drafter.draft_passes == drafter.fed_tokens == 0
+        assert drafter.models == ()
+
     def test_what_it_can_do_is_tested(self, drafter: Drafter) -> None:
         """One that draws inherits :class:`DrawingDrafterContract`, one with phrases :class:`PhraseDrafterContract`."""
         assert drafter.draws == isinstance(self, DrawingDrafterContract)
@@ -170,8 +194,17 @@ class DrafterContract:
         drafter.check_vocabulary(self.vocab_size)
         return drafter
 
-    def _teach(self, drafter: Drafter, seed: int = 1) -> Context:
-        """Begin a prompt and live through five steps; the numbers depend on ``seed`` alone."""
+    def _teach(
+        self, drafter: Drafter, seed: int = 1, other: int = 0, after_accepted: bool = False
+    ) -> Context:
+        """Begin a prompt and live through five steps; the numbers depend on ``seed`` alone.
+
+        Args:
+            drafter: what is taught.
+            seed: of all numbers.
+            other: not 0 for other answers of the target after the nodes that are not accepted, and other such nodes.
+            after_accepted: whether its answers after the accepted nodes, beside the committed tokens, are others too.
+        """
         generator = np.random.default_rng(seed)
         prompt = generator.integers(self.vocab_size // 3, size=12)
         context = Context(prompt.tolist(), sequence=seed)
@@ -179,16 +212,24 @@ class DrafterContract:
         prefill = prefill_outcome(context, prompt[:-1], logits) if drafter.wants_prefill_logits else None
         drafter.begin(context, prefill)
         for number in range(5):
-            self._step(drafter, context, seed=100 * seed + number)
+            self._step(drafter, context, 100 * seed + number, other, after_accepted)
         return context
 
-    def _step(self, drafter: Drafter, context: Context, seed: int) -> None:
+    def _step(
+        self, drafter: Drafter, context: Context, seed: int, other: int = 0, after_accepted: bool = False
+    ) -> None:
         generator = np.random.default_rng(seed)
         tokens = generator.integers(self.vocab_size // 3, size=_SHAPE.num_nodes + 1)
         tokens[0] = context.root
         logits = torch.from_numpy(generator.standard_normal((tokens.size, self.vocab_size)))
         accepted = _SHAPE.path(int(generator.integers(tokens.size)))
         new = (*(int(tokens[row]) for row in accepted), int(logits[accepted[-1] if accepted else 0].argmax()))
+        if other:
+            spared = [0, *accepted]
+            left = np.setdiff1d(np.arange(tokens.size), spared)
+            tokens[left] = (tokens[left] + other) % self.vocab_size
+            changed = np.arange(tokens.size) if after_accepted else left
+            logits[changed] = logits[changed].roll(other, dims=-1)
         context.append(new)
         drafter.observe(Outcome(context, TokenTree(_SHAPE, tokens), logits, accepted, new))
 
@@ -207,6 +248,11 @@ class DrafterContract:
         )
         tokens: NDArray[np.int64] = answer.tokens
         return [[int(token) for token in row] for row in tokens]
+
+
+def _with_inner(drafter: Drafter) -> list[Drafter]:
+    """A drafter and all those that draft inside it."""
+    return [drafter, *(one for inner in drafter.inner for one in _with_inner(inner))]
 
 
 class DrawingDrafterContract(DrafterContract):

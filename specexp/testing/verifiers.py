@@ -89,6 +89,8 @@ class VerifierContract:
         on what was drafted :class:`DeterministicVerifierContract`.
         """
         assert verifier.lossless == isinstance(self, LosslessVerifierContract)
+        assert verifier.lossless or verifier.sampling_settings is None
+        assert (verifier.sampling == "deterministic") == isinstance(verifier, DeterministicVerifier)
         assert isinstance(verifier, DeterministicVerifier) == isinstance(self, DeterministicVerifierContract)
 
     def _case(

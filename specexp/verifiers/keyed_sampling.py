@@ -1,6 +1,6 @@
 """Keyed sampling: exact samples of the target that do not depend on how they were speculated."""
 
-# No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
+from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
@@ -49,11 +49,11 @@ class KeyedSampling(DeterministicVerifier):
         return self.processors.settings
 
     @property
+    @override
     def noise_temperature(self) -> float:
-        """As configured."""
         return self.temperature
 
-    def noisy_scores(self, context: Context, logits: "torch.Tensor", position: int) -> NDArray[np.float32]:
+    def noisy_scores(self, context: Context, logits: torch.Tensor, position: int) -> NDArray[np.float32]:
         """``[V]`` processed scores plus the noise of the position (up to a constant, ``s_t + g_t``).
 
         Args:
@@ -64,7 +64,7 @@ class KeyedSampling(DeterministicVerifier):
         scores = self.processed_scores(logits)
         return scores if self.temperature == 0 else scores + context.target_noise(position, scores.size)
 
-    def processed_scores(self, logits: "torch.Tensor") -> NDArray[np.float32]:
+    def processed_scores(self, logits: torch.Tensor) -> NDArray[np.float32]:
         """``[V]`` scores after temperature, top-k and top-p, removed tokens ``-inf`` (up to a constant, ``s_t``).
 
         At temperature 0 the logits themselves, so that near ties stay visible.
@@ -73,8 +73,8 @@ class KeyedSampling(DeterministicVerifier):
             return np.asarray(logits.float().numpy(force=True))
         return np.asarray(self.processors.scores(logits[None])[0].float().numpy(force=True))
 
-    def target_token(self, context: Context, logits: "torch.Tensor", position: int) -> int:
-        """The keyed sample of the position."""
+    @override
+    def target_token(self, context: Context, logits: torch.Tensor, position: int) -> int:
         if self.temperature == 0:
             return int(logits.argmax())
         return int(self.noisy_scores(context, logits, position).argmax())

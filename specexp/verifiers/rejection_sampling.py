@@ -1,25 +1,24 @@
 """Rejection sampling: exact samples of the target that make the most of what the draft distribution says."""
 
-# No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
+from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 from typing_extensions import override
 
 from specexp.core.context import Context
-from specexp.core.parts import Verdict, Verifier
-from specexp.core.sampling import Processors
+from specexp.core.parts import Verdict
 from specexp.core.tree import NodeKind, TokenTree
+from specexp.verifiers.sampling_verifier import SamplingVerifier
 
 if TYPE_CHECKING:
     import torch
 
 
-class RejectionSampling(Verifier):
+class RejectionSampling(SamplingVerifier):
     """Tries the children of the accepted node one by one; what they leave of the target gives the bonus token.
 
     One rule serves chains (Leviathan et al. 2023), several candidates with (Miao et al. 2023) and without replacement
@@ -41,23 +40,8 @@ class RejectionSampling(Verifier):
 
     sampling = "rejection"
 
-    def __init__(
-        self,
-        temperature: Annotated[float, Field(ge=0, le=100)] = 1.0,
-        top_k: Annotated[int, Field(ge=1)] | None = None,
-        top_p: Annotated[float, Field(gt=0, le=1)] | None = None,
-    ) -> None:
-        self.processors = Processors(temperature, top_k, top_p)
-        self.temperature = temperature
-        self.top_k = top_k
-        self.top_p = top_p
-
-    @property
     @override
-    def sampling_settings(self) -> Mapping[str, float | int | None]:
-        return self.processors.settings
-
-    def verify(self, context: Context, tree: TokenTree, logits: "torch.Tensor") -> Verdict:
+    def verify(self, context: Context, tree: TokenTree, logits: torch.Tensor) -> Verdict:
         """Walk down from the root until every child of a node was rejected."""
         uniforms = iter(self.uniforms(context, tree))
         accepted: list[int] = []

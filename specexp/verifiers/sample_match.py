@@ -1,24 +1,22 @@
 """Sample and match: the target's own samples decide, whatever was drafted."""
 
-# No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
+from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from pydantic import Field
 from typing_extensions import override
 
 from specexp.core.context import Context
-from specexp.core.parts import Verdict, Verifier
-from specexp.core.sampling import Processors
+from specexp.core.parts import Verdict
 from specexp.core.tree import TokenTree
 from specexp.verifiers.rejection_sampling import sample
+from specexp.verifiers.sampling_verifier import SamplingVerifier
 
 if TYPE_CHECKING:
     import torch
 
 
-class SampleMatch(Verifier):
+class SampleMatch(SamplingVerifier):
     """Draws one token of the target after every visited node and follows the child that carries it.
 
     It needs no draft distribution, so every drafter goes with it. Exact, and at most as good as rejection sampling
@@ -31,23 +29,8 @@ class SampleMatch(Verifier):
         top_p: keep only the target's most probable tokens that hold this much probability together.
     """
 
-    def __init__(
-        self,
-        temperature: Annotated[float, Field(ge=0, le=100)] = 1.0,
-        top_k: Annotated[int, Field(ge=1)] | None = None,
-        top_p: Annotated[float, Field(gt=0, le=1)] | None = None,
-    ) -> None:
-        self.processors = Processors(temperature, top_k, top_p)
-        self.temperature = temperature
-        self.top_k = top_k
-        self.top_p = top_p
-
-    @property
     @override
-    def sampling_settings(self) -> Mapping[str, float | int | None]:
-        return self.processors.settings
-
-    def verify(self, context: Context, tree: TokenTree, logits: "torch.Tensor") -> Verdict:
+    def verify(self, context: Context, tree: TokenTree, logits: torch.Tensor) -> Verdict:
         """Walk down from the root until no child carries the target's token."""
         uniforms = context.uniforms("verify", len(context) - 1, size=tree.shape.max_depth + 1).tolist()
         accepted: list[int] = []

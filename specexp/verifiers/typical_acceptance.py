@@ -1,24 +1,25 @@
 """Typical acceptance: a lossy verifier, faster than the target's distribution allows."""
 
-# No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
+from __future__ import annotations
 
 from math import exp
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
 from pydantic import Field
+from typing_extensions import override
 
 from specexp.core.context import Context
-from specexp.core.parts import Verdict, Verifier
-from specexp.core.sampling import Processors
+from specexp.core.parts import Verdict
 from specexp.core.tree import TokenTree
 from specexp.verifiers.rejection_sampling import sample
+from specexp.verifiers.sampling_verifier import SamplingVerifier
 
 if TYPE_CHECKING:
     import torch
 
 
-class TypicalAcceptance(Verifier):
+class TypicalAcceptance(SamplingVerifier):
     """Accepts every token that is typical of the target (Cai et al. 2024, Medusa, section 2.3.2). **Lossy**.
 
     A node is accepted if ``p[y] > min(epsilon, delta * exp(-H(p))``, with ``H`` the entropy in nats: the output is
@@ -43,14 +44,12 @@ class TypicalAcceptance(Verifier):
         top_k: Annotated[int, Field(ge=1)] | None = None,
         top_p: Annotated[float, Field(gt=0, le=1)] | None = None,
     ) -> None:
-        self.processors = Processors(temperature, top_k, top_p)
-        self.temperature = temperature
+        super().__init__(temperature, top_k, top_p)
         self.epsilon = epsilon
         self.delta = delta
-        self.top_k = top_k
-        self.top_p = top_p
 
-    def verify(self, context: Context, tree: TokenTree, logits: "torch.Tensor") -> Verdict:
+    @override
+    def verify(self, context: Context, tree: TokenTree, logits: torch.Tensor) -> Verdict:
         """Extend accepted paths depth by depth, and keep the best of the longest."""
         best, best_place = 0, (0, 0.0)  # row, (depth, log-probability)
         log_probs = {0: 0.0}  # of accepted rows, given the root

@@ -12,16 +12,16 @@ from specexp.core.context import Context
 from specexp.core.decode import Decoder
 from specexp.core.parts import DraftState
 from specexp.drafters import DraftModel
-from specexp.testing.controllers import ControllerContract
+from specexp.testing.controllers import FrozenControllerContract
 from specexp.testing.fakes import FakeDrafter, bigram_model
 
 
-class TestConfidenceThreshold(ControllerContract):
+class TestConfidenceThreshold(FrozenControllerContract):
     def make_controller(self):
         return ConfidenceThreshold(0.4)
 
 
-class TestShallowOne(ControllerContract):
+class TestShallowOne(FrozenControllerContract):
     def make_controller(self):
         return ConfidenceThreshold(0.1, max_depth=2)
 

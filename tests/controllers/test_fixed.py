@@ -5,16 +5,16 @@ import pytest
 from specexp.builders import Chain
 from specexp.controllers import Fixed
 from specexp.core.decode import Decoder
-from specexp.testing.controllers import ControllerContract
+from specexp.testing.controllers import FrozenControllerContract
 from specexp.testing.fakes import FakeDrafter, counting_model
 
 
-class TestFixed(ControllerContract):
+class TestFixed(FrozenControllerContract):
     def make_controller(self):
         return Fixed()
 
 
-class TestFixedWithLimits(ControllerContract):
+class TestFixedWithLimits(FrozenControllerContract):
     def make_controller(self):
         return Fixed(max_depth=2, max_nodes=3)
 

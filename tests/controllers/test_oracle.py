@@ -26,7 +26,7 @@ from specexp.core.decode import Decoder
 from specexp.core.latency import LatencyProfile
 from specexp.data import Prompt
 from specexp.drafters import DraftModel, PhraseCache
-from specexp.testing.controllers import ControllerContract
+from specexp.testing.controllers import FrozenControllerContract
 from specexp.testing.fakes import FakeCausalLM, hashed_model
 from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling
 
@@ -41,7 +41,7 @@ def prepared():
     return oracle
 
 
-class TestOracle(ControllerContract):
+class TestOracle(FrozenControllerContract):
     """Told schedules by hand."""
 
     def make_controller(self):

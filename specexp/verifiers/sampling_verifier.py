@@ -1,0 +1,39 @@
+"""What verifiers that sample the target have in common: how its logits become a distribution."""
+
+from __future__ import annotations
+
+from abc import ABC
+from collections.abc import Mapping
+from typing import Annotated
+
+from pydantic import Field
+from typing_extensions import override
+
+from specexp.core.parts import Verifier
+from specexp.core.sampling import Processors
+
+
+class SamplingVerifier(Verifier, ABC):
+    """Verifies against the target's distribution after temperature, top-k and top-p.
+
+    Args:
+        temperature: divides the target's logits; at 0 its most probable token alone is left.
+        top_k: keep only so many of the target's most probable tokens.
+        top_p: keep only the target's most probable tokens that hold this much probability together.
+    """
+
+    def __init__(
+        self,
+        temperature: Annotated[float, Field(ge=0, le=100)] = 1.0,
+        top_k: Annotated[int, Field(ge=1)] | None = None,
+        top_p: Annotated[float, Field(gt=0, le=1)] | None = None,
+    ) -> None:
+        self.processors = Processors(temperature, top_k, top_p)
+        self.temperature = temperature
+        self.top_k = top_k
+        self.top_p = top_p
+
+    @property
+    @override
+    def sampling_settings(self) -> Mapping[str, float | int | None] | None:
+        return self.processors.settings if self.lossless else None
