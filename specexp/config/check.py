@@ -6,6 +6,7 @@ import copy
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -312,6 +313,9 @@ def import_object(dotted: str) -> Any:
 
 def base_of(allowed: Allowed) -> type:
     """The family a part must belong to."""
-    found = import_object(allowed.mark.base) if isinstance(allowed.mark, PartOf) else allowed.kind
+    found = _contract(allowed.mark.base) if isinstance(allowed.mark, PartOf) else allowed.kind
     assert isinstance(found, type)
     return found
+
+
+_contract = cache(import_object)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,11 +46,7 @@ def build_parts(config: Config, draft: PreTrainedModel | DraftSource | None = No
         ConfigError: a constructor refuses its arguments, the parts do not go together, or a drafter needs a draft
             model and the pair has none.
     """
-    check_parts(config)
-    parts = Parts(**{name: _build(config, name) for name in PARTS})
-    profile = build_latency(config)
-    if parts.controller is not None:
-        parts.controller.use_latency(None if profile is None else profile.of(parts.label))
+    parts = _composed(config, build_latency)
     if parts.drafter is not None:
         try:
             parts.drafter.use_draft_model(draft)
@@ -163,28 +160,34 @@ def build_latency(config: Config) -> LatencyProfile | None:
 
 def check_parts(config: Config) -> None:
     """Refuse parts that do not go together; builds them, without torch for most of our own."""
+    _composed(config, lambda config: None if _awaits_profile(config) else build_latency(config))
+
+
+def _composed(config: Config, latency: Callable[[Config], LatencyProfile | None]) -> Parts:
+    """New parts that go together, with the latency they weigh costs by and without a draft model."""
     drafter, builder, verifier, controller = (_build(config, name) for name in PARTS)
     try:
         check_composition(drafter, builder, verifier, controller)
     except ValueError as error:
         section = "builder" if builder is not None else "drafter"
         raise ConfigError(f"{config.source_of((section,))}: {section}: {first_line(error)}") from error
-    profile = None if _awaits_profile(config) else build_latency(config)
+    parts, profile = Parts(drafter, builder, verifier, controller), latency(config)
     if controller is not None:
         try:
-            controller.use_latency(None if profile is None else profile.of(Parts(drafter, builder).label))
+            controller.use_latency(None if profile is None else profile.of(parts.label))
         except ValueError as error:
             raise ConfigError(
                 f"{config.source_of(('controller',))}: controller: {first_line(error)}"
             ) from error
     execution = build_execution(config)
     if execution is not None:
-        _check_execution(config, execution, Parts(drafter, builder, verifier, controller), profile)
+        _check_execution(config, execution, parts, profile)
     if drafter is not None:
         try:
             drafter.use_draft_model(None)
         except ValueError:  # it runs the pair's draft
             check_draft_latency(config, profile, type(drafter).__name__)
+    return parts
 
 
 def _check_execution(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -12,7 +11,7 @@ from specexp.config.annotations import arguments_of
 from specexp.config.check import Checker, SourceOf
 from specexp.config.errors import ConfigError
 from specexp.config.files import read_layers
-from specexp.config.layers import Key, Layers
+from specexp.config.layers import Key, Layers, copied
 from specexp.config.methods import METHOD
 from specexp.config.schema import OVERRIDES, Experiment
 from specexp.core.messages import did_you_mean
@@ -42,7 +41,9 @@ class Config:
         self.file = file
         self.layers = layers
         self.checker = Checker(self.source_of)
-        given = {"name": Path(file).stem, **layers.values}
+        given = dict(layers.values)
+        if "name" not in given:
+            given["name"] = Path(file).stem
         if isinstance(
             given.get("data"), Mapping
         ):  # whatever else is said of the prompts, they have a default
@@ -59,7 +60,7 @@ class Config:
         if "arms" in sections:
             # An arm says what differs, so nothing is filled in: `builder: null` is not the same as no builder.
             arms = given.get("arms") or {}
-            self._values["arms"] = copy.deepcopy({name: arm or {} for name, arm in arms.items()})
+            self._values["arms"] = copied({name: arm or {} for name, arm in arms.items()})
         if "trainer" in sections:
             check_trainer(self._values["trainer"], self.checker)
 
@@ -69,11 +70,11 @@ class Config:
 
     def origin_of(self, dotted: str) -> str:
         """The file that set exactly this key, or ``command line``; ``default`` where nobody did."""
-        return self.layers.sources.get(tuple(self.layers.split(dotted)), "default")
+        return self.layers.origin_of(tuple(self.layers.split(dotted))) or "default"
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, defaults filled in: a file with this content is the same configuration."""
-        return copy.deepcopy(self._values)
+        return copied(self._values)
 
     def section(self, name: str) -> Any:
         """One section, resolved."""
@@ -97,7 +98,7 @@ class Config:
                 raise ConfigError(
                     f"{self.file}: {dotted!r} does not exist{did_you_mean(dotted, self.keys())}"
                 )
-        return copy.deepcopy(here)
+        return copied(here)
 
     def keys(self) -> list[str]:
         """Every dotted key that exists with the configured classes."""
@@ -166,7 +167,7 @@ def apply_overrides(
         at = tuple(layers.split(dotted))
         layers.set(dotted, value, source(at))
         for key in _keys_in(value, at):
-            layers.sources[key] = source(key)
+            layers.attribute(key, source(key))
     return Config(layers, config.file, config, sections)
 
 

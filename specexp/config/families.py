@@ -63,6 +63,7 @@ def parts_of(contract: type | str) -> dict[str, Source]:
     return _parts(module, name)
 
 
+@cache
 def find_part(contract: type, name: str) -> type | None:
     """The part of a family that goes by a short name; None where there is none.
 

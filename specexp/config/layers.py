@@ -5,7 +5,6 @@ Every key remembers the layer that set it, so that an error can name the file.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,35 +20,52 @@ _KINDS = ("class_path", "type", "reference")
 SPACE_FIELDS = ("type", "low", "high", "log", "step", "at_most", "choices")
 
 
+def copied(value: Any) -> Any:
+    """Mappings and lists anew, what is in them as it is: a file holds nothing else that can change."""
+    if isinstance(value, Mapping):
+        return {name: copied(inner) for name, inner in value.items()}
+    return [copied(item) for item in value] if isinstance(value, list) else value
+
+
 class Layers:
     """Merged values, and where each came from.
 
     Attributes:
         values: the merged mapping.
-        sources: the layer that set a key, for every key at every depth.
     """
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
-        self.sources: dict[Key, str] = {}
+        self._sources: dict[str, dict[Key, str]] = {}  # of every key at every depth, by section
         self._shared: set[str] = set()
 
     def copy(self) -> Layers:
         """Layers to lay more on, while these stay as they are; a section is copied when something is laid on it."""
         twin = Layers()
-        twin.values, twin.sources = dict(self.values), dict(self.sources)
+        twin.values, twin._sources = dict(self.values), dict(self._sources)
         twin._shared = set(self.values)
         return twin
 
     def source_of(self, key: Key, otherwise: str = "configuration") -> str:
         """The layer that set ``key``, or the nearest mapping around it."""
+        sources = self._sources.get(key[0], {}) if key else {}
         for length in range(len(key), 0, -1):
-            if key[:length] in self.sources:
-                return self.sources[key[:length]]
+            if key[:length] in sources:
+                return sources[key[:length]]
         return otherwise
+
+    def origin_of(self, key: Key) -> str | None:
+        """The layer that set exactly ``key``; None where none did."""
+        return self._sources.get(key[0], {}).get(key)
+
+    def attribute(self, key: Key, source: str) -> None:
+        """Let a layer have set a key."""
+        self._sources.setdefault(key[0], {})[key] = source
 
     def merge(self, values: Mapping[str, Any], source: str) -> None:
         """Lay a mapping of sections on top."""
+        for section in values:
+            self._own(str(section))
         self._merge(self.values, values, source, ())
 
     def set(self, dotted: str, value: Any, source: str) -> None:
@@ -61,17 +77,14 @@ class Layers:
         *outer, last = self.split(dotted)
         if last == "class_path" and outer:
             return self.set(".".join(outer), {"class_path": value}, source)
-        section = (*outer, last)[0]
-        if section in self._shared:
-            self._shared.remove(section)
-            self.values[section] = copy.deepcopy(self.values[section])
+        self._own((*outer, last)[0])
         here: Any = self.values
         for depth, name in enumerate(outer):
             key = (*outer[: depth + 1],)
             place: Any = _index(here, name, key, source) if isinstance(here, list) else name
             if isinstance(here, dict) and here.get(name) is None:
                 here[name] = {}
-                self.sources[key] = source
+                self.attribute(key, source)
             if isinstance(here[place], str) and (*outer, last)[depth + 1] == "init_args":
                 here[place] = {"class_path": here[place]}
             here = here[place]
@@ -84,6 +97,13 @@ class Layers:
             here[number] = cell[last]
         else:
             self._merge(here, {last: value}, source, tuple(outer))
+
+    def _own(self, section: str) -> None:
+        """Copy a section that other layers share."""
+        if section in self._shared:
+            self._shared.remove(section)
+            self.values[section] = copied(self.values[section])
+            self._sources[section] = dict(self._sources.get(section, {}))
 
     def split(self, dotted: str) -> list[str]:
         """The steps of a dotted key; a key of ``sweep.space`` holds dots itself."""
@@ -105,16 +125,18 @@ class Layers:
             if isinstance(old, str) and isinstance(value, Mapping) and "init_args" in value:
                 old = base[name] = {"class_path": old}
             if isinstance(value, Mapping) and isinstance(old, dict) and not _another_kind(old, value):
-                self.sources.setdefault(key, source)
+                if self.origin_of(key) is None:
+                    self.attribute(key, source)
                 self._merge(old, value, source, key)
                 continue
-            for known in [known for known in self.sources if known[: len(key)] == key]:
-                del self.sources[known]
-            base[name] = copy.deepcopy(value)
+            sources = self._sources.setdefault(key[0], {})
+            for known in [known for known in sources if known[: len(key)] == key]:
+                del sources[known]
+            base[name] = copied(value)
             self._record(key, value, source)
 
     def _record(self, key: Key, value: Any, source: str) -> None:
-        self.sources[key] = source
+        self.attribute(key, source)
         inner = (
             value.items()
             if isinstance(value, Mapping)

@@ -30,7 +30,7 @@ def _lines(values: Mapping[Any, Any] | list[Any], at: Key, config: Config) -> It
             list(value.values()) if isinstance(value, Mapping) else value if isinstance(value, list) else []
         )
         if not inner or not (isinstance(value, Mapping) or any(isinstance(one, Mapping) for one in inner)):
-            yield f"{begin} {_scalar(value)}  # {config.layers.sources.get(key, 'default')}"
+            yield f"{begin} {_scalar(value)}  # {config.layers.origin_of(key) or 'default'}"
             continue
         lines = [f"  {line}" for line in _lines(value, key, config)]
         yield from [f"- {lines[0][2:]}", *lines[1:]] if begin == "-" else [begin, *lines]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -55,8 +54,6 @@ class StudyConfig:
         self.name: str = config.get("name")
         self.question: str | None = config.get("question")
         self.folder = Path(config.get("output")) / self.name
-        self._applies: dict[tuple[str, str], bool] = {}
-        self._latest: tuple[str, Config] | None = None
 
     @cached_property
     def replayed(self) -> bool:
@@ -82,12 +79,9 @@ class StudyConfig:
 
     def applies(self, key: str, overrides: Mapping[str, Any]) -> bool:
         """Whether a dotted key exists in the composition with these overrides."""
-        # A number brings no key with it.
-        telling = {name: value for name, value in overrides.items() if not isinstance(value, int | float)}
-        asked = key, json.dumps(telling, sort_keys=True, default=str)
-        if asked not in self._applies:
-            self._applies[asked] = has_key(self.with_overrides(telling), key)
-        return self._applies[asked]
+        section = key.partition(".")[0]
+        telling = {name: value for name, value in overrides.items() if name.partition(".")[0] == section}
+        return has_key(self.with_overrides(telling), key)
 
     def with_overrides(self, overrides: Mapping[str, Any]) -> Config:
         """The configuration of a candidate; a fitted tree that names no acceptance counts gets the study's.
@@ -100,10 +94,7 @@ class StudyConfig:
             key: with_counts(value, str(counts)) if key == "builder" and counts else value
             for key, value in overrides.items()
         }
-        asked = json.dumps(filled, sort_keys=True, default=str)
-        if self._latest is None or self._latest[0] != asked:  # one candidate is asked for several times
-            self._latest = asked, apply_overrides(self.config, filled, "sweep")
-        return self._latest[1]
+        return apply_overrides(self.config, filled, "sweep")
 
     def resolved(self, overrides: Mapping[str, Any]) -> dict[str, Any]:
         """Everything a candidate may differ in, defaults filled in."""

@@ -26,7 +26,7 @@ from specexp.builders import (
     SpecInfer,
     StaticTree,
 )
-from specexp.config.families import names_of
+from specexp.config.families import parts_of
 from specexp.controllers import AdaptiveConfidence, Bandit, Fixed, Heuristic, SwitchOff, ThresholdTracker
 from specexp.core.compatibility import check_composition
 from specexp.core.decode import Decoder
@@ -122,9 +122,9 @@ def test_no_part_is_left_out():
     draft = toy_models()[1]
     drafters = {type(make(draft)).__name__ for make in DRAFTERS.values()}
     builders = {type(make()).__name__ for make in BUILDERS.values()}
-    assert drafters == set(names_of(Drafter))
-    assert builders == set(names_of(TreeBuilder)) - SPECIAL_CASES
-    assert {make().__class__.__name__ for make in VERIFIERS} == set(names_of(Verifier))
+    assert drafters == set(parts_of(Drafter))
+    assert builders == set(parts_of(TreeBuilder)) - SPECIAL_CASES
+    assert {make().__class__.__name__ for make in VERIFIERS} == set(parts_of(Verifier))
 
 
 @pytest.mark.parametrize(("drafter", "builder"), SAMPLED, ids=lambda name: name)
