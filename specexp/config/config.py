@@ -74,7 +74,7 @@ class Config:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, defaults filled in: a file with this content is the same configuration."""
-        return copied(self._values)
+        return {name: copied(value) for name, value in self._values.items()}
 
     def section(self, name: str) -> Any:
         """One section, resolved."""
