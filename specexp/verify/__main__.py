@@ -6,23 +6,18 @@ the same name replaces them.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
-from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specexp.artifacts.atomic_write import write_whole
 from specexp.bench.experiment import check_experiment
 from specexp.config import Config, save_resolved
 from specexp.config.command import run_command
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from specexp.pairs.pair import ModelPair
-    from specexp.verify.result import Verification
+    from specexp.verify.result import LosslessReport
 
 USAGE = """usage: python -m specexp.verify CONFIG.yaml [--dry-run] [--key value ...]
 
@@ -58,69 +53,37 @@ def list_tests(config: Config) -> None:
         print(f"not verified, for they are not our loops: {', '.join(skipped)}")
 
 
-def run(config: Config, pair: ModelPair | None = None) -> Verification:
+def run(config: Config, pair: ModelPair | None = None) -> LosslessReport:
     """Verify a file, print the tables and write its folder.
 
     Args:
-        config: of the file.
-        pair: models loaded already; the file's own if None.
+        config: Configuration of the experiment.
+        pair: Models loaded already; the file's own if None.
 
     Raises:
         ConfigError: the file, its data, models or output folder cannot be used; nothing was tested then.
         OSError: the report cannot be written, because the disk is full.
     """
-    import torch
-    from rich.console import Console
-
-    from specexp.bench.experiment import load_prompts
+    from specexp.bench.experiment import load_prompts, use_threads
+    from specexp.bench.live import LiveBackend
+    from specexp.bench.publish import publish, terminal
     from specexp.bench.trainer import quiet_libraries
-    from specexp.config import build_pair
     from specexp.verify.arms import claims_of, ours
     from specexp.verify.check import verify
+    from specexp.verify.report import report
 
     quiet_libraries()
     config, skipped = ours(config)
     claims_of(config)  # a verifier of unknown law is refused before models are loaded
-    pair = pair or build_pair(config)
-    prompts = load_prompts(config, pair).prompts
+    backend = LiveBackend.of(config, pair)
+    prompts = load_prompts(config, backend.pair).prompts
     folder = Path(config.get("output")) / "verify" / config.get("name")
     save_resolved(config, folder)
-    if config.get("generation.threads") is not None:
-        torch.set_num_threads(config.get("generation.threads"))
-    console = Console(width=None if sys.stdout.isatty() else 180)
-    found = verify(config, pair, prompts, skipped, tell=lambda line: console.print(line, style="dim"))
-    report(found, folder, console)
+    use_threads(config)
+    console = terminal(180)
+    found = verify(config, backend, prompts, skipped, tell=lambda line: console.print(line, style="dim"))
+    publish(report(found), folder, console=console)
     return found
-
-
-def report(found: Verification, folder: Path, console: Console) -> None:
-    """Print the tables and write ``report.md``, ``report.json`` and the pictures.
-
-    Args:
-        found: by the run.
-        folder: ``<output>/verify/<name>``.
-        console: to print to.
-    """
-    from specexp.verify.figures import figures
-    from specexp.verify.report import tables, verdict_line
-
-    shown = tables(found)
-    for table in shown:
-        console.print(table.to_rich())  # first: a full disk does not keep it from a person
-    line = verdict_line(found)
-    pictures = figures(found)
-    images = [f"![{name.removesuffix('.png').replace('_', ' ')}]({name})" for name in pictures]
-    write_whole(folder / "report.json", json.dumps(found.to_dict(), indent=2) + "\n")
-    write_whole(
-        folder / "report.md",
-        "\n\n".join((f"# {line}", *(table.to_markdown() for table in shown), *images)) + "\n",
-    )
-    for name, picture in pictures.items():
-        png = BytesIO()
-        picture.savefig(png, format="png")
-        write_whole(folder / name, png.getvalue())
-    console.print(line, style="bold" if found.passed else "bold red", markup=False)
-    console.print(f"Report in {folder}", markup=False)
 
 
 if __name__ == "__main__":

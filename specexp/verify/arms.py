@@ -17,7 +17,6 @@ from specexp.config import (
     is_multi_sequence,
 )
 from specexp.config.layers import Layers
-from specexp.core.parts import DeterministicVerifier
 
 if TYPE_CHECKING:
     from specexp.core.parts import Verifier
@@ -49,7 +48,7 @@ class Claim:
     @property
     def deterministic(self) -> bool:
         """Whether its outputs must equal plain decoding's token for token."""
-        return isinstance(self.verifier, DeterministicVerifier)
+        return self.verifier.sampling == "deterministic"
 
     @property
     def sampled(self) -> bool:

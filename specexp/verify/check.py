@@ -6,25 +6,23 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from specexp.bench.arm import describe
-from specexp.bench.decoder_arm import DecoderArm
+from specexp.bench.arm import EngineArm, describe
 from specexp.bench.equality import compare, token_equality
-from specexp.bench.experiment import ENGINE, build_experiment
+from specexp.bench.experiment import arm_specs
 from specexp.bench.live import LiveBackend
-from specexp.config import Config, build_generation, build_parts, build_verifier
-from specexp.core.decode import Decoder
+from specexp.bench.make_arm import ArmSpec, make_arm
+from specexp.config import Config, build_parts, build_verifier
 from specexp.core.messages import first_line, type_and_line
 from specexp.core.parts import Parts
 from specexp.core.sampling import Processors
 from specexp.verify.arms import Claim, claims_of, count_tests
 from specexp.verify.first_tokens import Starts, compare_starts, likely_starts, say
 from specexp.verify.joint import joint_test, toy_decoder
-from specexp.verify.result import Finding, Verification
+from specexp.verify.result import Finding, LosslessReport
 
 if TYPE_CHECKING:
     from specexp.bench.record import PromptRecord
     from specexp.data import Prompt
-    from specexp.pairs.pair import ModelPair
 
 Tell = Callable[[str], None]
 """Takes a line about the progress."""
@@ -34,19 +32,19 @@ _OTHER_NOISE = 1_000_003
 
 def verify(
     config: Config,
-    pair: ModelPair,
+    backend: LiveBackend,
     prompts: Sequence[Prompt],
     skipped: Sequence[str] = (),
     tell: Tell = print,
-) -> Verification:
+) -> LosslessReport:
     """Test every composition of a file.
 
     Args:
-        config: with our own arms alone.
-        pair: the models.
-        prompts: on which outputs are compared; of the first few, the law of the first tokens is tested.
-        skipped: arms that were left out.
-        tell: is told what is tested next.
+        config: Configuration with our own arms alone.
+        backend: The models.
+        prompts: Prompts on which outputs are compared; of the first few, the law of the first tokens is tested.
+        skipped: Names of the arms that were left out.
+        tell: Takes a line about what is tested next.
 
     Raises:
         ConfigError: the parts do not go with the models.
@@ -56,33 +54,34 @@ def verify(
     few = list(prompts)[: settings["prompts"]]
     tests = count_tests(claims, len(few))
     level = settings["level"] / max(1, tests)
-    experiment = build_experiment(config, LiveBackend(pair))
-    engine, *composed = (arm for arm in experiment.arms if isinstance(arm, DecoderArm))
-    decoders = [arm.decoder for arm in composed] or [engine.decoder]  # the file may be plain decoding itself
+    specs = [dataclasses.replace(spec, latency=None) for spec in arm_specs(config)]
+    if len(specs) == 1:  # the file is plain decoding itself
+        specs.append(dataclasses.replace(specs[0], name=claims[0].arm.title))
+    arms = [make_arm(spec, backend) for spec in specs[1:]]
     plains: dict[str, _Plain] = {}
     findings = []
-    for claim, decoder in zip(claims, decoders, strict=True):
+    for claim, arm in zip(claims, arms, strict=True):
+        assert isinstance(arm, EngineArm)
         tell(f"{claim.arm.title}: {', '.join(claim.checks)}")
         name = describe(claim.verifier)
         plain = plains.get(name)
         if plain is None:
-            plain = plains[name] = _Plain(claim, engine, pair, few, settings)
-        arm = DecoderArm(claim.arm.title, decoder, pair.tokenizer, build_generation(config))
+            plain = plains[name] = _Plain(claim, specs[0], backend, few, settings)
         finding = Finding(claim.arm.title, name, claim.verifier.lossless)
         if claim.deterministic:
             finding = _check_outputs(finding, arm, plain, prompts, config.get("generation.samples"))
         if claim.sampled:
-            finding = _check_toy(finding, claim, pair, settings, level)
-            finding = _check_first_tokens(finding, claim, decoder, plain, level)
+            finding = _check_toy(finding, claim, backend.model.vocab_size, settings, level)
+            finding = _check_first_tokens(finding, claim, arm, plain, level)
         findings.append(finding)
-    return Verification(
+    return LosslessReport(
         name=config.get("name"),
         findings=tuple(findings),
         plain=tuple(control for plain in plains.values() for control in plain.control(level)),
         skipped=tuple(skipped),
         level=settings["level"],
         tests=tests,
-        setting=f"target in {str(engine.decoder.model.dtype).removeprefix('torch.')} on {engine.decoder.model.device}",
+        setting=f"target in {arms[0].dtype} on {arms[0].device}",
     )
 
 
@@ -92,17 +91,20 @@ class _Plain:
     def __init__(
         self,
         claim: Claim,
-        engine: DecoderArm,
-        pair: ModelPair,
+        spec: ArmSpec,
+        backend: LiveBackend,
         few: Sequence[Prompt],
         settings: Mapping[str, float],
     ) -> None:
         self.claim = claim
         self.settings = settings
-        self.seed = engine.generation.seed
-        self.decoder = Decoder(engine.decoder.model, verifier=build_verifier(claim.arm.config))
-        self.arm = DecoderArm(ENGINE, self.decoder, pair.tokenizer, engine.generation)
-        self._few = [(prompt.prompt_id, prompt.turn_ids(pair.tokenizer, 0, [])) for prompt in few]
+        self.seed = spec.generation.seed
+        self.model = backend.model
+        self.parts = Parts(verifier=build_verifier(claim.arm.config))
+        arm = make_arm(dataclasses.replace(spec, parts=self.parts), backend)
+        assert isinstance(arm, EngineArm)
+        self.arm = arm
+        self._few = [(prompt.prompt_id, prompt.turn_ids(backend.tokenizer, 0, [])) for prompt in few]
         self.starts: list[tuple[Starts, list[int], list[list[int]]]] = []
         self._records: dict[tuple[str, int], PromptRecord] = {}
 
@@ -124,8 +126,8 @@ class _Plain:
         processors = Processors(law.temperature, law.top_k, law.top_p)
         tokens, samples = int(self.settings["first_tokens"]), int(self.settings["samples"])
         for prompt_id, prompt in self._few:
-            starts = likely_starts(self.decoder.model, prompt_id, prompt, processors, tokens)
-            said = say(self.decoder, starts, prompt, samples, self.seed + _OTHER_NOISE)
+            starts = likely_starts(self.model, prompt_id, prompt, processors, tokens)
+            said = say(self.model, self.parts, starts, prompt, samples, self.seed + _OTHER_NOISE)
             self.starts.append((starts, prompt, said))
 
     def control(self, level: float) -> list[Finding]:
@@ -138,7 +140,7 @@ class _Plain:
 
 
 def _check_outputs(
-    finding: Finding, arm: DecoderArm, plain: _Plain, prompts: Sequence[Prompt], samples: int
+    finding: Finding, arm: EngineArm, plain: _Plain, prompts: Sequence[Prompt], samples: int
 ) -> Finding:
     """Compare outputs token for token, every prompt and sample; an error is noted and the others go on."""
     records: list[PromptRecord] = []
@@ -163,7 +165,7 @@ def _check_outputs(
 
 
 def _check_first_tokens(
-    finding: Finding, claim: Claim, decoder: Decoder, plain: _Plain, level: float
+    finding: Finding, claim: Claim, arm: EngineArm, plain: _Plain, level: float
 ) -> Finding:
     """Test the law of the first tokens on the configured models; of a deterministic verifier plain decoding's alone,
     whose outputs the others must equal.
@@ -172,7 +174,7 @@ def _check_first_tokens(
     try:
         plain.say_first()
         for starts, prompt, said in plain.starts if not claim.deterministic else ():
-            own = say(decoder, starts, prompt, len(said), plain.seed)
+            own = say(plain.model, arm.parts, starts, prompt, len(said), plain.seed)
             tests.append(compare_starts(starts, own, said, level))
     except Exception as error:  # whatever a part raises is that part's finding
         return dataclasses.replace(finding, errors=(*finding.errors, f"first tokens: {type_and_line(error)}"))
@@ -180,14 +182,14 @@ def _check_first_tokens(
 
 
 def _check_toy(
-    finding: Finding, claim: Claim, pair: ModelPair, settings: Mapping[str, float], level: float
+    finding: Finding, claim: Claim, models_vocabulary: int, settings: Mapping[str, float], level: float
 ) -> Finding:
     """Test the joint on the toy target; parts tied to the models' vocabulary get one as wide."""
 
     def make_parts(draft: Any) -> Parts:
         return build_parts(claim.arm.config, draft)
 
-    for vocabulary in (None, int(pair.target.config.get_text_config().vocab_size)):
+    for vocabulary in (None, models_vocabulary):
         try:
             toy_decoder(make_parts, claim.law.temperature, vocabulary)
         except ValueError as error:  # e.g. a matrix as wide as the models' vocabulary

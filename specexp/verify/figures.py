@@ -10,25 +10,25 @@ from matplotlib.figure import Figure
 
 from specexp.bench.pictures import BLUE, GREY, INK, ORANGE, new_figure
 from specexp.verify.joint import JointTest
-from specexp.verify.result import Finding, Verification
+from specexp.verify.result import Finding, LosslessReport
 
 _SEQUENCES = 24
 _LEAST = 1e-12
 
 
-def figures(found: Verification) -> dict[str, Figure]:
-    """File name to picture; only what there is something to show of."""
+def figures(found: LosslessReport) -> dict[str, Figure]:
+    """Pictures by file name; only what there is something to show of."""
     shown = {}
     if any(finding.equality is not None for finding in found.findings):
-        shown["equality.png"] = equality_bars(found)
+        shown["equality"] = equality_bars(found)
     if any(finding.joint is not None for finding in found.findings):
-        shown["joint.png"] = joint_panels(found)
+        shown["joint"] = joint_panels(found)
     if found.tests:
-        shown["p_values.png"] = p_values(found)
+        shown["p_values"] = p_values(found)
     return shown
 
 
-def equality_bars(found: Verification) -> Figure:
+def equality_bars(found: LosslessReport) -> Figure:
     """Outputs equal to plain decoding's, parted at a near tie, and different, one bar a composition."""
     rows = [(finding.title, finding.equality) for finding in found.findings if finding.equality is not None]
     figure, [[ax]] = new_figure(
@@ -50,7 +50,7 @@ def equality_bars(found: Verification) -> Figure:
     return figure
 
 
-def joint_panels(found: Verification) -> Figure:
+def joint_panels(found: LosslessReport) -> Figure:
     """The likeliest token sequences on the toy target: observed shares with error bars on exact probabilities."""
     tests = [(finding, finding.joint) for finding in found.findings if finding.joint is not None]
     columns = min(3, len(tests))
@@ -81,7 +81,7 @@ def _joint_panel(ax: Axes, finding: Finding, test: JointTest) -> None:
     ax.set_title(f"{finding.title}\np = {test.p_value:.3g}, {finding.verdict}", fontsize=8, color=INK)
 
 
-def p_values(found: Verification) -> Figure:
+def p_values(found: LosslessReport) -> Figure:
     """Every p-value of every composition on a logarithmic axis; the level of each test is a line."""
     rows = [(finding, _p_values(finding)) for finding in found.all]
     rows = [(finding, values) for finding, values in rows if values]

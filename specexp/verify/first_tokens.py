@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from specexp.core.decode import Decoder
-from specexp.core.runtime import Runtime
+from specexp.core.language_model import LanguageModel
+from specexp.core.parts import Parts
 from specexp.core.sampling import Processors
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.scheduling import Job, SerialSpeculative
@@ -111,19 +111,22 @@ def _tree(root: int, starts: Sequence[Start]) -> tuple[TokenTree, list[int]]:
     ]
 
 
-def say(decoder: Decoder, starts: Starts, prompt: Sequence[int], samples: int, seed: int) -> list[list[int]]:
+def say(
+    model: LanguageModel, parts: Parts, starts: Starts, prompt: Sequence[int], samples: int, seed: int
+) -> list[list[int]]:
     """The first tokens of many continuations of one prompt.
 
     Args:
-        decoder: of any composition.
-        starts: whose length is decoded.
+        model: The target.
+        parts: Any composition.
+        starts: Beginnings, whose length is decoded.
         prompt: ``[p]`` token ids.
-        samples: continuations.
-        seed: of the run.
+        samples: How many continuations.
+        seed: Seed of the run.
     """
     length = len(starts.sequences[0])
     jobs = [Job(tuple(prompt), f"{starts.prompt_id}/first#{number}", length) for number in range(samples)]
-    with SerialSpeculative().open(decoder.model, decoder.parts) as executor:
+    with SerialSpeculative().open(model, parts) as executor:
         return [result.token_ids for result in executor.run(jobs, seed=seed).results]
 
 

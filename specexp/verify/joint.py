@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from specexp.core.decode import Decoder
 from specexp.core.outcome import Outcome
-from specexp.core.parts import DeterministicVerifier, Parts
+from specexp.core.parts import Parts
 from specexp.core.sampling import Processors
 from specexp.verify.statistics import Fit, goodness_of_fit
 from specexp.verify.toy import LIVE, PROMPT, ToyTarget, toy_models
@@ -132,7 +132,7 @@ def joint_test(
             np.append(counts, elsewhere), np.append(probabilities, 0.0), level=level, seed=seed
         ),
         steps=None
-        if isinstance(decoder.parts.verifier, DeterministicVerifier)
+        if decoder.parts.verifier.sampling == "deterministic"
         else _test_steps(said, target, processors, level, seed),
         tested_tokens=tokens,
         steps_needed=float(np.mean([one.steps_of(tokens) for one in said])),

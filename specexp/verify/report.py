@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
+import json
+
+from specexp.bench.publish import Report
 from specexp.bench.table import Cell, Column, Table
-from specexp.verify.result import Finding, Verification
+from specexp.verify.result import Finding, LosslessReport
 from specexp.verify.statistics import POWER
 
 _MOST_DIFFERENCES = 40
 
 
-def tables(found: Verification) -> list[Table]:
-    """All tables that have a row, the verdicts first."""
-    every = [verdict_table(found), difference_table(found), toy_table(found), first_token_table(found)]
-    return [every[0], *(table for table in every[1:] if table.rows)]
+def report(found: LosslessReport) -> Report:
+    """The whole verification: its line, all tables that have a row, pictures, and everything as JSON."""
+    from rich.text import Text
+
+    from specexp.verify.figures import figures
+
+    line = verdict_line(found)
+    tables = {
+        "verdicts": verdict_table(found),
+        "differences": difference_table(found),
+        "toy": toy_table(found),
+        "first_tokens": first_token_table(found),
+    }
+    return Report(
+        {name: table for name, table in tables.items() if table.rows or name == "verdicts"},
+        figures(found),
+        {"report.json": json.dumps(found.to_dict(), indent=2) + "\n"},
+        sentences=[Text(line, "bold" if found.passed else "bold red")],
+        title=line,
+        page="report",
+    )
 
 
-def verdict_table(found: Verification) -> Table:
+def verdict_table(found: LosslessReport) -> Table:
     """One row a composition."""
     columns = [Column("composition"), Column("verifier"), Column("verdict"), Column("equal outputs")]
     columns += [Column("toy joint, p", 4), Column("first tokens, p", 4)]
@@ -51,7 +71,7 @@ def verdict_table(found: Verification) -> Table:
     return table
 
 
-def difference_table(found: Verification) -> Table:
+def difference_table(found: LosslessReport) -> Table:
     """Where outputs part from plain decoding's, and how close the target itself came to the other token."""
     columns = [Column("composition"), Column("prompt"), Column("sample"), Column("token"), Column("gap", 4)]
     table = Table("Differences from plain decoding, near ties included", [*columns, Column("excused")])
@@ -75,7 +95,7 @@ def difference_table(found: Verification) -> Table:
     return table
 
 
-def toy_table(found: Verification) -> Table:
+def toy_table(found: LosslessReport) -> Table:
     """The joints on the toy target, with what they could have found."""
     columns = [Column("composition"), Column("continuations"), Column("steps"), Column("tokens/step")]
     columns += [Column("cells"), Column("p", 4), Column("TV", 3), Column("bound", 3), Column("finds TV", 3)]
@@ -118,7 +138,7 @@ def toy_table(found: Verification) -> Table:
     return table
 
 
-def first_token_table(found: Verification) -> Table:
+def first_token_table(found: LosslessReport) -> Table:
     """The first tokens on the configured models."""
     columns = [Column("composition"), Column("prompt"), Column("samples"), Column("cells"), Column("p", 4)]
     columns += [Column("TV", 3), Column("bound", 3), Column("finds TV", 3), Column("p vs plain samples", 4)]
@@ -141,7 +161,7 @@ def first_token_table(found: Verification) -> Table:
     return table
 
 
-def verdict_line(found: Verification) -> str:
+def verdict_line(found: LosslessReport) -> str:
     """The whole result in a line."""
     failed = [finding for finding in found.all if finding.failed]
     lossy = [finding for finding in found.findings if not finding.lossless and not finding.failed]

@@ -73,7 +73,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Verification:
+class LosslessReport:
     """The findings of a run.
 
     Attributes:

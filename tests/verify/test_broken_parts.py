@@ -14,7 +14,7 @@ from specexp.core.tree import NodeKind
 from specexp.drafters import DraftModel, PromptLookup
 from specexp.verifiers import RejectionSampling, SampleMatch
 from specexp.verifiers.rejection_sampling import normalised, sample, without
-from specexp.verify import joint_test
+from specexp.verify.joint import joint_test
 
 WIDE = [[0], [1], [2]]
 LEVEL = 1e-6

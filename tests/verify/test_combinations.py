@@ -34,9 +34,8 @@ from specexp.core.parts import Drafter, Parts, TreeBuilder, Verifier
 from specexp.core.sampling import Processors
 from specexp.drafters import DraftModel, PhraseCache, PromptLookup, TokenRecycling, Union
 from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling, SampleMatch, TypicalAcceptance
-from specexp.verify import combined_p_value, joint_test
-from specexp.verify.joint import toy_decoder
-from specexp.verify.statistics import detectable_total_variation
+from specexp.verify.joint import joint_test, toy_decoder
+from specexp.verify.statistics import combined_p_value, detectable_total_variation
 from specexp.verify.toy import PROMPT, toy_models
 
 TEMPERATURES = (0.3, 0.6, 1.0, 1.5)

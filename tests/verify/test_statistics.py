@@ -3,8 +3,14 @@
 import numpy as np
 import pytest
 
-from specexp.verify import combined_p_value, goodness_of_fit, two_sample_p_value
-from specexp.verify.statistics import POWER, RARE, pooled
+from specexp.verify.statistics import (
+    POWER,
+    RARE,
+    combined_p_value,
+    goodness_of_fit,
+    pooled,
+    two_sample_p_value,
+)
 
 SHARES = np.array([0.4, 0.25, 0.15, 0.1, 0.06, 0.03, 0.01])
 

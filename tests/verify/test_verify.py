@@ -10,7 +10,6 @@ import torch
 import yaml
 from helpers.tiny_pair import LetterTokenizer, tiny_llama
 
-import specexp.config
 from specexp.core.parts import Candidates, Drafter, Verdict, Verifier
 from specexp.pairs.pair import ModelPair
 from specexp.verifiers import RejectionSampling
@@ -67,7 +66,7 @@ def experiment(tmp_path, monkeypatch):
         dtype = dtypes[config.get("pair.target_dtype")]
         return ModelPair(tiny_llama(0, dtype), tiny_llama(0, noise=0.02), LetterTokenizer(), "tiny")
 
-    monkeypatch.setattr(specexp.config, "build_pair", pair_of)
+    monkeypatch.setattr("specexp.bench.live.build_pair", pair_of)
     questions = tmp_path / "question.jsonl"
     rows = [{"question_id": n, "category": "math", "turns": [f"ab{n} abc{n}", "and?"]} for n in range(4)]
     questions.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -157,7 +156,7 @@ def test_verifiers_that_sample_are_tested_by_their_law(experiment, report, capsy
 
 def test_a_false_claim_is_exit_code_1(experiment, report, capsys):
     path = experiment(
-        drafter={"class_path": "PromptLookup"}, verifier={"class_path": "test_verify.Overeager"}
+        drafter={"class_path": "PromptLookup"}, verifier={"class_path": "verify.test_verify.Overeager"}
     )
     assert main([path]) == 1
     assert "FAILED: tiny (NOT LOSSLESS)" in capsys.readouterr().out
@@ -188,11 +187,11 @@ def test_differences_of_a_low_precision_are_listed_and_excused(experiment, repor
 
 
 def test_a_part_that_fails_is_exit_code_1(experiment, report, capsys):
-    assert main([experiment(drafter={"class_path": "test_verify.Failing"})]) == 1
+    assert main([experiment(drafter={"class_path": "verify.test_verify.Failing"})]) == 1
     assert "tiny (4 ERRORS)" in capsys.readouterr().out
     assert report()["findings"][0]["errors"][0].endswith("RuntimeError: no idea")
     sampled = experiment(
-        drafter={"class_path": "test_verify.Failing"}, verifier={"class_path": "RejectionSampling"}
+        drafter={"class_path": "verify.test_verify.Failing"}, verifier={"class_path": "RejectionSampling"}
     )
     assert main([sampled]) == 1
     errors = report()["findings"][0]["errors"]
@@ -203,7 +202,7 @@ def test_a_model_that_gives_no_numbers_is_exit_code_1(experiment, report, monkey
     spoiled = tiny_llama(0)
     torch.nn.init.constant_(spoiled.lm_head.weight, float("nan"))
     pair = ModelPair(spoiled, None, LetterTokenizer(), "spoiled")
-    monkeypatch.setattr(specexp.config, "build_pair", lambda config: pair)
+    monkeypatch.setattr("specexp.bench.live.build_pair", lambda config: pair)
     monkeypatch.setattr("specexp.core.language_model.LanguageModel._self_check", lambda model: None)
     arms = {"greedy": {"verifier": "Greedy"}, "drawn": {"verifier": "SampleMatch"}}
     assert main([experiment(arms=arms, drafter={"class_path": "PromptLookup"})]) == 1
@@ -216,7 +215,7 @@ def test_a_model_that_gives_no_numbers_is_exit_code_1(experiment, report, monkey
 
 
 def test_parts_tied_to_a_vocabulary_get_a_toy_as_wide(experiment, report):
-    sections = {"drafter": {"class_path": "test_verify.Nothing"}, "builder": {"class_path": "Chain"}}
+    sections = {"drafter": {"class_path": "verify.test_verify.Nothing"}, "builder": {"class_path": "Chain"}}
     path = experiment(**sections, verifier={"class_path": "RejectionSampling"})
     assert main([path]) == 0
     assert report()["findings"][0]["not_tested"] is None
@@ -245,7 +244,11 @@ def test_a_dry_run_lists_the_tests_and_writes_nothing(experiment, tmp_path, caps
     [
         ({}, ["--verify.level", "2"], "verify.level is 2"),
         ({}, ["--verify.toy_sample", "9"], "did you mean 'verify.toy_samples'?"),
-        ({"verifier": {"class_path": "test_verify.Lawless"}}, [], "Lawless has no attribute temperature"),
+        (
+            {"verifier": {"class_path": "verify.test_verify.Lawless"}},
+            [],
+            "Lawless has no attribute temperature",
+        ),
         ({}, ["--data.offset", "99"], "passes over all 4 prompts"),
         ({}, ["--output", "/proc/nothing"], "/proc/nothing"),
     ],
@@ -265,18 +268,16 @@ def test_a_full_disk_is_one_sentence_after_the_tables(experiment, capsys, monkey
     def full(path, content):
         raise OSError(28, "No space left on device", str(path))
 
-    monkeypatch.setattr("specexp.verify.write_whole", full)
+    monkeypatch.setattr("specexp.bench.publish.write_whole", full)
     assert main([experiment(verifier={"class_path": "Greedy"})]) == 1
     said = capsys.readouterr()
-    assert "report.json cannot be written (No space left on device)" in said.err
+    assert "report.md cannot be written (No space left on device)" in said.err
     assert "Is it lossless?" in said.out
 
 
 def test_a_typing_mistake_is_answered_without_torch(experiment):
     path = experiment()
-    code = (
-        "import sys; from specexp.verify import main; main(sys.argv[1:]); assert 'torch' not in sys.modules"
-    )
+    code = "import sys; from specexp.verify.__main__ import main; main(sys.argv[1:]); assert 'torch' not in sys.modules"
     command = [sys.executable, "-c", code, path, "--drafter.init_args.kk", "3"]
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ, timeout=60)
     assert done.returncode == 0, done.stderr
