@@ -5,22 +5,41 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from specexp.bench.publish import Attached, Report
 from specexp.bench.table import Cell, Column, Table
 from specexp.core.messages import counted
 
 if TYPE_CHECKING:
     from specexp.artifacts.kinds.latency_profile import Measured, MeasuredPass
+    from specexp.config.artifacts import LoadedArtifact
     from specexp.core.latency import LatencyProfile
 
 
-def tables(profile: LatencyProfile, measured: Measured) -> list[Table]:
+def report(profile: LatencyProfile, measured: Measured, artifact: LoadedArtifact) -> Report:
     """The passes, what steps cost beside them, and the profile beside what was measured.
 
     Args:
-        profile: as fitted.
-        measured: what it was fitted to.
+        profile: The profile as fitted.
+        measured: What it was fitted to.
+        artifact: The profile as written.
     """
-    return [_passes(profile, measured), _overheads(profile), _arms(measured)]
+    from specexp.profile.figures import draw
+
+    metrics = artifact.metrics.items()
+    return Report(
+        {
+            "passes": _passes(profile, measured),
+            "beside_the_passes": _overheads(profile),
+            "predicted_and_measured": _arms(measured),
+        },
+        {"profile": draw(profile, measured)},
+        data={"profile": points_table(measured)},
+        sentences=[f"The profile is in {artifact.folder}."],
+        summary={key: value["value"] if isinstance(value, dict) else value for key, value in metrics},
+        title=f"Latency profile: {profile.name}",
+        page="profile",
+        artifacts=[Attached(artifact.folder, artifact.name, artifact.kind)],
+    )
 
 
 def points_table(measured: Measured) -> Table:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from specexp.bench.experiment import check_experiment
+from specexp.bench.arm import EngineArm
+from specexp.bench.experiment import arm_specs, check_experiment, use_threads
+from specexp.bench.make_arm import make_arm
 from specexp.config import (
     Config,
     ConfigError,
     arms_of,
-    build_generation,
-    build_parts,
-    build_verifier,
     is_multi_sequence,
 )
 from specexp.core.messages import counted, first_line
@@ -23,10 +23,10 @@ from specexp.profile.passes import sizes_up_to
 
 if TYPE_CHECKING:
     from specexp.artifacts.kinds.latency_profile import Measured
+    from specexp.bench.live import LiveBackend
     from specexp.config import ComposedArm
     from specexp.core.latency import LatencyProfile
     from specexp.data import Prompt
-    from specexp.pairs.pair import ModelPair
     from specexp.profile.passes import PassSamples
     from specexp.profile.steps import TimedSteps
 
@@ -55,17 +55,17 @@ def check_profiling(config: Config) -> list[ComposedArm]:
 
 def measure(
     config: Config,
-    pair: ModelPair,
+    backend: LiveBackend,
     prompts: Sequence[Prompt],
     tell: Callable[[str], None] = lambda line: None,
 ) -> tuple[LatencyProfile, Measured]:
     """Measure passes and decode in turns, so that both meet the same disturbances, and fit the profile.
 
     Args:
-        config: of the file.
-        pair: its models.
-        prompts: decoded by every arm.
-        tell: takes a line for a person as the work goes on.
+        config: Configuration of the experiment.
+        backend: Its models.
+        prompts: Prompts that every arm decodes.
+        tell: Takes a line for a person as the work goes on.
 
     Raises:
         ConfigError: the parts do not go with the models, or nothing is left to measure.
@@ -76,13 +76,11 @@ def measure(
     from specexp.artifacts.kinds.latency_profile import Measured
     from specexp.profile.fit import fit_profile, predicted
 
-    generation = build_generation(config)
-    if generation.threads is not None:
-        torch.set_num_threads(generation.threads)
-    section = config.get("profile")
+    use_threads(config)
+    pair, section, seed = backend.pair, config.get("profile"), config.get("generation.seed")
     with torch.inference_mode():
-        passes = _passes(config, pair, prompts)
-        arms = _arms(config, pair)
+        passes = _passes(config, backend, prompts)
+        arms = _arms(config, backend)
         for samples in passes.values():
             samples.warm_up()
         for arm in arms:
@@ -91,7 +89,7 @@ def measure(
         measuring = list(chain.from_iterable(zip(*blocks, strict=True)))
         done = 0
         for number, prompt in enumerate(prompts):
-            order = np.random.default_rng([generation.seed, number]).permutation(len(arms)).tolist()
+            order = np.random.default_rng([seed, number]).permutation(len(arms)).tolist()
             for place, arm in enumerate(order, start=number * len(arms) + 1):
                 arms[arm].decode(prompt, section["max_new_tokens"])
                 until = len(measuring) * place // (len(prompts) * len(arms))
@@ -113,14 +111,14 @@ def measure(
     return profile, measured
 
 
-def _passes(config: Config, pair: ModelPair, prompts: Sequence[Prompt]) -> dict[str, PassSamples]:
+def _passes(config: Config, backend: LiveBackend, prompts: Sequence[Prompt]) -> dict[str, PassSamples]:
     """Of the target and, where there is one, of the draft model, behind the same prefixes."""
     from specexp.core.language_model import LanguageModel
     from specexp.drafters import DraftModel
     from specexp.profile.passes import DraftPass, PassSamples, TargetPass, TimedPass, longest_prefix
 
-    section = config.get("profile")
-    models = [LanguageModel(pair.target), *([] if pair.draft is None else [LanguageModel(pair.draft)])]
+    section, pair = config.get("profile"), backend.pair
+    models = [backend.model, *([] if pair.draft is None else [LanguageModel(pair.draft)])]
     limit = min(model.context_limit for model in models)
     try:
         longest = longest_prefix(limit, section["max_tokens"])
@@ -145,23 +143,12 @@ def _passes(config: Config, pair: ModelPair, prompts: Sequence[Prompt]) -> dict[
     return {name: PassSamples(one, prefixes, sizes, seed) for name, one in timed.items()}
 
 
-def _arms(config: Config, pair: ModelPair) -> list[TimedSteps]:
-    """Plain decoding, then every composition of the file."""
-    from specexp.bench.decoder_arm import DecoderArm
-    from specexp.core.decode import Decoder
-    from specexp.core.language_model import LanguageModel
+def _arms(config: Config, backend: LiveBackend) -> list[TimedSteps]:
+    """Plain decoding, then every composition of the file; their clock is the device's own."""
     from specexp.profile.steps import TimedSteps
 
-    model, generation = LanguageModel(pair.target), build_generation(config)
-    decoders = {PLAIN_ARM: Decoder(model, verifier=build_verifier(config))}
-    for arm in check_profiling(config):
-        try:
-            decoders[arm.title] = Decoder(model, *build_parts(arm.config, pair.draft))
-        except ConfigError:
-            raise
-        except ValueError as error:
-            raise ConfigError(f"{config.file}: {arm.title}: {first_line(error)}") from error
-    return [
-        TimedSteps(DecoderArm(title, decoder, pair.tokenizer, generation))
-        for title, decoder in decoders.items()
-    ]
+    plain, *others = arm_specs(config)
+    drafting = {arm.title for arm in check_profiling(config)}
+    specs = [replace(plain, name=PLAIN_ARM), *(spec for spec in others if spec.name in drafting)]
+    arms = [make_arm(replace(spec, latency=None), backend) for spec in specs]
+    return [TimedSteps(arm) for arm in arms if isinstance(arm, EngineArm)]

@@ -7,7 +7,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from specexp.bench.decoder_arm import DecoderArm
+    from specexp.bench.arm import EngineArm
     from specexp.core.outcome import Outcome
     from specexp.data import Prompt
 
@@ -46,7 +46,7 @@ class TimedSteps:
         steps: taken so far.
     """
 
-    def __init__(self, arm: DecoderArm) -> None:
+    def __init__(self, arm: EngineArm) -> None:
         arm.latency = None
         arm.observers = (self._note,)
         self.arm = arm

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from specexp.core.language_model import LanguageModel
 from specexp.core.parts import Parts
+from specexp.core.runtime import Runtime
 from specexp.core.sampling import Processors
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.scheduling import Job, SerialSpeculative
@@ -112,7 +112,7 @@ def _tree(root: int, starts: Sequence[Start]) -> tuple[TokenTree, list[int]]:
 
 
 def say(
-    model: LanguageModel, parts: Parts, starts: Starts, prompt: Sequence[int], samples: int, seed: int
+    model: Runtime, parts: Parts, starts: Starts, prompt: Sequence[int], samples: int, seed: int
 ) -> list[list[int]]:
     """The first tokens of many continuations of one prompt.
 

@@ -101,7 +101,7 @@ def test_without_a_draft_or_arms_it_is_of_the_target_alone(experiment, model_fol
         ({"profile": {"prefixes": []}}, "profile.prefixes is empty; at least one prefix length is needed"),
         ({"profile": {"token": 3}}, "unknown key 'profile.token'"),
         ({"execution": "SerialSpeculative"}, "execution decodes several sequences for a prompt"),
-        ({"latency": {"artifact": "nowhere"}}, "latency: nowhere"),
+        ({"latency": {"artifact": "nowhere"}}, "latency.artifact: nowhere"),
     ],
 )
 def test_what_cannot_be_profiled_is_one_sentence(experiment, capsys, sections, said):
@@ -115,7 +115,7 @@ def test_what_cannot_be_profiled_is_one_sentence(experiment, capsys, sections, s
 def test_a_dry_run_lists_what_would_be_measured_and_loads_nothing(experiment):
     path = experiment(arms=ARMS, profile=SHORT)
     code = (
-        f"import sys; from specexp.profile import main; assert main([{path!r}, '--dry-run']) == 0; "
+        f"import sys; from specexp.profile.__main__ import main; assert main([{path!r}, '--dry-run']) == 0; "
         "print([name for name in ('torch', 'transformers', 'matplotlib', 'lightning') if name in sys.modules])"
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
