@@ -12,7 +12,8 @@ from transformers.generation import EosTokenCriteria, MaxLengthCriteria, Stoppin
 
 from specexp.core.context import Context, PerSequence
 from specexp.core.language_model import LanguageModel
-from specexp.deployment.custom_generate import ProcessedSampling, drawn_seed, eos_ids, refuse, serves
+from specexp.deployment.processed_sampling import ProcessedSampling
+from specexp.deployment.request import drawn_seed, eos_ids, refuse, serves
 from specexp.scheduling import Job
 
 if TYPE_CHECKING:

@@ -2,8 +2,9 @@
 
 from typing import TYPE_CHECKING, Any
 
-from specexp.scheduling._base import Execution, Job
+from specexp.scheduling._base import Execution
 from specexp.scheduling.batched import Batched
+from specexp.scheduling.job import Job
 from specexp.scheduling.policies import FirstCome, LeastProgress, MostConfident, QueuePolicy, Waiting
 from specexp.scheduling.scheduled import Scheduled
 from specexp.scheduling.serial import Serial, SerialSpeculative

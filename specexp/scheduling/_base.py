@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from specexp.core.compatibility import check_composition
@@ -15,23 +13,6 @@ if TYPE_CHECKING:
 
     from specexp.core.language_model import LanguageModel
     from specexp.scheduling.executor import Executor
-
-
-@dataclass(frozen=True)
-class Job:
-    """A sequence to decode.
-
-    Attributes:
-        prompt: ``[p]`` token ids, at least one. Jobs of one run with the same prompt share its prefill.
-        sequence: the place its randomness is keyed by; the same one gives the same output again. Different in a run.
-        max_new_tokens: to generate at most.
-        stop: whether the output ends with these new tokens; None leaves that to EOS and the limit.
-    """
-
-    prompt: tuple[int, ...]
-    sequence: int | str
-    max_new_tokens: int = 128
-    stop: Callable[[Sequence[int]], bool] | None = None
 
 
 class Execution(ABC):

@@ -19,7 +19,7 @@ from specexp.core.decode import PHASES, Decoding, Drafting, Lane, OutcomeObserve
 from specexp.core.language_model import LanguageModel
 from specexp.core.parts import Parts
 from specexp.core.runtime import Runtime
-from specexp.scheduling._base import Job
+from specexp.scheduling.job import Job
 from specexp.scheduling.timeline import TARGET, TimeLine
 
 if TYPE_CHECKING:

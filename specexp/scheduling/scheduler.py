@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from specexp.core.runtime import Runtime
-    from specexp.scheduling.scheduled import Scheduled
+    from specexp.scheduling.policies import QueuePolicy
+    from specexp.scheduling.worker import Kind
 
 
 class ScheduledLanes(Lanes):
@@ -45,7 +46,8 @@ class ScheduledLanes(Lanes):
         observers: called with every step's outcome.
         timeline: where it is noted who did what when.
         worker: drafts (processes D).
-        schedule: which drafts are served together, and in which order.
+        policy: which of the waiting drafts are served.
+        most: how many of them together, at most.
     """
 
     overlaps: ClassVar[bool] = True
@@ -57,11 +59,13 @@ class ScheduledLanes(Lanes):
         observers: Iterable[OutcomeObserver],
         timeline: TimeLine,
         worker: DraftWorker,
-        schedule: Scheduled,
+        policy: QueuePolicy,
+        most: int,
     ) -> None:
         super().__init__(target, parts, observers, timeline)
         self.worker = worker
-        self.schedule = schedule
+        self.policy = policy
+        self.most = most
         self._queue: list[Lane] = []  # whose draft is ready, in the order of arrival
         self._ended: dict[int, Lane] = {}  # whose end is not yet learned from
 
@@ -137,12 +141,11 @@ class ScheduledLanes(Lanes):
             for lane in self._queue
             if lane.draft is not None
         ]
-        most = self.schedule.verify_batch
-        places = self.schedule.policy.choose(waiting, most)
-        if not 1 <= len(set(places)) == len(places) <= most or not set(places) <= {*range(len(waiting))}:
+        places = self.policy.choose(waiting, self.most)
+        if not 1 <= len(set(places)) == len(places) <= self.most or not set(places) <= {*range(len(waiting))}:
             raise ValueError(
-                f"{type(self.schedule.policy).__name__} chose the drafts {places} of {len(waiting)}; 1 to "
-                f"{most} different ones are allowed"
+                f"{type(self.policy).__name__} chose the drafts {places} of {len(waiting)}; 1 to "
+                f"{self.most} different ones are allowed"
             )
         chosen = [self._queue[place] for place in places]
         self._queue = [lane for place, lane in enumerate(self._queue) if place not in places]
@@ -161,20 +164,32 @@ class ScheduledExecutor(Executor):
     Args:
         model: the target.
         parts: of every sequence.
-        schedule: how.
+        n: sequences at a time.
+        policy: which of the waiting drafts are served.
+        verify_batch: how many of them together, at most.
+        workers: where drafts are made.
+        threads: of torch, for the target.
+        draft_threads: of torch, for drafting.
     """
 
-    def __init__(self, model: PreTrainedModel | Runtime, parts: Parts, schedule: Scheduled) -> None:
-        super().__init__(model, parts, schedule.n, schedule.threads)
-        self.schedule = schedule
-        memories = [memory_of(parts, self.model.vocab_size, self.model.dtype) for _ in range(schedule.n)]
-        self._worker: DraftWorker | None = DraftWorker(
-            # nobody verifies there, and a verifier need not be one that can be pickled
-            parts._replace(verifier=ArgmaxVerifier()),
-            memories,
-            schedule.workers,
-            schedule.draft_threads,
-        )
+    def __init__(
+        self,
+        model: PreTrainedModel | Runtime,
+        parts: Parts,
+        n: int,
+        policy: QueuePolicy,
+        verify_batch: int,
+        workers: Kind,
+        threads: int | None,
+        draft_threads: int | None,
+    ) -> None:
+        super().__init__(model, parts, n, threads)
+        self.policy = policy
+        self.verify_batch = verify_batch
+        memories = [memory_of(parts, self.model.vocab_size, self.model.dtype) for _ in range(n)]
+        # nobody verifies in the worker, and a verifier need not be one that can be pickled
+        drafting = parts._replace(verifier=ArgmaxVerifier())
+        self._worker: DraftWorker | None = DraftWorker(drafting, memories, workers, draft_threads)
 
     @property
     def worker(self) -> DraftWorker:
@@ -226,7 +241,9 @@ class ScheduledExecutor(Executor):
 
     @override
     def _lanes(self, observers: Iterable[OutcomeObserver], timeline: TimeLine) -> Lanes:
-        return ScheduledLanes(self.model, self.parts, observers, timeline, self.worker, self.schedule)
+        return ScheduledLanes(
+            self.model, self.parts, observers, timeline, self.worker, self.policy, self.verify_batch
+        )
 
     @override
     def _drafting(self, slot: int, context: Context) -> None:

@@ -19,10 +19,12 @@ from transformers import (
 )
 from transformers.generation import BaseStreamer
 
-from specexp import Decoder, deployment
+import specexp.deployment.custom_generate
+from specexp import Decoder
 from specexp.artifacts import Artifact, ArtifactError, fingerprint
 from specexp.builders import Chain, TokenRecyclingTree
 from specexp.config.artifacts import save_artifact
+from specexp.core.language_model import LanguageModel
 from specexp.deployment.custom_generate import custom_generate
 from specexp.drafters import PromptLookup, TokenRecycling
 from specexp.verifiers import KeyedSampling
@@ -190,13 +192,13 @@ def test_one_cache_serves_all_calls_with_a_model(
     llama: PreTrainedModel, prompt: torch.Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wrapped: list[PreTrainedModel] = []
-    wrap = deployment.LanguageModel
+    wrap = LanguageModel
 
     def count(model: PreTrainedModel) -> Any:
         wrapped.append(model)
         return wrap(model)
 
-    monkeypatch.setattr(deployment, "LanguageModel", count)
+    monkeypatch.setattr("specexp.deployment.custom_generate.LanguageModel", count)
     fast = custom_generate((TokenRecycling(), TokenRecyclingTree()))
     for length in (9, 4):
         ids = prompt[:, :length]
@@ -305,7 +307,11 @@ def test_the_documented_lines_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def _snippet() -> str:
-    lines = iter((ast.get_docstring(ast.parse(Path(deployment.__file__).read_text())) or "").splitlines())
+    lines = iter(
+        (
+            ast.get_docstring(ast.parse(Path(specexp.deployment.custom_generate.__file__).read_text())) or ""
+        ).splitlines()
+    )
     return "\n".join(_indented(lines))
 
 

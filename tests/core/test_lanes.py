@@ -1,0 +1,117 @@
+"""Lanes come and go while others go on, and each says what it would say alone; nothing piles up over steps."""
+
+import gc
+import weakref
+from random import Random
+
+import pytest
+import torch
+
+from specexp.builders import Chain, DySpecGreedy, StaticTree
+from specexp.core.decode import Decoder, Decoding, Drafting, GenerationResult, Lane
+from specexp.core.language_model import LanguageModel
+from specexp.core.parts import Parts
+from specexp.core.tree import TreeShape
+from specexp.drafters import DraftModel, PromptLookup, TokenRecycling
+from specexp.testing.fakes import hashed_model
+from specexp.verifiers import KeyedSampling
+
+VOCABULARY = 11
+PROMPTS = [[1, 2, 3, 1, 2], [7], [4, 5, 6, 4, 5, 6], [9, 8, 9]]
+COMPOSITIONS = {
+    "plain": lambda: Parts(None, None, KeyedSampling(0.8)),
+    "lookup": lambda: Parts(PromptLookup(), Chain(3), KeyedSampling(0.8)),
+    "recycling": lambda: Parts(TokenRecycling(k=2), StaticTree([[0], [1], [0, 0]]), KeyedSampling(0.8)),
+    "dynamic": lambda: Parts(
+        DraftModel(hashed_model(VOCABULARY, seed=4)), DySpecGreedy(5, candidates="top-k"), KeyedSampling(0.8)
+    ),
+}
+
+
+def alone(number: int) -> list[int]:
+    decoder = Decoder(hashed_model(VOCABULARY), verifier=KeyedSampling(0.8))
+    prompt = PROMPTS[number % len(PROMPTS)]
+    return decoder.generate(prompt, max_new_tokens=5 + number % 7, sequence=number).token_ids
+
+
+def lane(model: LanguageModel, number: int, slot: int) -> tuple[Lane, Parts]:
+    parts = list(COMPOSITIONS.values())[number % len(COMPOSITIONS)]()
+    if parts.drafter is not None:
+        parts.drafter.check_vocabulary(VOCABULARY)
+    context = parts.context(PROMPTS[number % len(PROMPTS)], 0, number)
+    made = Lane(
+        context, model, parts.verifier, Drafting(parts, context), slot=slot, max_new_tokens=5 + number % 7
+    )
+    return made, parts
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("seed", range(30))
+def test_lanes_of_any_parts_join_and_leave_while_others_go_on(seed: int) -> None:
+    """A lane that is dropped half way leaves its slot to another, and disturbs nobody."""
+    random = Random(seed)
+    model = LanguageModel(hashed_model(VOCABULARY))
+    decoding = Decoding(model)
+    waiting, finished, dropped = list(range(14)), {}, 0
+    while waiting or decoding.lanes:
+        free = [slot for slot in range(4) if slot not in decoding.lanes]
+        while waiting and free and (random.random() < 0.5 or not decoding.lanes):
+            slot = free.pop(random.randrange(len(free)))
+            made, parts = lane(model, waiting.pop(0), slot)
+            model.cache.reserve(0, slot + 1)
+            model.cache.truncate(slot, 0)
+            decoding.start(made, parts.wants_prefill_logits)
+        if len(decoding.lanes) > 1 and random.random() < 0.1:
+            decoding.remove(random.choice(list(decoding.lanes.values())))
+            dropped += 1
+        for ended in decoding.step():
+            assert ended.slot not in decoding.lanes
+            finished[ended.context.sequence] = ended.result
+    assert len(finished) + dropped == 14
+    for number, result in finished.items():
+        assert result.token_ids == alone(int(number))
+        assert result.accepted_drafts + result.bonus_tokens == len(result.token_ids)
+        assert result.prefill_seconds > 0
+
+
+def test_one_lane_is_a_decoder() -> None:
+    parts = COMPOSITIONS["recycling"]()
+    decoder = Decoder(hashed_model(VOCABULARY), *parts)
+    expected = decoder.generate(PROMPTS[0], max_new_tokens=30, sequence="x")
+    decoding = Decoding(decoder.model)
+    with torch.inference_mode():
+        context = parts.context(PROMPTS[0], 0, "x")
+        decoder.model.cache.truncate(0, 0)
+        made = Lane(context, decoder.model, parts.verifier, Drafting(parts, context), max_new_tokens=30)
+        decoding.start(made, wants_logits=True)
+        while decoding.lanes:
+            decoding.step()
+
+    def counted(result: GenerationResult) -> dict[str, object]:
+        return {key: value for key, value in vars(result).items() if not key.endswith("seconds")}
+
+    assert counted(made.result) == counted(expected)
+
+
+def test_only_shapes_that_come_again_leave_a_mask() -> None:
+    """Those of a dynamic tree are gone with their step, on the device and off it."""
+    model = LanguageModel(hashed_model(VOCABULARY))
+    shapes: list[weakref.ref[TreeShape]] = []
+    kept: list[int] = []
+
+    def count(outcome: object) -> None:
+        shapes.append(weakref.ref(outcome.tree.shape))  # type: ignore[attr-defined]
+        kept.append(len(model._masks))
+
+    dynamic = DraftModel(hashed_model(VOCABULARY, seed=4)), DySpecGreedy(24, candidates="top-k")
+    Decoder(model, *dynamic).generate(PROMPTS[0], max_new_tokens=200, observers=[count])
+    gc.collect()
+    assert len(shapes) > 40
+    assert max(kept) <= 1  # that of the root alone
+    alive = {id(shape()) for shape in shapes if shape() is not None and shape().num_nodes}  # type: ignore[union-attr]
+    assert len(alive) <= 1  # of the last step
+
+    static = Decoder(model, TokenRecycling(k=2), StaticTree([[0], [1], [0, 0], [0, 1], [0, 0, 0]]))
+    static.generate(PROMPTS[0], max_new_tokens=200, observers=[count])
+    assert 1 < len(model._masks) <= 1 + 3 + 5  # whole, cut at a depth, or short of candidates
+    del static
