@@ -7,22 +7,24 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from specexp.bench.arm import EngineArm
+from specexp.bench.make_arm import ArmSpec, make_arm
 from specexp.sweep.confirmed import Confirmed, Predicted
 from specexp.sweep.study_config import StudyConfig
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from transformers import PreTrainedModel
 
-    from specexp.artifacts.fingerprint import Fingerprint
-    from specexp.bench.arm import Arm, EngineArm
+    from specexp.bench.arm import Arm
+    from specexp.bench.make_arm import Backend
     from specexp.bench.record import PromptRecord
     from specexp.core.latency import LatencyProfile
     from specexp.core.parts import Parts
     from specexp.data import Prompt
     from specexp.data.prompts import PromptDataModule
-    from specexp.drafters.draft_source import DraftSource
     from specexp.scheduling import Execution
+
+EAGER = "hf-eager"
 
 
 class StudyBackend(ABC):
@@ -30,19 +32,23 @@ class StudyBackend(ABC):
 
     Args:
         study_config: The experiment.
+        backend: Makes the arms run.
         latency: The profile by which seconds are modelled; None where they are measured.
 
     Attributes:
+        generation: How much is generated.
         samples: Continuations, or searches, of every prompt, one after the other; a group of sequences is one.
         tracks_trials: Whether a trial takes long enough for a W&B run of its own.
     """
 
     tracks_trials = True
 
-    def __init__(self, study_config: StudyConfig, latency: LatencyProfile | None) -> None:
+    def __init__(self, study_config: StudyConfig, backend: Backend, latency: LatencyProfile | None) -> None:
         self.study_config = study_config
+        self.backend = backend
         self.latency = latency
-        self.samples: int = study_config.generation().samples
+        self.generation = study_config.generation()
+        self.samples = self.generation.samples
         self._data: dict[str | None, PromptDataModule] = {}
 
     @property
@@ -54,24 +60,6 @@ class StudyBackend(ABC):
     @abstractmethod
     def clock(self) -> str:
         """Whose seconds a study compares."""
-
-    @property
-    @abstractmethod
-    def draft(self) -> PreTrainedModel | DraftSource | None:
-        """What a candidate's draft model has its answers from."""
-
-    @property
-    @abstractmethod
-    def fingerprint(self) -> Fingerprint:
-        """Of target and tokenizer."""
-
-    @abstractmethod
-    def arm(self, name: str, parts: Parts, execution: Execution | None) -> EngineArm:
-        """What decodes with these parts; an arm that keeps something running is to be closed.
-
-        Raises:
-            ValueError: The parts do not go together, or with the target.
-        """
 
     @abstractmethod
     def load_data(self, stage: str | None) -> PromptDataModule:
@@ -96,31 +84,45 @@ class StudyBackend(ABC):
         """Prompts that every candidate's drafter and controller learn from before it is measured."""
         return self.data("learn").prompts if self.study_config.config.get("sweep.learn") else ()
 
-    def compose(self, name: str, overrides: Mapping[str, Any]) -> tuple[EngineArm, Parts]:
-        """A candidate in its initial state, and the parts it is made of.
+    def compose(self, name: str, overrides: Mapping[str, Any]) -> EngineArm:
+        """A candidate in its initial state; one that keeps something running is to be closed.
 
         Raises:
             ValueError: The parts cannot be made, or do not go together or with the target.
         """
-        parts, execution = self.study_config.compose(overrides, self.draft)
-        return self.arm(name, parts, execution), parts
+        return self._arm(name, *self.study_config.compose(overrides, self.backend.draft))
 
     def plain(self) -> EngineArm:
         """Plain decoding."""
-        return self.arm("engine", *self.study_config.compose_plain())
+        return self._arm("engine", *self.study_config.compose_plain())
+
+    def other_arms(self) -> list[Arm]:
+        """Hugging Face's plain ``generate``, where it can draw what the verifier draws, and takes one sequence."""
+        plain, execution = self.study_config.compose_plain()
+        follows = plain.verifier.sampling == "deterministic" and execution is None
+        if not follows or EAGER not in self.backend.references:
+            return []
+        spec = ArmSpec(EAGER, self.generation, plain, latency=self.latency, reference=EAGER)
+        return [make_arm(spec, self.backend)]
+
+    def _arm(self, name: str, parts: Parts, execution: Execution | None) -> EngineArm:
+        spec = ArmSpec(name, self.generation, parts, execution=execution, latency=self.latency)
+        arm = make_arm(spec, self.backend)
+        assert isinstance(arm, EngineArm)
+        return arm
 
     def warm_started(self, arm: EngineArm) -> EngineArm:
         """The arm, having learned from :attr:`warm_start_prompts`, from where every later reset of it starts."""
         if self.warm_start_prompts:
             arm.reset()
             for prompt in self.warm_start_prompts:
-                self.learn(arm, prompt)
+                if self.study_config.multi_sequence:
+                    # One sequence after the other, so that what is learned does not depend on timing.
+                    arm.decode_observed(prompt, 0, lambda outcome: None)
+                else:
+                    arm.decode(prompt)
             arm.remember()
         return arm
-
-    def learn(self, arm: EngineArm, prompt: Prompt) -> None:
-        """Let an arm learn from a prompt."""
-        arm.decode(prompt)
 
     def decode(self, arm: Arm, prompt: Prompt) -> list[PromptRecord]:
         """Decode every continuation of a prompt."""
@@ -130,17 +132,9 @@ class StudyBackend(ABC):
         """Attributes of a candidate that tell what its figures are."""
         return {} if self.latency is None else {"clock": self.latency.label}
 
-    def shows_steps(self, arm: EngineArm) -> bool:
-        """Whether an arm's steps can be watched while it is measured."""
-        return True
-
     def look_up(self, arm: EngineArm) -> tuple[list[float], dict[str, float]] | None:
         """Seconds per token of each of the search's prompts, and metrics of all, where no step need be taken."""
         return None
-
-    def other_arms(self) -> Sequence[Arm]:
-        """Other people's loops, to be confirmed beside ours."""
-        return ()
 
     @property
     def confirming(self) -> StudyBackend:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from math import log
 from pathlib import Path
@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from specexp.bench.acceptance_counts import AcceptanceCounter
 from specexp.bench.metrics import figures_of
-from specexp.bench.record import write_records
+from specexp.bench.module import EvaluationModule
+from specexp.bench.record import PromptRecord, write_records
+from specexp.bench.trainer import build_trainer
 from specexp.builders import StaticTree
 from specexp.core.tree import NodeKind
 from specexp.sweep.candidates import Candidate, Measurement, Report
-from specexp.sweep.drift import Reference, seconds_per_token
+from specexp.sweep.drift import EVERY, Reference, seconds_per_token
 from specexp.sweep.study import digest_of
 
 if TYPE_CHECKING:
@@ -62,8 +64,6 @@ class StudyBench:
     @cached_property
     def trainer(self) -> Trainer:
         """Drives every test; no bar of Lightning's own, for the sweep shows one."""
-        from specexp.bench.trainer import build_trainer
-
         return build_trainer(self.study_config.config, enable_progress_bar=False)
 
     def applies(self, key: str, overrides: Mapping[str, Any]) -> bool:
@@ -76,13 +76,13 @@ class StudyBench:
         Raises:
             ValueError: The parts cannot be made, or do not go together or with the target.
         """
-        arm, parts = self.backend.compose("candidate", overrides)
+        arm = self.backend.compose("candidate", overrides)
         resolved = self.study_config.resolved(overrides)
         attributes: dict[str, Any] = {"resolved": resolved}
         if "execution" in resolved:
             attributes["execution"] = resolved["execution"]
         attributes |= self.backend.attributes_of(arm)
-        builder = parts.builder
+        builder = arm.parts.builder
         made_of = dict(resolved)
         if builder is not None:
             attributes["nodes"] = builder.max_nodes
@@ -125,8 +125,6 @@ class StudyBench:
 
         What is looked up is whole at once, so it is reported to nobody: there is nothing to save by pruning.
         """
-        from specexp.sweep.trial_module import TrialModule
-
         arm: EngineArm = candidate.arm
         found = self.backend.look_up(arm)
         if found is not None:
@@ -135,12 +133,32 @@ class StudyBench:
             pairs = enumerate(zip(plain, seconds, strict=True))
             return Measurement({place: log(slow / fast) for place, (slow, fast) in pairs}, metrics)
         arm.name = f"trial {trial}"
-        engine = self._engine if self.backend.latency is None else None  # a modelled clock does not drift
+        # A modelled clock does not drift, and needs no warm machine.
+        engine = [self._engine] if self.backend.latency is None else []
+        log_speedups: dict[int, float] = {}
+
+        def note(records: Sequence[PromptRecord]) -> bool:
+            own = [record for record in records if record.arm == arm.name]
+            prompt_id = own[0].prompt_id
+            if len(own) < len(records):
+                plain = [record for record in records if record.arm != arm.name]
+                self.reference.observe(prompt_id, seconds_per_token(plain))
+            place = len(log_speedups)
+            log_speedups[place] = log(self.reference.now(prompt_id) / seconds_per_token(own))
+            self.tick()
+            return report(place, log_speedups[place])
+
         try:
-            if engine is not None:
+            if engine:
                 arm.decode(self.prompts[0], max_new_tokens=WARM_UP_TOKENS)
             self.backend.warm_started(arm)
-            module = TrialModule(arm, engine, self.reference, self.backend.samples, report, self.tick)
+            module = EvaluationModule(
+                [*engine, arm],
+                baseline=None,
+                samples=self.backend.samples,
+                every={one.name: EVERY for one in engine},
+                on_records=note,
+            )
             run_test(self.trainer, module, self.data)
         finally:
             arm.close()
@@ -148,8 +166,8 @@ class StudyBench:
         records.mkdir(exist_ok=True)
         write_records(records / f"trial_{trial:04d}.jsonl", module.records)
         own = [record for record in module.records if record.arm == arm.name]
-        drift = {} if engine is None else {"drift": self.reference.drift}
-        return Measurement(module.log_speedups, {**figures_of(own), **drift})
+        drift = {"drift": self.reference.drift} if engine else {}
+        return Measurement(log_speedups, {**figures_of(own), **drift})
 
 
 def run_test(trainer: Trainer, module: LightningModule, data: PromptDataModule) -> None:
@@ -172,7 +190,7 @@ def record_acceptance_counts(
         tick: Called after every prompt.
     """
     counter = AcceptanceCounter()
-    arm, _ = backend.compose("acceptance counts", overrides)
+    arm = backend.compose("acceptance counts", overrides)
     for prompt in backend.data("count_acceptances").prompts:
         for sample in range(backend.samples):
             arm.decode_observed(prompt, sample, counter.observe)

@@ -19,7 +19,7 @@ from specexp.bench.publish import Report
 from specexp.bench.record import PromptRecord
 from specexp.bench.statistics import paired_speedup, summarise
 from specexp.bench.trainer import build_trainer
-from specexp.sweep.backend import StudyBackend
+from specexp.sweep.backend import EAGER, StudyBackend
 from specexp.sweep.bench import run_test
 from specexp.sweep.confirmed import Confirmed
 from specexp.sweep.trials import confirmable, name_of_trial
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from specexp.scheduling import TimeLine
 
 AR = "engine"
-EAGER = "hf-eager"
 
 
 class Watch(Analysis):
@@ -130,7 +129,7 @@ def confirm(
     records_path.unlink(missing_ok=True)
     arms = {}
     for trial in trials:
-        arm, _ = backend.compose(name_of_trial(trial), trial.user_attrs["attributes"]["resolved"])
+        arm = backend.compose(name_of_trial(trial), trial.user_attrs["attributes"]["resolved"])
         arms[arm.name] = backend.warm_started(arm)
     watch = Watch()
     module = EvaluationModule(
@@ -139,7 +138,7 @@ def confirm(
         records_path=records_path,
         samples=backend.samples,
         on_records=lambda records: tick(),
-        analyses=[watch] if all(map(backend.shows_steps, arms.values())) else [],
+        analyses=[watch] if all(arm.shows_steps for arm in arms.values()) else [],
     )
     trainer = build_trainer(backend.study_config.config, enable_progress_bar=False)
     try:

@@ -10,7 +10,8 @@ from specexp.bench.record import MEASURED, PromptRecord
 from specexp.bench.report import clock_notes
 from specexp.bench.statistics import arm_names, paired_speedup, summarise
 from specexp.bench.table import Column, Table
-from specexp.sweep.confirm import AR, EAGER
+from specexp.sweep.backend import EAGER
+from specexp.sweep.confirm import AR
 from specexp.sweep.confirmed import Confirmed, Predicted
 
 

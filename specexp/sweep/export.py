@@ -62,7 +62,7 @@ def export_best(
             "metrics": backend.exported_metrics(best, _metrics(best)),
             **backend.provenance(best),
         },
-        fingerprint=backend.confirming.fingerprint,
+        fingerprint=backend.confirming.backend.fingerprint(),
         name=study_config.name,
     )
     if best is winner:

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from specexp.artifacts.fingerprint import Fingerprint, target_fingerprint
 from specexp.bench.arm import EngineArm
 from specexp.bench.experiment import check_prompts
 from specexp.bench.metrics import figures_of, figures_of_counts
 from specexp.bench.record import MEASURED
 from specexp.config import ConfigError
 from specexp.config.stages import with_prompts_of
-from specexp.core.parts import Parts
+from specexp.replay.backend import ReplayBackend
 from specexp.replay.configured import (
     check_models,
     first_not_recorded,
@@ -25,9 +24,9 @@ from specexp.replay.configured import (
     tokenizer_of,
 )
 from specexp.replay.format.recording import Recording
-from specexp.replay.play.fidelity import Grade, fidelity_note, fixed_shape_of, is_plain_static
+from specexp.replay.play.fidelity import fidelity_note, fixed_shape_of, is_plain_static
 from specexp.replay.play.ranks import RankTable, StaticCounts
-from specexp.replay.play.replay_arm import ReplayArm, recorded_turns, source_for
+from specexp.replay.play.replay_arm import recorded_turns
 from specexp.sweep.backend import StudyBackend
 from specexp.sweep.confirmed import Confirmed, Predicted
 from specexp.sweep.goodput_picture import SearchedTree, draw_goodput
@@ -41,9 +40,7 @@ if TYPE_CHECKING:
     from specexp.core.latency import LatencyProfile
     from specexp.data import Prompt
     from specexp.data.prompts import PromptDataModule
-    from specexp.drafters.draft_source import DraftSource
     from specexp.replay.format.recorded_turn import RecordedTurn
-    from specexp.scheduling import Execution
 
 
 class ReplayedStudyBackend(StudyBackend):
@@ -71,8 +68,8 @@ class ReplayedStudyBackend(StudyBackend):
     latency: LatencyProfile
 
     def __init__(self, study_config: StudyConfig, latency: LatencyProfile, *, confirms: bool) -> None:
-        super().__init__(study_config, latency)
         self.recording: Recording = open_recording(study_config.config)
+        super().__init__(study_config, ReplayBackend(self.recording), latency)
         self.live: LiveStudyBackend | None = None
         self.no_models = ""
         if confirms:
@@ -98,16 +95,6 @@ class ReplayedStudyBackend(StudyBackend):
     def clock(self) -> str:
         return "a recording"
 
-    @property
-    @override
-    def draft(self) -> DraftSource | None:
-        return source_for(self.recording)
-
-    @property
-    @override
-    def fingerprint(self) -> Fingerprint:
-        return target_fingerprint(self.recording.manifest.fingerprint)
-
     @override
     def load_data(self, stage: str | None) -> PromptDataModule:
         if stage == "confirm" and self.live is not None:  # to be confirmed live they need not be recorded
@@ -120,29 +107,22 @@ class ReplayedStudyBackend(StudyBackend):
         return data
 
     @override
-    def arm(self, name: str, parts: Parts, execution: Execution | None) -> EngineArm:
-        return ReplayArm(name, self.recording, parts, self.study_config.generation(), self.latency)
-
-    @override
     def attributes_of(self, arm: EngineArm) -> dict[str, Any]:
-        assert isinstance(arm, ReplayArm)
-        return {**super().attributes_of(arm), "fidelity": str(arm.fidelity)}
-
-    @override
-    def shows_steps(self, arm: EngineArm) -> bool:
-        return isinstance(arm, ReplayArm) and arm.fidelity.grade is not Grade.EXPECTED
+        return {
+            **super().attributes_of(arm),
+            "fidelity": self.backend.provenance(arm)["recording"]["fidelity"],
+        }
 
     @override
     def plain_seconds_per_token(self, prompt: Prompt) -> float:
         """By the latency profile, for the recorded answers."""
-        most = self.study_config.generation().max_new_tokens
+        most = self.generation.max_new_tokens
         sizes = [(turn.prompt.size, min(turn.answer.size, most)) for turn in self._turns_of[prompt.prompt_id]]
         seconds = sum(self.latency.plain_seconds(asked, tokens) for asked, tokens in sizes)
         return seconds / sum(tokens for _, tokens in sizes)
 
     @override
     def look_up(self, arm: EngineArm) -> tuple[list[float], dict[str, float]] | None:
-        assert isinstance(arm, ReplayArm)
         parts = arm.parts
         if not is_plain_static(parts):
             return None
@@ -167,9 +147,7 @@ class ReplayedStudyBackend(StudyBackend):
         prompts = self.data("confirm").prompts
         if self.live is None or first_not_recorded(prompts, self.recording, self.samples) is not None:
             return None
-        arm = (
-            self.plain() if overrides is None else self.warm_started(self.compose("predicted", overrides)[0])
-        )
+        arm = self.plain() if overrides is None else self.warm_started(self.compose("predicted", overrides))
         arm.reset()
         records = [record for prompt in prompts for record in self.decode(arm, prompt)]
         return Predicted.of(figures_of(records), searched=False)
@@ -195,8 +173,8 @@ class ReplayedStudyBackend(StudyBackend):
 
     @override
     def yardstick(self, winner: Confirmed, goodputs: Mapping[int, float]) -> tuple[list[str], Figure] | None:
-        parts, _ = self.study_config.compose(winner.attributes["resolved"], self.draft)
-        tokens = self.study_config.generation().max_new_tokens
+        parts, _ = self.study_config.compose(winner.attributes["resolved"], self.backend.draft)
+        tokens = self.generation.max_new_tokens
         warm = bool(self.warm_start_prompts)
         found = yardstick_of(parts, self.recording, self.turns, tokens, self.latency, warm_started=warm)
         if found is None:
@@ -247,7 +225,7 @@ class ReplayedStudyBackend(StudyBackend):
             NotRecordedError: The recording has no draft model.
         """
         limit = self.recording.manifest.context_limits["target"]
-        return RankTable(self.turns, self.study_config.generation().max_new_tokens, limit)
+        return RankTable(self.turns, self.generation.max_new_tokens, limit)
 
     @cached_property
     def _turns_of(self) -> dict[str, list[RecordedTurn]]:

@@ -240,10 +240,9 @@ def test_a_sweep_over_thresholds_leaves_an_artifact_that_decodes(
     assert "hf-eager" not in printed, "it cannot follow a verifier that draws"
 
     import specexp
-    from specexp.artifacts.kinds.thresholds import ThresholdsArtifact
 
     artifact = specexp.load_artifact("artifacts/small")
-    assert isinstance(artifact, ThresholdsArtifact)
+    assert artifact.kind == "thresholds"
     resolved = artifact.provenance["config"]
     searched = resolved["builder"]["init_args"]
     assert artifact.thresholds == {**searched, "draft": {**resolved["drafter"]["init_args"]}} | {
@@ -312,7 +311,6 @@ def test_a_sweep_over_executions_leaves_a_schedule_that_opens(
     schedules: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import specexp
-    from specexp.artifacts.kinds.schedule import ScheduleArtifact
     from specexp.builders import KConfig
     from specexp.core.language_model import LanguageModel
     from specexp.scheduling import Job, Serial
@@ -341,7 +339,7 @@ def test_a_sweep_over_executions_leaves_a_schedule_that_opens(
     assert record["group"]["sequences"] == len(record["turn_tokens"]) == 3
 
     artifact = specexp.load_artifact("artifacts/small")
-    assert isinstance(artifact, ScheduleArtifact)
+    assert artifact.kind == "schedule"
     resolved = artifact.provenance["config"]
     assert artifact.schedule == resolved["execution"]
     assert artifact.metrics["speedup_over_engine"]["value"] > 0
@@ -381,7 +379,7 @@ def test_candidates_that_decode_groups_start_from_what_they_learned_of_other_pro
     schedules["sweep"]["learn"] = {"data": {"max_prompts": 2}}
     study_config = StudyConfig(load_config(write(schedules)))
     backend = LiveStudyBackend(study_config, study_config.load_pair(), study_config.latency())
-    arm, _ = backend.compose("warm-started", {})
+    arm = backend.compose("warm-started", {})
     backend.warm_started(arm)
     assert isinstance(arm, ExecutionArm)
     learned = arm.controller_state["steps"]

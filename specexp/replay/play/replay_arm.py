@@ -80,6 +80,7 @@ class ReplayArm(EngineArm):
         self.recording = recording
         self.latency = None if latency is None else latency.of(parts.label)
         self.fidelity: Fidelity = fidelity(parts)
+        self.shows_steps = self.fidelity.grade is not Grade.EXPECTED
         self.dtype, self.device = made_of["pair"]["target_dtype"], made_of["pair"]["device"]
         if parts.drafter is not None:
             parts.drafter.check_vocabulary(recording.manifest.vocab_size)
@@ -112,7 +113,7 @@ class ReplayArm(EngineArm):
         Raises:
             RecordingError: what is known of them are expected values.
         """
-        if self.fidelity.grade is Grade.EXPECTED:
+        if not self.shows_steps:
             raise RecordingError(_NO_STEPS)
         self._play(prompt, sample, None, (observe,))
 
