@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -57,7 +58,10 @@ def preloaded(spec: ArmSpec, backend: Backend) -> ArmSpec:
     assert drafter is not None
     payloads = kept.payloads_of(composition, {"learned": {"drafter": drafter.state_dict()}})
     loaded = save_artifact(
-        Path(spec.config.get("output")) / spec.config.get("name") / "preloaded" / spec.name,
+        Path(spec.config.get("output"))
+        / spec.config.get("name")
+        / "preloaded"
+        / re.sub(r"[/\\:]|^\.+", "_", spec.name),
         kept.kind,
         payloads or {},
         {"study": spec.config.get("name"), "config": spec.preload.to_dict()},

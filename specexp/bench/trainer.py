@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from specexp.config import Config, ConfigError
-from specexp.config.check import import_object
+from specexp.config.check import announce_import, import_object
 from specexp.core.messages import first_line
 
 if TYPE_CHECKING:
@@ -36,8 +36,9 @@ def build_trainer(config: Config, **overrides: Any) -> Trainer:
         **overrides,
     }
     quiet_libraries()
+    where = f"{config.source_of(('trainer',))}: trainer"
     try:
-        return Trainer(**{name: _object(value) for name, value in settings.items()})
+        return Trainer(**{name: _object(value, f"{where}.{name}") for name, value in settings.items()})
     except Exception as error:  # Lightning raises its own errors, and those of every library it asks
         raise ConfigError(f"{config.source_of(('trainer',))}: trainer: {first_line(error)}") from error
 
@@ -53,10 +54,11 @@ def quiet_libraries() -> None:
     warnings.filterwarnings("ignore", module="lightning")
 
 
-def _object(value: Any) -> Any:
+def _object(value: Any, where: str) -> Any:
     """Build what has a ``class_path``: loggers, callbacks, profilers."""
     if isinstance(value, list):
-        return [_object(item) for item in value]
+        return [_object(item, where) for item in value]
     if isinstance(value, Mapping) and "class_path" in value:
+        announce_import(str(value["class_path"]), f"{where}.class_path", "lightning")
         return import_object(str(value["class_path"]))(**(value.get("init_args") or {}))
     return value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from functools import cache
@@ -175,6 +176,7 @@ class Checker:
                     key, f": no {base.__name__} is called {name!r}{did_you_mean(name, parts_of(base))}"
                 )
             return found
+        announce_import(name, f"{self.source_of(key)}: {'.'.join(key)}", base)
         try:
             found = import_object(name)
         except Exception as error:  # a module that is imported may raise anything
@@ -303,6 +305,20 @@ class Checker:
         hint = did_you_mean(value, texts) if isinstance(value, str) and texts else ""
         hint = hint if hint.startswith("; did") else ""
         return self.error(key, f" is {value!r}; allowed is {allowed.words}{hint}")
+
+
+def announce_import(dotted: str, where: str, base: type | str = "specexp") -> None:
+    """Name a foreign module on the console, before it is imported.
+
+    Args:
+        dotted: the class in it.
+        where: file and key that name it.
+        base: the family, or a package, whose own modules are not foreign.
+    """
+    module = dotted.rpartition(".")[0]
+    own = base if isinstance(base, str) else base.__module__.partition(".")[0]
+    if module and module not in sys.modules and module.partition(".")[0] not in ("specexp", own):
+        print(f"{where} imports the module {module!r}, which is not part of specexp", file=sys.stderr)
 
 
 def import_object(dotted: str) -> Any:

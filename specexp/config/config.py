@@ -13,6 +13,7 @@ from specexp.config.errors import ConfigError
 from specexp.config.files import read_layers
 from specexp.config.layers import Key, Layers, copied
 from specexp.config.methods import METHOD
+from specexp.config.places import WRITTEN, check_folder_name, check_written
 from specexp.config.schema import OVERRIDES, Experiment
 from specexp.core.messages import did_you_mean
 
@@ -44,6 +45,7 @@ class Config:
         given = dict(layers.values)
         if "name" not in given:
             given["name"] = Path(file).stem
+        check_folder_name(given["name"], self.checker.error(("name",), ""))
         if isinstance(
             given.get("data"), Mapping
         ):  # whatever else is said of the prompts, they have a default
@@ -63,6 +65,10 @@ class Config:
             self._values["arms"] = copied({name: arm or {} for name, arm in arms.items()})
         if "trainer" in sections:
             check_trainer(self._values["trainer"], self.checker)
+        for dotted in WRITTEN:
+            key = tuple(dotted.split("."))
+            if key[0] in sections:
+                check_written(self.get(dotted, None), self.checker.error(key, ""))
 
     def source_of(self, key: Key) -> str:
         """The file that set a key, or ``command line``."""

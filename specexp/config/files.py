@@ -16,8 +16,19 @@ from specexp.core.messages import first_line
 COMMAND_LINE = "command line"
 
 
+MOST_VALUES = 100_000
+"""Values that a file may stand for where aliases repeat some of them."""
+
+
 class _Loader(yaml.SafeLoader):
-    """YAML in which ``1e-3`` is a number and a key given twice is an error."""
+    """YAML in which ``1e-3`` is a number, and a key given twice or aliases that explode are an error."""
+
+    def get_single_node(self) -> yaml.Node | None:
+        """The document, once its aliases are counted and before they are expanded."""
+        node: yaml.Node | None = super().get_single_node()
+        if node is not None:
+            _check_aliases(node)
+        return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
@@ -34,6 +45,37 @@ class _Loader(yaml.SafeLoader):
                     )
                 seen.add(key)
         return super().construct_mapping(node, deep)
+
+
+def _check_aliases(root: yaml.Node) -> None:
+    """Refuse a document that stands for too many values, or for endless ones; every node is looked at once."""
+    values: dict[int, int] = {}
+    entered: set[int] = set()
+    waiting = [root]
+    while waiting:
+        node = waiting[-1]
+        inner = _inside(node)
+        if id(node) in values:
+            waiting.pop()
+        elif id(node) not in entered:
+            entered.add(id(node))
+            waiting += inner
+        elif any(id(one) not in values for one in inner):
+            raise yaml.MarkedYAMLError(problem="an alias stands inside itself", problem_mark=node.start_mark)
+        else:
+            values[id(node)] = 1 + sum(values[id(one)] for one in inner)
+            waiting.pop()
+    if values[id(root)] > max(MOST_VALUES, len(values)):
+        raise yaml.MarkedYAMLError(
+            problem=f"its aliases stand for more than {MOST_VALUES} values; write fewer of them",
+            problem_mark=root.start_mark,
+        )
+
+
+def _inside(node: yaml.Node) -> list[yaml.Node]:
+    if isinstance(node, yaml.MappingNode):
+        return [one for pair in node.value for one in pair]
+    return list(node.value) if isinstance(node, yaml.SequenceNode) else []
 
 
 _Loader.add_implicit_resolver(
@@ -79,7 +121,7 @@ def parse_overrides(arguments: Sequence[str]) -> list[tuple[str, Any]]:
             text = waiting.pop(0)
         try:
             found.append((key, yaml.load(text, _Loader)))
-        except yaml.YAMLError as error:
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
             raise ConfigError(
                 f"{COMMAND_LINE}: --{key} {text!r} is no YAML value ({_problem(error)})"
             ) from error
@@ -99,7 +141,7 @@ def _read(path: Path, layers: Layers, including: tuple[Path, ...]) -> None:
         raise ConfigError(f"{where}{path} cannot be read ({first_line(error)})") from error
     try:
         content = yaml.load(text, _Loader)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark is not None else ""
         raise ConfigError(f"{path}{line}: not valid YAML ({_problem(error)})") from error
@@ -141,6 +183,6 @@ def _near_file(path: Path) -> str:
     return f"; did you mean {str(path.parent / near[0])!r}?" if near else ""
 
 
-def _problem(error: yaml.YAMLError) -> str:
+def _problem(error: Exception) -> str:
     problem = getattr(error, "problem", None)
     return str(problem) if problem else first_line(error)

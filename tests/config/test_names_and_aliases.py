@@ -1,0 +1,101 @@
+"""Names and paths stay in the folder they belong to, foreign modules are named first, and aliases do not explode."""
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from specexp.config import ConfigError, load_config
+from specexp.run.__main__ import main
+
+FILE = "drafter: {class_path: PromptLookup}\nbuilder: {class_path: Chain}\n"
+
+
+def write(folder: Path, text: str, name: str = "mine.yaml") -> Path:
+    (folder / name).write_text(text)
+    return folder / name
+
+
+@pytest.mark.parametrize(
+    "name", ["../../x", "a/b", "..", ".", ".git", "/tmp/x", "a\\b", "c:x", "", "a\nb", "~", "-x", "x" * 200]
+)
+def test_a_name_is_a_plain_folder_name(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match="a plain folder name is allowed, such as tree_shape") as caught:
+        load_config(write(tmp_path, FILE), [f"--name={name!r}" if "\n" not in name else '--name="a\\nb"'])
+    assert str(caught.value).startswith("command line: name is ")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["tree_shape", "own model 2", "v1.2", "größe"])
+def test_what_names_a_folder_is_a_name(tmp_path: Path, name: str) -> None:
+    assert load_config(write(tmp_path, FILE), ["--name", name]).get("name") == name
+
+
+@pytest.mark.parametrize("key", ["output", "profile.to", "record.to"])
+def test_a_relative_path_to_write_to_stays_below_the_working_directory(tmp_path: Path, key: str) -> None:
+    with pytest.raises(ConfigError, match=rf"command line: {key} is 'runs/\.\./\.\./x'; a path below"):
+        load_config(write(tmp_path, FILE), [f"--{key}", "runs/../../x"])
+    load_config(write(tmp_path, FILE), [f"--{key}", str(tmp_path / "x")])
+
+
+def test_an_export_stays_below_the_working_directory(tmp_path: Path) -> None:
+    sweep = "sweep: {space: {builder.init_args.length: {type: int, low: 1, high: 4}}, export: {to: ../x}}\n"
+    with pytest.raises(ConfigError, match=r"sweep\.export\.to is '\.\./x'; a path below"):
+        load_config(write(tmp_path, FILE + sweep))
+
+
+def test_a_foreign_module_is_named_before_it_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "named_first.py").write_text(
+        "import sys\nfrom specexp.drafters import PromptLookup as Mine\nprint('imported', file=sys.stderr)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    file = write(
+        tmp_path, "drafter: {class_path: named_first.Mine}\nbuilder: {class_path: specexp.builders.Chain}\n"
+    )
+    assert main([str(file), "--dry-run"]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [
+        f"{file}: drafter.class_path imports the module 'named_first', which is not part of specexp",
+        "imported",
+    ]
+    sys.modules.pop("named_first")
+
+
+BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
+    f"{b}: &{b} [{','.join(['*' + a] * 9)}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True)
+)
+MERGED = "a: &a {x: 1}\n" + "".join(
+    f"{b}: &{b} {{<<: [{','.join(['*' + a] * 9)}]}}\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (BOMB, "its aliases stand for more than 100000 values"),
+        (MERGED, "its aliases stand for more than 100000 values"),
+        ("a: &a [*a]\n", "an alias stands inside itself"),
+        ("a: " + "[" * 5000, "not valid YAML"),
+        ("a: 2026-13-45\n", "not valid YAML"),
+    ],
+)
+def test_yaml_that_would_explode_is_refused_at_once(tmp_path: Path, text: str, sentence: str) -> None:
+    start = time.perf_counter()
+    with pytest.raises(ConfigError, match=sentence):
+        load_config(write(tmp_path, text))
+    assert time.perf_counter() - start < 2
+
+
+def test_a_bomb_on_the_command_line_or_in_a_text_is_refused_at_once(tmp_path: Path) -> None:
+    start = time.perf_counter()
+    with pytest.raises(ConfigError, match="is no YAML value"):
+        load_config(write(tmp_path, FILE), ["--data", BOMB])
+    with pytest.raises(ConfigError, match="max_new_tokens is"):
+        load_config(write(tmp_path, f"{FILE}generation: {{max_new_tokens: {BOMB!r}}}\n"))
+    inside = f"builder: {{class_path: StaticTree, init_args: {{rank_paths: [[0], [{BOMB!r}]]}}}}\n"
+    with pytest.raises(ConfigError, match=r"rank_paths\.1\.0 is"):
+        load_config(write(tmp_path, inside))
+    assert time.perf_counter() - start < 2
