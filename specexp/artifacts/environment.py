@@ -13,7 +13,7 @@ from typing import Any
 
 PACKAGES = (
     *("specexp", "torch", "transformers", "tokenizers", "numpy", "lightning", "optuna"),
-    *("wandb", "datasets", "jsonargparse", "pydantic"),
+    *("wandb", "datasets", "pydantic"),
 )
 """Packages that results may depend on."""
 

@@ -214,16 +214,16 @@ def _shown(value: Any) -> str:
 
 def _wrapped(text: str, indent: str) -> list[str]:
     return textwrap.wrap(
-        _plain(text), _WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
+        plain(text), _WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
     )
 
 
 def _short(text: str, width: int) -> str:
-    return textwrap.shorten(_plain(text), width, placeholder=" ...")
+    return textwrap.shorten(plain(text), width, placeholder=" ...")
 
 
-def _plain(text: str) -> str:
-    """Without the marks of reStructuredText."""
+def plain(text: str) -> str:
+    """A docstring without the marks of reStructuredText."""
     return re.sub(r":\w+:`~?(?:[\w.]*\.)?([\w]+)`", r"\1", text).replace("``", "")
 
 

@@ -80,8 +80,8 @@ def _inside(node: yaml.Node) -> list[yaml.Node]:
 
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
-    re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$"),
-    list("-+0123456789"),
+    re.compile(r"[-+]?([0-9][0-9_]*(\.[0-9_]*)?|\.[0-9][0-9_]*)[eE][-+]?[0-9]+$"),
+    list("-+.0123456789"),
 )
 
 
@@ -128,11 +128,16 @@ def parse_overrides(arguments: Sequence[str]) -> list[tuple[str, Any]]:
     return found
 
 
-def _read(path: Path, layers: Layers, including: tuple[Path, ...]) -> None:
-    where = f"{including[-1]}: compose: " if including else ""
-    if path.resolve() in [outer.resolve() for outer in including]:
-        chain = " -> ".join(str(outer) for outer in (*including, path))
-        raise ConfigError(f"{where}{path} composes itself ({chain})")
+def read_yaml(path: Path, where: str = "") -> dict[str, Any]:
+    """The sections of one file, without what it composes.
+
+    Args:
+        path: The file.
+        where: Begins the message if it cannot be read.
+
+    Raises:
+        ConfigError: It is missing, or is no YAML mapping.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
@@ -145,11 +150,19 @@ def _read(path: Path, layers: Layers, including: tuple[Path, ...]) -> None:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark is not None else ""
         raise ConfigError(f"{path}{line}: not valid YAML ({_problem(error)})") from error
-    content = {} if content is None else content
-    if not isinstance(content, dict):
+    if not isinstance(content, dict | None):
         raise ConfigError(
             f"{path}: holds {type(content).__name__}, but a mapping of sections such as builder is expected"
         )
+    return content or {}
+
+
+def _read(path: Path, layers: Layers, including: tuple[Path, ...]) -> None:
+    where = f"{including[-1]}: compose: " if including else ""
+    if path.resolve() in [outer.resolve() for outer in including]:
+        chain = " -> ".join(str(outer) for outer in (*including, path))
+        raise ConfigError(f"{where}{path} composes itself ({chain})")
+    content = read_yaml(path, where)
     composed = content.pop("compose", None) or []
     for entry in _file_names(composed, f"{path}: compose", "file names relative to this file"):
         _read(_tidy(path.parent / entry), layers, (*including, path))

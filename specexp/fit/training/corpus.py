@@ -19,7 +19,7 @@ from specexp.data.corpus.split import Split, is_test_module, split_of
 if TYPE_CHECKING:
     import datasets
 
-# Package -> (licence, at most so many characters of it). Each is installed with this project.
+# Package -> (licence, at most so many characters of it): what was installed beside the pair that is shipped.
 PACKAGES: dict[str, tuple[str, int]] = {
     "torch": ("BSD-3-Clause", 3_000_000),
     "transformers": ("Apache-2.0", 1_200_000),

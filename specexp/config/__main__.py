@@ -1,0 +1,29 @@
+"""``python -m specexp.config schema``: the JSON schema of experiment files; ``specexp/config/schema.json`` holds it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from specexp.config.command import fail
+
+USAGE = """usage: python -m specexp.config schema
+
+Prints the JSON schema by which editors complete and check experiment files; specexp/config/schema.json holds it."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given != ["schema"]:
+        print(USAGE)
+        known = not given or given[0] in ("-h", "--help")
+        return (0 if given else 2) if known else fail(f"command line: {given[0]!r} is not known; say schema")
+    from specexp.config.json_schema import written
+
+    print(written(), end="")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
