@@ -7,11 +7,11 @@ who answers may be a recording; clock, counters, EOS, stops and limits are here 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import index
 from time import perf_counter
+from types import TracebackType
 from typing import Literal
 
 import numpy as np
@@ -419,7 +419,7 @@ class Decoding:
     def begin(self, lane: Lane, prefill: Outcome | None) -> None:
         """Let the parts of a lane begin."""
         started = perf_counter()
-        with drafting_for(lane.context.sequence):
+        with DraftingFor(lane.context.sequence):
             lane.own_drafting.begin(prefill)
         self.note("draft", "prefill", lane, started, perf_counter())
 
@@ -428,7 +428,7 @@ class Decoding:
         lanes = list(self.lanes.values())
         for lane in lanes:
             started = perf_counter()
-            with drafting_for(lane.context.sequence):
+            with DraftingFor(lane.context.sequence):
                 lane.take(draft := lane.own_drafting.draft(lane.depth))
             self.note("draft", "draft", lane, started, perf_counter(), draft.tree.num_nodes)
         return lanes
@@ -436,7 +436,7 @@ class Decoding:
     def learn(self, lane: Lane, outcome: Outcome) -> None:
         """Let the parts of a lane learn from a step."""
         started = perf_counter()
-        with drafting_for(lane.context.sequence):
+        with DraftingFor(lane.context.sequence):
             lane.own_drafting.learn(outcome)
         ended = perf_counter()
         lane.result.seconds["update"] += ended - started
@@ -455,15 +455,22 @@ class Decoding:
         """
 
 
-@contextmanager
-def drafting_for(sequence: int | str | None) -> Iterator[None]:
-    """Note in whatever is raised for whose draft it was; None names nobody."""
-    try:
-        yield
-    except Exception as error:
-        if sequence is not None:
-            error.add_note(f"raised while drafting for sequence {sequence!r}")
-        raise
+class DraftingFor:
+    """Notes in whatever is raised within for whose draft it was; None names nobody."""
+
+    __slots__ = ("sequence",)
+
+    def __init__(self, sequence: int | str | None) -> None:
+        self.sequence = sequence
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, Exception) and self.sequence is not None:
+            error.add_note(f"raised while drafting for sequence {self.sequence!r}")
 
 
 class Decoder:

@@ -132,7 +132,7 @@ class TreeShape:
             depths[row] = depths[parents[row]] + 1
         return depths
 
-    @property
+    @cached_property
     def max_depth(self) -> int:
         """Depth of the deepest node; 0 for a root alone."""
         return int(self.depths.max())

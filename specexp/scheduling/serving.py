@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from specexp.core.context import Context
-from specexp.core.decode import Draft, Drafting, drafting_for
+from specexp.core.decode import Draft, Drafting, DraftingFor
 from specexp.core.outcome import Outcome, prefill_outcome
 from specexp.core.parts import Parts
 from specexp.scheduling.drafters import bytes_of, copies, initial
@@ -111,7 +111,7 @@ def _work(
         while (message := inbox.get()) is not None and not over.is_set():
             if isinstance(message, Exception):
                 raise message
-            with drafting_for(lanes.sequence_of(message)):
+            with DraftingFor(lanes.sequence_of(message)):
                 answer = pickle.dumps(lanes.answer(message), pickle.HIGHEST_PROTOCOL)
             try:
                 connection.send_bytes(answer)
