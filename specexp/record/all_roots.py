@@ -32,9 +32,9 @@ class AllRoots:
     """Keeps what a draft model says to builders at every root of an answer.
 
     Args:
-        source: the model, and where its answers are kept.
-        scoring: of its candidates.
-        builders: that ask.
+        source: The model, which keeps its answers.
+        scoring: How candidates are chosen.
+        builders: Builders that ask.
     """
 
     def __init__(self, source: RecordingSource, scoring: Scoring, builders: Sequence[TreeBuilder]) -> None:
@@ -47,8 +47,8 @@ class AllRoots:
         """Ask at every root of the answer that the source was opened with.
 
         Args:
-            context: the turn's prompt; of a later turn the cache may hold a part of it.
-            limit: tokens that the answer could have had.
+            context: The turn's prompt; of a later turn the cache may hold a part of it.
+            limit: Tokens that the answer could have had.
 
         Returns:
             The nodes of all trees.

@@ -28,7 +28,7 @@ def manifest_of(planned: Plan, pair: ModelPair, prompts: Sequence[Prompt]) -> Ma
     """Of the recording that lies there already, or of a new one.
 
     Raises:
-        ConfigError: another recording lies there.
+        ConfigError: Another recording lies there.
     """
     from specexp.artifacts.provenance import complete_provenance
     from specexp.replay.format.weights import recording_fingerprint
@@ -68,7 +68,7 @@ def answers_held(planned: Plan) -> int:
     """Answers that lie in the folder already, as far as can be told without models and prompts.
 
     Raises:
-        ConfigError: another recording lies there.
+        ConfigError: Another recording lies there.
     """
     manifest = _known(planned.folder)
     if manifest is None or not manifest.files:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from specexp.bench.decoder_arm import DecoderArm
 from specexp.bench.table import Column, Table
-from specexp.builders import StaticTree
 from specexp.config import (
     Config,
     ConfigError,
@@ -24,7 +23,7 @@ from specexp.core.messages import counted, first_line
 from specexp.core.parts import Controller, Parts, TreeBuilder
 from specexp.record.plan import Plan, describe_part
 from specexp.replay.format.errors import RecordingError
-from specexp.replay.play.fidelity import Grade, learns
+from specexp.replay.play.fidelity import Grade, fixed_shape_of, learns
 from specexp.replay.play.replay_arm import ReplayArm, source_for
 
 if TYPE_CHECKING:
@@ -48,11 +47,11 @@ def sample_live(
     """Decode prompts with the file's composition and with every builder of the coverage, and replay the same.
 
     Args:
-        planned: what was recorded.
-        pair: its models.
-        recording: of the prompts, among others.
-        prompts: of the sample.
-        decoded: called after each prompt of each composition.
+        planned: What was recorded.
+        pair: The models it was recorded with.
+        recording: Holds the prompts, among others.
+        prompts: Prompts of the sample.
+        decoded: Called after each prompt of each composition.
 
     Returns:
         A row for every composition: ``composition``, ``fidelity``, ``prompts``, ``equal_prompts`` (all of whose counts
@@ -112,13 +111,15 @@ def trees_between(builders: Sequence[TreeBuilder]) -> Iterator[tuple[list[list[i
     Yields:
         Rank paths, and what the tree is called.
     """
-    trees = sorted((one for one in builders if isinstance(one, StaticTree)), key=lambda one: one.max_nodes)
-    for smaller, larger in zip([None, *trees], trees, strict=False):
-        below = 1 if smaller is None else smaller.max_nodes
-        nodes = round(sqrt(below * larger.max_nodes))
-        if below < nodes < larger.max_nodes:
-            paths = sorted(larger.rank_paths, key=lambda path: (sum(path) + len(path), len(path), path))
-            yield paths[:nodes], f"{nodes} of the {counted(larger.max_nodes, 'node')}, not recorded"
+    shapes = [shape for shape in map(fixed_shape_of, builders) if shape is not None]
+    below = 1
+    for shape in sorted(shapes, key=lambda one: one.num_nodes):
+        nodes = round(sqrt(below * shape.num_nodes))
+        if below < nodes < shape.num_nodes:
+            ordered = sorted(shape.rank_paths[1:], key=lambda path: (sum(path) + len(path), len(path), path))
+            paths = [list(path) for path in ordered[:nodes]]
+            yield paths, f"{nodes} of the {counted(shape.num_nodes, 'node')}, not recorded"
+        below = shape.num_nodes
 
 
 def to_table(rows: Sequence[Mapping[str, Any]]) -> Table:

@@ -39,15 +39,15 @@ class Plan:
     """What a file asks to record, before any model is loaded.
 
     Attributes:
-        config: the composition, its drafter and builder filled in where the file names none.
-        folder: of the recording.
-        coverage: builders that are run at every root.
-        covered_by: the same as configured.
+        config: The composition, its drafter and builder filled in where the file names none.
+        folder: Folder of the recording.
+        coverage: Builders that are run at every root.
+        covered_by: The coverage as configured.
         verifier: Whose output is recorded; it has the law of the configured one's.
-        verifier_section: The same as configured.
-        target_top_k: the target's best tokens kept after every node.
-        prompts: by name of a stage the experiment with its prompts.
-        added: whether the drafter is the pair's draft model, for the file names none.
+        verifier_section: The verifier as a configuration has it.
+        target_top_k: The target's best tokens kept after every node.
+        prompts: The experiment with the prompts of a stage, by name of the stage.
+        added: Whether the drafter is the pair's draft model, for the file names none.
     """
 
     config: Config
@@ -119,10 +119,10 @@ def plan_recording(config: Config) -> Plan:
     """Check what a file asks to record; models and data are not touched.
 
     Args:
-        config: of an experiment, a sweep, or the fitting of a controller.
+        config: The file of an experiment, a sweep, or the fitting of a controller.
 
     Raises:
-        ConfigError: it cannot be recorded, in one sentence.
+        ConfigError: It cannot be recorded, in one sentence.
     """
     if is_multi_sequence(config):
         raise ConfigError(
@@ -173,7 +173,7 @@ def describe_part(part: Mapping[str, Any], base: type = TreeBuilder) -> str:
 
     Args:
         part: ``class_path`` and ``init_args``.
-        base: its family.
+        base: Base class of its family.
     """
     found = Checker(lambda key: "").find_class(part["class_path"], base, ())
     known = arguments_of(found) or {}

@@ -75,11 +75,11 @@ class Recorder:
     """Records answered turns with models.
 
     Args:
-        model: the target.
-        verifier: whose output is recorded.
-        drafter: with its models; None records the target alone.
-        source: of the draft model inside the drafter; None where there is none.
-        coverage: what is asked.
+        model: The target.
+        verifier: The verifier whose output is recorded.
+        drafter: A drafter with its models; None records the target alone.
+        source: Source of the draft model inside the drafter; None where there is none.
+        coverage: How much is kept.
     """
 
     def __init__(
@@ -151,16 +151,16 @@ class Recorder:
         """Record the turns of a conversation.
 
         Args:
-            prompt_id: of the prompt.
-            category: of the prompt.
-            index: of the prompt in its set.
-            sample: which continuation.
-            asked: the whole context of a turn, from its number and the tokens before.
-            turns: how many.
-            sequence: that randomness is keyed by.
-            seed: of the run.
-            max_new_tokens: per turn.
-            eos_token_ids: that end an answer.
+            prompt_id: Name of the prompt.
+            category: Category of the prompt.
+            index: Place of the prompt in its set.
+            sample: Number of the continuation.
+            asked: The whole context of a turn, from its number and the tokens before.
+            turns: Number of turns.
+            sequence: Name of the sequence, by which randomness is keyed.
+            seed: Seed of the run.
+            max_new_tokens: Most tokens of a turn.
+            eos_token_ids: Tokens that end an answer.
         """
         before: list[int] = []
         drafting: Drafting | None = None

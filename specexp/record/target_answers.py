@@ -22,11 +22,11 @@ class TargetAnswers:
     """Keeps the target's best tokens after the nodes of drafted trees.
 
     Args:
-        model: the target.
-        top_k: tokens kept after every node.
+        model: The target.
+        top_k: Tokens kept after every node.
 
     Attributes:
-        drafted: nodes of the turn's trees.
+        drafted: Nodes of the turn's trees.
     """
 
     def __init__(self, model: LanguageModel, top_k: int) -> None:

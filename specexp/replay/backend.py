@@ -43,8 +43,8 @@ class ReplayBackend:
         """Parts that answer the prompts of the recording.
 
         Raises:
-            RecordingError: the recording cannot say what the parts would do.
-            ValueError: the parts do not go together.
+            RecordingError: The recording cannot say what the parts would do.
+            ValueError: The parts do not go together.
         """
         assert spec.parts is not None
         return ReplayArm(spec.name, self.recording, spec.parts, spec.generation, spec.latency)
@@ -65,7 +65,7 @@ def open_replay(config: Config) -> tuple[ReplayBackend, PromptDataModule]:
     """The recording that an experiment asks for, and its prompts.
 
     Raises:
-        ConfigError: it is missing or of something else, or a prompt was not recorded.
+        ConfigError: It is missing or of something else, or a prompt was not recorded.
     """
     recording = open_recording(config)
     return ReplayBackend(recording), recorded_data(config, recording, tokenizer_of(config))

@@ -37,7 +37,7 @@ def open_recording(config: Config) -> Recording:
     """The recording that ``backend: replay`` asks for answers, made as the experiment is configured.
 
     Raises:
-        ConfigError: there is none, it was cut off or damaged, or its output is another one than would be replayed.
+        ConfigError: There is none, it was cut off or damaged, or its output is another one than would be replayed.
     """
     key = "recording" if config.get("recording") is not None or not is_replayed(config) else "backend"
     if config.get("recording") is None and config.get("record.to") is not None:
@@ -63,7 +63,7 @@ def _check_length(recording: Recording, wanted: Generation) -> None:
     """Refuse more answers, or longer ones, than were recorded.
 
     Raises:
-        RecordingError: one sentence with both numbers.
+        RecordingError: One sentence with both numbers.
     """
     made = recording.manifest.made_of["generation"]
     several = any(turns[0].turns > 1 for turns in recording.turns.values())
@@ -86,7 +86,7 @@ def check_models(config: Config, recording: Recording, pair: ModelPair) -> None:
     """Refuse a recording of other models.
 
     Raises:
-        ConfigError: one sentence that names what differs.
+        ConfigError: One sentence that names what differs.
     """
     from specexp.replay.format.weights import recording_fingerprint
 
@@ -101,8 +101,8 @@ class RecordedPrompts(PromptDataModule):
     """The prompts of a workload with the tokens that were recorded, where there is no tokenizer.
 
     Args:
-        workload: which prompts.
-        recording: that holds them.
+        workload: States which prompts.
+        recording: The recording that holds them.
     """
 
     def __init__(self, workload: Workload, recording: Recording) -> None:
@@ -140,12 +140,12 @@ def recorded_data(
     """The prompts of ``data``.
 
     Args:
-        config: of the experiment.
-        recording: that is replayed.
-        tokenizer: the target's; None takes the recorded tokens.
+        config: The experiment file.
+        recording: The recording that is replayed.
+        tokenizer: The target's tokenizer; None takes the recorded tokens.
 
     Raises:
-        ConfigError: they cannot be read, or one was not recorded, or with other tokens.
+        ConfigError: They cannot be read, or one was not recorded, or with other tokens.
     """
     workload = build_workload(config)
     data = (

@@ -43,7 +43,7 @@ def profiles_of(config: Config) -> list[LatencyProfile]:
     """The devices, in the order of ``profiles``, then ``files``.
 
     Raises:
-        ConfigError: there is no ``what_if:`` section or no device in it; a profile cannot be made, states no
+        ConfigError: There is no ``what_if:`` section or no device in it; a profile cannot be made, states no
             ``draft_ms``, or has another one's name.
     """
     if config.get("what_if") is None:
@@ -82,7 +82,7 @@ def answer(config: Config) -> Answer:
     """Replay the candidates with the costs of every device.
 
     Raises:
-        ConfigError: the file cannot be used, or the recording does not hold what it asks for.
+        ConfigError: The file cannot be used, or the recording does not hold what it asks for.
     """
     from specexp.config import build_generation
     from specexp.replay.configured import open_recording

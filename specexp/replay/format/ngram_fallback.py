@@ -22,11 +22,11 @@ LONGEST = 2
 """Tokens that an estimate may have in common with what is asked."""
 
 
-class Estimates:
+class NgramFallback:
     """Recorded answers of the target, by the last tokens they follow.
 
     Args:
-        turns: of a recording.
+        turns: All turns of a recording.
     """
 
     def __init__(self, turns: Iterable[RecordedTurn]) -> None:
@@ -40,9 +40,9 @@ class Estimates:
         """The answer after the same last tokens, as many of them as were ever fed one after the other.
 
         Args:
-            turn: that is replayed.
-            root: how many of its new tokens are committed.
-            path: the last tokens, at most :data:`LONGEST` of them matter.
+            turn: The turn that is replayed.
+            root: Number of its new tokens that are committed.
+            path: The last tokens, at most :data:`LONGEST` of them matter.
         """
         own = self._turns[turn.key]
         for length in range(min(LONGEST, len(path)), 0, -1):
@@ -60,7 +60,7 @@ class _Places:
     """Where in one turn tokens were answered that follow one another.
 
     Attributes:
-        nodes: by these tokens, in the order of the places they hang off.
+        nodes: Nodes by the tokens that lead to them, in the order of the places they hang off.
     """
 
     def __init__(self, turn: RecordedTurn) -> None:

@@ -17,20 +17,21 @@ class RecordedTurn:
     """What was asked, what plain decoding answered, and what target and draft said on the way.
 
     Attributes:
-        prompt_id: of the prompt.
-        category: of the prompt.
-        index: of the prompt in its set.
-        sample: which continuation.
-        turn: of the conversation, from 0.
-        turns: of the conversation.
-        prompt: tokens before the answer: of a later turn all earlier ones with their answers.
-        answer: the output's tokens.
-        finish_reason: why it ended: ``eos``, ``length`` or ``context``.
+        prompt_id: Name of the prompt.
+        category: Category of the prompt.
+        index: Place of the prompt in its set.
+        sample: Number of the continuation.
+        turn: Place in the conversation, from 0.
+        turns: Number of turns of the conversation.
+        prompt: Tokens before the answer: of a later turn all earlier ones with their answers.
+        answer: The output's tokens.
+        finish_reason: Why it ended: ``eos``, ``length`` or ``context``.
         asked: ``[a, k]`` the target's best tokens after each token fed by this turn's prefill, best first.
         asked_logits: ``[a, k]`` their logits.
-        trie: what was said after the prompt, after the answer's tokens, and after drafted ones.
-        target_log_probs: ``[n]`` of the answer's tokens after temperature, top-k and top-p.
-        draft_log_probs: ``[n]`` of the answer's tokens in the draft's distribution; NaN where it has none.
+        trie: What was said after the prompt, after the answer's tokens, and after drafted ones.
+        target_log_probs: ``[n]`` log-probabilities of the answer's tokens after temperature, top-k and top-p.
+        draft_log_probs: ``[n]`` log-probabilities of the answer's tokens in the draft's distribution; NaN where it has
+            none.
     """
 
     prompt_id: str

@@ -18,7 +18,7 @@ from specexp.artifacts.atomic_write import write_whole
 from specexp.artifacts.fingerprint import Fingerprint
 from specexp.artifacts.manifest import sha256
 from specexp.replay.format.errors import RecordingError
-from specexp.replay.format.ngram_fallback import Estimates
+from specexp.replay.format.ngram_fallback import NgramFallback
 from specexp.replay.format.recorded_turn import RecordedTurn
 
 if TYPE_CHECKING:
@@ -38,16 +38,16 @@ class Manifest:
     """What a recording is of.
 
     Attributes:
-        fingerprint: of target, draft and tokenizer, weights included.
-        made_of: what the answers depend on, as configured: ``pair``, ``law`` (of the verifier's output),
+        fingerprint: Marks of target, draft and tokenizer, weights included.
+        made_of: What the answers depend on, as configured: ``pair``, ``law`` (of the verifier's output),
             ``generation``, ``drafter``, ``scoring`` (of the draft model inside it, or None), ``coverage``,
             ``candidates`` and ``target_top_k``; and ``prompts``, by id the hash of each one's tokens.
-        vocab_size: of both models.
-        context_limits: of ``target`` and ``draft``.
-        files: name to ``{"sha256": ..., "bytes": ..., "turns": ..., "conversations": [[prompt id, sample], ...]}``.
-        complete: whether every prompt is in it.
-        live_sample: what the recorded composition took live, and what replay said of the same prompts.
-        provenance: command, git commit, package versions, device, creation time.
+        vocab_size: Tokens of both vocabularies.
+        context_limits: Tokens that the contexts of ``target`` and ``draft`` hold.
+        files: Name to ``{"sha256": ..., "bytes": ..., "turns": ..., "conversations": [[prompt id, sample], ...]}``.
+        complete: Whether every prompt is in it.
+        live_sample: What the recorded composition took live, and what replay said of the same prompts.
+        provenance: Command, git commit, package versions, device, creation time.
     """
 
     fingerprint: Fingerprint
@@ -76,7 +76,7 @@ class Manifest:
         """Read ``recording.json``.
 
         Raises:
-            RecordingError: there is none, or it is not one.
+            RecordingError: There is none, or it is not one.
         """
         path = folder / MANIFEST
         try:
@@ -122,10 +122,10 @@ class Recording:
     """A finished recording, its turns read when first asked for.
 
     Args:
-        folder: where it lies.
+        folder: Folder in which it lies.
 
     Raises:
-        RecordingError: there is none, or it was cut off and not finished.
+        RecordingError: There is none, or it was cut off and not finished.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -142,7 +142,7 @@ class Recording:
         """By prompt id and sample the turns of each conversation, in the order recorded.
 
         Raises:
-            RecordingError: a file is missing or damaged.
+            RecordingError: A file is missing or damaged.
         """
         found: dict[tuple[str, int], list[RecordedTurn]] = {}
         for name, entry in self.manifest.files.items():
@@ -151,20 +151,20 @@ class Recording:
         return found
 
     @cached_property
-    def estimates(self) -> Estimates:
-        """Of what the target would have said where nothing was recorded."""
-        return Estimates(turn for turns in self.turns.values() for turn in turns)
+    def fallback(self) -> NgramFallback:
+        """Estimates of what the target would have said where nothing was recorded."""
+        return NgramFallback(turn for turns in self.turns.values() for turn in turns)
 
     @property
     def bytes(self) -> int:
-        """Of its Parquet files."""
+        """Size of its Parquet files."""
         return int(sum(entry["bytes"] for entry in self.manifest.files.values()))
 
     def conversation(self, prompt_id: str, sample: int = 0) -> list[RecordedTurn]:
         """The turns of a prompt.
 
         Raises:
-            RecordingError: it was not recorded.
+            RecordingError: It was not recorded.
         """
         turns = self.turns.get((prompt_id, sample))
         if turns is None:
@@ -178,11 +178,11 @@ class Recording:
         """Refuse other models or another tokenizer.
 
         Args:
-            given: of what is configured, as :func:`specexp.replay.format.weights.recording_fingerprint` makes it;
+            given: Marks of what is configured, as :func:`specexp.replay.format.weights.recording_fingerprint` makes it;
                 sections that are not given are not compared.
 
         Raises:
-            RecordingError: one sentence that names what differs, and what to record.
+            RecordingError: One sentence that names what differs, and what to record.
         """
         found = difference(self.manifest.fingerprint, given)
         if found is not None:
@@ -196,12 +196,12 @@ class Recording:
         """Refuse a configuration whose output differs from the recorded one.
 
         Args:
-            section: of :attr:`Manifest.made_of`, such as ``pair``, ``law`` or ``generation``.
-            given: as configured.
-            keys: what must be equal; everything if None.
+            section: Section of :attr:`Manifest.made_of`, such as ``pair``, ``law`` or ``generation``.
+            given: The section as configured.
+            keys: Keys that must be equal; everything if None.
 
         Raises:
-            RecordingError: one sentence with both values.
+            RecordingError: One sentence with both values.
         """
         recorded = self.manifest.made_of[section]
         for key in keys if keys is not None else sorted({*recorded, *given}):
@@ -245,7 +245,7 @@ def check_file(path: Path, entry: Mapping[str, Any]) -> bytes:
     """The bytes of a Parquet file.
 
     Raises:
-        RecordingError: it is missing, or is not what was written.
+        RecordingError: It is missing, or is not what was written.
     """
     try:
         data = path.read_bytes()
@@ -266,7 +266,7 @@ def read_turns(path: Path, entry: Mapping[str, Any]) -> Iterator[RecordedTurn]:
     """The turns of a Parquet file.
 
     Raises:
-        RecordingError: it is missing, or is not what was written.
+        RecordingError: It is missing, or is not what was written.
     """
     from datasets import Dataset, disable_progress_bars
 

@@ -26,11 +26,11 @@ class Ranked:
 
     Args:
         counts: ``[nodes]`` length of each list.
-        tokens: all lists one after the other.
-        values: of each token.
+        tokens: All lists one after the other.
+        values: Value of each token.
 
     Attributes:
-        end: of all lists.
+        end: Place after the last list.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Ranked:
 
     @property
     def values(self) -> NDArray[np.float32]:
-        """Of each token."""
+        """Value of each token."""
         return self._values[: self.end]
 
     def __getitem__(self, node: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
@@ -99,11 +99,11 @@ class Trie:
     """A finished trie.
 
     Args:
-        parents: ``[nodes]``, -1 for node 0.
-        tokens: ``[nodes]``; node 0's is the prompt's last token.
-        draft: the draft's ranked candidates with log-probabilities after each node.
-        target: the target's best tokens with logits after each node.
-        spine: nodes of the answer.
+        parents: ``[nodes]`` parent of each node, -1 for node 0.
+        tokens: ``[nodes]`` token of each node; node 0's is the prompt's last token.
+        draft: The draft's ranked candidates with log-probabilities after each node.
+        target: The target's best tokens with logits after each node.
+        spine: Number of nodes of the answer.
     """
 
     def __init__(
@@ -142,8 +142,8 @@ class TrieWriter:
     """A trie being recorded.
 
     Args:
-        root: the prompt's last token.
-        answer: tokens of the answer.
+        root: The prompt's last token.
+        answer: The tokens generated.
     """
 
     def __init__(self, root: int, answer: Sequence[int]) -> None:

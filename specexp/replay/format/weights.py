@@ -19,8 +19,8 @@ def weights_fingerprint(model: PreTrainedModel) -> dict[str, Any]:
     """What tells a model from a fine-tuned one, and from itself in another precision.
 
     Args:
-        model: on any device; of every parameter up to 1,024 evenly spaced values are read, so that it takes a moment
-            for billions of them.
+        model: A model on any device; of every parameter up to 1,024 evenly spaced values are read, so that it takes a
+            moment for billions of them.
 
     Returns:
         ``dtype``, ``parameters`` (how many numbers) and ``weights_sha256`` over names, shapes and values.
@@ -41,7 +41,7 @@ def weights_fingerprint(model: PreTrainedModel) -> dict[str, Any]:
 
 
 def recording_fingerprint(pair: ModelPair) -> Fingerprint:
-    """Of a pair: its tokenizer and the target's architecture, as artifacts have them, then the weights of both."""
+    """Tokenizer and architecture of the target, as artifacts have them, then the weights of both models."""
     sections = fingerprint(pair.target, pair.tokenizer)
     sections["target"] = weights_fingerprint(pair.target)
     if pair.draft is not None:

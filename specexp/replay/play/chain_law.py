@@ -32,13 +32,13 @@ class ExpectedCounts:
     """Expected values of :class:`specexp.core.decode.GenerationResult` over all runs that give the recorded output.
 
     Attributes:
-        steps: target passes.
-        accepted_drafts: drafted tokens that became output.
-        bonus_tokens: tokens the target added itself.
-        draft_passes: of the draft model.
-        drafted_nodes: nodes fed to the target.
-        seconds: by phase, of the latency profile; empty without one.
-        beyond_profile: steps that fed more tokens than the profile states milliseconds for, rounded up.
+        steps: Target passes.
+        accepted_drafts: Drafted tokens that became output.
+        bonus_tokens: Tokens the target added itself.
+        draft_passes: Passes of the draft model.
+        drafted_nodes: Nodes fed to the target.
+        seconds: Seconds of the latency profile by phase; empty without one.
+        beyond_profile: Steps that fed more tokens than the profile states milliseconds for, rounded up.
     """
 
     steps: float
@@ -54,11 +54,11 @@ def acceptance(turn: RecordedTurn, positions: int) -> NDArray[np.float64]:
     """``[positions]`` probability that a drawn token which became output was accepted.
 
     Args:
-        turn: with the log-probabilities of its output.
-        positions: the first ones of the output.
+        turn: A turn with the log-probabilities of its output.
+        positions: Number of positions, the first ones of the output.
 
     Raises:
-        NotRecordedError: the draft's are missing somewhere.
+        NotRecordedError: The draft's are missing somewhere.
     """
     target = turn.target_log_probs[:positions].astype(np.float64)
     draft = turn.draft_log_probs[:positions].astype(np.float64)
@@ -92,14 +92,14 @@ def expected_counts(
     """What a chain takes that the output was decoded with.
 
     Args:
-        turn: what is replayed.
-        length: of the chain; 0 is plain decoding.
-        max_new_tokens: tokens to generate, at most as many as were recorded.
-        context_limit: of the target.
-        latency: of the composition (:meth:`LatencyProfile.of`), whose seconds are charged.
+        turn: The turn that is replayed.
+        length: Nodes of the chain; 0 is plain decoding.
+        max_new_tokens: Tokens to generate, at most as many as were recorded.
+        context_limit: Tokens that the target's context holds.
+        latency: Costs of the composition (:meth:`LatencyProfile.of`), whose seconds are charged.
 
     Raises:
-        NotRecordedError: the draft's probability of a token was not recorded.
+        NotRecordedError: The draft's probability of a token was not recorded.
     """
     size = min(turn.answer.size, max_new_tokens)
     room = min(max_new_tokens, context_limit - turn.prompt.size) - 1  # deepest node of use at the first root

@@ -11,7 +11,7 @@ from specexp.core.context import Context
 from specexp.core.outcome import Outcome
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.replay.format.errors import NotRecordedError
-from specexp.replay.format.ngram_fallback import LONGEST, Answer, Estimates
+from specexp.replay.format.ngram_fallback import LONGEST, Answer, NgramFallback
 from specexp.replay.format.recorded_turn import RecordedTurn
 from specexp.replay.format.trie import NOWHERE
 
@@ -25,9 +25,9 @@ class RecordedOutcome(Outcome):
     """An outcome without logits: the target's best tokens come from the recording, and only if asked for.
 
     Args:
-        turn: what is replayed.
-        root: the tree's root, a node of the spine.
-        lenient: answers that were not recorded are nobody's token instead of an error.
+        turn: The turn that is replayed.
+        root: The tree's root, a node of the spine.
+        lenient: Whether answers that were not recorded are nobody's token instead of an error.
     """
 
     def __init__(
@@ -57,14 +57,14 @@ class RecordedOutcome(Outcome):
                 self._nodes.append(child(self._nodes[parent], token))
         return self._nodes
 
-    def told(self, estimates: Estimates | None = None) -> RecordedOutcome:
+    def recorded_part(self, fallback: NgramFallback | None = None) -> RecordedOutcome:
         """The same of the rows whose answers were recorded, or can be estimated: all that is learned from it."""
         trie = self.turn.trie
         answers: list[Answer | None] = [
             trie.target[node] if node >= 0 and trie.target.count(node) else None for node in self.nodes
         ]
         tree = self.tree
-        if estimates is not None:
+        if fallback is not None:
             tokens, parents = tree.tokens.tolist(), tree.shape.parents.tolist()
             for row, answer in enumerate(answers):
                 if answer is None:
@@ -73,7 +73,7 @@ class RecordedOutcome(Outcome):
                     while above >= 0 and len(path) < LONGEST:
                         path.append(tokens[above])
                         above = parents[above]
-                    answers[row] = estimates.after(self.turn, self.root, tuple(path[::-1]))
+                    answers[row] = fallback.after(self.turn, self.root, tuple(path[::-1]))
         known = np.array([answer is not None for answer in answers])
         part = self
         if not known.all():

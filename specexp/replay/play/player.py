@@ -13,7 +13,7 @@ from specexp.core.decode import Clock, Decoding, Drafting, GenerationResult
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts
 from specexp.replay.format.errors import RecordingError
-from specexp.replay.format.ngram_fallback import Estimates
+from specexp.replay.format.ngram_fallback import NgramFallback
 from specexp.replay.format.recorded_turn import RecordedTurn
 from specexp.replay.play.fidelity import learns
 from specexp.replay.play.outcome import RecordedOutcome, RecordedPrefill
@@ -27,46 +27,46 @@ if TYPE_CHECKING:
 class _Drafting(Drafting):
     """Drafters learn from what was recorded, or can be estimated; of the rest they never hear."""
 
-    estimates: Estimates | None = None
+    fallback: NgramFallback | None = None
     learns = True
 
     @override
     def learn(self, outcome: Outcome) -> None:
         assert isinstance(outcome, RecordedOutcome)
         if self.drafter is not None:
-            self.drafter.observe(outcome.told(self.estimates) if self.learns else outcome)
+            self.drafter.observe(outcome.recorded_part(self.fallback) if self.learns else outcome)
         self.controller.observe(outcome)
 
 
 class Player:
-    """Replays conversations with one strategy.
+    """Replays conversations with one composition of parts.
 
     Args:
-        strategy: the parts; a draft model in them answers from ``source``.
-        source: of the draft model; None where there is none.
-        target: the recorded target's limits.
-        seed: of the recording.
-        lenient: what was not recorded is left out of what is learned from, an approximation; if not it is an error.
-        estimates: of what was not recorded; None leaves it out.
+        parts: Parts that are replayed; a draft model in them answers from ``source``.
+        source: Recorded answers of the draft model; None where there is none.
+        target: Limits of the recorded target.
+        seed: Seed of the recording.
+        lenient: Whether what was not recorded is left out of what is learned from, an approximation, or an error.
+        fallback: Estimates of what was not recorded; None leaves it out.
     """
 
     def __init__(
         self,
-        strategy: Parts,
+        parts: Parts,
         source: RecordedSource | None,
         target: RecordedTarget,
         seed: int,
         lenient: bool = False,
-        estimates: Estimates | None = None,
+        fallback: NgramFallback | None = None,
     ) -> None:
-        self.parts = strategy
+        self.parts = parts
         self.source = source
         self.target = target
         self.seed = seed
         self.lenient = lenient
-        self.estimates = estimates
+        self.fallback = fallback
         # a draft model alone only keeps what was accepted
-        self._learns = learns(strategy.drafter)
+        self._learns = learns(parts.drafter)
 
     def play(
         self,
@@ -79,14 +79,14 @@ class Player:
         """Replay the turns of a conversation; what each would have taken, in counts.
 
         Args:
-            turns: of one prompt and sample.
-            max_new_tokens: per turn; of several turns as many as were recorded.
-            sequence: that randomness is keyed by.
-            clock: seconds of a step by phase, for parts that learn from them.
-            observers: called with every step's outcome.
+            turns: Turns of one prompt and sample.
+            max_new_tokens: Tokens per turn; of several turns as many as were recorded.
+            sequence: Name of the sequence, by which randomness is keyed.
+            clock: Seconds of a step by phase, for parts that learn from them.
+            observers: Called with every step's outcome.
 
         Raises:
-            RecordingError: more is asked than was recorded.
+            RecordingError: More is asked than was recorded.
         """
         counts = []
         context: Context | None = None
@@ -116,7 +116,7 @@ class Player:
                 "recorded: record longer answers, or ask for fewer tokens"
             )
         drafting = _Drafting(self.parts, context)
-        drafting.estimates, drafting.learns = self.estimates, self._learns
+        drafting.fallback, drafting.learns = self.fallback, self._learns
         lane = RecordedLane(
             turn,
             self.target,

@@ -121,7 +121,7 @@ class RankTable(OutputRanks):
         NotRecordedError: A turn holds no candidates after one of its tokens.
 
     Attributes:
-        ranks: ``[positions]`` of all turns one after the other, ``MISSED`` where the token is no candidate.
+        ranks: ``[positions]`` ranks of all turns one after the other, ``MISSED`` where the token is no candidate.
         width: Ranks below it are known everywhere.
         room: ``[positions]`` deepest node of use at each root.
         left: ``[positions]`` tokens to come.
@@ -171,7 +171,7 @@ class RankTable(OutputRanks):
         """``[positions]`` accepted nodes below every root and the last one's row, the length limit left aside.
 
         Raises:
-            NotRecordedError: the tree has a higher rank than was recorded.
+            NotRecordedError: The tree has a higher rank than was recorded.
         """
         highest = int(shape.ranks.max(initial=-1))
         if highest >= self.width:

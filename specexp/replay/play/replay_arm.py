@@ -47,17 +47,17 @@ class ReplayArm(EngineArm):
     """Parts that answer prompts of a recording; seconds are a latency profile's.
 
     Args:
-        name: in every table.
-        recording: of the models.
-        parts: what is replayed, its draft model made by :func:`source_for`.
-        generation: how much to generate.
-        latency: what steps cost; None counts alone.
+        name: Name in every table.
+        recording: What the models said.
+        parts: Parts that are replayed, their draft model made by :func:`source_for`.
+        generation: How much to generate.
+        latency: What steps cost; None counts alone.
 
     Raises:
-        RecordingError: the recording cannot say what the parts would do.
+        RecordingError: The recording cannot say what the parts would do.
 
     Attributes:
-        fidelity: what the figures are worth.
+        fidelity: Worth of the figures.
     """
 
     def __init__(
@@ -91,8 +91,8 @@ class ReplayArm(EngineArm):
         if self._source is not None:
             self._source.missing = missing_answers(parts, lenient)
         seed = recording.manifest.made_of["generation"]["seed"]
-        estimates = recording.estimates if lenient else None
-        self._player = Player(parts, self._source, self._target, seed, lenient, estimates)
+        fallback = recording.fallback if lenient else None
+        self._player = Player(parts, self._source, self._target, seed, lenient, fallback)
 
     @property
     @override
@@ -111,7 +111,7 @@ class ReplayArm(EngineArm):
         """All turns.
 
         Raises:
-            RecordingError: what is known of them are expected values.
+            RecordingError: What is known of them are expected values.
         """
         if not self.shows_steps:
             raise RecordingError(_NO_STEPS)
@@ -195,7 +195,7 @@ def recorded_turns(recording: Recording, prompt: Prompt, sample: int = 0) -> lis
     """The recorded conversation of a prompt.
 
     Raises:
-        RecordingError: it was not recorded, or with other tokens.
+        RecordingError: It was not recorded, or with other tokens.
     """
     turns = recording.conversation(prompt.prompt_id, sample)
     what = None
@@ -227,7 +227,7 @@ def source_in(parts: Parts) -> RecordedSource | None:
     """The recorded answers that a draft model among the parts was given.
 
     Raises:
-        RecordingError: it scores otherwise than was recorded.
+        RecordingError: It scores otherwise than was recorded.
     """
     source = None
     for drafter in models_in(parts.drafter):

@@ -105,8 +105,8 @@ class RecordedSource(DraftSource):
         """As recorded.
 
         Raises:
-            NotRecordedError: an answer was not recorded, or with fewer candidates.
-            RecordingError: candidates are to be drawn, which were recorded ranked.
+            NotRecordedError: An answer was not recorded, or with fewer candidates.
+            RecordingError: Candidates are to be drawn, which were recorded ranked.
         """
         if request.kind is not NodeKind.POINT_MASS:
             raise RecordingError(

@@ -17,7 +17,6 @@ import numpy as np
 from typing_extensions import override
 
 from specexp.builders import StaticTree
-from specexp.controllers import Fixed
 from specexp.core.decode import GenerationResult
 from specexp.core.latency import LatencyProfile
 from specexp.core.outcome import Outcome
@@ -30,7 +29,6 @@ from specexp.replay.play.fidelity import Grade, fidelity, scoring_of
 from specexp.replay.play.player import Player
 from specexp.replay.play.ranks import OutputRanks, StaticCounts
 from specexp.replay.play.verification import RecordedTarget
-from specexp.verifiers import Greedy
 
 if TYPE_CHECKING:
     from specexp.core.decode import OutcomeObserver
@@ -70,8 +68,8 @@ class TeacherForcing(OutputRanks):
         drafter.check_vocabulary(recording.manifest.vocab_size)
         self.recording = recording
         self.drafter: Drafter = drafter
-        self.verifier = parts.verifier or Greedy()
-        known = fidelity(Parts(drafter, StaticTree([[0]]), self.verifier, Fixed()))
+        self.verifier = parts.verifier
+        known = fidelity(Parts(drafter, StaticTree([[0]]), self.verifier))
         self.approximate = known.why if known.grade is Grade.APPROXIMATE else ""
 
     @override
@@ -104,12 +102,12 @@ class TeacherForcing(OutputRanks):
         self.drafter.reset()
         lenient = bool(self.approximate)
         player = Player(
-            Parts(self.drafter, builder, self.verifier, Fixed()),
+            Parts(self.drafter, builder, self.verifier),
             None,
             RecordedTarget(manifest.context_limits["target"]),
             manifest.made_of["generation"]["seed"],
             lenient,
-            self.recording.estimates if lenient else None,
+            self.recording.fallback if lenient else None,
         )
         for (prompt_id, sample), turns in groupby(self.turns, key=lambda turn: (turn.prompt_id, turn.sample)):
             name = f"{prompt_id}#{sample}"

@@ -27,7 +27,7 @@ class FollowOutput(DeterministicVerifier):
     """Accepts what the output says.
 
     Args:
-        turn: whose output.
+        turn: The turn whose output it is.
     """
 
     def __init__(self, turn: RecordedTurn) -> None:
@@ -44,7 +44,7 @@ class RecordedTarget(Target):
     """A target without a model: its answers are read in the recording, where somebody wants them.
 
     Args:
-        context_limit: of the recorded one.
+        context_limit: Tokens that the recorded target's context holds.
     """
 
     def __init__(self, context_limit: int) -> None:
@@ -77,13 +77,13 @@ class RecordedLane(Lane):
     """A replayed turn.
 
     Args:
-        turn: what is replayed.
-        target: its limits.
-        context: the turn's prompt.
-        drafting: who drafts.
-        max_new_tokens: tokens to generate, at most as many as were recorded.
-        lenient: what was not recorded is left out of what is learned from.
-        clock: modelled seconds of a step; none if None.
+        turn: The turn that is replayed.
+        target: Limits of the recorded target.
+        context: The turn's prompt.
+        drafting: The drafting half of the lane.
+        max_new_tokens: Tokens to generate, at most as many as were recorded.
+        lenient: Whether what was not recorded is left out of what is learned from.
+        clock: Modelled seconds of a step; none if None.
     """
 
     def __init__(
