@@ -4,6 +4,7 @@ from specexp.config.arms import ComposedArm, arms_of
 from specexp.config.composed import (
     build_analyses,
     build_builder,
+    build_controller,
     build_data,
     build_drafter,
     build_execution,
@@ -42,6 +43,7 @@ __all__ = [
     "arms_of",
     "build_analyses",
     "build_builder",
+    "build_controller",
     "build_data",
     "build_drafter",
     "build_execution",

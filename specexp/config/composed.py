@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from specexp.config.schema import Reasoning
     from specexp.core.latency import LatencyProfile
-    from specexp.core.parts import Drafter, TreeBuilder, Verifier
+    from specexp.core.parts import Controller, Drafter, TreeBuilder, Verifier
     from specexp.data import TaskItems, Workload
     from specexp.data.prompts import PromptDataModule
     from specexp.drafters.draft_source import DraftSource
@@ -90,6 +90,12 @@ def build_verifier(config: Config) -> Verifier:
     """A new verifier alone: what plain decoding shares with every arm."""
     verifier: Verifier = _build(config, "verifier")
     return verifier
+
+
+def build_controller(config: Config) -> Controller | None:
+    """A new controller alone, whatever drafts; None where the builder's own limits hold."""
+    controller: Controller | None = _build(config, "controller")
+    return controller
 
 
 def build_pair(config: Config) -> ModelPair:

@@ -189,6 +189,18 @@ class QLearning(Controller):
         return self._means["change"]
 
     @override
+    def watched(self) -> dict[str, float]:
+        return {"epsilon": self.exploring, "q_change": self.mean_change}
+
+    @override
+    def learned(self) -> str:
+        seen = sum(any(visits) for visits in self.table.visits)
+        return (
+            f"{seen} of {self.table.rows} states were seen, epsilon is {self.exploring:.3g}, drafting is worth "
+            f"{self.table.values[0][0]:+.3f} over plain decoding"
+        )
+
+    @override
     def plan(self, context: Context) -> Plan:
         """Plain decoding where STOP is better before anything is drafted, and as every second step of a calibration."""
         if self._calibrating:

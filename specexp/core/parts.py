@@ -515,6 +515,14 @@ class Controller(Part, ABC):
         """
         return True
 
+    def watched(self) -> dict[str, float]:
+        """Figures to watch while it learns, by name."""
+        return {}
+
+    def learned(self) -> str:
+        """What it knows, in a clause; empty where there is nothing to tell."""
+        return ""
+
     def use_latency(self, profile: LatencyProfile | None) -> None:
         """Take the latencies a run is modelled with, if the controller weighs costs and was given none of its own.
 

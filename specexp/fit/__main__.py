@@ -20,7 +20,7 @@ from specexp.config.files import read_layers
 
 USAGE = """usage: python -m specexp.fit CONFIG.yaml [--dry-run] [--key value ...]
 
-An experiment with a fit: section lets its QLearning learn on the prompts of data; the run continues from the last
+An experiment with a fit: section lets its controller learn on the prompts of data; the run continues from the last
 checkpoint in its output folder.
 
 Any other CONFIG.yaml trains a model. It names model and data (class_path, init_args), trainer (arguments of
@@ -133,10 +133,11 @@ def _learn(path: str, overrides: Sequence[str], dry: bool) -> int:
         print(f"{config.get('name')}: {fitted['epochs']} x the prompts of data, by {learner}")
         return 0
     from specexp.artifacts import ArtifactError
+    from specexp.bench.publish import publish
 
     module = learn(config)
     try:
-        print(*report(config, module), sep="\n")
+        publish(report(config, module), Path(config.get("output")) / config.get("name"))
     except ArtifactError as error:
         return fail(error, 1)
     return 0

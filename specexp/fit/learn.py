@@ -6,13 +6,12 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specexp.config import Config, ConfigError
-from specexp.core.messages import first_line
+from specexp.artifacts import kind_for
+from specexp.config import Config, ConfigError, build_controller
+from specexp.core.parts import Parts
 
 if TYPE_CHECKING:
-    from specexp.artifacts.fingerprint import Fingerprint
-    from specexp.bench.arm import EngineArm
-    from specexp.data.prompts import PromptDataModule
+    from specexp.bench.publish import Report
     from specexp.fit.learning_module import ControllerLearning
     from specexp.pairs.pair import ModelPair
 
@@ -20,22 +19,27 @@ CHECKPOINT = "last.ckpt"
 
 
 def check_learning(config: Config) -> None:
-    """Refuse an experiment whose controller cannot learn.
+    """Refuse an experiment whose controller cannot learn, or whose export nobody could load.
 
     Raises:
-        ConfigError: it is no QLearning, or a frozen one.
+        ConfigError: it does not learn, or no artifact kind holds what it learns.
     """
-    given = config.get("controller")
-    if str(given["class_path"]).rpartition(".")[2] != "QLearning":
-        raise ConfigError(
-            f"{config.source_of(('controller',))}: controller is {given['class_path']}, which has no table to fit; "
-            "name QLearning"
-        )
-    if not given["init_args"]["learn"]:
+    controller, given = build_controller(config), config.get("controller")
+    if given["init_args"].get("learn") is False:
         raise ConfigError(
             f"{config.source_of(('controller', 'init_args', 'learn'))}: controller.init_args.learn is false, so "
             "nothing would be learned; set it to true"
         )
+    where = f"{config.source_of(('controller',))}: controller is {given['class_path']}"
+    if controller is None or not controller.learns:
+        raise ConfigError(f"{where}, which does not learn; name one that does, such as QLearning")
+    if config.get("fit")["export"] is not None and kind_for("controller", composition_of(config)) is None:
+        raise ConfigError(f"{where}, whose state no artifact kind holds: leave fit.export out")
+
+
+def composition_of(config: Config) -> dict[str, Any]:
+    """Class path and arguments of the four parts."""
+    return {family: config.get(family) for family in Parts._fields}
 
 
 def learn(config: Config, pair: ModelPair | None = None) -> ControllerLearning:
@@ -52,21 +56,43 @@ def learn(config: Config, pair: ModelPair | None = None) -> ControllerLearning:
         ConfigError: the models, the recording or the prompts cannot be loaded, or the parts do not go together.
     """
     os.environ.setdefault("WANDB_MODE", "offline")
-    import torch
     from lightning.pytorch.callbacks import ModelCheckpoint
     from lightning.pytorch.loggers import WandbLogger
 
+    from specexp.bench.arm import EngineArm
+    from specexp.bench.experiment import use_threads
+    from specexp.bench.make_arm import ArmSpec, Backend, make_arm
     from specexp.bench.trainer import build_trainer
-    from specexp.config import build_generation, is_replayed
+    from specexp.config import build_data, build_generation, build_latency, is_replayed
+    from specexp.data import PromptSetError
     from specexp.fit.learning_module import ControllerLearning
 
-    section = config.get("fit")
-    generation = build_generation(config)
-    if generation.threads is not None:
-        torch.set_num_threads(generation.threads)
-    name = config.get("name")
-    arm, data = _replayed(config) if is_replayed(config) else _live(config, pair)
-    module = ControllerLearning(arm, data.prompts)
+    section, name = config.get("fit"), config.get("name")
+    use_threads(config)
+    backend: Backend
+    if is_replayed(config):
+        from specexp.replay.backend import open_replay
+
+        backend, data = open_replay(config)
+    else:
+        from specexp.bench.live import LiveBackend
+
+        backend = LiveBackend.of(config, pair)
+        data = build_data(config, backend.tokenizer)
+        try:
+            data.setup("fit")
+        except PromptSetError as error:
+            raise ConfigError(f"{config.source_of(('data',))}: data: {error}") from error
+    spec = ArmSpec(
+        name,
+        build_generation(config),
+        config=config,
+        latency=build_latency(config),
+        where=f"{config.source_of(('backend',))}: backend",
+    )
+    arm = make_arm(spec, backend)
+    assert isinstance(arm, EngineArm)
+    module = ControllerLearning(arm, data.prompts, backend)
     folder = Path(config.get("output")) / name
     folder.mkdir(parents=True, exist_ok=True)
     checkpoints = ModelCheckpoint(
@@ -102,114 +128,49 @@ def learn(config: Config, pair: ModelPair | None = None) -> ControllerLearning:
     return module
 
 
-def _live(config: Config, pair: ModelPair | None) -> tuple[EngineArm, PromptDataModule]:
-    """What learns by decoding, and the prompts."""
-    from specexp.bench.decoder_arm import DecoderArm
-    from specexp.config import build_data, build_generation, build_latency, build_pair, build_parts
-    from specexp.core.decode import Decoder
-    from specexp.core.language_model import LanguageModel
-    from specexp.data import PromptSetError
-
-    pair = pair or build_pair(config)
-    data = build_data(config, pair.tokenizer)
-    try:
-        data.setup("fit")
-    except PromptSetError as error:
-        raise ConfigError(f"{config.source_of(('data',))}: data: {error}") from error
-    decoder = Decoder(LanguageModel(pair.target), *build_parts(config, pair.draft))
-    generation, latency = build_generation(config), build_latency(config)
-    return DecoderArm(config.get("name"), decoder, pair.tokenizer, generation, latency=latency), data
-
-
-def _replayed(config: Config) -> tuple[EngineArm, PromptDataModule]:
-    """What learns from a recording, and the prompts."""
-    from specexp.config import build_generation, build_latency, build_parts
-    from specexp.replay.configured import open_recording, recorded_data, tokenizer_of
-    from specexp.replay.play.replay_arm import ReplayArm, source_for
-
-    recording = open_recording(config)
-    data = recorded_data(config, recording, tokenizer_of(config))
-    parts = build_parts(config, source_for(recording))
-    try:
-        arm = ReplayArm(config.get("name"), recording, parts, build_generation(config), build_latency(config))
-    except ValueError as error:
-        raise ConfigError(f"{config.source_of(('backend',))}: backend: {first_line(error)}") from error
-    return arm, data
-
-
-def _origin(arm: EngineArm) -> dict[str, Any]:
-    """Provenance of what was learned without models."""
-    from specexp.replay.play.replay_arm import ReplayArm
-
-    if not isinstance(arm, ReplayArm):
-        return {}
-    profile = None if arm.latency is None else arm.latency.label
-    return {
-        "recording": {"folder": str(arm.recording.folder), "profile": profile, "fidelity": str(arm.fidelity)}
-    }
-
-
-def _fingerprint(arm: EngineArm) -> Fingerprint:
-    """Of the target and its tokenizer."""
-    from specexp.artifacts.fingerprint import fingerprint, target_fingerprint
-    from specexp.bench.decoder_arm import DecoderArm
-    from specexp.replay.play.replay_arm import ReplayArm
-
-    if isinstance(arm, ReplayArm):
-        return target_fingerprint(arm.recording.manifest.fingerprint)
-    assert isinstance(arm, DecoderArm)
-    return fingerprint(arm.decoder.model.model, arm.tokenizer)
-
-
-def report(config: Config, module: ControllerLearning) -> list[str]:
-    """Draw the table, export the artifact, and say what was learned.
-
-    Returns:
-        Sentences to print.
+def report(config: Config, module: ControllerLearning) -> Report:
+    """Export what was learned, draw it, and say what it is.
 
     Raises:
         ArtifactError: the artifact cannot be written.
     """
-    from specexp.artifacts import kind_named
+    from specexp.bench.publish import Attached, Report
     from specexp.config.artifacts import save_artifact
-    from specexp.controllers import QLearning
-    from specexp.core.parts import Parts
     from specexp.fit.q_table_picture import draw_table
 
-    controller = module.arm.parts.controller
-    assert isinstance(controller, QLearning)
-    name = config.get("name")
-    picture = Path(config.get("output")) / name / "q_table.png"
+    arm, name = module.arm, config.get("name")
+    controller: Any = arm.parts.controller
     answers = f"{module.done} answers to {min(module.done, len(module.prompts))} prompts"
-    draw_table(controller.table, f"{name}: {controller.steps} steps of {answers}").savefig(picture, dpi=120)
-    seen = sum(any(visits) for visits in controller.table.visits)
-    begins = controller.table.values[0]
-    said = [
-        f"Learned from {controller.steps} steps of {answers}; {seen} of {controller.table.rows} states "
-        f"were seen, epsilon is {controller.exploring:.3g}, drafting is worth {begins[0]:+.3f} over plain decoding.",
-        f"The table is drawn in {picture}.",
-    ]
-    if origin := _origin(module.arm):
-        worth = origin["recording"]["fidelity"]
-        said.append(f"It was learned on {origin['recording']['folder']}, a recording: {worth}.")
+    knows = controller.learned()
+    said = [f"Learned from {module.steps:.0f} steps of {answers}{f'; {knows}' if knows else ''}."]
+    provenance = module.backend.provenance(arm)
+    if "recording" in provenance:
+        where, worth = provenance["recording"]["folder"], provenance["recording"]["fidelity"]
+        said.append(f"It was learned on {where}, a recording: {worth}.")
+    artifacts = []
     export = config.get("fit")["export"]
     if export is not None:
-        specs = {family: config.get(family) for family in Parts._fields}
+        composition = composition_of(config)
+        kind = kind_for("controller", composition)
+        assert kind is not None, "what no kind holds is refused before anything is learned"
         learned = {"learned": {"controller": controller.state_dict()}}
-        payloads = kind_named(export["kind"]).payloads_of(specs, learned)
-        assert payloads is not None, "only a controller that the kind keeps is fitted"
         artifact = save_artifact(
             Path(export["to"]),
             export["kind"],
-            payloads,
+            kind.payloads_of(composition, learned) or {},
             {
                 "study": name,
                 "config": config.to_dict(),
-                "metrics": {"steps": controller.steps},
-                **_origin(module.arm),
+                "metrics": {"steps": module.steps},
+                **provenance,
             },
-            _fingerprint(module.arm),
+            module.backend.fingerprint(),
             name=name,
         )
-        said.append(f"The Q-table is in {artifact.folder}.")
-    return said
+        said.append(f"What it learned is in {artifact.folder}, a {artifact.kind}.")
+        artifacts.append(Attached(artifact.folder, name, artifact.kind))
+    figures = {}
+    if hasattr(controller, "table"):  # of values and visits by state, as QLearning's
+        title = f"{name}: {module.steps:.0f} steps of {answers}"
+        figures["q_table"] = draw_table(controller.table, title)
+    return Report(figures=figures, sentences=said, artifacts=artifacts)

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from lightning import LightningModule
+from typing_extensions import override
 
-from specexp.controllers import QLearning
+from specexp.bench.metrics import METRICS
 
 if TYPE_CHECKING:
     from specexp.bench.arm import EngineArm
+    from specexp.bench.make_arm import Backend
     from specexp.data import Prompt
 
 _STATE = "specexp"
@@ -25,62 +27,58 @@ class ControllerLearning(LightningModule):
     learned travels in the checkpoint, as tensors and plain values.
 
     Args:
-        arm: with a controller that learns.
-        prompts: in the order they are learned from, again and again.
+        arm: Arm with a controller that learns.
+        prompts: Prompts in the order they are learned from, again and again.
+        backend: What runs the arm.
 
     Attributes:
-        done: prompts learned from.
+        done: Prompts learned from.
+        steps: Steps of all of them.
     """
 
-    def __init__(self, arm: EngineArm, prompts: Sequence[Prompt]) -> None:
+    def __init__(self, arm: EngineArm, prompts: Sequence[Prompt], backend: Backend) -> None:
         super().__init__()
         self.automatic_optimization = False
         self.arm = arm
         self.prompts = list(prompts)
-        self.done = 0
+        self.backend = backend
+        self.done, self.steps = 0, 0.0
         self._clock = torch.nn.Parameter(torch.zeros(()))
 
+    @override
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """The clock."""
         return torch.optim.SGD([self._clock], lr=0.0)
 
+    @override
     def transfer_batch_to_device(self, batch: Prompt, device: torch.device, dataloader_idx: int) -> Prompt:
-        """The batch itself: it holds no tensor."""
-        return batch
+        return batch  # it holds no tensor
 
+    @override
     def training_step(self, batch: Prompt, batch_idx: int) -> None:
-        """Decode the next prompt."""
         record = self.arm.decode(self.prompts[self.done % len(self.prompts)])
         self.done += 1
-        curves = {
-            "tokens_per_step": record.decode_tokens / max(record.steps, 1),
-            "utilisation": record.accepted_drafts / max(record.drafted_nodes, 1),
-            "draft_passes_per_step": record.draft_passes / max(record.steps, 1),
-            "tokens_per_second" if record.clock == "measured" else "modelled_tokens_per_second": (
-                record.decode_tokens / max(record.decode_seconds, 1e-9)
-            ),
-        }
-        controller = self.arm.parts.controller
-        if isinstance(controller, QLearning):
-            curves["epsilon"] = controller.exploring
-            curves["q_change"] = controller.mean_change
-        self.log_dict({f"learn/{name}": float(value) for name, value in curves.items()}, batch_size=1)
+        self.steps += record.steps
+        curves = {metric.key(record.clock): metric.of(record) for metric in METRICS if metric.counted}
+        curves |= self.arm.parts.controller.watched()
+        shown = {f"learn/{name}": float(value) for name, value in curves.items() if value is not None}
+        self.log_dict(shown, batch_size=1)
         optimizer: Any = self.optimizers()
         optimizer.step()
 
+    @override
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Take along what was learned."""
         strategy = self.arm.parts
         checkpoint[_STATE] = {
             "done": self.done,
+            "steps": self.steps,
             "controller": strategy.controller.state_dict(),
             "drafter": {} if strategy.drafter is None else strategy.drafter.state_dict(),
         }
 
+    @override
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Continue from what was learned."""
         state, strategy = checkpoint[_STATE], self.arm.parts
-        self.done = int(state["done"])
+        self.done, self.steps = int(state["done"]), float(state["steps"])
         strategy.controller.load_state_dict(state["controller"])
         if strategy.drafter is not None:
             strategy.drafter.load_state_dict(state["drafter"])

@@ -69,16 +69,16 @@ def test_the_command_says_where_the_artifact_lies(file, capsys, tmp_path):
 
     assert main([str(file), "--data.max_prompts", "2"]) == 0
     said = capsys.readouterr().out
-    assert "The Q-table is in exported/v1." in said
+    assert "What it learned is in exported/v1, a q-table." in said
     assert (tmp_path / "runs" / "tiny" / "q_table.png").stat().st_size > 10_000
-    assert load_artifact("exported").steps > 5
+    assert load_artifact("exported").value["steps"] > 5
     assert load_artifact("exported").controller.learn is False
 
 
 @pytest.mark.parametrize(
     ("overrides", "sentence"),
     [
-        (["--controller", "Fixed"], "controller is Fixed, which has no table to fit"),
+        (["--controller", "Fixed"], "controller is Fixed, which does not learn"),
         (["--controller.init_args.learn", "false"], "learn is false, so nothing would be learned"),
     ],
 )
