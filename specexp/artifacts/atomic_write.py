@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 
-def write_whole(path: Path, content: str | bytes) -> None:
+def atomic_write(path: Path, content: str | bytes) -> None:
     """Write a file beside its place, and then put it there; a full disk leaves what was there before.
 
     Args:

@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from pathlib import Path
 
-from specexp.artifacts.atomic_write import write_whole
+from specexp.artifacts.atomic_write import atomic_write
 from specexp.core.outcome import Outcome
 from specexp.core.tree import RankPath
 
@@ -35,4 +35,4 @@ class AcceptanceCounter:
     def save(self, path: str | Path) -> None:
         """Write the counts as JSON, rank paths as ``"0,2,1"``."""
         text = {",".join(map(str, rank_path)): count for rank_path, count in self.counts.most_common()}
-        write_whole(Path(path), json.dumps(text, indent=0) + "\n")
+        atomic_write(Path(path), json.dumps(text, indent=0) + "\n")

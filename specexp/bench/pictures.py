@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from specexp.artifacts.atomic_write import write_whole
+from specexp.artifacts.atomic_write import atomic_write
 
 BLUE, GREY, ORANGE, INK = "#33658a", "#b4bec6", "#d1782f", "#22303c"
 GREEN, VIOLET, SAND = "#6b9080", "#8d6a9f", "#e9b872"
@@ -109,5 +109,5 @@ def save(figure: Figure, path: str | Path) -> Path:
     Raises:
         OSError: The file cannot be written.
     """
-    write_whole(Path(path), png(figure))
+    atomic_write(Path(path), png(figure))
     return Path(path)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from specexp.artifacts.atomic_write import write_whole
+from specexp.artifacts.atomic_write import atomic_write
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -127,7 +127,7 @@ def publish(
             console.print(sentence, highlight=False, markup=False, soft_wrap=True)
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in files_of(report).items():
-        write_whole(folder / name, content)
+        atomic_write(folder / name, content)
     if tracker is not None:
         with tracker.run(tracker.name, job_type=kind, config=config) as run:
             for part in report.whole():

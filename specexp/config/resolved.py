@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from specexp.artifacts.atomic_write import write_whole
+from specexp.artifacts.atomic_write import atomic_write
 from specexp.artifacts.environment import environment
 from specexp.config.config import Config
 from specexp.config.errors import ConfigError
@@ -57,7 +57,7 @@ def save_resolved(config: Config, folder: str | Path, command: list[str] | None 
     try:
         target.mkdir(parents=True, exist_ok=True)
         for name, content in (("config.yaml", text), ("environment.json", record)):
-            write_whole(target / name, content)
+            atomic_write(target / name, content)
     except OSError as error:
         for path in made:
             if path.is_dir() and not any(path.iterdir()):

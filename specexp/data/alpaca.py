@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing_extensions import override
 
 from specexp.data.prompt_set import PromptRow
-from specexp.data.source import Row, Table
+from specexp.data.source import Row, SourceTable
 from specexp.data.table_prompts import TablePrompts
 
 
@@ -26,7 +26,7 @@ class Alpaca(TablePrompts):
     path: str = "tatsu-lab/alpaca"
 
     @override
-    def rows(self, table: Table) -> Iterable[PromptRow]:
+    def rows(self, table: SourceTable) -> Iterable[PromptRow]:
         for row in table.rows("instruction", "input"):
             yield PromptRow(str(row.number - 1), "instruction", [_prompt(row)])
 

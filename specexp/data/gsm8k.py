@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing_extensions import override
 
 from specexp.data.prompt_set import PromptRow
-from specexp.data.source import Table
+from specexp.data.source import SourceTable
 from specexp.data.table_prompts import TablePrompts
 
 
@@ -29,6 +29,6 @@ class GSM8K(TablePrompts):
     split: str = "test"
 
     @override
-    def rows(self, table: Table) -> Iterable[PromptRow]:
+    def rows(self, table: SourceTable) -> Iterable[PromptRow]:
         for row in table.rows("question"):
             yield PromptRow(str(row.number - 1), "math_reasoning", [row.text("question")])

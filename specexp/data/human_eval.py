@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing_extensions import override
 
 from specexp.data.prompt_set import PromptRow
-from specexp.data.source import Table
+from specexp.data.source import SourceTable
 from specexp.data.table_prompts import TablePrompts
 
 
@@ -25,6 +25,6 @@ class HumanEval(TablePrompts):
     split: str = "test"
 
     @override
-    def rows(self, table: Table) -> Iterable[PromptRow]:
+    def rows(self, table: SourceTable) -> Iterable[PromptRow]:
         for row in table.rows("task_id", "prompt"):
             yield PromptRow(row.label("task_id"), "code", [row.text("prompt")])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing_extensions import override
 
 from specexp.data.prompt_set import PromptRow
-from specexp.data.source import Row, Table
+from specexp.data.source import Row, SourceTable
 from specexp.data.table_prompts import TablePrompts
 
 
@@ -31,7 +31,7 @@ class MBPP(TablePrompts):
     split: str = "test"
 
     @override
-    def rows(self, table: Table) -> Iterable[PromptRow]:
+    def rows(self, table: SourceTable) -> Iterable[PromptRow]:
         if table.has("turns"):
             for row in table.rows("question_id", "category", "turns"):
                 yield PromptRow(row.label("question_id"), row.text("category"), row.texts("turns"))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing_extensions import override
 
 from specexp.data.prompt_set import PromptRow
-from specexp.data.source import Table
+from specexp.data.source import SourceTable
 from specexp.data.table_prompts import TablePrompts
 
 MT_BENCH_CATEGORIES = frozenset(
@@ -30,7 +30,7 @@ class MTBench(TablePrompts):
     path: str = "HuggingFaceH4/mt_bench_prompts"
 
     @override
-    def rows(self, table: Table) -> Iterable[PromptRow]:
+    def rows(self, table: SourceTable) -> Iterable[PromptRow]:
         id_key, turns_key = ("prompt_id", "prompt") if table.has("prompt") else ("question_id", "turns")
         for row in table.rows(id_key, "category", turns_key):
             # Spec-Bench's file holds MT-bench beside five other tasks.

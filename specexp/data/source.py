@@ -61,7 +61,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Table:
+class SourceTable:
     """Rows as they stand in a source."""
 
     where: str
@@ -97,7 +97,7 @@ class Table:
 
 def read_table(
     path: str, *, subset: str | None = None, split: str = "train", limit: int | None = None
-) -> Table:
+) -> SourceTable:
     """Read a source with ``datasets``.
 
     Args:
@@ -129,7 +129,7 @@ def read_table(
         raise PromptSetError(f"{path}: cannot be read ({_reason(error)}).{advice}") from error
     if not values:
         raise PromptSetError(f"{path}: the data set is empty; at least one prompt is needed.")
-    return Table(path, values)
+    return SourceTable(path, values)
 
 
 def _load_arguments(path: str, subset: str | None, split: str) -> dict[str, Any]:

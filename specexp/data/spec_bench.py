@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from specexp.data.mt_bench import MT_BENCH_CATEGORIES
 from specexp.data.prompt_set import PromptRow
-from specexp.data.source import Table
+from specexp.data.source import SourceTable
 from specexp.data.table_prompts import TablePrompts
 
 MULTI_TURN = "multi-turn conversation"
@@ -31,7 +31,7 @@ class SpecBench(TablePrompts):
     path: str = "https://raw.githubusercontent.com/hemingkx/Spec-Bench/main/data/spec_bench/question.jsonl"
 
     @override
-    def rows(self, table: Table) -> Iterable[PromptRow]:
+    def rows(self, table: SourceTable) -> Iterable[PromptRow]:
         for row in table.rows("question_id", "category", "turns"):
             category = row.text("category")
             group = MULTI_TURN if category in MT_BENCH_CATEGORIES else category

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from specexp.data.prompt_set import PromptRow, PromptSet, prompt_rows
-from specexp.data.source import Table, read_table
+from specexp.data.source import SourceTable, read_table
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -40,7 +40,7 @@ class TablePrompts(PromptSet):
     split: str = "train"
 
     @abstractmethod
-    def rows(self, table: Table) -> Iterable[PromptRow]:
+    def rows(self, table: SourceTable) -> Iterable[PromptRow]:
         """The prompts of a table, in its order.
 
         Raises:

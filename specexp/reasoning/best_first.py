@@ -51,6 +51,6 @@ class BestFirst(Search):
             if state.depth == levels:
                 return
             for new in (yield from self.expand(tree, [state])):
-                priority = tree.worth(new) + self.depth_weight * new.depth
+                priority = tree.sort_key(new) + self.depth_weight * new.depth
                 heappush(waiting, (-priority, -new.depth, queued, new))
                 queued += 1

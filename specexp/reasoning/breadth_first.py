@@ -44,4 +44,4 @@ class BreadthFirst(Search):
         kept: list[State] = [tree.root]
         for _ in range(levels):
             new = yield from self.expand(tree, kept)
-            kept = sorted(new, key=tree.worth, reverse=True)[: self.breadth]
+            kept = sorted(new, key=tree.sort_key, reverse=True)[: self.breadth]

@@ -55,10 +55,10 @@ class MonteCarlo(Search):
             while children := tree.children(state):
                 state = max(children, key=partial(rewards.bound, exploration=self.exploration))
             if state.depth == levels:
-                rewards.add(state, tree.worth(state))
+                rewards.add(state, tree.sort_key(state))
             else:
                 for new in (yield from self.expand(tree, [state])):
-                    rewards.add(new, tree.worth(new))
+                    rewards.add(new, tree.sort_key(new))
 
 
 class _Rewards:

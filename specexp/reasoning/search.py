@@ -94,10 +94,10 @@ class ThoughtTree:
     def best(self) -> State:
         """Of the deepest states the one with the highest value, the first of equals."""
         depth = max(state.depth for state in self._values)
-        return max((state for state in self._values if state.depth == depth), key=self.worth)
+        return max((state for state in self._values if state.depth == depth), key=self.sort_key)
 
-    def worth(self, state: State) -> float:
-        """The value as a key to sort by; the root's is the lowest."""
+    def sort_key(self, state: State) -> float:
+        """The value of a state, the lowest there is where it has none, as the root."""
         value = self._values[state]
         return -float("inf") if value is None else value
 

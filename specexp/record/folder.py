@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specexp.artifacts.atomic_write import write_whole
+from specexp.artifacts.atomic_write import atomic_write
 from specexp.config import ConfigError
 from specexp.core.messages import first_line
 from specexp.record.plan import Plan
@@ -165,7 +165,7 @@ def keep_learned(recorder: Recorder, folder: Path, manifest: Manifest) -> None:
         return
     content = BytesIO()
     torch.save(recorder.state_dict(), content)
-    write_whole(_learned(folder, manifest), content.getvalue())
+    atomic_write(_learned(folder, manifest), content.getvalue())
     for older in sorted(folder.glob("drafters-*.pt"))[:-2]:  # the manifest may still be of one file less
         older.unlink()
 

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from specexp.artifacts.atomic_write import write_whole
+from specexp.artifacts.atomic_write import atomic_write
 from specexp.bench.metrics import metric_named
 from specexp.bench.record import PromptRecord
 
@@ -70,7 +70,7 @@ class Reference:
         are.
         """
         kept = {"digest": digest, "seconds_per_token": self.seconds_per_token}
-        write_whole(path, json.dumps(kept, indent=1))
+        atomic_write(path, json.dumps(kept, indent=1))
 
     @classmethod
     def load(cls, path: Path, digest: str) -> Reference | None:

@@ -11,7 +11,7 @@ import pandas as pd
 from optuna import Study
 from optuna.trial import FrozenTrial, TrialState
 
-from specexp.artifacts.atomic_write import write_whole
+from specexp.artifacts.atomic_write import atomic_write
 
 FINISHED = (TrialState.COMPLETE, TrialState.PRUNED)
 
@@ -84,7 +84,7 @@ def write_trials(study: Study, objectives: Sequence[str], path: Path) -> None:
     """Write ``trials.csv``: one row a trial, a column for everything any trial has."""
     rows = [trial_row(trial, objectives) for trial in study.get_trials(deepcopy=False)]
     # As objects, or whole numbers of a column with gaps would become floats.
-    write_whole(path, pd.DataFrame(rows, dtype=object).to_csv(index=False, lineterminator="\r\n"))
+    atomic_write(path, pd.DataFrame(rows, dtype=object).to_csv(index=False, lineterminator="\r\n"))
 
 
 def is_modelled(trial: FrozenTrial) -> bool:

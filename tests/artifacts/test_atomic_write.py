@@ -6,22 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from specexp.artifacts.atomic_write import write_whole
+from specexp.artifacts.atomic_write import atomic_write
 
 
 def test_text_and_bytes_replace_what_was_there(tmp_path: Path) -> None:
     path = tmp_path / "table.md"
-    write_whole(path, "first")
-    write_whole(path, "é")
+    atomic_write(path, "first")
+    atomic_write(path, "é")
     assert path.read_text(encoding="utf-8") == "é"
-    write_whole(path, b"\x00")
+    atomic_write(path, b"\x00")
     assert path.read_bytes() == b"\x00"
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "table.md"
-    write_whole(path, "first")
+    atomic_write(path, "first")
 
     def full(self: Path, data: bytes) -> int:
         self.touch()
@@ -29,7 +29,7 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(OSError, match="No space left on device") as caught:
-        write_whole(path, "second")
+        atomic_write(path, "second")
     assert caught.value.filename == str(path)
     assert path.read_text() == "first"
     assert list(tmp_path.iterdir()) == [path]

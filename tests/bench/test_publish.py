@@ -118,7 +118,7 @@ def test_a_full_disk_does_not_keep_the_tables_from_a_person(tmp_path: Path, monk
     def full(path, content):
         raise OSError(28, "No space left on device", str(path))
 
-    monkeypatch.setattr("specexp.bench.publish.write_whole", full)
+    monkeypatch.setattr("specexp.bench.publish.atomic_write", full)
     with pytest.raises(OSError, match="No space"):
         publish(Report({"arms": table()}), tmp_path)
     assert "engine" in capsys.readouterr().out

@@ -253,7 +253,7 @@ def test_a_full_disk_at_the_start_leaves_nothing(experiment, tmp_path, capsys, m
     def full(path, content):
         raise OSError(28, "No space left on device", str(path))
 
-    monkeypatch.setattr("specexp.config.resolved.write_whole", full)
+    monkeypatch.setattr("specexp.config.resolved.atomic_write", full)
     assert main([experiment()]) == 2
     error = capsys.readouterr().err.strip()
     assert re.fullmatch(
@@ -266,7 +266,7 @@ def test_a_disk_that_fills_up_is_one_sentence(experiment, tmp_path, capsys, monk
     def full(path, content):
         raise OSError(28, "No space left on device", str(path))
 
-    monkeypatch.setattr("specexp.bench.publish.write_whole", full)
+    monkeypatch.setattr("specexp.bench.publish.atomic_write", full)
     assert main([experiment(), "--data.max_prompts", "1"]) == 1
     said = capsys.readouterr()
     assert re.fullmatch(r"error: .*table\.md cannot be written \(No space left on device\)", said.err.strip())

@@ -268,7 +268,7 @@ def test_a_full_disk_is_one_sentence_after_the_tables(experiment, capsys, monkey
     def full(path, content):
         raise OSError(28, "No space left on device", str(path))
 
-    monkeypatch.setattr("specexp.bench.publish.write_whole", full)
+    monkeypatch.setattr("specexp.bench.publish.atomic_write", full)
     assert main([experiment(verifier={"class_path": "Greedy"})]) == 1
     said = capsys.readouterr()
     assert "report.md cannot be written (No space left on device)" in said.err

@@ -14,7 +14,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specexp.artifacts.atomic_write import write_whole
+from specexp.artifacts.atomic_write import atomic_write
 from specexp.artifacts.fingerprint import Fingerprint
 from specexp.artifacts.manifest import sha256
 from specexp.replay.format.errors import RecordingError
@@ -69,7 +69,7 @@ class Manifest:
     def save(self, folder: Path) -> None:
         """Write ``recording.json``, whole or not at all."""
         fields = {"schema_version": SCHEMA_VERSION, **asdict(self)}
-        write_whole(folder / MANIFEST, json.dumps(fields, indent=1, default=str) + "\n")
+        atomic_write(folder / MANIFEST, json.dumps(fields, indent=1, default=str) + "\n")
 
     @staticmethod
     def load(folder: Path) -> Manifest:
@@ -291,7 +291,7 @@ def parquet(turns: Sequence[RecordedTurn]) -> bytes:
 def write_turns(path: Path, turns: Sequence[RecordedTurn]) -> dict[str, Any]:
     """Write a Parquet file, whole or not at all; its entry in the manifest."""
     data = parquet(turns)
-    write_whole(path, data)
+    atomic_write(path, data)
     conversations = dict.fromkeys((turn.prompt_id, turn.sample) for turn in turns)
     return {
         "sha256": sha256(data),
