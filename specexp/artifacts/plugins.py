@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-import pkgutil
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import TypeVar
 
 T = TypeVar("T")
 
 
-def names_in(package: ModuleType) -> list[str]:
-    """Names of the modules of ``package`` as users write them: ``static_tree.py`` is ``static-tree``."""
-    found = (module.name for module in pkgutil.iter_modules(package.__path__))
-    return sorted(name.replace("_", "-") for name in found if not name.startswith("_"))
+def names_in(package: ModuleType, holding: str = "") -> list[str]:
+    """Names of the modules of ``package`` as users write them: ``static_tree.py`` is ``static-tree``.
+
+    Args:
+        package: the folder.
+        holding: text of the modules that are meant, which are read and not imported.
+    """
+    places = [Path(place) for place in package.__path__]
+    files = [file for place in places for file in place.glob("[!_]*.py")]
+    found = {file.stem for file in files if holding in file.read_text(encoding="utf-8")}
+    return sorted(name.replace("_", "-") for name in found)
 
 
 def class_in(package: ModuleType, name: str, base: type[T]) -> type[T]:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from specexp.artifacts import ControllerKind
 from specexp.config.annotations import CallOf, PartOf
 from specexp.config.sweep import Sweep
 
@@ -234,7 +235,7 @@ class TableExport:
     """
 
     to: str
-    kind: Literal["q-table"] = "q-table"
+    kind: ControllerKind = "q-table"
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import Field
 
+from specexp.artifacts import StudyKind
 from specexp.config.annotations import SpecOf
 from specexp.config.errors import PlacedError
 from specexp.config.methods import METHOD, check_method, with_parts
@@ -235,9 +236,7 @@ class Export:
     """
 
     to: str
-    kind: Literal["static-tree", "thresholds", "q-table", "phrase-cache", "schedule", "composition"] = (
-        "static-tree"
-    )
+    kind: StudyKind = "static-tree"
 
 
 @dataclass(frozen=True)
