@@ -124,6 +124,46 @@ class StepCount(Analysis):
     def report(self, records):
         return Report(files={"step_count.txt": str(self.steps)})
 """,
+    "artifacts/kinds/tree_size.py": """
+from specexp.artifacts.artifact import Artifact
+from specexp.artifacts.error import ArtifactError
+from specexp.artifacts.parts import PARTS
+
+
+class TreeSizeArtifact(Artifact):
+    kind = "tree-size"
+    required = ("size.json",)
+
+    @classmethod
+    def payloads_of(cls, parts, attributes):
+        return {"size.json": len(attributes["rank_paths"]), PARTS: dict(parts)}
+
+    def read(self, payloads):
+        self.value = payloads["size.json"]
+        if not isinstance(self.value, int):
+            raise ArtifactError(f"{self.where('size.json')} is no number")
+""",
+    "artifacts/formats/node_flag.py": """
+from specexp.artifacts.export_format import Export, ExportFormat
+
+
+class NodeFlag(ExportFormat):
+    kinds = ("tree-size",)
+
+    def export(self, artifact):
+        return Export({"nodes": artifact.value}, dropped="node-flag: dropped the tree's form")
+""",
+    "builders/sized.py": """
+from typing import Annotated
+
+from specexp.builders.static_tree import StaticTree
+from specexp.core.references import Reference
+
+
+class Sized(StaticTree):
+    def __init__(self, size: Annotated[int, Reference("tree-size")] = 1):
+        super().__init__([[rank] for rank in range(size)])
+""",
 }
 
 
@@ -139,7 +179,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def run(package: Path, model_folder: str, **sections: object) -> Path:
+def run(package: Path, model_folder: str, command: str = "run", **sections: object) -> Path:
     """Run an experiment with the copy; returns the folder of the run."""
     content = {
         "name": "added",
@@ -156,11 +196,17 @@ def run(package: Path, model_folder: str, **sections: object) -> Path:
     }
     file = package / f"{next(iter(sections))}.yaml"
     file.write_text(yaml.safe_dump(content))
-    command = [sys.executable, "-m", "specexp.run", str(file)]
+    call(package, f"specexp.{command}", str(file))
+    return package / "runs" / "added"
+
+
+def call(package: Path, module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of the copy."""
     environment = {**os.environ, "PYTHONPATH": str(package)}
+    command = [sys.executable, "-m", module, *arguments]
     done = subprocess.run(command, cwd=package, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    return package / "runs" / "added"
+    return done
 
 
 def test_parts_prompts_and_an_analysis(package: Path, model_folder: str) -> None:
@@ -187,3 +233,32 @@ def test_a_task_a_search_and_an_execution_strategy(package: Path, model_folder: 
     )
     records = [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
     assert {record["category"] for record in records} == {"Spelling"}
+
+
+def test_an_artifact_kind_that_a_sweep_leaves_and_an_export_format(package: Path, model_folder: str) -> None:
+    run(
+        package,
+        model_folder,
+        "sweep",
+        sweep={
+            "n_trials": 1,
+            "space": {"builder.init_args.size": {"type": "int", "low": 1, "high": 2}},
+            "enqueue": [{"name": "two", "builder.init_args.size": 2}],
+            "confirm": {"best": 1, "data": {"max_prompts": 1}},
+            "export": {"to": "artifacts/size", "kind": "tree-size"},
+        },
+        builder="Sized",
+        drafter={"class_path": "PromptLookup", "init_args": {"candidates": 2}},
+        data={"prompts": "Counting", "max_prompts": 1},
+    )
+    done = call(package, "specexp.export", "artifacts/size", "--to", "node-flag")
+    assert json.loads(done.stdout) == {"nodes": 2}
+    assert "dropped the tree's form" in done.stderr
+    found = run(
+        package,
+        model_folder,
+        data={"prompts": "Counting"},
+        builder={"class_path": "Sized", "init_args": {"size": "artifacts/size"}},
+        drafter={"class_path": "PromptLookup", "init_args": {"candidates": 2}},
+    )
+    assert "size: artifacts/size" in (found / "config.yaml").read_text()
