@@ -23,13 +23,12 @@ from specexp.config.config import (
     Config,
     apply_overrides,
     check_key,
-    check_value,
     has_key,
     is_replayed,
-    load_config,
     recording_folder,
 )
 from specexp.config.errors import ConfigError
+from specexp.config.load import load_config
 from specexp.config.resolved import save_resolved
 from specexp.config.schema import Generation
 from specexp.config.swept import build_sweep
@@ -58,7 +57,6 @@ __all__ = [
     "build_workload",
     "check_key",
     "check_parts",
-    "check_value",
     "has_key",
     "is_multi_sequence",
     "is_replayed",

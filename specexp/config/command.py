@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
-from specexp.config.config import SECTIONS, Config, load_config
+from specexp.config.config import SECTIONS, Config
 from specexp.config.errors import ConfigError
 from specexp.config.files import COMMAND_LINE, parse_overrides
+from specexp.config.load import load_config
 from specexp.config.resolved import annotated
 from specexp.core.messages import did_you_mean
 

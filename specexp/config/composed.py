@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from specexp.data.prompts import PromptDataModule
     from specexp.drafters.draft_source import DraftSource
     from specexp.pairs.pair import ModelPair
-    from specexp.papers import Analysis
     from specexp.scheduling import Execution
 
 _FIELDS = arguments_of(Experiment) or {}
@@ -70,13 +69,13 @@ def build_builder(config: Config) -> TreeBuilder:
     return builder
 
 
-def build_analyses(config: Config) -> list[Analysis]:
+def build_analyses(config: Config) -> list[Any]:
     """New analyses of a run.
 
     Raises:
         ConfigError: a constructor refuses its arguments, or two write the same files.
     """
-    analyses: list[Analysis] = _build(config, "analyses")
+    analyses: list[Any] = _build(config, "analyses")
     names: list[str] = [analysis.name for analysis in analyses]
     for number, name in enumerate(names):
         if name in names[:number]:

@@ -1,8 +1,8 @@
-"""A configuration: composed, overridden and checked against its parts' signatures, in about a second."""
+"""A configuration: values checked against the signatures they are arguments of, and others laid over them."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,7 @@ from typing import Any
 from specexp.config.annotations import arguments_of
 from specexp.config.check import Checker, SourceOf
 from specexp.config.errors import ConfigError
-from specexp.config.files import read_layers
 from specexp.config.layers import Key, Layers, copied
-from specexp.config.methods import METHOD
 from specexp.config.places import WRITTEN, check_folder_name, check_written
 from specexp.config.schema import OVERRIDES, Experiment
 from specexp.core.messages import did_you_mean
@@ -24,7 +22,7 @@ _NOWHERE = object()
 
 
 class Config:
-    """A checked configuration. Made by :func:`load_config` and :func:`apply_overrides`; it is never changed.
+    """A checked configuration, which is never changed: ``load_config`` and :func:`apply_overrides` make new ones.
 
     Args:
         layers: the given values and where they came from.
@@ -43,22 +41,23 @@ class Config:
         self.layers = layers
         self.checker = Checker(self.source_of)
         given = dict(layers.values)
-        if "name" not in given:
-            given["name"] = Path(file).stem
-        check_folder_name(given["name"], self.checker.error(("name",), ""))
+        if checked is None or not SECTIONS.keys() >= set(sections):
+            checked, sections = None, SECTIONS.keys()
+        if "name" in sections:
+            given.setdefault("name", Path(file).stem)
+            check_folder_name(given["name"], self.checker.error(("name",), ""))
         if isinstance(
             given.get("data"), Mapping
         ):  # whatever else is said of the prompts, they have a default
             given["data"] = {"prompts": {"class_path": "StdlibFunctions"}, **given["data"]}
-        if checked is None or not SECTIONS.keys() >= set(sections):
+        if checked is None:
             self._values = self.checker.arguments(Experiment, given, ())
-            sections = SECTIONS.keys()
         else:
-            self._values = dict(checked._values)
-            for name in sections:
-                self._values[name] = self.checker.argument(
-                    given, name, SECTIONS[name], (), Experiment.__name__
-                )
+            changed = {
+                name: self.checker.argument(given, name, SECTIONS[name], (), Experiment.__name__)
+                for name in sections
+            }
+            self._values = {**checked._values, **changed}
         if "arms" in sections:
             # An arm says what differs, so nothing is filled in: `builder: null` is not the same as no builder.
             arms = given.get("arms") or {}
@@ -116,34 +115,6 @@ class Config:
         return found
 
 
-def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
-    """Read, compose, override and check a file; torch is not imported.
-
-    Args:
-        path: YAML; ``compose:`` names files to lay under it.
-        overrides: ``--dotted.key value`` or ``--dotted.key=value``, later ones win.
-
-    Raises:
-        ConfigError: one sentence with file, key, value and what is allowed.
-
-    Example:
-        >>> load_config("experiments/tree_shape.yaml", ["--generation.seed", "1"])  # doctest: +SKIP
-    """
-    from specexp.config.arms import check_arms
-    from specexp.config.composed import check_parts
-    from specexp.config.replayed import check_replay
-    from specexp.config.swept import check_sweep
-
-    config = Config(read_layers(path, overrides), str(path))
-    check_replay(config)
-    varied = (config.get("sweep") or {}).get("space", {})
-    if not varied.keys() & {"builder", "drafter", METHOD}:
-        check_parts(config)
-    check_arms(config)
-    check_sweep(config)
-    return config
-
-
 def apply_overrides(
     config: Config, overrides: Mapping[str, Any], source: str | SourceOf = "override"
 ) -> Config:
@@ -195,16 +166,6 @@ def check_key(config: Config, dotted: str, source: str | None = None) -> None:
         keys = config.keys()
         hint = did_you_mean(dotted, keys)
         raise ConfigError(f"{source or config.file}: {dotted!r} does not exist in this composition{hint}")
-
-
-def check_value(config: Config, dotted: str, value: Any, source: str | None = None) -> None:
-    """Refuse a value that a key does not allow.
-
-    Raises:
-        ConfigError: one sentence with what is allowed.
-    """
-    check_key(config, dotted, source)
-    apply_overrides(config, {dotted: value}, source or config.file)
 
 
 def compose_arm(config: Config, name: str, extra: Mapping[str, Any] | None = None) -> Config:
