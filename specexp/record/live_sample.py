@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import sqrt
 from typing import TYPE_CHECKING, Any
 
-from specexp.bench.decoder_arm import DecoderArm
+from specexp.bench.live import LiveBackend
+from specexp.bench.make_arm import ArmSpec, make_arm
 from specexp.bench.table import Column, Table
 from specexp.config import (
     Config,
@@ -15,20 +16,17 @@ from specexp.config import (
     arms_of,
     build_generation,
     build_latency,
-    build_parts,
 )
-from specexp.core.decode import Decoder
-from specexp.core.language_model import LanguageModel
 from specexp.core.messages import counted, first_line
 from specexp.core.parts import Controller, Parts, TreeBuilder
 from specexp.record.plan import Plan, describe_part
+from specexp.replay.backend import ReplayBackend
 from specexp.replay.format.errors import RecordingError
 from specexp.replay.play.fidelity import Grade, fixed_shape_of, learns
-from specexp.replay.play.replay_arm import ReplayArm, source_for
+from specexp.replay.play.replay_arm import ReplayArm
 
 if TYPE_CHECKING:
     from specexp.bench.record import PromptRecord
-    from specexp.core.latency import LatencyProfile
     from specexp.data import Prompt
     from specexp.pairs.pair import ModelPair
     from specexp.replay.format.recording import Recording
@@ -58,11 +56,11 @@ def sample_live(
         are the live ones), of each count ``<count>_live`` and ``<count>_replayed``, ``tokens_per_step_live``,
         ``tokens_per_step_replayed`` and their ``relative_error``; or ``refused``, why it cannot be replayed.
     """
-    model = LanguageModel(pair.target)
+    live, replay = LiveBackend(pair), ReplayBackend(recording)
     rows = []
     for name, config in compositions(planned):
         try:
-            rows.append(_row(name, config, model, pair, recording, prompts, decoded))
+            rows.append(_row(name, config, live, replay, prompts, decoded))
         except (RecordingError, ConfigError) as error:
             rows.append({"composition": name, "refused": first_line(error)})
     return rows
@@ -164,25 +162,26 @@ def to_table(rows: Sequence[Mapping[str, Any]]) -> Table:
 def _row(
     name: str,
     config: Config,
-    model: LanguageModel,
-    pair: ModelPair,
-    recording: Recording,
+    live: LiveBackend,
+    replay: ReplayBackend,
     prompts: Sequence[Prompt],
     decoded: Callable[[], None],
 ) -> dict[str, Any]:
-    generation, latency = build_generation(config), _latency(config)
-    config = _without_awaited(config)
-    replayed = ReplayArm(name, recording, build_parts(config, source_for(recording)), generation, latency)
+    try:
+        latency = build_latency(config)
+    except ConfigError:  # an artifact that is yet to be measured
+        latency = None
+        config = apply_overrides(config, {"latency": None})
+    spec = ArmSpec(name, build_generation(config), config=config, latency=latency)
+    replayed, decoding = make_arm(spec, replay), make_arm(spec, live)
+    assert isinstance(replayed, ReplayArm)
     if replayed.fidelity.grade is Grade.MODELLED and latency is None:
         raise RecordingError(f"{replayed.fidelity.why}: give the experiment a latency profile to replay it")
-    live = DecoderArm(
-        name, Decoder(model, *build_parts(config, pair.draft)), pair.tokenizer, generation, latency=latency
-    )
-    live.reset()
+    decoding.reset()
     replayed.reset()
     pairs: list[tuple[PromptRecord, PromptRecord]] = []
     for prompt in prompts:
-        pairs.append((live.decode(prompt), replayed.decode(prompt)))
+        pairs.append((decoding.decode(prompt), replayed.decode(prompt)))
         decoded()
     row: dict[str, Any] = {
         "composition": name,
@@ -202,15 +201,3 @@ def _row(
 
 def _counts(record: PromptRecord) -> tuple[Any, ...]:
     return (record.token_ids, *(getattr(record, count) for count in _COUNTS))
-
-
-def _latency(config: Config) -> LatencyProfile | None:
-    """None as well where it is an artifact that is yet to be measured."""
-    try:
-        return build_latency(config)
-    except ConfigError:
-        return None
-
-
-def _without_awaited(config: Config) -> Config:
-    return config if _latency(config) is not None else apply_overrides(config, {"latency": None})

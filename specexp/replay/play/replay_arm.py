@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
@@ -115,80 +115,75 @@ class ReplayArm(EngineArm):
         """
         if not self.shows_steps:
             raise RecordingError(_NO_STEPS)
-        self._play(prompt, sample, None, (observe,))
+        turns = recorded_turns(self.recording, prompt, sample)
+        limit = self.generation.max_new_tokens
+        self._player.play(turns, limit, sequence_name(prompt, sample), self._clock(), (observe,))
 
     @override
     def decode(self, prompt: Prompt, sample: int = 0, max_new_tokens: int | None = None) -> PromptRecord:
-        turns = recorded_turns(self.recording, prompt, sample)
-        seconds = dict.fromkeys(PHASES, 0.0)
-        beyond = 0
-
-        def count_seconds(outcome: Outcome) -> None:
-            nonlocal beyond
-            assert self.latency is not None
-            beyond += self.latency.exceeded_by(outcome.tree.num_nodes + 1)
-            for phase, spent in outcome.seconds.items():
-                seconds[phase] += spent
-
-        observers = self.observers if self.latency is None else (*self.observers, count_seconds)
+        whole = recorded_turns(self.recording, prompt, sample)
+        turns = whole[:1] if max_new_tokens else whole
         limit = max_new_tokens or self.generation.max_new_tokens
+        seconds = dict.fromkeys(PHASES, 0.0)
         counts: Sequence[GenerationResult | ExpectedCounts]
-        if self.fidelity.grade is Grade.EXPECTED:
-            counts = expected = self._expected(turns[:1] if max_new_tokens else turns, limit)
+        if self.shows_steps:
+            clock = self._clock()
+            counts = self._player.play(turns, limit, sequence_name(prompt, sample), clock, self.observers)
+            beyond = 0 if clock is None else clock.beyond_profile
+            if clock is not None:
+                seconds |= clock.seconds
+        else:
+            counts = expected = self._expected(turns, limit)
             beyond = sum(count.beyond_profile for count in expected)
             for count in expected:
                 for phase, spent in count.seconds.items():
                     seconds[phase] += spent
-        else:
-            counts = self._play(prompt, sample, max_new_tokens, observers)
-        answers = [turn.answer[:limit].tolist() for turn in turns]
-        before = 0
-        asked = []
-        for turn in turns:
-            asked.append(turn.prompt.size - before)
-            before = turn.prompt.size + turn.answer.size
+        before = [0, *(turn.prompt.size + turn.answer.size for turn in whole[:-1])]
         return PromptRecord.of(
             self,
             prompt,
             sample,
-            answers=answers,
-            finish_reasons=["length" if turn.answer.size > limit else turn.finish_reason for turn in turns],
+            answers=[turn.answer[:limit].tolist() for turn in whole],
+            finish_reasons=["length" if turn.answer.size > limit else turn.finish_reason for turn in whole],
             counts=counts,
-            prompt_tokens=sum(asked),
+            prompt_tokens=sum(turn.prompt.size - known for turn, known in zip(whole, before, strict=True)),
             seconds=seconds,
             beyond_profile=beyond,
         )
 
-    def _play(
-        self,
-        prompt: Prompt,
-        sample: int,
-        max_new_tokens: int | None,
-        observers: Sequence[OutcomeObserver],
-    ) -> list[Any]:
-        turns = recorded_turns(self.recording, prompt, sample)
-        return self._player.play(
-            turns[:1] if max_new_tokens else turns,
-            max_new_tokens or self.generation.max_new_tokens,
-            sequence_name(prompt, sample),
-            None if self.latency is None else self._seconds,
-            observers,
-        )
+    def _clock(self) -> _ModelledClock | None:
+        return None if self.latency is None else _ModelledClock(self.latency)
 
     def _expected(self, turns: Sequence[RecordedTurn], limit: int) -> list[ExpectedCounts]:
         if self.observers:
             raise RecordingError(_NO_STEPS)
-        length = chain_length(self.parts)
-        context = self._target.context_limit
+        length, context = chain_length(self.parts), self._target.context_limit
         return [
             expected_counts(turn, length, max_new_tokens=limit, context_limit=context, latency=self.latency)
             for turn in turns
         ]
 
-    def _seconds(self, outcome: Outcome) -> Mapping[str, float]:
-        assert self.latency is not None
+
+class _ModelledClock:
+    """Seconds of steps by a latency profile, and their sums.
+
+    Attributes:
+        seconds: Seconds by phase so far.
+        beyond_profile: Steps so far that fed more tokens than the profile states milliseconds for.
+    """
+
+    def __init__(self, latency: LatencyProfile) -> None:
+        self.latency = latency
+        self.seconds = dict.fromkeys(("draft", "target", "update"), 0.0)
+        self.beyond_profile = 0
+
+    def __call__(self, outcome: Outcome) -> Mapping[str, float]:
         target, draft, beside = self.latency.outcome_parts(outcome)
-        return {"draft": draft, "target": target, "update": beside}
+        step = {"draft": draft, "target": target, "update": beside}
+        for phase, spent in step.items():
+            self.seconds[phase] += spent
+        self.beyond_profile += self.latency.exceeded_by(outcome.tree.num_nodes + 1)
+        return step
 
 
 def recorded_turns(recording: Recording, prompt: Prompt, sample: int = 0) -> list[RecordedTurn]:
