@@ -9,8 +9,8 @@ def atomic_write(path: Path, content: str | bytes) -> None:
     """Write a file beside its place, and then put it there; a full disk leaves what was there before.
 
     Args:
-        path: of the file; its folder exists.
-        content: text, as UTF-8, or bytes.
+        path: the file; its folder exists.
+        content: text, written as UTF-8, or bytes.
 
     Raises:
         OSError: it cannot be written; its ``filename`` is ``path``.

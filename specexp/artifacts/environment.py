@@ -22,8 +22,8 @@ def environment(device: str = "cpu", command: list[str] | None = None) -> dict[s
     """Command, git commit, versions, device and time.
 
     Args:
-        device: that models stand on.
-        command: as typed; this process's if None.
+        device: where the models stand.
+        command: the command line; this process's if None.
     """
     commit = git_commit()
     return {

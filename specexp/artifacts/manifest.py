@@ -51,7 +51,7 @@ class Manifest:
         name: what the artifact is called, by default its study.
         created: UTC time, ISO 8601.
         provenance: study, trial, command, git commit, package versions, device, resolved config, metrics.
-        fingerprint: of the tokenizer and the model, by section; empty where none was recorded.
+        fingerprint: fields of the tokenizer and the model, by section; empty where none was recorded.
         payloads: file name to ``{"sha256": ..., "bytes": ...}``.
     """
 
@@ -73,8 +73,8 @@ class Manifest:
         """Check and read the file.
 
         Args:
-            data: its bytes.
-            label: folder, for messages.
+            data: its content.
+            label: the folder, for messages.
 
         Raises:
             ArtifactError: one sentence that names the folder and the field.
@@ -188,7 +188,7 @@ def check_depth(data: bytes, where: str) -> None:
     """Refuse JSON nested deeper than allowed, before it is parsed.
 
     Raises:
-        ArtifactError: with the allowed depth.
+        ArtifactError: one sentence with the allowed depth.
     """
     depth = 0
     for token in _TOKEN.finditer(data):
@@ -204,7 +204,7 @@ def read_bytes(path: Path, where: str, most: int = MOST_BYTES["json"]) -> bytes:
     """Read a file of an artifact: a plain file, no link, and none larger than allowed.
 
     Args:
-        path: of the file.
+        path: the file.
         where: names it in messages.
         most: largest size in bytes.
 

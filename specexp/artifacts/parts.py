@@ -19,7 +19,7 @@ def checked_specs(content: Any, where: str) -> dict[str, Spec]:
     """The recorded parts by family, those that are null left out; no class is looked for.
 
     Args:
-        content: of ``parts.json``.
+        content: what ``parts.json`` holds.
         where: folder and file, for messages.
 
     Raises:
@@ -39,12 +39,12 @@ def check_spec(spec: Any, where: str, key: str = "") -> None:
     """Refuse what is no ``class_path`` with ``init_args``.
 
     Args:
-        spec: as JSON holds it.
+        spec: the value, as JSON holds it.
         where: folder and file, for messages.
-        key: of the specification in it, with a dot; empty where it is all of the file.
+        key: where the specification stands in it, with a dot; empty where it is all of the file.
 
     Raises:
-        ArtifactError: with the key.
+        ArtifactError: one sentence with the key.
     """
     if not isinstance(spec, dict) or not isinstance(spec.get("class_path"), str):
         raise ArtifactError(f"{where}: {key}class_path is missing; the name of a class is expected")
@@ -58,7 +58,7 @@ def arguments_of(spec: Spec | None, dotted: str) -> dict[str, Any] | None:
     """Arguments of a specification of a class; None where it is of another one.
 
     Args:
-        spec: of any part.
+        spec: specification of any part.
         dotted: the class, by the module that defines it; its short name and its family's name for it mean it too.
 
     Example:

@@ -98,7 +98,7 @@ def read_artifact(folder: str | Path) -> Artifact:
     show damage, not authorship: whoever changes an artifact can write them anew.
 
     Args:
-        folder: of a version (``artifacts/tree_shape/v2``), an alias of one (``artifacts/tree_shape/best``), or the
+        folder: a version (``artifacts/tree_shape/v2``), an alias of one (``artifacts/tree_shape/best``), or the
             folder of versions.
 
     Raises:

@@ -42,7 +42,7 @@ class Trust:
 
         Args:
             class_path: e.g. ``my_package.drafters.Mine``.
-            folder: of the artifact that names it.
+            folder: folder of the artifact that names it.
         """
         module = class_path.rpartition(".")[0]
         package = module.partition(".")[0]
@@ -84,8 +84,8 @@ def is_inside(path: str, folder: Path) -> bool:
     """Whether a path that an artifact names lies in its folder or the working directory.
 
     Args:
-        path: as named; a reference to W&B lies in neither.
-        folder: of the artifact.
+        path: the path; a reference to W&B lies in neither.
+        folder: folder of the artifact.
     """
     try:
         if path.startswith("wandb:"):

@@ -17,7 +17,7 @@ def validated(annotation: Any, value: Any, where: str, key: str = "") -> Any:
 
     Args:
         annotation: what it has to be.
-        value: as JSON holds it.
+        value: the value, as JSON holds it.
         where: folder and file, for messages.
         key: the value's own in the file; empty where it is all of it.
 

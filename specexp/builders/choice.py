@@ -17,7 +17,7 @@ class Choice(TreeBuilder):
     It needs whatever one of its builders needs; each of them must go together with the drafter.
 
     Args:
-        builders: to choose from.
+        builders: builders to choose from.
 
     Raises:
         ValueError: there is none.

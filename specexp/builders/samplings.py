@@ -78,9 +78,9 @@ class Samplings:
 
     Args:
         root: last committed token.
-        kind: of the candidates asked for.
+        kind: how the candidates asked for are chosen.
         budget: most nodes of the tree.
-        acceptance_power: of drawn candidates; 1 is the paper's estimate.
+        acceptance_power: power of a drawn candidate's probability; 1 is the paper's estimate.
     """
 
     def __init__(self, root: int, kind: NodeKind, budget: int, acceptance_power: float = 1.0) -> None:
@@ -108,7 +108,7 @@ class Samplings:
         """Ask for candidates of drafted rows.
 
         Args:
-            rows: of them, new or asked before.
+            rows: drafted rows, new or asked before.
             k: most candidates of each.
             floor: samplings of a lower key are not wanted; at least one of each row is.
         """
@@ -146,9 +146,9 @@ class Samplings:
         """Take the answer for drafted rows, those of an earlier answer first.
 
         Args:
-            rows: as asked.
+            rows: the rows that were asked about.
             answer: ``[f, j]`` candidates.
-            k: as asked.
+            k: the candidates that were asked for.
         """
         assert answer.log_probs is not None, (
             "dynamic builders are composed with drafters that give probabilities"

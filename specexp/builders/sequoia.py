@@ -41,7 +41,7 @@ class Sequoia(StaticTree):
         growmap: rank paths to take as they are; in a configuration the path of a JSON growmap of Sequoia or UMbreLLa.
         max_depth: deepest node allowed.
         max_width: most children a node may have; the vector's length if None.
-        candidates: as for :class:`StaticTree`.
+        candidates: the drafter's ``top-k``, or tokens ``drawn`` without replacement.
         target_ms: milliseconds of a target pass by the tokens it is fed, root and nodes, as pairs ``[tokens, ms]``
             from ``[1, ms]`` to at least ``budget + 1`` tokens; times between two pairs are interpolated.
         draft_ms: milliseconds of a draft pass, of which every depth of the tree takes one.

@@ -158,7 +158,7 @@ class Chain(StaticTree):
 
     Args:
         length: drafted tokens.
-        candidates: as for :class:`StaticTree`.
+        candidates: the drafter's ``top-k``, or tokens ``drawn`` without replacement.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class KConfig(StaticTree):
 
     Args:
         widths: children of every node, depth by depth: ``[2, 2, 1]`` is 2, then 4, then 4 nodes.
-        candidates: as for :class:`StaticTree`.
+        candidates: the drafter's ``top-k``, or tokens ``drawn`` without replacement.
 
     Raises:
         ValueError: no width, one below 1, or more than 4,096 nodes.
@@ -195,7 +195,7 @@ class SpecInfer(StaticTree):
         widths: draws below every node, depth by depth, e.g. ``[4, 4, 2, 1]``.
 
     Raises:
-        ValueError: as :class:`KConfig`.
+        ValueError: no width, one below 1, or more than 4,096 nodes.
     """
 
     def __init__(self, widths: list[int]) -> None:

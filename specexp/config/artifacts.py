@@ -216,7 +216,7 @@ class _Checker(Checker):
 
     Args:
         where: folder and file, for messages.
-        folder: of the artifact.
+        folder: folder of the artifact.
         trust: what may be imported beside specexp's own families.
     """
 

@@ -132,7 +132,7 @@ def best_threshold(confidences: ArrayLike, matches: ArrayLike, false_negative_we
     Args:
         confidences: ``[n]`` of drafted tokens.
         matches: ``[n]`` whether each was accepted, some of them and not all.
-        false_negative_weight: of tokens below the threshold that match.
+        false_negative_weight: weight of the rate of matching tokens below the threshold.
     """
     values, matched = np.asarray(confidences, dtype=np.float64), np.asarray(matches, dtype=np.bool_)
     order = np.argsort(-values, kind="stable")

@@ -37,9 +37,9 @@ class Bandit(Controller):
     Args:
         over: what the values are: draft lengths (``depths``), node budgets (``nodes``), or numbers of the builders of a
             :class:`~specexp.builders.Choice` (``arms``).
-        values: to choose from; null switches speculation off, as 0 does for lengths and budgets.
+        values: what is chosen from; null switches speculation off, as 0 does for lengths and budgets.
         policy: how it explores.
-        exploration: how much; 0 always plays what was best so far.
+        exploration: how much it explores; 0 always plays what was best so far.
         window: steps it remembers: older ones fade out.
         learn: false: plays the best of what was learned, explores and learns nothing.
         state: ``carry`` keeps what was learned from prompt to prompt, ``cold`` starts every prompt anew.

@@ -33,7 +33,7 @@ class Drafted:
 
     Attributes:
         pass_tokens: tokens fed in each draft pass.
-        depth: of the most probable path.
+        depth: length of the most probable path.
         nodes: drafted ones.
         confidence: product of the confidences along the most probable path.
         accepted: drafted nodes that were accepted.

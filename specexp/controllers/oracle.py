@@ -108,7 +108,7 @@ class Oracle(Controller):
         """Take the schedule of a sequence; it stays until the next of the same sequence, also through a reset.
 
         Args:
-            context: of the seed and sequence.
+            context: names the seed and the sequence.
             depths: draft length by the number of committed tokens.
         """
         key = context.seed, context.sequence

@@ -76,28 +76,28 @@ class QLearning(Controller):
             accepted); draft cost of a token now in units of what it was over a longer time.
         cost_bins: edges in draft passes spent, which mean the same whatever a pass takes.
         confidence_bins: edges in the product of confidences.
-        acceptance_bins: edges of that signal.
-        cache_hit_bins: edges of that signal.
-        cost_slope_bins: edges of that signal.
+        acceptance_bins: edges of the signal ``acceptance``.
+        cache_hit_bins: edges of the signal ``cache_hits``.
+        cost_slope_bins: edges of the signal ``cost_slope``.
         alpha: learning rate; higher at a value's first visits, so that it starts as their mean.
         gamma: discount of CONTINUE.
         epsilon: share of steps that explore in warm-up.
         epsilon_decay: factor a learned step after warm-up.
-        epsilon_min: below which it does not fall.
+        epsilon_min: lowest epsilon.
         warm_up: learned steps before epsilon decays.
         continue_bias: initial value of CONTINUE; STOP starts with 0.
-        max_depth: from which on no draft pass is spent.
-        reward: see above.
-        unit: of ``useful``'s cost: a plain step (``target``), or, as published, a draft pass (``draft``).
-        virtual_trials: in warm-up only, as published, or always.
-        backup: see above.
+        max_depth: depth from which on no draft pass is spent.
+        reward: which of the rewards above is learned.
+        unit: what ``useful`` counts cost in: a plain step (``target``), or, as published, a draft pass (``draft``).
+        virtual_trials: when there are any: in warm-up only, as published, or always.
+        backup: what follows CONTINUE, see above.
         learn: false freezes the table: nothing is explored or updated; ``warm-up`` does so after warm-up.
         state: ``carry`` keeps what is learned from prompt to prompt, ``cold`` starts every prompt anew, ``preloaded``
             starts every prompt from ``table``.
         table: :meth:`state_dict` of another one, the initial table of ``preloaded`` and, where given, of ``carry``; in
             a configuration the path of a ``q-table`` artifact.
-        draft_cost: of a draft pass in units of a plain step; None takes the run's latency profile or, where seconds
-            are measured, measures both once.
+        draft_cost: cost of a draft pass in units of a plain step; None takes the run's latency profile or, where
+            seconds are measured, measures both once.
         calibrate: steps of that measurement.
 
     Raises:

@@ -34,7 +34,7 @@ class DraftModel(Drafter):
 
     Args:
         model: the model, a Hugging Face causal LM; the pair's own draft if None.
-        temperature: of the distribution drawn from; 1 if None, or the target's own if ``coupled``.
+        temperature: temperature of the distribution drawn from; 1 if None, or the target's own if ``coupled``.
         top_k: keep only so many of the most probable tokens.
         top_p: keep only the most probable tokens that hold this much probability together.
         coupled: under ``KeyedSampling``, rank by score plus the target's own noise of the position: what the noise
@@ -221,7 +221,7 @@ class DraftModel(Drafter):
         """The fed nodes that a request's frontier rows stand for, found from the root down.
 
         Args:
-            request: of the builder.
+            request: the builder's question.
             enter: makes the node below one with a token, where there is none yet.
         """
         tokens, parents, children = request.tokens.tolist(), request.parents.tolist(), self._children

@@ -43,7 +43,7 @@ class Fed:
         depths: ``[m]`` their distance from the last committed row.
         pending: committed tokens that the step's first pass feeds, the root last.
         known: nodes fed in earlier passes of this step, the root (node 0) among them; 0 in the first pass.
-        ancestors: of every node of the step so far, the new ones last: nodes from the root down, itself included.
+        ancestors: nodes from the root down to every node of the step so far, itself included; the new ones last.
     """
 
     tokens: Sequence[int]
@@ -101,10 +101,10 @@ class DraftSource(ABC):
         """Rank or draw.
 
         Args:
-            scoring: of the drafter.
+            scoring: how the drafter chooses.
             context: the sequence.
-            request: what is asked.
-            answers: of the ``f`` frontier rows.
+            request: the builder's question.
+            answers: answers of the ``f`` frontier rows.
         """
 
     @abstractmethod

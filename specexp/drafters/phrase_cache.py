@@ -42,7 +42,7 @@ class PhraseCache(Drafter):
     beyond the first mismatch) and, in the corrected form that a pass returned, the phrases that rode or were grafted.
 
     Args:
-        drafter: who drafts; None lets the phrases draft alone.
+        drafter: the drafter that phrases are added to; None lets the phrases draft alone.
         phrase_length: tokens of a phrase; the paper's beta.
         max_keys: tokens with phrases; the least used one is evicted.
         max_phrases: phrases of a token; the oldest is evicted.

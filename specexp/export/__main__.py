@@ -18,11 +18,11 @@ def export(
     """Export an artifact.
 
     Args:
-        path_or_reference: as for :func:`specexp.load_artifact`.
+        path_or_reference: the artifact, as :func:`specexp.load_artifact` takes it.
         to: name of a format, e.g. ``rank-paths``.
         output: JSON file to write, whole or not at all. Where the format is a part of a larger file, such as
             a model's ``generation_config.json``, the other keys of an existing file stay.
-        trust: as for :func:`specexp.load_artifact`.
+        trust: installed packages whose classes its parts may be.
 
     Returns:
         The content, and one sentence on what the format had to drop, empty where it says all.

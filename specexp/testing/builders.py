@@ -34,7 +34,7 @@ def grow(
     last candidates and goes on with the best.
 
     Args:
-        builder: what builds.
+        builder: the builder.
         guess: candidates after a path of tokens (root first), best first, or in the order drawn.
         plan: limits; the builder's own if None.
         root: last committed token.

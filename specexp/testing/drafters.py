@@ -25,7 +25,7 @@ class DrafterContract:
     """Inherit, and say how to make one; pytest finds the rest.
 
     Attributes:
-        vocab_size: of the target the drafter is shown; override where a drafter has a vocabulary of its own.
+        vocab_size: vocabulary of the target the drafter is shown; override where a drafter has a vocabulary of its own.
 
     Example::
 
@@ -200,8 +200,8 @@ class DrafterContract:
         """Begin a prompt and live through five steps; the numbers depend on ``seed`` alone.
 
         Args:
-            drafter: what is taught.
-            seed: of all numbers.
+            drafter: the drafter that is taught.
+            seed: seed of all numbers.
             other: not 0 for other answers of the target after the nodes that are not accepted, and other such nodes.
             after_accepted: whether its answers after the accepted nodes, beside the committed tokens, are others too.
         """

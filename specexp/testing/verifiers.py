@@ -21,7 +21,7 @@ class VerifierContract:
     """Inherit, and say how to make one; pytest finds the rest.
 
     Attributes:
-        vocab_size: of the logits shown to the verifier.
+        vocab_size: vocabulary of the logits that the verifier is shown.
 
     Example::
 

@@ -27,7 +27,7 @@ class KeyedSampling(DeterministicVerifier):
     every temperature.
 
     Args:
-        temperature: of the target; 0 is greedy decoding.
+        temperature: the target's; 0 is greedy decoding.
         top_k: keep only so many of the most probable tokens.
         top_p: keep only the most probable tokens that hold this much probability together.
     """

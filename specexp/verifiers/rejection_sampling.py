@@ -33,7 +33,7 @@ class RejectionSampling(SamplingVerifier):
     keyed by (seed, sequence, root position).
 
     Args:
-        temperature: of the target; 0 accepts its most probable token alone.
+        temperature: the target's; 0 accepts its most probable token alone.
         top_k: keep only so many of the target's most probable tokens.
         top_p: keep only the target's most probable tokens that hold this much probability together.
     """

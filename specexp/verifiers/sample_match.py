@@ -24,7 +24,7 @@ class SampleMatch(SamplingVerifier):
     randomness of a step is keyed by (seed, sequence, root position).
 
     Args:
-        temperature: of the target; 0 is greedy decoding.
+        temperature: the target's; 0 is greedy decoding.
         top_k: keep only so many of the target's most probable tokens.
         top_p: keep only the target's most probable tokens that hold this much probability together.
     """

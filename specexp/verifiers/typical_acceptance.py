@@ -27,7 +27,7 @@ class TypicalAcceptance(SamplingVerifier):
     bonus token is drawn from the target, keyed by (seed, sequence, root position).
 
     Args:
-        temperature: of the target; 0 is greedy decoding, and then lossless in effect.
+        temperature: the target's; 0 is greedy decoding, and then lossless in effect.
         epsilon: probability that is always enough.
         delta: share of ``exp(-H)`` that is enough.
         top_k: keep only so many of the target's most probable tokens.

@@ -14,8 +14,8 @@ def without_gaps(artifact: Tuned, format_name: str) -> tuple[TreeShape, str]:
     """The part of a tree in which no node has a rank whose lower ones its siblings leave out.
 
     Args:
-        artifact: with the tree.
-        format_name: for the sentence.
+        artifact: one with a tree.
+        format_name: the format, for the sentence.
 
     Returns:
         The part, its rows breadth first, and one sentence on what the format cannot say; empty where it says all.

@@ -24,11 +24,11 @@ class MeasuredPass:
     """A pass as it was measured.
 
     Attributes:
-        tokens: fed.
-        prefix: tokens in the cache.
-        ms: median.
-        low: 95 % interval of the median.
-        high: as above.
+        tokens: tokens fed.
+        prefix: tokens in the cache before it.
+        ms: median milliseconds.
+        low: lower end of the median's 95 % interval.
+        high: upper end of that interval.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -45,13 +45,13 @@ class MeasuredArm:
     """An arm that was decoded, and what the profile says of the same steps.
 
     Attributes:
-        arm: name.
-        composition: whose overheads it is charged.
-        tokens: decoded.
-        steps: it took.
-        nodes: drafted in them.
-        measured_ms: per token.
-        predicted_ms: per token, of the steps it took.
+        arm: the arm's name.
+        composition: label of the overheads it is charged.
+        tokens: tokens decoded.
+        steps: steps it took.
+        nodes: nodes drafted in them.
+        measured_ms: measured milliseconds a token.
+        predicted_ms: milliseconds a token that the profile gives the steps it took.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -70,12 +70,12 @@ class Measured:
     """What a measured profile was made of.
 
     Attributes:
-        device: it was measured on.
-        threads: of torch, on the CPU.
-        target_dtype: of the target's weights.
-        draft_dtype: of the draft's; None without one.
-        target: its passes.
-        draft: its passes.
+        device: where it was measured.
+        threads: torch's on the CPU.
+        target_dtype: dtype of the target's weights.
+        draft_dtype: dtype of the draft's weights; None without a draft.
+        target: passes of the target.
+        draft: passes of the draft.
         arms: what was decoded; their steps are those the overheads were fitted to.
     """
 
