@@ -13,6 +13,7 @@ from typing_extensions import override
 from specexp.core.context import Context
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Candidates, Drafter, Request
+from specexp.core.runtime import Runtime
 from specexp.core.tree import NO_CANDIDATE, NodeKind
 from specexp.drafters.draft_source import DraftSource, Fed, ModelSource, Scoring
 
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from transformers import PreTrainedModel
-
-    from specexp.core.language_model import LanguageModel
 
 
 class DraftModel(Drafter):
@@ -89,7 +88,7 @@ class DraftModel(Drafter):
         self._has_own = model is not None
 
     @override
-    def use_draft_model(self, model: PreTrainedModel | DraftSource | None) -> None:
+    def use_draft_model(self, model: PreTrainedModel | Runtime | DraftSource | None) -> None:
         """Take the pair's draft or a recording of it, unless the drafter was given a model of its own.
 
         It takes the place of the one that was taken before.
@@ -101,14 +100,14 @@ class DraftModel(Drafter):
                 "DraftModel needs a draft model and the pair has none: set pair.draft, or pass draft= to what makes "
                 "the decoder"
             )
-        if isinstance(self._source, ModelSource) and self._source.model.model is model:
+        if isinstance(self._source, ModelSource) and model in (self._source.model, self._source.model.model):
             return
         if isinstance(model, DraftSource):
             source = model
         else:
             from specexp.core.language_model import LanguageModel
 
-            source = ModelSource(LanguageModel(model))
+            source = ModelSource(model if isinstance(model, Runtime) else LanguageModel(model))
         self.reset()
         self._source = source
         self._twins = [self]  # the others keep rows of the model before
@@ -126,7 +125,7 @@ class DraftModel(Drafter):
 
     @property
     @override
-    def models(self) -> tuple[LanguageModel, ...]:
+    def models(self) -> tuple[Runtime, ...]:
         return (self._source.model,) if isinstance(self._source, ModelSource) else ()
 
     @override

@@ -20,7 +20,7 @@ from specexp.drafters.drawing import draw
 if TYPE_CHECKING:
     import torch
 
-    from specexp.core.language_model import LanguageModel
+    from specexp.core.runtime import Runtime
     from specexp.core.sampling import Processors
 
 
@@ -119,7 +119,7 @@ class ModelSource(DraftSource):
         model: the draft.
     """
 
-    def __init__(self, model: LanguageModel) -> None:
+    def __init__(self, model: Runtime) -> None:
         self.model = model
         self._processors: Processors | None = None
 

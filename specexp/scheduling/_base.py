@@ -11,7 +11,7 @@ from specexp.core.parts import DeterministicVerifier, Parts
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from specexp.core.language_model import LanguageModel
+    from specexp.core.runtime import Runtime
     from specexp.scheduling.executor import Executor
 
 
@@ -40,7 +40,7 @@ class Execution(ABC):
         check_composition(*parts)
 
     @abstractmethod
-    def open(self, model: PreTrainedModel | LanguageModel, parts: Parts) -> Executor:
+    def open(self, model: PreTrainedModel | Runtime, parts: Parts) -> Executor:
         """Start what the strategy needs.
 
         Args:

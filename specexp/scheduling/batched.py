@@ -1,10 +1,11 @@
 """All sequences together: every one drafts, then one target pass verifies all drafts."""
 
-# No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
+from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
+from typing_extensions import override
 
 from specexp.core.parts import Parts
 from specexp.scheduling._base import Execution, refuse_carried
@@ -12,7 +13,7 @@ from specexp.scheduling._base import Execution, refuse_carried
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from specexp.core.language_model import LanguageModel
+    from specexp.core.runtime import Runtime
     from specexp.scheduling.executor import Executor
 
 
@@ -38,8 +39,8 @@ class Batched(Execution):
         super().check(parts)
         refuse_carried(parts, "Batched")
 
-    def open(self, model: "PreTrainedModel | LanguageModel", parts: Parts) -> "Executor":
-        """Nothing has to be started."""
+    @override
+    def open(self, model: PreTrainedModel | Runtime, parts: Parts) -> Executor:
         from specexp.scheduling.local import LocalExecutor
 
         self.check(parts)

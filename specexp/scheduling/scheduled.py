@@ -1,10 +1,11 @@
 """SEED: several sequences draft while one target verifies, in rounds."""
 
-# No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
+from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
+from typing_extensions import override
 
 from specexp.core.parts import Parts
 from specexp.scheduling._base import Execution, refuse_carried
@@ -13,7 +14,7 @@ from specexp.scheduling.policies import FirstCome, QueuePolicy
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from specexp.core.language_model import LanguageModel
+    from specexp.core.runtime import Runtime
     from specexp.scheduling.executor import Executor
 
 
@@ -67,8 +68,8 @@ class Scheduled(Execution):
             )
         refuse_carried(parts, "Scheduled")
 
-    def open(self, model: "PreTrainedModel | LanguageModel", parts: Parts) -> "Executor":
-        """Start the drafting worker."""
+    @override
+    def open(self, model: PreTrainedModel | Runtime, parts: Parts) -> Executor:
         from specexp.scheduling.scheduler import ScheduledExecutor
 
         self.check(parts)

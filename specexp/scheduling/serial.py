@@ -1,10 +1,11 @@
 """One sequence after the other: plain decoding, and speculative decoding."""
 
-# No `from __future__ import annotations` here: jsonargparse then drops the bounds of the signature.
+from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
+from typing_extensions import override
 
 from specexp.core.parts import Parts
 from specexp.scheduling._base import Execution
@@ -12,7 +13,7 @@ from specexp.scheduling._base import Execution
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from specexp.core.language_model import LanguageModel
+    from specexp.core.runtime import Runtime
     from specexp.scheduling.executor import Executor
 
 
@@ -26,8 +27,8 @@ class Serial(Execution):
     def __init__(self, threads: Annotated[int, Field(ge=1)] | None = None) -> None:
         self.threads = threads
 
-    def open(self, model: "PreTrainedModel | LanguageModel", parts: Parts) -> "Executor":
-        """Nothing has to be started."""
+    @override
+    def open(self, model: PreTrainedModel | Runtime, parts: Parts) -> Executor:
         from specexp.scheduling.local import LocalExecutor
 
         self.check(parts)
@@ -44,8 +45,8 @@ class SerialSpeculative(Execution):
     def __init__(self, threads: Annotated[int, Field(ge=1)] | None = None) -> None:
         self.threads = threads
 
-    def open(self, model: "PreTrainedModel | LanguageModel", parts: Parts) -> "Executor":
-        """Nothing has to be started."""
+    @override
+    def open(self, model: PreTrainedModel | Runtime, parts: Parts) -> Executor:
         from specexp.scheduling.local import LocalExecutor
 
         self.check(parts)
