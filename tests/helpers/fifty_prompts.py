@@ -46,12 +46,12 @@ class Models:
         self.draft = LanguageModel(FakeCausalLM(mixed, VOCABULARY, LIMIT), self_check=False)
 
 
-def record(folder, verifier, drafter, source, coverage, coupled=False):
-    """Record all prompts; ``source`` is that of the draft model in the drafter, None where there is none."""
+def record(folder, verifier, drafter, source, coverage, coupled=False, prompts=PROMPTS):
+    """Record prompts; ``source`` is that of the draft model in the drafter, None where there is none."""
     drafter.check_vocabulary(VOCABULARY)
     recorder = Recorder(Models().target, verifier, drafter, source, Coverage(coverage, VOCABULARY, 4))
     turns = []
-    for prompt in PROMPTS:
+    for prompt in prompts:
         turns += recorder.conversation(
             prompt.prompt_id,
             "math",
@@ -75,12 +75,12 @@ def record(folder, verifier, drafter, source, coverage, coupled=False):
     return Recording(folder)
 
 
-def decoded(drafter, builder, verifier, controller, generation=GENERATION):
-    """What every prompt takes live."""
+def decoded(drafter, builder, verifier, controller, generation=GENERATION, prompts=PROMPTS):
+    """What prompts take live."""
     decoder = Decoder(Models().target, drafter, builder, verifier, controller)
     arm = DecoderArm("live", decoder, Tokenizer(), generation)
     arm.reset()
-    return [arm.decode(prompt) for prompt in PROMPTS]
+    return [arm.decode(prompt) for prompt in prompts]
 
 
 def counts(records):

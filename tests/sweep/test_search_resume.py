@@ -53,7 +53,9 @@ def check_full(study: optuna.Study) -> None:
         assert len(trial.intermediate_values) == trial.user_attrs.get("pruned_at", PROMPTS)
 
 
-@pytest.mark.parametrize("round_", range(10))
+@pytest.mark.parametrize(
+    "round_", [*range(3), *(pytest.param(round_, marks=pytest.mark.slow) for round_ in range(3, 10))]
+)
 def test_killed_at_random_moments(tmp_path: Path, round_: int) -> None:
     moments = random.Random(round_)
     kept: dict[int, tuple[float, ...]] = {}
