@@ -8,7 +8,8 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from specexp.bench.arm import EngineArm
-from specexp.bench.make_arm import ArmSpec, Backend, make_arm
+from specexp.bench.arm_spec import ArmSpec, Backend
+from specexp.bench.make_arm import make_arm
 from specexp.config import (
     ComposedArm,
     Config,

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from specexp.artifacts import fingerprint
 from specexp.bench.arm import Arm, eos_of
+from specexp.bench.arm_spec import ArmSpec
 from specexp.bench.decoder_arm import DecoderArm
 from specexp.bench.execution_arm import ExecutionArm
 from specexp.bench.hugging_face_arm import HuggingFaceArm, Reference
-from specexp.bench.make_arm import ArmSpec
 from specexp.bench.solver import Solver
 from specexp.config import (
     Config,

@@ -1,22 +1,19 @@
 """The metrics of a comparison, each declared once.
 
 Summaries, tables, CSV, W&B, objectives, constraints and documentation read :data:`METRICS`; a new metric is one entry
-there. ``python -m specexp.bench.metrics`` prints what there is.
+there. ``python -m specexp.bench.metric_table`` prints what there is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from specexp.bench import clock
 from specexp.bench.looping import loops
 from specexp.bench.record import MEASURED, PromptRecord
 from specexp.tracking.names import MODELLED, PHASE_PREFIX, PHASES, SPEEDUP
-
-if TYPE_CHECKING:
-    from specexp.bench.table import Table
 
 
 class Share(NamedTuple):
@@ -304,19 +301,3 @@ def violation(constraint: str, limit: float, figures: Mapping[str, float]) -> fl
     if value is None:
         return None
     return value - limit if end == "max" else limit - value
-
-
-def documentation() -> Table:
-    """All metrics as a table."""
-    from specexp.bench.table import Column, Table
-
-    heads = ("metric", "unit", "what it is", "better", "over prompts", "two arms")
-    rows = [
-        [metric.name, metric.unit, metric.description, metric.better, metric.aggregate, metric.paired]
-        for metric in METRICS
-    ]
-    return Table("Metrics", [Column(head) for head in heads], [list(row) for row in rows])
-
-
-if __name__ == "__main__":
-    print(documentation().to_markdown(), end="")

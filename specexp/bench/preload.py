@@ -15,7 +15,7 @@ from specexp.core.parts import Parts
 from specexp.data import PromptSetError
 
 if TYPE_CHECKING:
-    from specexp.bench.make_arm import ArmSpec, Backend
+    from specexp.bench.arm_spec import ArmSpec, Backend
 
 
 def preloaded(spec: ArmSpec, backend: Backend) -> ArmSpec:

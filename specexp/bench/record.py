@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from specexp.bench.arm import Arm
+    from specexp.config.schema import Generation
+    from specexp.core.parts import Verifier
     from specexp.data import Prompt
 
 MEASURED = "measured"
@@ -42,6 +43,21 @@ class Counts(Protocol):
     @property
     def drafted_nodes(self) -> float:
         """Nodes fed to the target, roots not counted."""
+
+
+class Answering(Protocol):
+    """What a record says of the arm that answered, see :class:`~specexp.bench.arm.Arm`."""
+
+    name: str
+    generation: Generation
+    verifier: Verifier
+    dtype: str
+    device: str
+    state: str
+
+    @property
+    def clock(self) -> str:
+        """Clock of its seconds."""
 
 
 def describe(part: object) -> str:
@@ -199,7 +215,7 @@ class PromptRecord:
     @classmethod
     def of(
         cls,
-        arm: Arm,
+        arm: Answering,
         prompt: Prompt,
         sample: int,
         *,

@@ -13,7 +13,7 @@ from specexp.bench.metrics import METRICS
 
 if TYPE_CHECKING:
     from specexp.bench.arm import EngineArm
-    from specexp.bench.make_arm import Backend
+    from specexp.bench.arm_spec import Backend
     from specexp.data import Prompt
 
 _STATE = "specexp"

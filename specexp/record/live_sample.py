@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import sqrt
 from typing import TYPE_CHECKING, Any
 
+from specexp.bench.arm_spec import ArmSpec
 from specexp.bench.live import LiveBackend
-from specexp.bench.make_arm import ArmSpec, make_arm
+from specexp.bench.make_arm import make_arm
 from specexp.bench.table import Column, Table
 from specexp.config import (
     Config,

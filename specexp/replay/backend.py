@@ -12,7 +12,7 @@ from specexp.replay.play.replay_arm import ReplayArm, source_for
 if TYPE_CHECKING:
     from specexp.artifacts.fingerprint import Fingerprint
     from specexp.bench.arm import Arm
-    from specexp.bench.make_arm import ArmSpec
+    from specexp.bench.arm_spec import ArmSpec
     from specexp.config import Config
     from specexp.data.prompts import PromptDataModule
     from specexp.replay.format.recording import Recording

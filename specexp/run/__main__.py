@@ -82,8 +82,8 @@ def run(config: Config, pair: ModelPair | None = None) -> list[PromptRecord]:
             then.
         OSError: the results cannot be written, because the disk is full.
     """
+    from specexp.bench.arm_spec import Backend
     from specexp.bench.experiment import build_experiment, check_tasks, load_prompts
-    from specexp.bench.make_arm import Backend
     from specexp.bench.trainer import build_trainer
 
     check_tasks(config)

@@ -8,7 +8,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from specexp.bench.arm import EngineArm
-from specexp.bench.make_arm import ArmSpec, make_arm
+from specexp.bench.arm_spec import ArmSpec
+from specexp.bench.make_arm import make_arm
 from specexp.sweep.confirmed import Confirmed, Predicted
 from specexp.sweep.study_config import StudyConfig
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from specexp.bench.arm import Arm
-    from specexp.bench.make_arm import Backend
+    from specexp.bench.arm_spec import Backend
     from specexp.bench.record import PromptRecord
     from specexp.core.latency import LatencyProfile
     from specexp.core.parts import Parts

@@ -4,12 +4,12 @@ import pytest
 from helpers.made_records import record
 
 from specexp.bench import metrics, records_frame, summarise
+from specexp.bench.metric_table import documentation
 from specexp.bench.metrics import (
     METRICS,
     Metric,
     Share,
     constraints,
-    documentation,
     figures_of,
     figures_of_counts,
     metric_named,
