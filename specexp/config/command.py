@@ -12,10 +12,10 @@ from specexp.config.load import load_config
 from specexp.config.resolved import annotated
 from specexp.core.messages import did_you_mean
 
-_DRY_RUN = "--dry-run"
+DRY_RUN = "--dry-run"
 _PRINT_CONFIG = "--print-config"
-_OPTIONS = (_DRY_RUN, _PRINT_CONFIG)
-_HELP = frozenset(("-h", "--help"))
+OPTIONS = (DRY_RUN, _PRINT_CONFIG)
+HELP = frozenset(("-h", "--help"))
 _ABOUT_HELP = """--print-config prints the resolved file, each value with who set it.
 --help KEY explains a section, a key inside it or a part by its name: --help generation.max_new_tokens, --help Chain;
 after a file it tells what the file has there. Sections of a file:"""
@@ -55,20 +55,20 @@ def run_command(
         The exit code: of ``act``, 2 for a mistake of the user, 1 where something cannot be written.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if not given or not _HELP.isdisjoint(given):
+    if not given or not HELP.isdisjoint(given):
         return _help(usage, given)
     try:
         if given[0].startswith("--"):
             raise ConfigError(
                 f"command line: {given[0]} stands where the configuration file is expected, first"
             )
-        overrides = [_long(argument, short or {}) for argument in given[1:] if argument not in _OPTIONS]
+        overrides = [_long(argument, short or {}) for argument in given[1:] if argument not in OPTIONS]
         _check_sections(overrides, short or {})
         config = load_config(given[0], overrides)
         if _PRINT_CONFIG in given:
             print(annotated(config), end="")
             return 0
-        return act(config, _DRY_RUN in given)
+        return act(config, DRY_RUN in given)
     except ConfigError as error:
         return fail(error)
     except OSError as error:
@@ -79,7 +79,7 @@ def _help(usage: str, given: Sequence[str]) -> int:
     """Print the usage, or what the key after ``--help`` means."""
     from specexp.config.explain import explain, explain_sections
 
-    at = next((number for number, argument in enumerate(given) if argument in _HELP), len(given))
+    at = next((number for number, argument in enumerate(given) if argument in HELP), len(given))
     if at + 1 >= len(given):
         print(f"{usage}\n{_ABOUT_HELP}\n{explain_sections()}")
         return 0 if given else 2

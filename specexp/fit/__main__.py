@@ -11,10 +11,10 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from specexp.config import ConfigError
+from specexp.config import Config, ConfigError
 from specexp.config.annotations import PartOf, arguments_of
 from specexp.config.check import Checker
-from specexp.config.command import fail
+from specexp.config.command import DRY_RUN, HELP, OPTIONS, fail, run_command
 from specexp.config.config import check_trainer
 from specexp.config.files import read_layers
 
@@ -89,18 +89,19 @@ def fit(
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if not given or given[0] in ("-h", "--help"):
-        print(USAGE)
-        return 0 if given else 2
-    dry = "--dry-run" in given
-    given = [argument for argument in given if argument != "--dry-run"]
+    overrides = [argument for argument in given[1:] if argument not in OPTIONS]
     try:
-        if _of_controller(given[0], given[1:]):
-            return _learn(given[0], given[1:], dry)
-        values = read_fit(given[0], given[1:])
+        if (
+            not given
+            or given[0].startswith("-")
+            or not HELP.isdisjoint(given)
+            or _of_controller(given[0], overrides)
+        ):
+            return run_command(USAGE, given, _learn)
+        values = read_fit(given[0], overrides)
     except ConfigError as error:
         return fail(error)
-    if not dry:
+    if DRY_RUN not in given:
         fit(**values)
     return 0
 
@@ -121,11 +122,9 @@ def _of_controller(path: str, overrides: Sequence[str]) -> bool:
     )
 
 
-def _learn(path: str, overrides: Sequence[str], dry: bool) -> int:
-    from specexp.config import load_config
+def _learn(config: Config, dry: bool) -> int:
     from specexp.fit.learn import check_learning, learn, report
 
-    config = load_config(path, overrides)
     check_learning(config)
     if dry:
         fitted = config.get("fit")
