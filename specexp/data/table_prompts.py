@@ -39,6 +39,11 @@ class TablePrompts(PromptSet):
     subset: str | None = None
     split: str = "train"
 
+    @property
+    def limit(self) -> int | None:
+        """How many rows are read, from the first; None reads all of them."""
+        return None
+
     @abstractmethod
     def rows(self, table: SourceTable) -> Iterable[PromptRow]:
         """The prompts of a table, in its order.
@@ -49,5 +54,5 @@ class TablePrompts(PromptSet):
 
     @override
     def load(self) -> Dataset:
-        table = read_table(self.path, subset=self.subset, split=self.split)
+        table = read_table(self.path, subset=self.subset, split=self.split, limit=self.limit)
         return prompt_rows(self.rows(table), where=self.path)
