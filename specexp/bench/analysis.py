@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
 from typing_extensions import override
 
 if TYPE_CHECKING:
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     from specexp.bench.record import PromptRecord
     from specexp.core.outcome import Outcome
     from specexp.core.parts import Parts
+    from specexp.core.tree import TokenTree
     from specexp.scheduling.timeline import TimeLine
 
 
@@ -38,16 +41,19 @@ class Analysis(ABC):
 
         Args:
             arms: Parts of every arm that will be watched, plain decoding among them, in the run's order.
+
+        Raises:
+            ValueError: An arm that the analysis was told of is not among them.
         """
 
-    @abstractmethod
     def observe(self, arm: str, outcome: Outcome) -> None:
-        """Look at one step.
+        """Look at one step; an analysis of records alone sees nothing there.
 
         Args:
             arm: Name of the arm.
             outcome: Outcome of the step; its arrays may be kept only as copies.
         """
+        return None
 
     def observe_run(self, arm: str, prompt_id: str, timeline: TimeLine) -> None:
         """Look at what an arm's execution strategy did for one prompt; most analyses see nothing there.
@@ -69,25 +75,40 @@ class Analysis(ABC):
 
 
 class MultiSequenceAnalysis(Analysis):
-    """Looks at time lines and records of several sequences decoded for a prompt, which show no single steps."""
+    """Looks at time lines and records of several sequences decoded for a prompt, which show no single steps.
+
+    Args:
+        baseline: Arm that speedups are over.
+    """
 
     watches_steps: ClassVar[bool] = False
 
+    def __init__(self, baseline: str = "engine") -> None:
+        self.baseline = baseline
+
     @override
-    def observe(self, arm: str, outcome: Outcome) -> None:
-        return None
+    def begin(self, arms: Mapping[str, Parts]) -> None:
+        check_arms(self, "baseline", [self.baseline], arms)
 
 
-def check_baseline(analysis: Analysis, baseline: str, arms: Mapping[str, Parts]) -> None:
-    """Refuse a baseline that is no arm.
+def check_arms(analysis: Analysis, argument: str, given: Iterable[str], arms: Iterable[str]) -> None:
+    """Refuse names of arms that there are not.
+
+    Args:
+        analysis: The analysis that was given them.
+        argument: By which argument.
+        given: Names.
+        arms: Names there are.
 
     Raises:
         ValueError: with the arms there are.
     """
-    if baseline not in arms:
-        raise ValueError(
-            f"{type(analysis).__name__} was given baseline {baseline!r}, but the arms are {list(arms)}"
-        )
+    known = list(arms)
+    for name in given:
+        if name not in known:
+            raise ValueError(
+                f"{type(analysis).__name__} was given {argument} {name!r}, but the arms are {known}"
+            )
 
 
 def drafting(arms: Mapping[str, Parts]) -> dict[str, Parts]:
@@ -102,3 +123,18 @@ def visited(outcome: Outcome) -> tuple[int, ...]:
     """
     rows = (0, *outcome.accepted)
     return rows[: len(outcome.new_token_ids)]
+
+
+def grafted_rows(tree: TokenTree) -> NDArray[np.bool_]:
+    """``[n + 1]`` which rows are of phrases that were hung onto the drafted tree."""
+    return np.zeros(tree.tokens.size, dtype=np.bool_) if tree.grafted is None else tree.grafted
+
+
+def ended_inside(outcome: Outcome) -> bool:
+    """Whether the output ended inside the draft, without a bonus token."""
+    return len(outcome.new_token_ids) == len(outcome.accepted)
+
+
+def over(part: float, whole: float) -> float | None:
+    """A ratio; None over nothing."""
+    return part / whole if whole else None

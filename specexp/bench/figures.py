@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -18,7 +19,9 @@ from specexp.bench.pictures import (
     INK,
     ORANGE,
     PHASE_COLOURS,
+    legend_below,
     new_figure,
+    rule,
 )
 from specexp.bench.record import PromptRecord
 from specexp.bench.statistics import Speedup, arm_names, paired_speedup, summarise
@@ -41,8 +44,24 @@ class Curve:
     points: Sequence[tuple[float, str]]
 
 
-def _interval(speedup: Speedup) -> tuple[float, float]:
-    return speedup.ratio - speedup.low, speedup.high - speedup.ratio
+def draw_speedups(
+    axes: Axes, places: Sequence[float], speedups: Sequence[Speedup], *, upright: bool = True, **style: Any
+) -> None:
+    """Ratios as points with their intervals.
+
+    Args:
+        axes: Axes to draw on.
+        places: Where each stands.
+        speedups: As many, none of them refused.
+        upright: Whether ratios go up, and places to the right; else the other way round.
+        style: Arguments of matplotlib's ``errorbar``.
+    """
+    ratios = [speedup.ratio for speedup in speedups]
+    errors = list(zip(*(speedup.errors for speedup in speedups), strict=True))
+    if upright:
+        axes.errorbar(places, ratios, yerr=errors, **style)
+    else:
+        axes.errorbar(ratios, places, xerr=errors, **style)
 
 
 def speedup_bars(
@@ -73,7 +92,7 @@ def speedup_bars(
             continue
         tokens = summarise(records, speedup.arm).tokens_per_step
         labels.append(speedup.arm)
-        low, high = _interval(speedup)
+        low, high = speedup.errors
         ax.barh(place, speedup.ratio, color=BLUE if speedup.is_faster else GREY, height=0.62)
         ax.errorbar(speedup.ratio, place, xerr=[[low], [high]], color=INK, capsize=3, lw=1.2)
         text = f"  {speedup.ratio:.2f}x {clock.word(used)}".rstrip() + f", {tokens:.2f} tokens/step"
@@ -118,8 +137,7 @@ def parameter_curves(
             if values[0] > 0 and values[-1] / values[0] >= WIDE:
                 ax.set_xscale("log", base=2)
             ax.set_xticks(values, [f"{value:g}" for value in values])
-            ax.grid(axis="y", color="#e3e8ec", lw=0.7)
-            ax.set_axisbelow(True)
+            rule(ax)
     rows[0][0].set_ylabel(f"{clock.word(used)}speedup over {baseline}", fontsize=9)
     rows[1][0].set_ylabel("tokens per step", fontsize=9)
     return figure
@@ -131,9 +149,7 @@ def _draw_curve(
     speedups = [(value, paired_speedup(records, arm, baseline)) for value, arm in curve.points]
     given = [(value, speedup) for value, speedup in speedups if not speedup.refused]
     if given:
-        errors = list(zip(*(_interval(speedup) for _, speedup in given), strict=True))
-        ratios = [speedup.ratio for _, speedup in given]
-        top.errorbar([value for value, _ in given], ratios, yerr=errors, color=colour, marker="o", capsize=3)
+        draw_speedups(top, *map(list, zip(*given, strict=True)), color=colour, marker="o", capsize=3)
     steps = [summarise(records, arm).tokens_per_step for _, arm in curve.points]
     bottom.plot([value for value, _ in curve.points], steps, color=colour, marker="s", label=curve.title)
 
@@ -172,5 +188,5 @@ def phase_bars(records: Iterable[PromptRecord], *, title: str = "") -> Figure:
     ax.invert_yaxis()
     ax.set_xlim(0, 100)
     ax.set_xlabel("share of a step (%)", fontsize=9)
-    figure.legend(loc="outside lower center", ncols=len(phases) or 1, fontsize=8, frameon=False)
+    legend_below(figure, len(phases))
     return figure

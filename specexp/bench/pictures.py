@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 from textwrap import fill
-from typing import Any
+from typing import Any, Literal
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from specexp.artifacts.atomic_write import atomic_write
 
@@ -94,6 +96,39 @@ def plain(axes: Axes, label_size: float = 8) -> None:
     """
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(labelsize=label_size, colors=INK)
+
+
+def rule(axes: Axes, axis: Literal["x", "y", "both"] = "y") -> None:
+    """Draw faint lines behind everything else.
+
+    Args:
+        axes: Axes to change.
+        axis: Which ticks have lines.
+    """
+    axes.grid(axis=axis, color="#e3e8ec", lw=0.7)
+    axes.set_axisbelow(True)
+
+
+def whole_numbers(axes: Axes) -> None:
+    """Set ticks at whole numbers of the y axis only."""
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def name_rows(axes: Axes, labels: Sequence[str]) -> None:
+    """Name rows at 0, 1, 2, ... from above to below."""
+    axes.set_yticks(range(len(labels)), labels, fontsize=8)
+    axes.set_ylim(len(labels) - 0.5, -0.5)
+
+
+def legend_below(figure: Figure, columns: int, *given: Any) -> None:
+    """A legend below all axes.
+
+    Args:
+        figure: The figure.
+        columns: Entries beside each other.
+        given: Handles and labels; those of all axes if left out.
+    """
+    figure.legend(*given, loc="outside lower center", ncols=max(columns, 1), fontsize=8, frameon=False)
 
 
 def png(figure: Figure) -> bytes:

@@ -50,6 +50,45 @@ class Speedup:
     left_out: int = 0
     clock: str = MEASURED
 
+    @classmethod
+    def of(
+        cls,
+        arm: str,
+        baseline: str,
+        log_ratios: NDArray[np.float64],
+        clock: str,
+        *,
+        interval: bool = True,
+        seed: int = 0,
+        left_out: int = 0,
+    ) -> Speedup:
+        """The geometric mean of the prompts' ratios, with its bootstrap interval.
+
+        Args:
+            arm: Name of the arm.
+            baseline: Name of the arm it is compared with.
+            log_ratios: ``[n]`` log(baseline seconds / arm seconds), one a prompt.
+            clock: Clock of both arms' seconds.
+            interval: Whether the interval is wanted, which takes most of the time; else both ends are the ratio.
+            seed: Seed of the bootstrap.
+            left_out: Prompts without a ratio.
+        """
+        mean = float(log_ratios.mean())
+        low, high = bootstrap_interval(log_ratios, seed=seed) if interval else (mean, mean)
+        ratio, lowest, highest = (float(np.exp(value)) for value in (mean, low, high))
+        return cls(arm, baseline, mean, ratio, lowest, highest, log_ratios.size, None, left_out, clock)
+
+    @classmethod
+    def refuse(cls, arm: str, baseline: str, reason: str, left_out: int = 0) -> Speedup:
+        """No speedup, for a stated reason."""
+        nan = float("nan")
+        return cls(arm, baseline, nan, nan, nan, nan, 0, reason, left_out)
+
+    @property
+    def errors(self) -> tuple[float, float]:
+        """How far the interval reaches below and above the ratio."""
+        return self.ratio - self.low, self.high - self.ratio
+
     @property
     def has_interval(self) -> bool:
         """Whether there are prompts enough to tell how far the ratio scatters: one says nothing of it."""
@@ -124,24 +163,11 @@ def paired_speedup(
     if reason is None and not ratios:
         reason = f"no prompt has a time per token in both {arm} and {baseline}"
     if reason is not None:
-        nan = float("nan")
-        return Speedup(arm, baseline, nan, nan, nan, nan, 0, reason, left_out)
+        return Speedup.refuse(arm, baseline, reason, left_out)
     # samples of a prompt are not independent: prompts are what is resampled
     logs = np.array([np.mean(values) for values in ratios.values()])
-    mean = float(logs.mean())
-    low, high = bootstrap_interval(logs, seed=seed) if interval else (mean, mean)
-    return Speedup(
-        arm,
-        baseline,
-        mean,
-        float(np.exp(mean)),
-        float(np.exp(low)),
-        float(np.exp(high)),
-        logs.size,
-        None,
-        left_out,
-        clock_of(record for record, _ in pairs),
-    )
+    used = clock_of(record for record, _ in pairs)
+    return Speedup.of(arm, baseline, logs, used, interval=interval, seed=seed, left_out=left_out)
 
 
 def refusal(pairs: Sequence[tuple[PromptRecord, PromptRecord]], arm: str, baseline: str) -> str | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     import rich.table
 
 Cell = str | float | int | Speedup | None
+_HEAD = re.compile(r"(?P<title>.+?)(:\.(?P<digits>\d)(?P<unit>.*)|:(?P<interval>interval))?")
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,27 @@ class Column:
         return [shown, "", "", ""] if self.interval else [shown]
 
 
+def columns(heads: str) -> list[Column]:
+    """Columns from one line: headings between bars, each with the style of its numbers behind a colon.
+
+    Args:
+        heads: ``.1`` is one digit after the point, ``.1%`` a share, ``.2 ms`` and ``.2x`` two digits and a unit;
+            ``interval`` is a speedup. Two digits without.
+
+    Example:
+        >>> [column.digits for column in columns("arm | tokens/step | step:.3 ms")]
+        [2, 2, 3]
+    """
+    found = []
+    for head in heads.split("|"):
+        match = _HEAD.fullmatch(head.strip())
+        if match is None:
+            raise ValueError(f"a heading is empty in {heads!r}")
+        digits = int(match["digits"] or Column.digits)
+        found.append(Column(match["title"], digits, match["unit"] or "", match["interval"] is not None))
+    return found
+
+
 @dataclass
 class Table:
     """Rows under columns, with a title and notes.
@@ -120,6 +143,21 @@ class Table:
             raise ValueError(f"{title}: {len(heads)} headings were given for {frame.shape[1]} columns")
         rows = [[_plain(cell) for cell in row] for row in frame.itertuples(index=False, name=None)]
         return cls(title, heads, rows, list(notes))
+
+    def add(self, cells: Mapping[str, Cell]) -> None:
+        """Add a row; a column that is not named has an empty cell.
+
+        Args:
+            cells: Cells by heading.
+
+        Raises:
+            ValueError: A heading is none of the table's.
+        """
+        titles = [column.title for column in self.columns]
+        for title in cells:
+            if title not in titles:
+                raise ValueError(f"{self.title}: no column is headed {title!r}")
+        self.rows.append([cells.get(title) for title in titles])
 
     def shown(self) -> list[list[str]]:
         """Cells as text."""

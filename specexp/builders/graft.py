@@ -72,6 +72,10 @@ class Graft(TreeBuilder):
     @override
     def build(self, root: int, plan: Plan) -> Build:
         tree = yield from self.builder.build(root, plan)
+        return (yield from self.extend(tree, plan))
+
+    @override
+    def extend(self, tree: TokenTree, plan: Plan) -> Build:
         room = self.max_nodes if plan.max_nodes is None else plan.max_nodes - tree.num_nodes
         deepest = self.max_nodes if plan.max_depth is None else plan.max_depth
         depths = tree.shape.depths.tolist()

@@ -295,6 +295,10 @@ class Drafter(Part, ABC):
     def propose(self, context: Context, request: Request) -> Candidates:
         """Answer a builder's question; must not change what later answers depend on."""
 
+    def alone(self) -> Drafter | None:
+        """A new drafter that says what this one says by itself, asking none; None where it only asks others."""
+        return None
+
     def use_draft_model(self, model: PreTrainedModel | Any | None) -> None:
         """Take the pair's draft model, if the drafter needs one and has none of its own.
 
@@ -366,6 +370,11 @@ class TreeBuilder(ABC):
     @abstractmethod
     def max_candidates(self) -> int:
         """Most candidates it asks for a node."""
+
+    def extend(self, tree: TokenTree, plan: Plan) -> Build:
+        """Add to a tree that an inner builder made; a builder without one adds nothing, and asks nothing."""
+        return tree
+        yield  # what makes it a generator
 
     @abstractmethod
     def build(self, root: int, plan: Plan) -> Build:
@@ -476,6 +485,7 @@ class Controller(Part, ABC):
         same_plan: whether every step has the same plan, and no draft is ended before.
         changes_nothing: whether that plan is the builder's own limits.
         needs_foresight: whether it must know a prompt's output beforehand, as only an evaluation can.
+        mean_nodes: nodes that it keeps the mean of its trees at; None where it aims at none.
     """
 
     plans_threshold: bool = False
@@ -486,6 +496,7 @@ class Controller(Part, ABC):
     same_plan: bool = False
     changes_nothing: bool = False
     needs_foresight: bool = False
+    mean_nodes: int | None = None
 
     @property
     def inner(self) -> tuple[Controller, ...]:

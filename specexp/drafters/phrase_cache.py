@@ -147,6 +147,14 @@ class PhraseCache(Drafter):
         return () if self.drafter is None else self.drafter.models
 
     @override
+    def alone(self) -> PhraseCache:
+        state: StatePolicy = "cold" if self.state == "cold" else "carry"
+        sizes = (self.phrase_length, self.store.max_keys, self.store.max_phrases)
+        twin = PhraseCache(None, *sizes, ride=0, initialisation=self.initialisation, state=state)
+        twin.store = self.store.copy()
+        return twin
+
+    @override
     def for_new_sequence(self) -> PhraseCache:
         """Around a twin of the inner drafter; the same phrases if they are carried."""
         other = copy(self)

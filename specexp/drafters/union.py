@@ -83,6 +83,10 @@ class Union(Drafter):
         return tuple(model for drafter in self.drafters for model in drafter.models)
 
     @override
+    def alone(self) -> Drafter | None:
+        return next((own for drafter in self.drafters if (own := drafter.alone()) is not None), None)
+
+    @override
     def for_new_sequence(self) -> Union:
         return Union([drafter.for_new_sequence() for drafter in self.drafters])
 

@@ -82,8 +82,7 @@ def reuse_table(
     from specexp.builders import Chain, Graft
     from specexp.core.decode import Decoder
     from specexp.drafters import DraftModel, PhraseCache
-    from specexp.papers import ComponentTimes
-    from specexp.papers.component_times import GRAFT
+    from specexp.papers.post_use_pre_cut.component_times import GRAFT, ComponentTimes
 
     inner = DraftModel(pair.draft)
     cache = PhraseCache(inner, state="carry")

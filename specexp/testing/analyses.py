@@ -11,8 +11,10 @@ from typing import Any, cast
 import pytest
 from transformers import PreTrainedTokenizerBase
 
+from specexp.bench.analysis import Analysis
 from specexp.bench.arm import Generation
 from specexp.bench.decoder_arm import DecoderArm
+from specexp.bench.publish import Report
 from specexp.bench.record import PromptRecord, Role, SequenceGroup
 from specexp.builders import DySpecGreedy, KConfig
 from specexp.core.decode import Decoder
@@ -20,7 +22,6 @@ from specexp.core.language_model import LanguageModel
 from specexp.core.outcome import Outcome
 from specexp.data import Prompt
 from specexp.drafters import DraftModel
-from specexp.papers import Analysis, Report
 from specexp.scheduling.timeline import BUSY, TARGET, TimeLine
 from specexp.testing.fakes import FakeDrafter, hashed_model
 from specexp.verifiers import RejectionSampling

@@ -9,7 +9,9 @@ from helpers.countdown import SIGNS, Countdown, DigitTokenizer
 from helpers.tiny_pair import LetterTokenizer
 
 from specexp.bench import EvaluationModule, Generation, read_records
+from specexp.bench.analysis import Analysis
 from specexp.bench.execution_arm import ExecutionArm
+from specexp.bench.publish import Report
 from specexp.bench.solver import Solver
 from specexp.builders import Chain
 from specexp.core.language_model import LanguageModel
@@ -17,7 +19,6 @@ from specexp.core.parts import Parts
 from specexp.data import Prompt
 from specexp.data.task_items import Problem
 from specexp.drafters import DraftModel, TokenRecycling
-from specexp.papers import Analysis, Report
 from specexp.reasoning import BreadthFirst
 from specexp.scheduling import Batched, Scheduled, Serial, SerialSpeculative
 from specexp.testing.fakes import hashed_model

@@ -1,0 +1,1 @@
+"""Post-use & Pre-cut: phrases used again, and drafts ended before they stop paying."""

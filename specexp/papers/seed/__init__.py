@@ -1,0 +1,1 @@
+"""SEED: trees of thought whose drafting and verifying overlap."""
