@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from specexp.artifacts.parts import Spec
-from specexp.core.parts import TreeBuilder
+from specexp.core.parts import Controller, TreeBuilder
 
 
 class Tuned(Protocol):
@@ -29,6 +29,11 @@ class Tuned(Protocol):
     @property
     def builder(self) -> TreeBuilder:
         """The builder it was tuned with."""
+        ...
+
+    @property
+    def controller(self) -> Controller | None:
+        """The controller it was tuned with; None where none is recorded."""
         ...
 
 

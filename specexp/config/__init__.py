@@ -1,7 +1,7 @@
 """Configuration: YAML files checked against the constructors of the parts, without importing torch."""
 
 from specexp.config.arms import ComposedArm, arms_of
-from specexp.config.composed import (
+from specexp.config.build import (
     build_analyses,
     build_builder,
     build_controller,

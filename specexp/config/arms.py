@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby, product
 from typing import Any
 
-from specexp.config.composed import build_latency, check_draft_latency, check_parts
+from specexp.config.build import build_latency, check_draft_latency, check_parts
 from specexp.config.config import Config, apply_overrides, check_key, compose_arm
 from specexp.config.errors import ConfigError
 from specexp.config.schema import OVERRIDES, REFERENCE_KEYS

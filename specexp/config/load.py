@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from specexp.config.arms import check_arms
-from specexp.config.composed import check_parts
+from specexp.config.build import check_parts
 from specexp.config.config import Config
 from specexp.config.files import read_layers
 from specexp.config.methods import METHOD

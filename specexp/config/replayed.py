@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from specexp.config.composed import is_multi_sequence
+from specexp.config.build import is_multi_sequence
 from specexp.config.config import Config, is_replayed
 from specexp.config.errors import ConfigError
 

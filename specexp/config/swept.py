@@ -7,14 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from specexp.config.annotations import Allowed
+from specexp.config.build import check_parts
 from specexp.config.check import SourceOf
-from specexp.config.composed import check_parts
 from specexp.config.config import Config, apply_overrides, has_key
 from specexp.config.errors import ConfigError
 from specexp.config.layers import Key
 from specexp.config.methods import METHOD, overrides_of
+from specexp.config.references import argument_for
 from specexp.config.sweep import Categorical, Sweep
 from specexp.core.messages import did_you_mean
+from specexp.core.parts import TreeBuilder
 
 _SWEEP = Allowed(Sweep)
 
@@ -90,17 +92,19 @@ def _try(config: Config, key: str, choice: Any, sweep: Sweep) -> Config:
 
 
 def with_counts(value: Any, counts: str) -> Any:
-    """A fitted tree that names no acceptance counts, or the study's by their bare name, gets ``counts``.
+    """A builder that is fitted to acceptance counts and names none, or the study's by their bare name, gets ``counts``.
 
     Args:
         value: of a builder; anything else stays as it is.
         counts: file that the study records first.
     """
-    if not isinstance(value, Mapping) or str(value.get("class_path")).rpartition(".")[2] != "FittedTree":
+    given = value.get("class_path") if isinstance(value, Mapping) else None
+    argument = argument_for("acceptance-counts", given, TreeBuilder)
+    if argument is None:
         return value
     arguments = value.get("init_args") or {}
-    named = arguments.get("acceptance_counts", COUNTS)
-    return {**value, "init_args": {**arguments, "acceptance_counts": counts if named == COUNTS else named}}
+    named = arguments.get(argument, COUNTS)
+    return {**value, "init_args": {**arguments, argument: counts if named == COUNTS else named}}
 
 
 def _with_own_counts(value: Any, sweep: Sweep) -> Any:

@@ -13,7 +13,6 @@ from specexp.bench.metrics import figures_of
 from specexp.bench.module import EvaluationModule
 from specexp.bench.record import PromptRecord, write_records
 from specexp.bench.trainer import build_trainer
-from specexp.builders import StaticTree
 from specexp.core.tree import NodeKind
 from specexp.sweep.candidates import Candidate, Measurement, Report
 from specexp.sweep.drift import EVERY, Reference, seconds_per_token
@@ -86,13 +85,13 @@ class StudyBench:
         made_of = dict(resolved)
         if builder is not None:
             attributes["nodes"] = builder.max_nodes
-        if isinstance(builder, StaticTree):
+        if builder is not None and builder.rank_paths is not None:
             # Whatever class and arguments led to it, the same rank paths are the same tree.
             made_of["builder"] = attributes["rank_paths"] = builder.rank_paths
             attributes["candidates"] = CANDIDATES[builder.kind]
             if builder.kind is not NodeKind.POINT_MASS:
                 made_of["candidates"] = attributes["candidates"]
-            attributes["depth"] = builder.shape.max_depth
+            attributes["depth"] = max(map(len, builder.rank_paths))
         return Candidate(digest_of(made_of), attributes, arm)
 
     def load_reference(self) -> bool:

@@ -530,8 +530,8 @@ def test_an_output_folder_that_cannot_be_written_is_one_sentence(
 def test_a_kind_that_no_sweep_exports_is_refused(
     experiment: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sentence = refused(capsys, write(experiment), "--sweep.export.kind", "adjacency-matrix", "--dry-run")
-    assert "sweep.export.kind is 'adjacency-matrix'; allowed" in sentence
+    sentence = refused(capsys, write(experiment), "--sweep.export.kind", "latency-profile", "--dry-run")
+    assert "sweep.export.kind is 'latency-profile'; allowed" in sentence
 
 
 def test_a_full_disk_is_one_sentence_and_the_journal_stays_readable(

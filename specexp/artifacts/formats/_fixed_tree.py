@@ -27,15 +27,12 @@ def rank_paths_of(artifact: Tuned, format_name: str) -> list[list[int]]:
 
 def drafter_of(artifact: Tuned) -> str:
     """Class name of the recorded drafter; empty where none is."""
-    return _class_name(artifact, "drafter")
+    path: str = artifact.recorded.get("drafter", {}).get("class_path", "")
+    return path.rpartition(".")[2]
 
 
 def controller_lost(artifact: Tuned) -> list[str]:
     """What is dropped with the recorded controller, if it does anything."""
-    name = _class_name(artifact, "controller")
-    return [f"the {name} controller"] if name not in ("", "Fixed") else []
-
-
-def _class_name(artifact: Tuned, family: str) -> str:
-    path: str = artifact.recorded.get(family, {}).get("class_path", "")
-    return path.rpartition(".")[2]
+    controller = artifact.controller
+    plain = controller is None or controller.same_plan
+    return [] if plain else [f"the {type(controller).__name__} controller"]

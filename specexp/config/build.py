@@ -208,8 +208,9 @@ def _check_execution(
             f"{where} decodes several sequences, whose seconds latency {profile.name!r} cannot model: leave one of the "
             "two out"
         )
-    if type(parts.controller).__name__ == "Oracle":
-        raise ConfigError(f"{where} does not go with an Oracle, which must know every output beforehand")
+    if parts.controller.needs_foresight:
+        name = type(parts.controller).__name__
+        raise ConfigError(f"{where} does not go with {name}, which must know every output beforehand")
 
 
 def check_draft_latency(config: Config, profile: LatencyProfile | None, what: str) -> None:
