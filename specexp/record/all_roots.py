@@ -14,7 +14,7 @@ import numpy as np
 from specexp.core.context import Context
 from specexp.core.parts import Candidates, Plan, Request, TreeBuilder
 from specexp.core.sampling import check_logits
-from specexp.core.tree import NO_CANDIDATE, TokenTree
+from specexp.core.tree import NO_CANDIDATE
 from specexp.drafters.draft_source import Scoring
 from specexp.record.recording_source import RecordingSource
 
@@ -102,7 +102,7 @@ class _Block:
             try:
                 request = next(build) if answer is None else build.send(answer)
             except StopIteration as finished:
-                drafted.update(self._enter(root, finished.value))
+                drafted.update(self.writer.enter_tree(root, finished.value))
                 waiting.pop(root, None)
             else:
                 waiting[root] = build, request, nodes
@@ -190,12 +190,6 @@ class _Block:
             parent = self._node(request, int(request.parents[row]), nodes)
             found = nodes[row] = self.writer.enter(parent, int(request.tokens[row]))
         return found
-
-    def _enter(self, root: int, tree: TokenTree) -> list[int]:
-        nodes = [root]
-        for parent, token in zip(tree.shape.parents.tolist()[1:], tree.tokens.tolist()[1:], strict=True):
-            nodes.append(self.writer.enter(nodes[parent], token))
-        return nodes
 
     def _fits(self, node: int) -> bool:
         """Whether the draft's context holds it."""

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from specexp.artifacts.atomic_write import atomic_write
 from specexp.config import ConfigError
 from specexp.core.messages import first_line
-from specexp.record.plan import Plan
+from specexp.record.plan import RecordingPlan
 from specexp.replay.format.errors import RecordingError
-from specexp.replay.format.recording import MANIFEST, Manifest, check_file, difference, hash_of
+from specexp.replay.format.recording import MANIFEST, RecordingManifest, check_file, difference, hash_of
 
 if TYPE_CHECKING:
     from specexp.data import Prompt
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _LOCK = ".lock"
 
 
-def manifest_of(planned: Plan, pair: ModelPair, prompts: Sequence[Prompt]) -> Manifest:
+def manifest_of(planned: RecordingPlan, pair: ModelPair, prompts: Sequence[Prompt]) -> RecordingManifest:
     """Of the recording that lies there already, or of a new one.
 
     Raises:
@@ -50,7 +50,9 @@ def manifest_of(planned: Plan, pair: ModelPair, prompts: Sequence[Prompt]) -> Ma
                 "config": planned.config.to_dict(),
             }
         )
-        return Manifest(marks, {**made_of, "prompts": hashes}, vocab_size, limits, provenance=provenance)
+        return RecordingManifest(
+            marks, {**made_of, "prompts": hashes}, vocab_size, limits, provenance=provenance
+        )
     other = difference(manifest.fingerprint, marks) or _first_other(manifest.made_of, made_of)
     if other is None:
         changed = [name for name, one in hashes.items() if manifest.made_of["prompts"].get(name, one) != one]
@@ -64,7 +66,7 @@ def manifest_of(planned: Plan, pair: ModelPair, prompts: Sequence[Prompt]) -> Ma
     return manifest
 
 
-def answers_held(planned: Plan) -> int:
+def answers_held(planned: RecordingPlan) -> int:
     """Answers that lie in the folder already, as far as can be told without models and prompts.
 
     Raises:
@@ -79,19 +81,19 @@ def answers_held(planned: Plan) -> int:
     return sum(entry["turns"] for entry in manifest.files.values())
 
 
-def _another(planned: Plan, other: str) -> ConfigError:
+def _another(planned: RecordingPlan, other: str) -> ConfigError:
     return ConfigError(
         f"recording: {planned.folder} holds a recording that was made with {other}: remove it, or name another folder "
         "in record.to"
     )
 
 
-def _known(folder: Path) -> Manifest | None:
+def _known(folder: Path) -> RecordingManifest | None:
     """Of the recording that lies there already."""
     if not (folder / MANIFEST).exists():
         return None
     try:
-        return Manifest.load(folder)
+        return RecordingManifest.load(folder)
     except RecordingError as error:
         raise ConfigError(f"{first_line(error)}: remove it, or name another folder in record.to") from error
 
@@ -112,7 +114,7 @@ def _first_other(recorded: Mapping[str, Any], given: Mapping[str, Any]) -> str |
 
 
 def missing_in(
-    manifest: Manifest, folder: Path, prompts: Sequence[Prompt], samples: int
+    manifest: RecordingManifest, folder: Path, prompts: Sequence[Prompt], samples: int
 ) -> list[tuple[Prompt, int]]:
     """Prompts and samples that no whole file holds; files that are not whole are forgotten."""
     for name, entry in list(manifest.files.items()):
@@ -152,12 +154,12 @@ def alone_in(folder: Path) -> Iterator[None]:
         yield
 
 
-def _learned(folder: Path, manifest: Manifest) -> Path:
+def _learned(folder: Path, manifest: RecordingManifest) -> Path:
     """Where drafters that carry what they learned stood after the files so far."""
     return folder / f"drafters-{len(manifest.files):05d}.pt"
 
 
-def keep_learned(recorder: Recorder, folder: Path, manifest: Manifest) -> None:
+def keep_learned(recorder: Recorder, folder: Path, manifest: RecordingManifest) -> None:
     """Write what drafters that carry have learned, for another process that goes on after the files so far."""
     import torch
 
@@ -170,7 +172,7 @@ def keep_learned(recorder: Recorder, folder: Path, manifest: Manifest) -> None:
         older.unlink()
 
 
-def go_on(recorder: Recorder, folder: Path, manifest: Manifest) -> None:
+def go_on(recorder: Recorder, folder: Path, manifest: RecordingManifest) -> None:
     """Let drafters that carry go on from what they had learned after the files so far."""
     import torch
 
@@ -179,6 +181,6 @@ def go_on(recorder: Recorder, folder: Path, manifest: Manifest) -> None:
         recorder.load_state_dict(torch.load(path, weights_only=True))
 
 
-def next_file(manifest: Manifest) -> str:
+def next_file(manifest: RecordingManifest) -> str:
     """A name that no file of turns has."""
     return next(name for number in count() if (name := f"turns-{number:05d}.parquet") not in manifest.files)

@@ -20,7 +20,7 @@ from specexp.config import (
 )
 from specexp.core.messages import counted, first_line
 from specexp.core.parts import Controller, Parts, TreeBuilder
-from specexp.record.plan import Plan, describe_part
+from specexp.record.plan import RecordingPlan, describe_part
 from specexp.replay.backend import ReplayBackend
 from specexp.replay.format.errors import RecordingError
 from specexp.replay.play.fidelity import Grade, fixed_shape_of, learns
@@ -37,7 +37,7 @@ _COUNTS = ("steps", "accepted_drafts", "bonus_tokens", "draft_passes", "drafted_
 
 
 def sample_live(
-    planned: Plan,
+    planned: RecordingPlan,
     pair: ModelPair,
     recording: Recording,
     prompts: Sequence[Prompt],
@@ -67,7 +67,7 @@ def sample_live(
     return rows
 
 
-def compositions(planned: Plan) -> Iterator[tuple[str, Config]]:
+def compositions(planned: RecordingPlan) -> Iterator[tuple[str, Config]]:
     """The file's composition and its arms, then the same drafter with every builder of the coverage and nothing that
     controls it.
 

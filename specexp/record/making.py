@@ -24,7 +24,7 @@ from specexp.config import (
 from specexp.core.messages import counted
 from specexp.data import Prompt, PromptSetError
 from specexp.record.folder import alone_in, go_on, keep_learned, manifest_of, missing_in, next_file
-from specexp.record.plan import Plan, plan_recording, refusal
+from specexp.record.plan import RecordingPlan, plan_recording, refusal
 from specexp.replay.format.recorded_turn import RecordedTurn
 from specexp.replay.format.recording import Recording, parquet, write_turns
 from specexp.replay.format.trie import TrieWriter
@@ -173,7 +173,7 @@ class Making:
         self.manifest.save(self.plan.folder)
 
 
-def load_prompts(plan: Plan, pair: ModelPair) -> list[Prompt]:
+def load_prompts(plan: RecordingPlan, pair: ModelPair) -> list[Prompt]:
     """The prompts of all stages, each once.
 
     Raises:
@@ -196,7 +196,7 @@ def load_prompts(plan: Plan, pair: ModelPair) -> list[Prompt]:
     return list(found.values())
 
 
-def _check_context(plan: Plan, pair: ModelPair) -> None:
+def _check_context(plan: RecordingPlan, pair: ModelPair) -> None:
     for role, model in (("target", pair.target), ("draft", pair.draft)):
         limit = None if model is None else int(model.config.get_text_config().max_position_embeddings)
         for number, builder in enumerate(plan.coverage):

@@ -13,13 +13,14 @@ from specexp.config import (
     ConfigError,
     apply_overrides,
     arms_of,
+    build_drafter,
     build_verifier,
     is_multi_sequence,
     recording_folder,
 )
 from specexp.config.annotations import arguments_of
 from specexp.config.check import Checker, base_of
-from specexp.config.schema import Experiment, Record
+from specexp.config.schema import Record
 from specexp.config.stages import STAGES, with_prompts_of
 from specexp.core.compatibility import check_composition
 from specexp.core.messages import counted, first_line
@@ -35,7 +36,7 @@ _TOP_K = 8
 
 
 @dataclass(frozen=True)
-class Plan:
+class RecordingPlan:
     """What a file asks to record, before any model is loaded.
 
     Attributes:
@@ -62,8 +63,7 @@ class Plan:
 
     def drafter(self) -> Drafter | None:
         """A new one, without its models."""
-        drafter: Drafter | None = _built(self.config, "drafter")
-        return drafter
+        return build_drafter(self.config)
 
     def made_of(self) -> dict[str, Any]:
         """What the recorded answers depend on, the prompts left out."""
@@ -115,7 +115,7 @@ class Plan:
         ]
 
 
-def plan_recording(config: Config) -> Plan:
+def plan_recording(config: Config) -> RecordingPlan:
     """Check what a file asks to record; models and data are not touched.
 
     Args:
@@ -130,7 +130,7 @@ def plan_recording(config: Config) -> Plan:
             "leave execution and TaskItems out"
         )
     verifier, section = _recorded_verifier(config)
-    drafter: Drafter | None = _built(config, "drafter")
+    drafter = build_drafter(config)
     covered_by = config.get("record.coverage")
     added = drafter is None and _has_draft(config)
     if covered_by is None:
@@ -146,8 +146,8 @@ def plan_recording(config: Config) -> Plan:
     if (added or drafter is not None) and config.get("builder") is None:
         overrides["builder"] = covered_by[-1]
     config = apply_overrides(config, overrides, config.file)
-    drafter = _built(config, "drafter")
-    record: Record = _built(config, "record")
+    drafter = build_drafter(config)
+    record: Record = config.checker.build(config.get("record"), Record, ("record",))
     coverage: list[TreeBuilder] = list(record.coverage or [])
     for number, builder in enumerate(coverage if drafter is not None else ()):
         _check_coverage(config, number, builder, drafter, verifier)
@@ -155,7 +155,7 @@ def plan_recording(config: Config) -> Plan:
         scoring_of(drafter)
     except RecordingError as error:
         raise ConfigError(f"{config.source_of(('drafter',))}: drafter: {error}") from error
-    return Plan(
+    return RecordingPlan(
         config,
         recording_folder(config),
         coverage,
@@ -270,12 +270,6 @@ def _prompts(config: Config) -> dict[str, Config]:
 def _has_draft(config: Config) -> bool:
     pair = config.get("pair")
     return pair["draft"] is not None or (PAIRS / pair["target"] / "draft").is_dir()
-
-
-def _built(config: Config, section: str) -> Any:
-    return config.checker.build(
-        config.get(section), (arguments_of(Experiment) or {})[section].annotation, (section,)
-    )
 
 
 def refusal(config: Config, key: str, sentence: str) -> ConfigError:

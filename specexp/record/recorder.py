@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -164,98 +164,75 @@ class Recorder:
         """
         before: list[int] = []
         drafting: Drafting | None = None
-        for turn in range(turns):
-            prompt = asked(turn, before)
-            fresh = np.array(
-                prompt[max(len(before) - 1, 0) : -1], dtype=np.int64
-            )  # what the turn's prefill feeds
-            top: list[tuple[NDArray[np.int64], NDArray[np.float32]]] = []
-            log_probs: list[float] = []
+        wanted: Any = {
+            "max_new_tokens": max_new_tokens,
+            "eos_token_id": eos_token_ids,
+            "seed": seed,
+            "sequence": sequence,
+        }
+        for number in range(turns):
+            prompt = asked(number, before)
+            said = _Said()
             self.model.check_request(prompt, max_new_tokens)
-            if not turn:
+            if number == 0:
                 self.model.cache.truncate(0, 0)
                 self.model.conversation = None
             result = self.plain.generate(
                 prompt,
-                max_new_tokens=max_new_tokens,
-                eos_token_id=eos_token_ids,
-                seed=seed,
-                sequence=sequence,
-                continue_conversation=turn > 0,
-                observers=(partial(self._watch, top, log_probs),),
+                continue_conversation=number > 0,
+                observers=(partial(self._watch, said),),
+                **wanted,
             )
-            answer = result.token_ids
-            writer = TrieWriter(prompt[-1], answer)
-            for node, kept in enumerate(top):
-                writer.target[node] = kept
-            asked_logits = self._reread(prompt, fresh)
+            fresh = np.array(prompt[max(len(before) - 1, 0) : -1], dtype=np.int64)
+            room = min(max_new_tokens, self.model.context_limit - len(prompt))
+            turn = _Turn(prompt, result.token_ids, fresh, self._reread(prompt, fresh), room)
+            turn.writer.target.update(enumerate(said.top))
             if drafting is None:
                 parts = Parts(self._asked, verifier=self.verifier)  # the builder follows
                 drafting = Drafting(parts, parts.context(prompt, seed, sequence))
             else:
                 drafting.context.next_turn(prompt[len(before) :])
-            draft_log_probs = np.full(len(answer), np.nan, dtype=np.float32)
-            if self.source is not None:
-                self.source.open(writer, len(prompt))
-                draft_log_probs = self.source.draft_log_probs
-            limit = min(max_new_tokens, self.model.context_limit - len(prompt))
-            if self._all_roots is not None:
-                self._answers.drafted = self._all_roots.cover(drafting.context, limit)
-                drafting.context.append(answer)
-            else:
-                self._answers.drafted = set()
-                prefill = prefill_outcome(drafting.context, fresh, asked_logits)
-                drafting.begin(prefill if fresh.size else None)
-                for root in range(len(answer)):
-                    self._cover(drafting, writer, root, limit - root - 1, answer[root])
+            draft_log_probs = self._cover(turn, drafting)
             if self._taught is not None:
-                self._teach(writer, prompt, fresh, asked_logits, answer, limit, seed, sequence)
+                self._teach(self._taught, turn, seed, sequence)
             for run in self._runs:
-                drafter = run.parts.drafter
-                _open_sources(drafter, writer, len(prompt))
+                _open_sources(run.parts.drafter, turn)
                 run.generate(
                     prompt,
-                    max_new_tokens=max_new_tokens,
-                    eos_token_id=eos_token_ids,
-                    seed=seed,
-                    sequence=sequence,
-                    continue_conversation=turn > 0,
-                    observers=(partial(self._watch_run, writer, len(prompt)),),
+                    continue_conversation=number > 0,
+                    observers=(partial(self._watch_run, turn),),
+                    **wanted,
                 )
             self.model.cache.truncate(0, len(prompt) - 1)
-            self._answers.ask_rest(writer)
-            before = [*prompt, *answer]
-            values, tokens = (
-                asked_logits.topk(self.coverage.target_top_k, dim=-1)
-                if fresh.size
-                else (torch.empty(0, self.coverage.target_top_k), torch.empty(0, self.coverage.target_top_k))
-            )
+            self._answers.ask_rest(turn.writer)
+            before = [*prompt, *turn.answer]
+            values, tokens = turn.asked.topk(self.coverage.target_top_k, dim=-1)
             yield RecordedTurn(
                 prompt_id=prompt_id,
                 category=category,
                 index=index,
                 sample=sample,
-                turn=turn,
+                turn=number,
                 turns=turns,
                 prompt=np.array(prompt, dtype=np.int32),
-                answer=np.array(answer, dtype=np.int32),
+                answer=np.array(turn.answer, dtype=np.int32),
                 finish_reason=str(result.finish_reason),
                 asked=tokens.numpy(force=True).astype(np.int32),
                 asked_logits=values.float().numpy(force=True),
-                trie=writer.finish(),
-                target_log_probs=np.array(log_probs, dtype=np.float32),
+                trie=turn.writer.finish(),
+                target_log_probs=np.array(said.log_probs, dtype=np.float32),
                 draft_log_probs=draft_log_probs,
             )
 
-    def _watch(self, top: list[Any], log_probs: list[float], outcome: Outcome) -> None:
+    def _watch(self, said: _Said, outcome: Outcome) -> None:
         """Keep what the target said in a step of plain decoding."""
         k = self.coverage.target_top_k
-        top.append((outcome.top_k(k)[0].copy(), outcome.top_k_logits(k)[0].copy()))
+        said.top.append((outcome.top_k(k)[0].copy(), outcome.top_k_logits(k)[0].copy()))
+        log_prob = 0.0  # greedy decoding gives its token for sure
         if self._processors is not None:
             scores = self._processors.scores(outcome.logits[:1]).float()
-            log_probs.append(float(scores.log_softmax(dim=-1)[0, outcome.new_token_ids[0]]))
-        else:
-            log_probs.append(0.0)  # greedy decoding gives its token for sure
+            log_prob = float(scores.log_softmax(dim=-1)[0, outcome.new_token_ids[0]])
+        said.log_probs.append(log_prob)
 
     def _reread(self, prompt: Sequence[int], fresh: NDArray[np.int64]) -> torch.Tensor:
         """``[a, V]`` logits of what the turn's prefill fed; leaves the cache at the prompt, less its last token."""
@@ -263,42 +240,47 @@ class Recorder:
         logits = self.model.prefill(0, fresh.tolist(), all_logits=True)
         return torch.empty(0, self.model.vocab_size) if logits is None else logits
 
-    def _cover(self, drafting: Drafting, writer: TrieWriter, root: int, depth: int, following: int) -> None:
-        """Ask all covering builders at a root, then go on by one token."""
-        context = drafting.context
-        for builder in self._builders if self._asked is not None else ():
-            if self.source is not None:
-                self.source.width = builder.max_candidates
-            drafting.builder = builder
-            self._answers.enter(writer, root, drafting.draft(depth).tree)
-        context.append([following])
-        context.steps += 1
-        drafting.learn(Outcome(context, root_tree(context.root), NO_LOGITS, (), (following,)))
+    def _cover(self, turn: _Turn, drafting: Drafting) -> NDArray[np.float32]:
+        """Ask all covering builders at every root; ``[n]`` log-probabilities of the answer in the draft's
+        distribution, NaN where it has none.
+        """
+        context, writer = drafting.context, turn.writer
+        draft_log_probs = np.full(len(turn.answer), np.nan, dtype=np.float32)
+        if self.source is not None:
+            self.source.open(writer, len(turn.prompt))
+            draft_log_probs = self.source.draft_log_probs
+        self._answers.drafted = set()
+        if self._asked is None:
+            if self._all_roots is not None:
+                self._answers.drafted = self._all_roots.cover(context, turn.room)
+            context.append(turn.answer)
+            return draft_log_probs
+        drafting.begin(turn.prefill(context))
+        for root, following in enumerate(turn.answer):
+            for builder in self._builders:
+                if self.source is not None:
+                    self.source.width = builder.max_candidates
+                drafting.builder = builder
+                self._answers.enter(writer, root, drafting.draft(turn.room - root - 1).tree)
+            context.append([following])
+            context.steps += 1
+            drafting.learn(Outcome(context, root_tree(context.root), NO_LOGITS, (), (following,)))
+        return draft_log_probs
 
-    def _teach(
-        self,
-        writer: TrieWriter,
-        prompt: list[int],
-        fresh: NDArray[np.int64],
-        asked: torch.Tensor,
-        answer: Sequence[int],
-        limit: int,
-        seed: int,
-        sequence: str,
-    ) -> None:
-        """Let the drafter that learns draft its largest tree at every root, and keep what the target says of it."""
-        assert self._taught is not None
-        _open_sources(self._taught, writer, len(prompt))
+    def _teach(self, drafter: Drafter, turn: _Turn, seed: int, sequence: str) -> None:
+        """Let a drafter that learns draft its largest tree at every root, and keep what the target says of it."""
+        _open_sources(drafter, turn)
+        prompt, answer = turn.prompt, turn.answer
         largest = max(self.coverage.builders, key=lambda builder: builder.max_nodes)
-        parts = Parts(self._taught, largest, self.verifier)
+        parts = Parts(drafter, largest, self.verifier)
         context = parts.context(prompt, seed, sequence)
         self.model.cache.truncate(0, len(prompt) - 1)
         drafting = Drafting(parts, context)
-        drafting.begin(prefill_outcome(context, fresh, asked) if fresh.size else None)
+        drafting.begin(turn.prefill(context))
 
         def keep(outcome: Outcome) -> None:
             root = len(outcome.context) - 1 - len(prompt)
-            self._answers.keep_tree(writer, root, outcome.tree, outcome.logits)
+            self._answers.keep_tree(turn.writer, root, outcome.tree, outcome.logits)
 
         decoding = Decoding(self.model, (keep,))
         decoding.add(
@@ -307,24 +289,68 @@ class Recorder:
                 self.model,
                 _Given(len(prompt), answer),
                 drafting,
-                max_new_tokens=limit,
+                max_new_tokens=turn.room,
                 stop=lambda tokens: len(tokens) == len(answer),
             )
         )
         while decoding.lanes:
             decoding.step()
 
-    def _watch_run(self, writer: TrieWriter, prompt_length: int, outcome: Outcome) -> None:
+    def _watch_run(self, turn: _Turn, outcome: Outcome) -> None:
         """Keep what the target said in a step of a drafter that learns."""
-        root = len(outcome.context) - len(outcome.new_token_ids) - prompt_length
-        self._answers.keep_tree(writer, root, outcome.tree, outcome.logits)
+        root = len(outcome.context) - len(outcome.new_token_ids) - len(turn.prompt)
+        self._answers.keep_tree(turn.writer, root, outcome.tree, outcome.logits)
 
 
-def _open_sources(drafter: Drafter | None, writer: TrieWriter, prompt_length: int) -> None:
-    """Keep what the draft models inside a drafter say in this trie."""
+@dataclass
+class _Said:
+    """What the target said of every token of an answer.
+
+    Attributes:
+        top: Its best tokens with their logits.
+        log_probs: Log-probability of the token that became output.
+    """
+
+    top: list[tuple[NDArray[np.int64], NDArray[np.float32]]] = field(default_factory=list)
+    log_probs: list[float] = field(default_factory=list)
+
+
+class _Turn:
+    """An answered turn whose trie is being filled.
+
+    Args:
+        prompt: Tokens before the answer.
+        answer: Tokens of the answer.
+        fresh: Tokens that the turn's prefill feeds.
+        asked: ``[a, V]`` the target's logits after these.
+        room: Tokens that the answer could have had.
+    """
+
+    def __init__(
+        self,
+        prompt: list[int],
+        answer: Sequence[int],
+        fresh: NDArray[np.int64],
+        asked: torch.Tensor,
+        room: int,
+    ) -> None:
+        self.prompt = prompt
+        self.answer = answer
+        self.fresh = fresh
+        self.asked = asked
+        self.room = room
+        self.writer = TrieWriter(prompt[-1], answer)
+
+    def prefill(self, context: Context) -> Outcome | None:
+        """Step 0 of the turn."""
+        return prefill_outcome(context, self.fresh, self.asked) if self.fresh.size else None
+
+
+def _open_sources(drafter: Drafter | None, turn: _Turn) -> None:
+    """Keep what the draft models inside a drafter say in a turn's trie."""
     for one in models_in(drafter):
         assert isinstance(one.source, RecordingSource)
-        one.source.open(writer, prompt_length)
+        one.source.open(turn.writer, len(turn.prompt))
 
 
 class _Given(Verifier):

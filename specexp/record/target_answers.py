@@ -43,9 +43,7 @@ class TargetAnswers:
 
     def enter(self, writer: TrieWriter, root: int, tree: TokenTree) -> list[int]:
         """The nodes of a tree; those beside the answer will be asked about."""
-        nodes = [root]
-        for parent, token in zip(tree.shape.parents.tolist()[1:], tree.tokens.tolist()[1:], strict=True):
-            nodes.append(writer.enter(nodes[parent], token))
+        nodes = writer.enter_tree(root, tree)
         self.drafted.update(nodes)
         return nodes
 

@@ -7,7 +7,7 @@ import numpy as np
 from specexp.drafters import DraftModel
 from specexp.drafters.draft_source import Scoring
 from specexp.replay.format.recorded_turn import RecordedTurn
-from specexp.replay.format.recording import Manifest, Recording, write_turns
+from specexp.replay.format.recording import Recording, RecordingManifest, write_turns
 from specexp.replay.format.trie import TrieWriter
 from specexp.replay.play.ranks import MISSED
 from specexp.replay.play.source import RecordedSource
@@ -95,5 +95,5 @@ def save_recording(turns, folder, max_new_tokens, *, temperature=0.7, drafts=Tru
     }
     limits = {"target": LIMIT, "draft": LIMIT}
     files = {name: write_turns(folder / name, turns)}
-    Manifest(None, made_of, vocabulary, limits, files, True).save(folder)
+    RecordingManifest(None, made_of, vocabulary, limits, files, True).save(folder)
     return Recording(folder)

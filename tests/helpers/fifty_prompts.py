@@ -8,7 +8,7 @@ from specexp.core.language_model import LanguageModel
 from specexp.data import Prompt
 from specexp.drafters.draft_source import Scoring
 from specexp.record.recorder import Coverage, Recorder
-from specexp.replay.format.recording import Manifest, Recording, write_turns
+from specexp.replay.format.recording import Recording, RecordingManifest, write_turns
 from specexp.testing.fakes import FakeCausalLM, hashed_model
 
 VOCABULARY, LIMIT, TOKENS, EOS = 10, 48, 10, 9
@@ -71,7 +71,9 @@ def record(folder, verifier, drafter, source, coverage, coupled=False, prompts=P
         "generation": {"seed": 0, "max_new_tokens": TOKENS},
     }
     files = {"turns.parquet": write_turns(folder / "turns.parquet", turns)}
-    Manifest({}, made_of, VOCABULARY, {"target": LIMIT, "draft": LIMIT}, files, complete=True).save(folder)
+    RecordingManifest({}, made_of, VOCABULARY, {"target": LIMIT, "draft": LIMIT}, files, complete=True).save(
+        folder
+    )
     return Recording(folder)
 
 

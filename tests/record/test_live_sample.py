@@ -2,7 +2,7 @@
 
 from specexp.builders import Chain, DySpecGreedy, ParametricTree, StaticTree
 from specexp.record.live_sample import trees_between
-from specexp.replay.format.recording import Manifest
+from specexp.replay.format.recording import RecordingManifest
 from specexp.replay.play.fidelity import fidelity_note
 
 
@@ -28,7 +28,7 @@ def test_nothing_stands_between_trees_of_neighbouring_sizes():
 
 def test_the_sample_speaks_for_compositions_of_its_own_fidelity_alone():
     row = {"composition": "Chain", "fidelity": "exact", "relative_error": -0.03}
-    manifest = Manifest({}, {"pair": {"target_dtype": "bfloat16"}}, 7, {}, live_sample=[row])
+    manifest = RecordingManifest({}, {"pair": {"target_dtype": "bfloat16"}}, 7, {}, live_sample=[row])
 
     assert fidelity_note("exact", manifest).endswith("off by at most -3.00 % tokens per step")
     assert fidelity_note("approximate (it learns)", manifest).endswith("so how far off is not known")

@@ -15,7 +15,7 @@ from specexp.record.folder import alone_in
 from specexp.record.live_sample import to_table
 from specexp.record.plan import plan_recording
 from specexp.replay.format.errors import RecordingError
-from specexp.replay.format.recording import Manifest, Recording
+from specexp.replay.format.recording import Recording, RecordingManifest
 
 DRAFT = {"class_path": "DraftModel"}
 SMALL = {"data.max_prompts": 2, "generation.max_new_tokens": 6, "record.live_sample": 0}
@@ -420,7 +420,7 @@ def test_two_prompts_of_one_name_cannot_be_recorded_together(file, tmp_path, mod
 def test_provenance_says_where_it_comes_from(file, folder):
     assert main([file(), *arguments(**{**SMALL, "data.max_prompts": 1})]) == 0
 
-    provenance = Manifest.load(folder).provenance
+    provenance = RecordingManifest.load(folder).provenance
     assert provenance["command"] == "python -m specexp.record"
     assert provenance["device"] == "cpu"
     assert "torch" in provenance["packages"]

@@ -21,7 +21,7 @@ from specexp.record import all_roots
 from specexp.record.recorder import Coverage, Recorder
 from specexp.record.recording_source import RecordingSource
 from specexp.replay.format.errors import NotRecordedError, RecordingError
-from specexp.replay.format.recording import Manifest, Recording, hash_of, write_turns
+from specexp.replay.format.recording import Recording, RecordingManifest, hash_of, write_turns
 from specexp.replay.format.weights import weights_fingerprint
 from specexp.replay.play.replay_arm import ReplayArm, recorded_turns, source_for
 from specexp.testing.fakes import hashed_model
@@ -76,7 +76,7 @@ def folder(tmp_path_factory):
     }
     files = {"turns-00000.parquet": write_turns(folder / "turns-00000.parquet", turns)}
     limits = {"target": LIMIT, "draft": LIMIT}
-    Manifest(FINGERPRINT, made_of, VOCABULARY, limits, files, complete=True).save(folder)
+    RecordingManifest(FINGERPRINT, made_of, VOCABULARY, limits, files, complete=True).save(folder)
     return folder
 
 

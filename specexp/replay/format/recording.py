@@ -30,11 +30,11 @@ _NEEDED = "record it with python -m specexp.record"
 _ORDER = ("tokenizer", "model", "target", "draft")
 """Sections of a fingerprint, what everything else depends on first."""
 _SECTIONS = {"law": "verifier"}
-"""What the sections of :attr:`Manifest.made_of` are called in a configuration."""
+"""What the sections of :attr:`RecordingManifest.made_of` are called in a configuration."""
 
 
 @dataclass
-class Manifest:
+class RecordingManifest:
     """What a recording is of.
 
     Attributes:
@@ -72,7 +72,7 @@ class Manifest:
         atomic_write(folder / MANIFEST, json.dumps(fields, indent=1, default=str) + "\n")
 
     @staticmethod
-    def load(folder: Path) -> Manifest:
+    def load(folder: Path) -> RecordingManifest:
         """Read ``recording.json``.
 
         Raises:
@@ -92,7 +92,7 @@ class Manifest:
             )
         fields.pop("schema_version")
         try:
-            manifest = Manifest(**fields)
+            manifest = RecordingManifest(**fields)
             wrong = manifest._damage()
         except TypeError as error:
             wrong = str(error)
@@ -130,7 +130,7 @@ class Recording:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        self.manifest = Manifest.load(self.folder)
+        self.manifest = RecordingManifest.load(self.folder)
         if not self.manifest.complete:
             raise RecordingError(
                 f"recording: {self.folder} was cut off after {sum(f['turns'] for f in self.manifest.files.values())} "
@@ -196,7 +196,7 @@ class Recording:
         """Refuse a configuration whose output differs from the recorded one.
 
         Args:
-            section: Section of :attr:`Manifest.made_of`, such as ``pair``, ``law`` or ``generation``.
+            section: Section of :attr:`RecordingManifest.made_of`, such as ``pair``, ``law`` or ``generation``.
             given: The section as configured.
             keys: Keys that must be equal; everything if None.
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specexp.core.tree import NO_CANDIDATE
+from specexp.core.tree import NO_CANDIDATE, TokenTree
 
 NOWHERE = -1
 """Stands for a node that is not in the trie."""
@@ -165,6 +165,13 @@ class TrieWriter:
             self.parents.append(node)
             self.tokens.append(token)
         return child
+
+    def enter_tree(self, root: int, tree: TokenTree) -> list[int]:
+        """``[n + 1]`` the nodes of a tree below ``root``, made where there are none."""
+        nodes = [root]
+        for parent, token in zip(tree.shape.parents.tolist()[1:], tree.tokens.tolist()[1:], strict=True):
+            nodes.append(self.enter(nodes[parent], token))
+        return nodes
 
     def finish(self) -> Trie:
         """The trie as it is."""

@@ -15,7 +15,7 @@ from specexp.drafters.draft_source import Scoring
 from specexp.replay.format.errors import RecordingError
 
 if TYPE_CHECKING:
-    from specexp.replay.format.recording import Manifest
+    from specexp.replay.format.recording import RecordingManifest
 
 AnyPart = TypeVar("AnyPart", Drafter, TreeBuilder, Controller)
 
@@ -190,7 +190,7 @@ def is_plain_static(parts: Parts) -> bool:
     return scoring is not None and scoring.top_k is None and scoring.top_p is None
 
 
-def fidelity_note(fidelity: str, manifest: Manifest) -> str:
+def fidelity_note(fidelity: str, manifest: RecordingManifest) -> str:
     """What replayed counts are worth, as a clause for tables: the fidelity, what it leaves open, and the live sample.
 
     Args:
