@@ -6,15 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specexp.config.annotations import arguments_of
 from specexp.config.config import (
+    SECTIONS,
     Config,
     is_replayed,
     recording_folder,
 )
 from specexp.config.errors import ConfigError
 from specexp.config.layers import PARTS
-from specexp.config.schema import Experiment, Generation
+from specexp.config.schema import Generation
 from specexp.core.compatibility import check_composition
 from specexp.core.messages import first_line
 from specexp.core.parts import Parts
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from specexp.drafters.draft_source import DraftSource
     from specexp.pairs.pair import ModelPair
     from specexp.scheduling import Execution
-
-_FIELDS = arguments_of(Experiment) or {}
 
 
 def build_parts(config: Config, draft: PreTrainedModel | DraftSource | None = None) -> Parts:
@@ -229,4 +227,4 @@ def _awaits_profile(config: Config) -> bool:
 
 
 def _build(config: Config, section: str) -> Any:
-    return config.checker.build(config.get(section), _FIELDS[section].annotation, (section,))
+    return config.checker.build(config.get(section), SECTIONS[section].allowed, (section,))

@@ -133,6 +133,8 @@ def apply_overrides(
     Example:
         >>> apply_overrides(config, {"builder": {"class_path": "Chain"}})  # doctest: +SKIP
     """
+    if not overrides:
+        return config
     layers = config.layers.copy()
     sections = dict.fromkeys(dotted.partition(".")[0] for dotted in overrides)
     for dotted, value in sorted(overrides.items(), key=lambda item: item[0].count(".")):  # whole parts first

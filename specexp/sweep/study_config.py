@@ -60,7 +60,7 @@ class StudyConfig:
         """Whether a recording answers instead of the models."""
         return is_replayed(self.config)
 
-    @property
+    @cached_property
     def acceptance_counts(self) -> Path | None:
         """File of the acceptance counts that the study records first; None where it records none."""
         return self.folder / COUNTS if self.config.get("sweep.count_acceptances", None) else None
@@ -80,7 +80,12 @@ class StudyConfig:
     def applies(self, key: str, overrides: Mapping[str, Any]) -> bool:
         """Whether a dotted key exists in the composition with these overrides."""
         section = key.partition(".")[0]
-        telling = {name: value for name, value in overrides.items() if name.partition(".")[0] == section}
+        telling = {
+            name: value
+            for name, value in overrides.items()
+            if name.partition(".")[0] == section
+            and not isinstance(value, int | float)  # numbers bring no keys
+        }
         return has_key(self.with_overrides(telling), key)
 
     def with_overrides(self, overrides: Mapping[str, Any]) -> Config:
