@@ -144,14 +144,14 @@ class TreeSizeArtifact(Artifact):
             raise ArtifactError(f"{self.where('size.json')} is no number")
 """,
     "artifacts/formats/node_flag.py": """
-from specexp.artifacts.export_format import Export, ExportFormat
+from specexp.artifacts.export_format import ExportedFile, ExportFormat
 
 
 class NodeFlag(ExportFormat):
     kinds = ("tree-size",)
 
     def export(self, artifact):
-        return Export({"nodes": artifact.value}, dropped="node-flag: dropped the tree's form")
+        return ExportedFile({"nodes": artifact.value}, dropped="node-flag: dropped the tree's form")
 """,
     "builders/sized.py": """
 from typing import Annotated

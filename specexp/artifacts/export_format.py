@@ -38,7 +38,7 @@ class Tuned(Protocol):
 
 
 @dataclass(frozen=True)
-class Export:
+class ExportedFile:
     """A file in another project's format.
 
     Attributes:
@@ -61,6 +61,6 @@ class ExportFormat:
     kinds: ClassVar[tuple[str, ...]]
     updates: ClassVar[bool] = False
 
-    def export(self, artifact: Tuned) -> Export:
+    def export(self, artifact: Tuned) -> ExportedFile:
         """The file for an artifact of one of :attr:`kinds`."""
         raise NotImplementedError

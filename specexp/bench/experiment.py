@@ -46,7 +46,7 @@ _SAME_FOR_ALL = ("generation", "latency", "pair")
 
 
 @dataclass(frozen=True)
-class Experiment:
+class ExperimentArms:
     """What an experiment file asks to run.
 
     Attributes:
@@ -193,7 +193,7 @@ def arm_specs(config: Config, composed: Sequence[ComposedArm] | None = None) -> 
     return specs
 
 
-def build_experiment(config: Config, backend: Backend) -> Experiment:
+def build_experiment(config: Config, backend: Backend) -> ExperimentArms:
     """Make the arms.
 
     Args:
@@ -219,7 +219,7 @@ def build_experiment(config: Config, backend: Backend) -> Experiment:
     }
     for analysis in analyses:  # one that asks for an arm there is not says so before anything is decoded
         analysis.begin({arm.name: arm.parts for arm in arms if isinstance(arm, EngineArm)})
-    return Experiment(
+    return ExperimentArms(
         arms,
         [name for name in config.get("baselines") if name in names] or [ENGINE],
         seeds,

@@ -19,16 +19,16 @@ from specexp.config.annotations import REQUIRED, Allowed, Argument, CallOf, argu
 from specexp.config.check import base_of, import_object
 from specexp.config.explain import argument_docs, plain
 from specexp.config.families import find_part, parts_of
-from specexp.config.schema import OVERRIDES, Arm, Experiment
+from specexp.config.schema import OVERRIDES, ArmSection, Experiment
 from specexp.config.sweep import Confirm, CountAcceptances, Learn
 
 SCHEMA = Path(__file__).with_name("schema.json")
 """As it is shipped; ``python -m specexp.config schema`` prints the current one."""
 
 _LAID_OVER: dict[tuple[Any, str], str] = {
-    **{(Arm, name): name for name in OVERRIDES},
+    **{(ArmSection, name): name for name in OVERRIDES},
     **{(stage, "data"): "data" for stage in (CountAcceptances, Learn, Confirm)},
-    (Arm, "preload"): "data",
+    (ArmSection, "preload"): "data",
 }
 """Arguments that are laid over a section of the file."""
 

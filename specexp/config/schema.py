@@ -173,7 +173,7 @@ class WhatIf:
 
 
 @dataclass(frozen=True)
-class Arm:
+class ArmSection:
     """A named arm: overrides of the composition, or one of Hugging Face's own loops.
 
     Args:
@@ -320,7 +320,7 @@ class Experiment:
     backend: Literal["live", "replay"] = "live"
     recording: str | None = None
     what_if: WhatIf | None = None
-    arms: dict[str, Arm | None] = field(default_factory=dict)
+    arms: dict[str, ArmSection | None] = field(default_factory=dict)
     baselines: list[Literal["engine", "hf-eager"]] = field(default_factory=lambda: ["engine", "hf-eager"])
     published: list[dict[str, str | float | None]] = field(default_factory=list)
     figure: str | None = None

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from lightning import Trainer
     from matplotlib.figure import Figure
 
-    from specexp.bench.experiment import Experiment
+    from specexp.bench.experiment import ExperimentArms
     from specexp.bench.record import PromptRecord
     from specexp.data.prompts import PromptDataModule
     from specexp.pairs.pair import ModelPair
@@ -110,7 +110,7 @@ def run(config: Config, pair: ModelPair | None = None) -> list[PromptRecord]:
 
 
 def decode(
-    config: Config, experiment: Experiment, data: PromptDataModule, path: Path, trainer: Trainer
+    config: Config, experiment: ExperimentArms, data: PromptDataModule, path: Path, trainer: Trainer
 ) -> list[PromptRecord]:
     """Decode every prompt by every arm under Lightning's Trainer.
 
@@ -141,7 +141,7 @@ def decode(
     return module.records
 
 
-def report(config: Config, experiment: Experiment, records: Sequence[PromptRecord], folder: Path) -> None:
+def report(config: Config, experiment: ExperimentArms, records: Sequence[PromptRecord], folder: Path) -> None:
     """Publish the tables, the figure and what the analyses saw.
 
     Args:

@@ -15,7 +15,7 @@ from specexp.bench.record import PromptRecord, write_records
 from specexp.bench.trainer import build_trainer
 from specexp.core.tree import NodeKind
 from specexp.sweep.candidates import Candidate, Measurement, Report
-from specexp.sweep.drift import EVERY, Reference, seconds_per_token
+from specexp.sweep.drift import EVERY, PlainSeconds, seconds_per_token
 from specexp.sweep.study import digest_of
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class StudyBench:
         self.data = backend.data()
         self.prompts = self.data.prompts
         self.tick: Callable[[], None] = lambda: None
-        self.reference = Reference({})
+        self.reference = PlainSeconds({})
         self._engine = backend.plain()
         self._reference_path = folder / "reference.json"
         self._workload = digest_of(self.study_config.workload())
@@ -101,9 +101,9 @@ class StudyBench:
         known = {prompt.prompt_id: self.backend.plain_seconds_per_token(prompt) for prompt in self.prompts}
         seconds = {prompt_id: found for prompt_id, found in known.items() if found is not None}
         if len(seconds) == len(known):
-            self.reference = Reference(seconds)
+            self.reference = PlainSeconds(seconds)
             return True
-        kept = Reference.load(self._reference_path, self._workload)
+        kept = PlainSeconds.load(self._reference_path, self._workload)
         if kept is None or not known.keys() <= kept.seconds_per_token.keys():
             return False
         self.reference = kept
@@ -116,7 +116,7 @@ class StudyBench:
         for prompt in self.prompts:
             seconds[prompt.prompt_id] = seconds_per_token(self.backend.decode(self._engine, prompt))
             self.tick()
-        self.reference = Reference(seconds)
+        self.reference = PlainSeconds(seconds)
         self.reference.save(self._reference_path, self._workload)
 
     def measure(self, candidate: Candidate, report: Report, trial: int) -> Measurement:

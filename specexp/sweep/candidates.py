@@ -58,7 +58,7 @@ class Bench(Protocol):
         """Decode the prompts in order until the last, or until ``report`` says stop."""
 
 
-class Candidates:
+class CandidatePool:
     """Composes what a study asks for, and knows what it has measured.
 
     The sampler asks it whether a suggestion is new, the objective whether a trial that was asked for repeats another.

@@ -17,7 +17,7 @@ from optuna.samplers import BaseSampler, BruteForceSampler, GridSampler, RandomS
 from optuna.trial import FrozenTrial, TrialState
 from typing_extensions import override
 
-from specexp.sweep.candidates import Candidates
+from specexp.sweep.candidates import CandidatePool
 from specexp.sweep.space import Applies, Space
 
 ENUMERATING = (BruteForceSampler, GridSampler)
@@ -59,7 +59,7 @@ class DistinctSampler(BaseSampler):
         inner: BaseSampler,
         space: Space,
         applies: Applies,
-        candidates: Candidates,
+        candidates: CandidatePool,
         seed: int | None = None,
     ) -> None:
         self.inner = inner

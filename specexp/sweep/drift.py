@@ -35,14 +35,14 @@ def seconds_per_token(records: Sequence[PromptRecord]) -> float:
     return found
 
 
-class Reference:
+class PlainSeconds:
     """AR's seconds per token for every prompt, measured once, and rescaled by what AR takes now.
 
     Args:
         seconds_per_token: by prompt id, of the start of the study.
 
     Example:
-        >>> reference = Reference({"a": 0.004, "b": 0.006})
+        >>> reference = PlainSeconds({"a": 0.004, "b": 0.006})
         >>> reference.observe("a", 0.005)  # the machine is 1.25 times as slow as it was
         >>> round(reference.now("b"), 4)
         0.0075
@@ -73,7 +73,7 @@ class Reference:
         atomic_write(path, json.dumps(kept, indent=1))
 
     @classmethod
-    def load(cls, path: Path, digest: str) -> Reference | None:
+    def load(cls, path: Path, digest: str) -> PlainSeconds | None:
         """What :meth:`save` kept, or None where there is nothing, or it is of another workload."""
         try:
             kept = json.loads(path.read_text(encoding="utf-8"))

@@ -12,7 +12,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from specexp.bench.metrics import violation
 from specexp.config.sweep import Sweep
-from specexp.sweep.candidates import Bench, Candidate, Candidates, Measurement, Report
+from specexp.sweep.candidates import Bench, Candidate, CandidatePool, Measurement, Report
 from specexp.sweep.goals import MAX_DRAFT_NODES, figure_of
 from specexp.sweep.space import Space
 from specexp.tracking.names import SPEEDUP
@@ -28,7 +28,7 @@ class Objective:
     are not pruned.
     """
 
-    def __init__(self, settings: Sweep, bench: Bench, candidates: Candidates) -> None:
+    def __init__(self, settings: Sweep, bench: Bench, candidates: CandidatePool) -> None:
         self.settings = settings
         self.bench = bench
         self.candidates = candidates

@@ -22,7 +22,7 @@ from optuna.trial import FrozenTrial, TrialState
 from specexp.config.check import Checker
 from specexp.config.sweep import Sweep
 from specexp.core.messages import first_line
-from specexp.sweep.candidates import Bench, Candidates
+from specexp.sweep.candidates import Bench, CandidatePool
 from specexp.sweep.distinct import ENUMERATING, DistinctSampler
 from specexp.sweep.goals import directions_of
 from specexp.sweep.journal import JournalFile
@@ -142,7 +142,7 @@ def run_study(study: Study, settings: Sweep, bench: Bench, after_trial: AfterTri
         OSError: the storage cannot be written.
     """
     target = settings.n_trials
-    candidates = Candidates(study, bench)
+    candidates = CandidatePool(study, bench)
     objective = Objective(settings, bench, candidates)
     patience = max(20, 2 * target)
     barren = 0

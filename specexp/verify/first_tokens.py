@@ -13,7 +13,7 @@ from specexp.core.runtime import Runtime
 from specexp.core.sampling import Processors
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.scheduling import Job, SerialSpeculative
-from specexp.verify.statistics import Fit, goodness_of_fit, two_sample_p_value
+from specexp.verify.statistics import GoodnessOfFit, goodness_of_fit, two_sample_p_value
 
 Start = tuple[int, ...]
 WIDTH = 48
@@ -53,7 +53,7 @@ class FirstTokens:
     """
 
     prompt_id: str
-    fit: Fit
+    fit: GoodnessOfFit
     against_plain: float | None = None
 
     @property

@@ -18,7 +18,7 @@ from specexp.core.decode import Decoder
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts
 from specexp.core.sampling import Processors
-from specexp.verify.statistics import Fit, goodness_of_fit
+from specexp.verify.statistics import GoodnessOfFit, goodness_of_fit
 from specexp.verify.toy import LIVE, PROMPT, ToyTarget, toy_models
 
 PartsFactory = Callable[[Any], Parts]
@@ -48,8 +48,8 @@ class JointTest:
         probabilities: ``[m]`` of each.
     """
 
-    tokens: Fit
-    steps: Fit | None
+    tokens: GoodnessOfFit
+    steps: GoodnessOfFit | None
     tested_tokens: int
     steps_needed: float
     tokens_per_step: float
@@ -58,7 +58,7 @@ class JointTest:
     probabilities: NDArray[np.float64]
 
     @property
-    def fits(self) -> tuple[Fit, ...]:
+    def fits(self) -> tuple[GoodnessOfFit, ...]:
         """The tests that were made."""
         return (self.tokens,) if self.steps is None else (self.tokens, self.steps)
 
@@ -219,7 +219,7 @@ def _count(sequences: NDArray[np.int64], said: NDArray[np.int64]) -> tuple[NDArr
 
 def _test_steps(
     said: list[_Continuation], target: ToyTarget, processors: Processors, level: float, seed: int
-) -> Fit:
+) -> GoodnessOfFit:
     """The first token of each of three steps, as its place in the distribution after what came before it.
 
     A token that holds the stretch [a, b) of its distribution function gets a uniform place in it, so that the three

@@ -10,7 +10,7 @@ from specexp.bench.equality import Equality
 from specexp.bench.record import PromptRecord
 from specexp.verify.first_tokens import FirstTokens
 from specexp.verify.joint import JointTest
-from specexp.verify.statistics import Fit
+from specexp.verify.statistics import GoodnessOfFit
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ def _joint(test: JointTest) -> dict[str, Any]:
     }
 
 
-def _fit(fit: Fit) -> Mapping[str, Any]:
+def _fit(fit: GoodnessOfFit) -> Mapping[str, Any]:
     values = {**asdict(fit), "samples": fit.samples, "passed": fit.passed}
     return {name: _plain(value) for name, value in values.items()}
 

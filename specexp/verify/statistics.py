@@ -18,7 +18,7 @@ _NULL_SAMPLES = 400
 
 
 @dataclass(frozen=True)
-class Fit:
+class GoodnessOfFit:
     """Counts beside the probabilities they should come from, rare cells pooled.
 
     Attributes:
@@ -57,7 +57,7 @@ class Fit:
 
 def goodness_of_fit(
     counts: NDArray[np.int64], probabilities: NDArray[np.float64], *, level: float, seed: int = 0
-) -> Fit:
+) -> GoodnessOfFit:
     """Test counts against known probabilities.
 
     The bound on total variation is its mean over simulated exact samples plus what McDiarmid's inequality allows
@@ -84,7 +84,7 @@ def goodness_of_fit(
     p_value = 1.0 if degrees == 0 else float(stats.chi2.sf(chi_square, degrees))
     null = np.random.default_rng(seed).multinomial(n, expected / expected.sum(), size=_NULL_SAMPLES)
     mean = float(np.abs(null - expected).sum(axis=1).mean()) / (2 * n)
-    return Fit(
+    return GoodnessOfFit(
         observed,
         expected,
         impossible,
@@ -97,7 +97,7 @@ def goodness_of_fit(
     )
 
 
-def combined_p_value(fits: Sequence[Fit]) -> float:
+def combined_p_value(fits: Sequence[GoodnessOfFit]) -> float:
     """One p-value for several independent samples: the sum of their chi-squares; 0 if one hit an impossible cell."""
     if any(fit.impossible for fit in fits):
         return 0.0

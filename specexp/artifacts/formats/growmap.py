@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing_extensions import override
 
-from specexp.artifacts.export_format import Export, ExportFormat, Tuned
+from specexp.artifacts.export_format import ExportedFile, ExportFormat, Tuned
 from specexp.artifacts.files.growmap import fields_of
 from specexp.artifacts.formats._ordered_children import without_gaps
 
@@ -15,6 +15,6 @@ class Growmap(ExportFormat):
     kinds = ("static-tree", "composition")
 
     @override
-    def export(self, artifact: Tuned) -> Export:
+    def export(self, artifact: Tuned) -> ExportedFile:
         shape, dropped = without_gaps(artifact, "growmap")
-        return Export(fields_of(shape), dropped)
+        return ExportedFile(fields_of(shape), dropped)

@@ -7,7 +7,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from specexp.artifacts.export_format import Export, ExportFormat, Tuned
+from specexp.artifacts.export_format import ExportedFile, ExportFormat, Tuned
 from specexp.artifacts.formats._fixed_tree import controller_lost, drafter_of, rank_paths_of
 
 
@@ -22,7 +22,7 @@ class HfGenerationConfig(ExportFormat):
     updates = True  # a model's own file also holds its EOS tokens
 
     @override
-    def export(self, artifact: Tuned) -> Export:
+    def export(self, artifact: Tuned) -> ExportedFile:
         paths = rank_paths_of(artifact, "hf-generation-config")
         length = max((len(path) for path in paths if not any(path)), default=0)
         drafter = drafter_of(artifact)
@@ -49,7 +49,7 @@ class HfGenerationConfig(ExportFormat):
         what = (
             f"the tree's best chain of {length}" if length else "one drafted token, for the tree has no chain"
         )
-        return Export(
+        return ExportedFile(
             content, f"hf-generation-config: kept {what}; dropped {' and '.join(lost)}" if lost else ""
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing_extensions import override
 
-from specexp.artifacts.export_format import Export, ExportFormat, Tuned
+from specexp.artifacts.export_format import ExportedFile, ExportFormat, Tuned
 from specexp.artifacts.formats._fixed_tree import controller_lost, drafter_of, rank_paths_of
 
 
@@ -14,9 +14,9 @@ class RankPaths(ExportFormat):
     kinds = ("static-tree", "composition")
 
     @override
-    def export(self, artifact: Tuned) -> Export:
+    def export(self, artifact: Tuned) -> ExportedFile:
         drafter = drafter_of(artifact)
         lost = [f"the {drafter} drafter it was tuned with"] if drafter else []
         lost += controller_lost(artifact)
         dropped = f"rank-paths: {' and '.join(lost)}, for a list of paths names none" if lost else ""
-        return Export(rank_paths_of(artifact, "rank-paths"), dropped)
+        return ExportedFile(rank_paths_of(artifact, "rank-paths"), dropped)

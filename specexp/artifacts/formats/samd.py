@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing_extensions import override
 
-from specexp.artifacts.export_format import Export, ExportFormat, Tuned
+from specexp.artifacts.export_format import ExportedFile, ExportFormat, Tuned
 from specexp.artifacts.formats._ordered_children import without_gaps
 
 
@@ -14,8 +14,8 @@ class Samd(ExportFormat):
     kinds = ("static-tree", "composition")
 
     @override
-    def export(self, artifact: Tuned) -> Export:
+    def export(self, artifact: Tuned) -> ExportedFile:
         shape, dropped = without_gaps(artifact, "samd")
-        return Export(
+        return ExportedFile(
             {"tree_adj": {str(row): list(below) for row, below in enumerate(shape.children)}}, dropped
         )
