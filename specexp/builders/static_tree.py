@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from pydantic import Field
 from typing_extensions import override
 
+from specexp.builders.fixed_shape import FixedShape, Level
 from specexp.core.parts import Build, Plan, Request, Selection, TreeBuilder, kind_of
 from specexp.core.references import Reference
-from specexp.core.tree import NO_CANDIDATE, Level, NodeKind, TokenTree, TreeShape, root_tree
+from specexp.core.tree import NO_CANDIDATE, NodeKind, TokenTree, TreeShape, root_tree
 
 MOST_NODES = 4096
 """Of a static tree."""
@@ -52,8 +53,7 @@ class StaticTree(TreeBuilder):
             raise ValueError(
                 f"{type(self).__name__} was given {len(rank_paths)} nodes; at most {MOST_NODES} are allowed"
             )
-        self.shape = TreeShape.from_rank_paths(rank_paths)
-        self.shape.recurs = True
+        self.shape = FixedShape.from_rank_paths(rank_paths)
         self.kind = kind_of(candidates)
         if candidates == "drawn":
             _check_no_draw_is_left_out(self.shape)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from functools import cached_property, lru_cache
+from functools import cached_property
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,25 +31,6 @@ class NodeKind(IntEnum):
     """Drawn from the draft distribution after its elder siblings' tokens were taken out of it."""
     DRAWN_WITH_REPLACEMENT = 2
     """Drawn from the whole draft distribution, whatever its siblings are."""
-
-
-@dataclass(frozen=True, slots=True)
-class Level:
-    """The nodes of one depth, seen from their parents.
-
-    Attributes:
-        parents: ``[f]`` rows of the nodes at the depth above that have children.
-        rows: ``[m]`` rows of the nodes of this depth.
-        parent_index: ``[m]`` index of each node's parent in ``parents``.
-        ranks: ``[m]`` rank of each node among its parent's candidates.
-        candidates: how many candidates a parent must be asked for.
-    """
-
-    parents: NDArray[np.int64]
-    rows: NDArray[np.int64]
-    parent_index: NDArray[np.int64]
-    ranks: NDArray[np.int64]
-    candidates: int
 
 
 class TreeShape:
@@ -88,7 +70,7 @@ class TreeShape:
             raise ValueError("every node's parent must stand before it (parents[i] in 0..i-1)")
 
     @classmethod
-    def from_rank_paths(cls, paths: Iterable[Sequence[int]]) -> TreeShape:
+    def from_rank_paths(cls, paths: Iterable[Sequence[int]]) -> Self:
         """Build the shape whose nodes are these rank paths, ordered by length, then rank.
 
         Args:
@@ -182,17 +164,6 @@ class TreeShape:
             row = int(self.parents[row])
         return tuple(reversed(rows))
 
-    @cached_property
-    def levels(self) -> tuple[Level, ...]:
-        """What has to be asked of a drafter, depth by depth, to fill this shape with tokens."""
-        levels = []
-        for depth in range(1, self.max_depth + 1):
-            rows = np.flatnonzero(self.depths == depth)
-            parents, index = np.unique(self.parents[rows], return_inverse=True)
-            ranks = self.ranks[rows]
-            levels.append(Level(parents, rows, index, ranks, int(ranks.max()) + 1))
-        return tuple(levels)
-
     def select(self, keep: NDArray[np.bool_]) -> TreeShape:
         """Shape of the rows where ``keep`` ``[n + 1]`` is true.
 
@@ -231,21 +202,6 @@ class TreeShape:
         new_row = np.empty(size, dtype=np.int64)
         new_row[taken] = np.arange(size)
         return new_row
-
-    @lru_cache(maxsize=512)  # noqa: B019 - as of up_to_depth
-    def first_nodes(self, nodes: int) -> TreeShape:
-        """The shape of the root and the first ``nodes`` nodes in row order, cached: drafts that a controller ends."""
-        return self._part(np.arange(self.parents.size) <= nodes)
-
-    @lru_cache(maxsize=512)  # noqa: B019 - shapes are few and live as long as their builder
-    def up_to_depth(self, max_depth: int) -> TreeShape:
-        """The part of the shape at most ``max_depth`` deep, cached: the last steps of every sequence ask for it."""
-        return self if max_depth >= self.max_depth else self._part(self.depths <= max_depth)
-
-    def _part(self, keep: NDArray[np.bool_]) -> TreeShape:
-        part = self.select(keep)
-        part.recurs = self.recurs
-        return part
 
 
 ROOT_ONLY = TreeShape([-1], [-1])
@@ -329,9 +285,7 @@ class TokenTree:
         Raises:
             ValueError: a kept row's parent is not kept.
         """
-        shape, nodes = self.shape, int(np.count_nonzero(keep)) - 1
-        whole = shape.recurs and keep[: nodes + 1].all()
-        part = shape.first_nodes(nodes) if whole else shape.select(keep)
+        part = self.shape.select(keep)
         return self._taken(part, keep, np.where(keep, np.cumsum(keep) - 1, -1).tolist())
 
     def permute(self, rows: Sequence[int]) -> TokenTree:

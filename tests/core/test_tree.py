@@ -58,30 +58,6 @@ def test_depth_first_order_visits_every_subtree_in_one_piece(shape):
         assert places == list(range(place[row], place[row] + len(places)))
 
 
-@given(shapes())
-def test_levels_ask_every_parent_once_and_fill_every_node_once(shape):
-    filled = [0]
-    for depth, level in enumerate(shape.levels, start=1):
-        assert (shape.depths[level.rows] == depth).all()
-        assert (shape.parents[level.rows] == level.parents[level.parent_index]).all()
-        assert len(set(level.parents.tolist())) == level.parents.size
-        assert level.candidates == shape.ranks[level.rows].max() + 1
-        assert set(level.parents.tolist()) <= set(filled)
-        filled += level.rows.tolist()
-    assert sorted(filled) == list(range(shape.num_nodes + 1))
-
-
-@given(shapes(), st.integers(0, 8))
-def test_up_to_depth_keeps_exactly_the_shallow_rows(shape, depth):
-    part = shape.up_to_depth(depth)
-    assert sorted(part.rank_paths) == sorted(path for path in shape.rank_paths if len(path) <= depth)
-
-
-@given(shapes(), st.integers(0, 30))
-def test_first_nodes_keeps_a_prefix_of_the_rows(shape, nodes):
-    assert shape.first_nodes(nodes).rank_paths == shape.rank_paths[: nodes + 1]
-
-
 @given(shapes(), st.data())
 def test_a_selection_has_the_views_of_a_shape_built_anew(shape, data):
     keep = np.ones(shape.num_nodes + 1, dtype=np.bool_)
@@ -131,7 +107,6 @@ def test_wrong_parents_are_refused(parents, ranks, message):
 
 def test_the_root_alone():
     assert ROOT_ONLY.num_nodes == ROOT_ONLY.max_depth == 0
-    assert ROOT_ONLY.levels == ()
     assert root_tree(5).tokens.tolist() == [5]
     assert root_tree(5).child_with_token(0, 5) is None
 
@@ -151,3 +126,24 @@ def test_the_tree_of_the_papers_figure_5():
     assert sum(not below for below in shape.children) == 40
     assert Counter(shape.ranks[1:].tolist()) == {0: 41, 1: 13, 2: 8, 3: 5, 4: 4, 5: 3, 6: 3, 7: 3}
     assert [len(shape.children[row]) for row in shape.children[0]] == [8, 4, 3, 2, 1, 1, 1, 1]
+
+
+def test_a_part_of_a_tree_keeps_what_is_known_of_its_rows():
+    tree = TokenTree(
+        TreeShape.from_rank_paths([[0], [1], [2], [0, 0], [2, 0]]),  # rows 1, 2, 3, 4, 5
+        tokens=np.array([9, 4, 5, 6, 7, 8]),
+        log_probs=np.array([0, -1, -2, -3, -4, -5], dtype=np.float32),
+        kinds=np.array([0, 2, 2, 2, 2, 0], dtype=np.int8),
+        q={0: np.array([1.0]), 1: np.array([2.0])},
+        draws={0: (3, 1, 2, 3), 1: (4,)},
+        grafted=np.array([False, False, False, False, False, True]),
+    )
+    part = tree.select(np.array([True, False, True, True, False, False]))
+    assert part.shape.rank_paths == ((), (1,), (2,))
+    assert part.tokens.tolist() == [9, 5, 6]
+    assert part.log_probs.tolist() == [0, -2, -3]
+    assert part.kinds.tolist() == [0, 2, 2]
+    assert {row: values.tolist() for row, values in part.q.items()} == {0: [1.0]}
+    assert part.draws == {0: (2, 1, 2)}
+    assert part.grafted is None
+    assert tree.select(np.ones(6, dtype=np.bool_)).grafted.tolist() == tree.grafted.tolist()

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specexp.builders import Sequoia
+from specexp.builders.fixed_shape import FixedShape
 from specexp.core.latency import LatencyProfile
 from specexp.core.tree import TreeShape
 from specexp.replay.play.expected_tokens import RankPathHits
@@ -109,7 +110,7 @@ def test_the_promise_is_of_the_cost_of_a_mean_step(ranks, profile):
     hits = hits_of(table, max_depth=3)
     for tree in (found.most_hit, found.sequoia):
         paths = [tuple(path) for path in tree.rank_paths]
-        shape = TreeShape.from_rank_paths(paths)
+        shape = FixedShape.from_rank_paths(paths)
         leaves = [path for path in paths if not any(other[:-1] == path for other in paths)]
         ends = sum(hits.hits[path] for path in leaves) / hits.positions
         tokens, prefix = tree.expected_tokens_per_step, round(hits.prefix)
