@@ -12,18 +12,29 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from rich.table import Table
+from specexp.bench.publish import terminal
+from specexp.bench.table import Cell, Column, Table
+from specexp.builders import Chain, DySpecGreedy, DySpecThreshold, Graft
+from specexp.controllers import Fixed, QLearning
+from specexp.core.context import Context
+from specexp.core.decode import Decoder
+from specexp.core.noise import gumbel, place_key
+from specexp.core.outcome import Outcome
+from specexp.core.parts import Candidates, Controller, Plan, Request, TreeBuilder
+from specexp.core.tree import TokenTree
+from specexp.data import StdlibFunctions, Workload
+from specexp.drafters import DraftModel, PhraseCache
+from specexp.drafters.drawing import draw
+from specexp.pairs.pair import ModelPair, load_pair
+from specexp.papers.post_use_pre_cut.component_times import GRAFT, ComponentTimes
 
-    from specexp.core.outcome import Outcome
-    from specexp.core.parts import Candidates, Controller, Drafter, TreeBuilder
-    from specexp.core.tree import TokenTree
-    from specexp.pairs.pair import ModelPair
+Answer = Callable[[Request], Candidates]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,24 +48,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--draft-ms", type=float, default=21.0, help="draft pass of a step with reuse")
     parser.add_argument("--only", choices=("trees", "reuse"), help="only these tables")
     given = parser.parse_args(sys.argv[1:] if arguments is None else arguments)
-    import torch
-    from rich.console import Console
-
     torch.set_num_threads(1)
-    console = Console()
+    console = terminal()
+    pair = load_pair("stdlib")
+    rows = Workload(StdlibFunctions(), max_prompts=given.trees).load(pair.tokenizer)
+    prompts = [pair.tokenizer(prompt.turns[0]).input_ids for prompt in rows]
     with torch.inference_mode():
         if given.only != "reuse":
-            console.print(bookkeeping_table(given.nodes, given.trees, given.step_ms))
-            console.print(prefetch_table(64, given.trees))
-            console.print(drawing_table(given.nodes, max(given.trees // 4, 3), given.vocabulary))
+            console.print(bookkeeping_table(given.nodes, pair, prompts, given.step_ms).to_rich())
+            console.print(prefetch_table(64, pair, prompts).to_rich())
+            drawn = max(given.trees // 4, 3)
+            console.print(drawing_table(given.nodes, drawn, given.vocabulary).to_rich())
         if given.only != "trees":
-            from specexp.controllers import Fixed, QLearning
-            from specexp.pairs.pair import load_pair
-
-            pair = load_pair("stdlib")
-            prompts = _prompts(pair.tokenizer, given.trees)
             for controller in (QLearning(draft_cost=given.draft_ms / given.target_ms), Fixed()):
-                console.print(reuse_table(controller, pair, prompts, given.target_ms, given.draft_ms))
+                table = reuse_table(controller, pair, prompts, given.target_ms, given.draft_ms)
+                console.print(table.to_rich())
     return 0
 
 
@@ -70,33 +78,24 @@ def reuse_table(
     24, 3 phrases riding in a draft pass, 3 grafted at each of 3 anchors.
 
     Args:
-        controller: decides before every draft pass.
-        pair: with a draft model.
-        prompts: their tokens; the cache is carried from one to the next.
-        target_ms: of a target pass, which shares refer to.
-        draft_ms: of a draft pass.
-        max_new_tokens: of each prompt.
+        controller: Controller that decides before every draft pass.
+        pair: Pair with a draft model.
+        prompts: Tokens of the prompts; the cache is carried from one to the next.
+        target_ms: Milliseconds of a target pass, which shares refer to.
+        draft_ms: Milliseconds of a draft pass.
+        max_new_tokens: New tokens of each prompt.
     """
-    from rich.table import Table
-
-    from specexp.builders import Chain, Graft
-    from specexp.core.decode import Decoder
-    from specexp.drafters import DraftModel, PhraseCache
-    from specexp.papers.post_use_pre_cut.component_times import GRAFT, ComponentTimes
-
     inner = DraftModel(pair.draft)
     cache = PhraseCache(inner, state="carry")
     decoder = Decoder(pair.target, cache, Graft(Chain(24)), controller=controller)
-    outside = [_clocked(cache, "propose", "costs_pass"), _clocked(cache, "observe")]
-    inside = [_clocked(inner, "propose", "costs_pass"), _clocked(inner, "observe")]
-    deciding, learning = _clocked(controller, "plan", "keep_drafting"), _clocked(controller, "observe")
+    clocks = [
+        *(_clocked(cache, "propose", "costs_pass"), _clocked(cache, "observe")),
+        *(_clocked(inner, "propose", "costs_pass"), _clocked(inner, "observe")),
+        *(_clocked(cache, "_phrases"), _clocked(cache.store, "lookup")),  # carried: it stays the same store
+        *(_clocked(controller, "plan", "keep_drafting"), _clocked(controller, "observe")),
+    ]
     copies = ComponentTimes()
     copies.begin({"arm": decoder.parts})
-    looking = [
-        _clocked(cache, "_phrases"),
-        _clocked(cache.store, "lookup"),
-    ]  # carried, so it stays the same store
-    clocks = [*outside, *inside, *looking, deciding, learning]
     steps: list[list[float]] = []
 
     def note(outcome: Outcome) -> None:
@@ -119,15 +118,19 @@ def reuse_table(
     }
     modelled_ms = target_ms + draft_ms * passes.mean()
     table = Table(
-        title=f"reuse and {type(controller).__name__}: {len(steps)} steps of {passes.mean():.1f} draft passes "
-        f"(share of the median in {target_ms:g} ms and {draft_ms:g} ms a draft pass)"
+        f"reuse and {type(controller).__name__}: {len(steps)} steps of {passes.mean():.1f} draft passes "
+        f"(share of the median in {target_ms:g} ms and {draft_ms:g} ms a draft pass)",
+        [
+            Column("a step"),
+            *(Column(name, 3) for name in ("median ms", "mean ms", "95 % below")),
+            Column("share", 2, "%"),
+        ],
     )
-    for column in ("a step", "median ms", "mean ms", "95 % below", "share"):
-        table.add_column(column, justify="left" if column == "a step" else "right")
     for name, seconds in times.items():
         milliseconds = 1e3 * seconds
-        figures = (np.median(milliseconds), milliseconds.mean(), np.quantile(milliseconds, 0.95))
-        table.add_row(name, *(f"{ms:.3f}" for ms in figures), f"{figures[0] / modelled_ms:.2%}")
+        median = float(np.median(milliseconds))
+        figures = [median, float(milliseconds.mean()), float(np.quantile(milliseconds, 0.95))]
+        table.rows.append([name, *figures, median / modelled_ms])
     return table
 
 
@@ -163,73 +166,72 @@ def _clocked(part: object, *methods: str) -> _Clock:
     return clock
 
 
-def bookkeeping_table(sizes: Sequence[int], trees: int, step_ms: float) -> Table:
-    """Milliseconds of the builders alone on answers of the embedded draft at held-out prompts."""
-    from rich.table import Table
-
+def bookkeeping_table(
+    sizes: Sequence[int], pair: ModelPair, prompts: Sequence[Sequence[int]], step_ms: float
+) -> Table:
+    """Milliseconds of the builders alone on answers of a draft model, one tree after every prompt."""
     table = Table(
-        title=f"bookkeeping of a tree, given the candidates ({trees} trees; share of a {step_ms:g} ms step)"
+        f"bookkeeping of a tree, given the candidates ({len(prompts)} trees; share of a {step_ms:g} ms step)",
+        [
+            Column("builder"),
+            *(Column(name, 1) for name in ("nodes", "depth", "passes")),
+            Column("ms"),
+            Column("share", 1, "%"),
+        ],
     )
-    for column in ("builder", "nodes", "depth", "passes", "ms", "share"):
-        table.add_column(column, justify="left" if column == "builder" else "right")
-    from specexp.builders import DySpecGreedy, DySpecThreshold
-    from specexp.pairs.pair import load_pair
-
-    pair = load_pair("stdlib")
-    prompts = _prompts(pair.tokenizer, trees)
     for nodes in sizes:
         for builder in (
             DySpecGreedy(nodes, prefetch=nodes),
             DySpecGreedy(nodes, prefetch=nodes, candidates="top-k"),
             DySpecThreshold(1 / nodes, max_nodes=nodes),
         ):
-            grown, answers, passes = _grow_recorded(builder, pair.draft, prompts)
-            milliseconds = [_replayed_ms(builder, kept) for kept in answers]
-            table.add_row(
-                f"{type(builder).__name__}, {'drawn' if builder.kind else 'top-k'}",
-                f"{np.mean([tree.num_nodes for tree in grown]):.1f}",
-                f"{np.mean([tree.shape.max_depth for tree in grown]):.1f}",
-                f"{np.mean(passes):.1f}",
-                f"{np.median(milliseconds):.2f}",
-                f"{np.median(milliseconds) / step_ms:.1%}",
+            grown, answers, passes = _grow(builder, pair.draft, prompts)
+            median = float(np.median([_bookkeeping_ms(builder, kept) for kept in answers]))
+            name = f"{type(builder).__name__}, {'drawn' if builder.kind else 'top-k'}"
+            size = float(np.mean([tree.num_nodes for tree in grown]))
+            table.rows.append(
+                [name, size, _mean_depth(grown), float(np.mean(passes)), median, median / step_ms]
             )
     return table
 
 
-def prefetch_table(nodes: int, trees: int) -> Table:
+def prefetch_table(nodes: int, pair: ModelPair, prompts: Sequence[Sequence[int]]) -> Table:
     """Draft passes by how many waiting entries are drafted together, and whether the tree stays the same.
 
     A tree may differ from that of one pass a node where the draft's logits, which depend on what shares a pass in their
     last bits, move two values past each other or a draw past the border of two tokens; of the trees that differ the
     largest difference of their sorted values is given.
     """
-    from rich.table import Table
-
-    from specexp.builders import DySpecGreedy
-    from specexp.pairs.pair import load_pair
-
-    table = Table(title=f"prefetch: {nodes} nodes, {trees} trees, {trees} prompts of the embedded pair")
-    for column in ("candidates", "prefetch", "depth", "passes", "other trees", "values apart"):
-        table.add_column(column, justify="left" if column == "candidates" else "right")
-    pair = load_pair("stdlib")
-    prompts = _prompts(pair.tokenizer, trees)
+    columns = [Column("candidates"), Column("prefetch"), Column("depth"), Column("passes")]
+    table = Table(
+        f"prefetch: {nodes} nodes, {len(prompts)} prompts",
+        [*columns, Column("other trees"), Column("values apart")],
+    )
     for candidates in ("drawn", "top-k"):
         expected: list[TokenTree] = []
         for prefetch in (1, 4, 8, 16, 32, 64):
             builder = DySpecGreedy(nodes, prefetch=prefetch, candidates=candidates)
-            grown, _, passes = _grow_recorded(builder, pair.draft, prompts)
+            grown, _, passes = _grow(builder, pair.draft, prompts)
             expected = expected or grown
-            other = [pair for pair in zip(grown, expected, strict=True) if not _same(*pair)]
-            apart = [np.abs(_sorted_values(one) - _sorted_values(two)).max() for one, two in other]
-            table.add_row(
-                candidates,
-                str(prefetch),
-                f"{np.mean([tree.shape.max_depth for tree in grown]):.2f}",
-                f"{np.mean(passes):.2f}",
-                str(len(other)),
-                f"{max(apart):.1g}" if apart else "",
+            other = [both for both in zip(grown, expected, strict=True) if not _same(*both)]
+            apart = max(
+                (np.abs(_sorted_values(one) - _sorted_values(two)).max() for one, two in other), default=None
             )
+            shown = None if apart is None else f"{apart:.1g}"
+            row: list[Cell] = [
+                candidates,
+                prefetch,
+                _mean_depth(grown),
+                float(np.mean(passes)),
+                len(other),
+                shown,
+            ]
+            table.rows.append(row)
     return table
+
+
+def _mean_depth(grown: Sequence[TokenTree]) -> float:
+    return float(np.mean([tree.shape.max_depth for tree in grown]))
 
 
 def _sorted_values(tree: TokenTree) -> NDArray[np.float64]:
@@ -241,86 +243,68 @@ def _same(one: TokenTree, two: TokenTree) -> bool:
     return one.shape.rank_paths == two.shape.rank_paths and bool((one.tokens == two.tokens).all())
 
 
-def _prompts(tokenizer: Any, count: int) -> list[list[int]]:
-    from specexp.data import StdlibFunctions, Workload
-    from specexp.data.prompts import PromptDataModule
+def _build(builder: TreeBuilder, root: int, answer: Answer) -> TokenTree:
+    """The tree that a builder grows from these answers, without limits."""
+    build = builder.build(root, Plan())
+    try:
+        request = next(build)
+        while True:
+            request = build.send(answer(request))
+    except StopIteration as finished:
+        tree: TokenTree = finished.value
+        return tree
 
-    data = PromptDataModule(Workload(StdlibFunctions(), max_prompts=count), tokenizer)
-    return [tokenizer(prompt.turns[0]).input_ids for prompt in data.prompts]
 
-
-def _grow_recorded(
+def _grow(
     builder: TreeBuilder, draft: Any, prompts: Sequence[Sequence[int]]
 ) -> tuple[list[TokenTree], list[list[Candidates]], list[int]]:
     """A tree after every prompt, the answers it was built from, and its draft passes."""
-    from specexp.core.context import Context
-    from specexp.drafters import DraftModel
-
-    grown, recorded, passes = [], [], []
+    grown, answers, passes = [], [], []
     for number, prompt in enumerate(prompts):
-        drafter: Drafter = DraftModel(draft, temperature=0.6)
+        drafter, kept = DraftModel(draft, temperature=0.6), list[Candidates]()
         context = Context(prompt, sequence=number)
         drafter.begin(context, None)
-        answers: list[Candidates] = []
-        build = builder.build(context.root, _no_limits())
-        try:
-            request = next(build)
-            while True:
-                answers.append(drafter.propose(context, request))
-                request = build.send(answers[-1])
-        except StopIteration as finished:
-            grown.append(finished.value)
-        recorded.append(answers)
+
+        def answer(
+            request: Request,
+            drafter: DraftModel = drafter,
+            context: Context = context,
+            kept: list[Candidates] = kept,
+        ) -> Candidates:
+            kept.append(drafter.propose(context, request))
+            return kept[-1]
+
+        grown.append(_build(builder, context.root, answer))
+        answers.append(kept)
         passes.append(drafter.draft_passes)
-    return grown, recorded, passes
+    return grown, answers, passes
 
 
-def _replayed_ms(builder: TreeBuilder, answers: Sequence[Candidates], repetitions: int = 5) -> float:
+def _bookkeeping_ms(builder: TreeBuilder, answers: Sequence[Candidates], repetitions: int = 5) -> float:
     """Median time of one build whose answers are there already."""
     times = []
     for _ in range(repetitions):
+        left = iter(answers)
         started = perf_counter()
-        build = builder.build(0, _no_limits())
-        next(build)
-        try:
-            for answer in answers:
-                build.send(answer)
-        except StopIteration:
-            pass
+        _build(builder, 0, lambda request, left=left: next(left))  # type: ignore[misc]
         times.append(1e3 * (perf_counter() - started))
     return float(np.median(times))
 
 
-def _no_limits() -> Any:
-    from specexp.core.parts import Plan
-
-    return Plan()
-
-
 def drawing_table(sizes: Sequence[int], trees: int, vocabulary: int) -> Table:
     """Milliseconds of all draws of a tree over a large vocabulary."""
-    from rich.table import Table
-
-    from specexp.builders import DySpecGreedy
-
-    table = Table(title=f"drawing the candidates of a tree over {vocabulary:,} tokens ({trees} trees)")
-    for column in ("draft", "nodes", "drafted rows", "softmax ms", "draws ms", "Gumbel top-k ms"):
-        table.add_column(column, justify="left" if column == "draft" else "right")
+    heads = ("softmax ms", "draws ms", "Gumbel top-k ms")
+    table = Table(
+        f"drawing the candidates of a tree over {vocabulary:,} tokens ({trees} trees)",
+        [Column("draft"), Column("nodes"), Column("drafted rows", 0), *(Column(head, 1) for head in heads)],
+    )
     for exponent in (1.2, 1.6, 2.0, 3.0):
         power = -exponent * np.log(np.arange(1, vocabulary + 1))  # probabilities fall as a power of the rank
+        best = 1 / np.exp(power).sum()
         for nodes in sizes:
             builder = DySpecGreedy(nodes, prefetch=nodes)
-            costs = [_drawn_tree_ms(builder, power, seed) for seed in range(trees)]
-            rows, softmax, draws, gumbel = np.median(np.array(costs), axis=0)
-            best = 1 / np.exp(power).sum()
-            table.add_row(
-                f"best token {best:.0%}",
-                str(nodes),
-                f"{rows:.0f}",
-                f"{softmax:.1f}",
-                f"{draws:.1f}",
-                f"{gumbel:.1f}",
-            )
+            costs = np.array([_drawn_tree_ms(builder, power, seed) for seed in range(trees)])
+            table.rows.append([f"best token {best:.0%}", nodes, *np.median(costs, axis=0).tolist()])
     return table
 
 
@@ -328,47 +312,40 @@ def _drawn_tree_ms(builder: TreeBuilder, power: NDArray[np.float64], seed: int) 
     """Drafted rows, and the milliseconds of softmax, of our draws and of a Gumbel top-k, in one tree.
 
     Args:
-        builder: of the tree.
+        builder: Builder of the tree.
         power: ``[V]`` log-probabilities; every node has them in an order of its own.
-        seed: of the orders and of the draws.
+        seed: Seed of the orders and of the draws.
     """
-    import torch
-
-    from specexp.core.context import Context
-    from specexp.core.noise import gumbel, place_key
-    from specexp.drafters.drawing import draw
-
     context = Context([0], seed=seed)
     generator = np.random.default_rng(seed)
     falling = torch.from_numpy(power.astype(np.float32))
     logits: dict[int, torch.Tensor] = {}
-    softmax = draws = top_k = 0.0
-    build = builder.build(0, _no_limits())
-    try:
-        request = next(build)
-        while True:
-            asked = request.rows.tolist()
-            for row in asked:
-                if row not in logits:
-                    logits[row] = falling[generator.permutation(power.size)]
-            scores = torch.stack([logits[row] for row in asked])
-            started = perf_counter()
-            q = scores.softmax(dim=-1)
-            softmaxed = perf_counter()
+    spent = np.zeros(3)
 
-            def uniforms(rows: NDArray[np.int64], start: int, count: int, asked: list[int] = asked) -> Any:
-                numbers = [context.uniforms("draft", 0, (asked[row],), size=start + count) for row in rows]
-                return np.stack(numbers)[:, start:]
+    def answer(request: Request) -> Candidates:
+        asked = request.rows.tolist()
+        for row in asked:
+            if row not in logits:
+                logits[row] = falling[generator.permutation(power.size)]
+        scores = torch.stack([logits[row] for row in asked])
 
-            answer = draw(q, uniforms, request.k, enough=request.enough)
-            drawn = perf_counter()
-            noise = np.stack([gumbel(place_key(seed, 0, "draft"), row, power.size) for row in asked])
-            (scores.log_softmax(dim=-1) + torch.from_numpy(noise)).topk(max(answer.tokens.shape[1], 1))
-            softmax, draws = softmax + softmaxed - started, draws + drawn - softmaxed
-            top_k += perf_counter() - drawn
-            request = build.send(answer)
-    except StopIteration:
-        return len(logits), 1e3 * softmax, 1e3 * draws, 1e3 * top_k
+        def uniforms(rows: NDArray[np.int64], start: int, count: int) -> Any:
+            numbers = [context.uniforms("draft", 0, (asked[row],), size=start + count) for row in rows]
+            return np.stack(numbers)[:, start:]
+
+        times = [perf_counter()]
+        q = scores.softmax(dim=-1)
+        times.append(perf_counter())
+        candidates = draw(q, uniforms, request.k, enough=request.enough)
+        times.append(perf_counter())
+        noise = np.stack([gumbel(place_key(seed, 0, "draft"), row, power.size) for row in asked])
+        (scores.log_softmax(dim=-1) + torch.from_numpy(noise)).topk(max(candidates.tokens.shape[1], 1))
+        times.append(perf_counter())
+        spent[:] += np.diff(times)
+        return candidates
+
+    _build(builder, 0, answer)
+    return len(logits), *(1e3 * spent).tolist()
 
 
 if __name__ == "__main__":

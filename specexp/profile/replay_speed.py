@@ -28,8 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--trees", type=int, default=1000, help="random static trees")
     parser.add_argument("--prompts", type=int, default=8, help="of a trial")
     given, rest = parser.parse_known_args(sys.argv[1:] if arguments is None else arguments)
-    from rich.console import Console
-
+    from specexp.bench.publish import terminal
     from specexp.bench.trainer import quiet_libraries
     from specexp.config import Config, ConfigError, build_latency, load_config, recording_folder
     from specexp.config.command import fail
@@ -37,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from specexp.replay.format.recording import Recording
 
     quiet_libraries()
-    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
+    console = terminal()
     try:
         config: Config = load_config(given.experiment, rest)
         recording = Recording(recording_folder(config))
@@ -113,38 +112,37 @@ def trials_table(config: Any, recording: Any, prompts: int) -> Table:
         ConfigError: the models or prompts cannot be loaded.
         RecordingError: a composition was not recorded.
     """
-    import torch
-
-    from specexp.bench.decoder_arm import DecoderArm
+    from specexp.bench.arm_spec import ArmSpec
+    from specexp.bench.experiment import use_threads
+    from specexp.bench.live import LiveBackend
+    from specexp.bench.make_arm import make_arm
     from specexp.bench.statistics import bootstrap_interval
     from specexp.bench.table import Column, Table
     from specexp.builders import Chain, DySpecGreedy, DySpecThreshold, ParametricTree
-    from specexp.config import build_generation, build_pair, build_verifier, build_workload
+    from specexp.config import build_generation, build_verifier, build_workload
     from specexp.controllers import ConfidenceThreshold, Fixed
-    from specexp.core.decode import Decoder
-    from specexp.core.language_model import LanguageModel
     from specexp.core.messages import counted
     from specexp.core.parts import Controller, Parts
+    from specexp.core.tree import TreeShape
     from specexp.drafters import DraftModel
-    from specexp.drafters.draft_source import DraftSource
+    from specexp.replay.backend import ReplayBackend
     from specexp.replay.format.errors import NotRecordedError
     from specexp.replay.play.fidelity import recorded_scoring
     from specexp.replay.play.ranks import RankTable
-    from specexp.replay.play.replay_arm import ReplayArm, source_for
 
     generation, verifier = build_generation(config), build_verifier(config)
-    if generation.threads is not None:
-        torch.set_num_threads(generation.threads)
-    pair = build_pair(config)
-    chosen = build_workload(config).load(pair.tokenizer)[:prompts]
+    use_threads(config)
+    models = LiveBackend.of(config)
+    backends = (models, ReplayBackend(recording))
+    chosen = build_workload(config).load(models.tokenizer)[:prompts]
     scoring = recorded_scoring(recording.manifest.made_of)
-    model = LanguageModel(pair.target)
     assert scoring is not None, "the table of trees refused a recording without a draft"
 
-    def drafter(source: DraftSource | None) -> DraftModel:
-        made = DraftModel(**vars(scoring))
-        made.use_draft_model(source or pair.draft)
-        return made
+    def made(builder: TreeBuilder, controller: Controller, backend: Any) -> Any:
+        drafter = DraftModel(**vars(scoring))
+        drafter.use_draft_model(backend.draft)
+        parts = Parts(drafter, builder, verifier, controller)
+        return make_arm(ArmSpec(type(backend).__name__, generation, parts), backend)
 
     turns = [turn for prompt in chosen for turn in recording.conversation(prompt.prompt_id)]
     ranks = RankTable(turns, generation.max_new_tokens, recording.manifest.context_limits["target"])
@@ -171,15 +169,7 @@ def trials_table(config: Any, recording: Any, prompts: int) -> Table:
         ],
     )
     for name, builder, controller in compositions:
-        live = DecoderArm(
-            "live", Decoder(model, drafter(None), builder, verifier, controller), pair.tokenizer, generation
-        )
-        replayed = ReplayArm(
-            "replayed",
-            recording,
-            Parts(drafter(source_for(recording)), builder, verifier, controller),
-            generation,
-        )
+        live, replayed = (made(builder, controller, backend) for backend in backends)
         live.decode(chosen[0], max_new_tokens=8)
         ratios, spent = [], np.zeros(2)
         try:
@@ -199,10 +189,11 @@ def trials_table(config: Any, recording: Any, prompts: int) -> Table:
         low, high = bootstrap_interval(np.array(ratios))
         row: list[Any] = [name, spent[0], 1e3 * spent[1]]
         row.append(f"{exp(float(np.mean(ratios))):.0f}x [{exp(low):.0f}, {exp(high):.0f}]")
-        if hasattr(builder, "shape") and isinstance(controller, Fixed):
+        if builder.rank_paths is not None and controller.changes_nothing:
+            shape = TreeShape.from_rank_paths(builder.rank_paths)
             started = perf_counter()
             for _ in range(20):
-                ranks.evaluate(builder.shape)
+                ranks.evaluate(shape)
             once = (perf_counter() - started) / 20
             row += [1e3 * once, f"{spent[0] / once:.0f}x"]
         else:
