@@ -54,16 +54,17 @@ def run_command(
     Returns:
         The exit code: of ``act``, 2 for a mistake of the user, 1 where something cannot be written.
     """
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    short = short or {}
+    given = [_long(argument, short) for argument in (sys.argv[1:] if arguments is None else arguments)]
     if not given or not HELP.isdisjoint(given):
-        return _help(usage, given)
+        return _help(usage, given, short)
     try:
         if given[0].startswith("--"):
             raise ConfigError(
                 f"command line: {given[0]} stands where the configuration file is expected, first"
             )
-        overrides = [_long(argument, short or {}) for argument in given[1:] if argument not in OPTIONS]
-        _check_sections(overrides, short or {})
+        overrides = [argument for argument in given[1:] if argument not in OPTIONS]
+        _check_sections(overrides, short)
         config = load_config(given[0], overrides)
         if _PRINT_CONFIG in given:
             print(annotated(config), end="")
@@ -75,7 +76,7 @@ def run_command(
         return fail(f"{error.filename or 'output'} cannot be written ({error.strerror or error})", 1)
 
 
-def _help(usage: str, given: Sequence[str]) -> int:
+def _help(usage: str, given: Sequence[str], short: Mapping[str, str]) -> int:
     """Print the usage, or what the key after ``--help`` means."""
     from specexp.config.explain import explain, explain_sections
 
@@ -86,11 +87,12 @@ def _help(usage: str, given: Sequence[str]) -> int:
     config = None
     if at > 0:
         try:
-            config = load_config(given[0])
+            config = load_config(given[0], [argument for argument in given[1:at] if argument not in OPTIONS])
         except ConfigError as error:
             print(f"note: {error}", file=sys.stderr)
     try:
-        print(explain(given[at + 1], config))
+        key = given[at + 1].removeprefix("--")
+        print(explain(short.get(key, key), config))
     except ConfigError as error:
         return fail(error)
     return 0

@@ -46,7 +46,6 @@ def explain(key: str, config: Config | None = None) -> str:
     Raises:
         ConfigError: there is no such key; with the nearest.
     """
-    key = key.removeprefix("--")
     places = _places(key, config)
     if places:
         return "\n\n".join(_told(key, place, config) for place in places)

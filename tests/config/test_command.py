@@ -51,6 +51,10 @@ def test_help_of_a_key_after_a_file_tells_what_the_file_has_there(
     told = capsys.readouterr().out
     assert told.count("builder.init_args.nodes of") == 1
     assert f"  here: 12, from {path}\n" in told
+    assert command(path, "--builder.init_args.nodes", "7", "--help", "builder.init_args.nodes") == 0
+    assert "  here: 7, from command line\n" in capsys.readouterr().out
+    assert command(path, "--help", "--n-trials") == 0
+    assert capsys.readouterr().out.startswith("sweep.n_trials of Sweep: an integer of at least 1\n")
     assert command(path, "--help", "builder.init_args.depth") == 0
     assert "  here: 4, from default\n" in capsys.readouterr().out
 
