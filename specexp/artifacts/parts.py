@@ -54,7 +54,7 @@ def check_spec(spec: Any, where: str, key: str = "") -> None:
         raise ArtifactError(f"{where} has the unknown field {key + unknown[0]!r}")
 
 
-def arguments_of(spec: Spec | None, dotted: str) -> dict[str, Any] | None:
+def init_args_of(spec: Spec | None, dotted: str) -> dict[str, Any] | None:
     """Arguments of a specification of a class; None where it is of another one.
 
     Args:
@@ -62,7 +62,7 @@ def arguments_of(spec: Spec | None, dotted: str) -> dict[str, Any] | None:
         dotted: the class, by the module that defines it; its short name and its family's name for it mean it too.
 
     Example:
-        >>> arguments_of({"class_path": "Chain"}, "specexp.builders.static_tree.Chain")
+        >>> init_args_of({"class_path": "Chain"}, "specexp.builders.static_tree.Chain")
         {}
     """
     module, _, name = dotted.rpartition(".")

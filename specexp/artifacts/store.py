@@ -27,7 +27,7 @@ from specexp.artifacts.manifest import (
     read_json,
     sha256,
 )
-from specexp.artifacts.parts import arguments_of
+from specexp.artifacts.parts import init_args_of
 from specexp.artifacts.plugins import class_in, names_in
 from specexp.artifacts.provenance import complete_provenance
 from specexp.artifacts.versions import resolve, set_alias, write_version
@@ -169,7 +169,7 @@ def kind_for(family: str, parts: Mapping[str, Any]) -> type[Artifact] | None:
     """
     for name in names_in(kinds):
         kind = kind_named(name)
-        if kind.learned == family and arguments_of(parts.get(family), kind.made_by) is not None:
+        if kind.learned == family and init_args_of(parts.get(family), kind.made_by) is not None:
             return kind
     return None
 

@@ -1,10 +1,19 @@
 """Drafters: who guesses the next tokens."""
 
-from specexp.drafters.draft_model import DraftModel
-from specexp.drafters.phrase_cache import PhraseCache
-from specexp.drafters.prompt_lookup import PromptLookup
-from specexp.drafters.token_recycling import TokenRecycling
-from specexp.drafters.union import Union
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from specexp.core.lazy import classes_in
+
+if TYPE_CHECKING:
+    from specexp.drafters.draft_model import DraftModel
+    from specexp.drafters.phrase_cache import PhraseCache
+    from specexp.drafters.prompt_lookup import PromptLookup
+    from specexp.drafters.token_recycling import TokenRecycling
+    from specexp.drafters.union import Union
+
+__getattr__ = classes_in(__name__, __path__[0])
 
 __all__ = [
     "DraftModel",

@@ -1,10 +1,19 @@
 """Verifiers: what of a draft is accepted."""
 
-from specexp.verifiers.greedy import Greedy
-from specexp.verifiers.keyed_sampling import KeyedSampling
-from specexp.verifiers.rejection_sampling import RejectionSampling
-from specexp.verifiers.sample_match import SampleMatch
-from specexp.verifiers.typical_acceptance import TypicalAcceptance
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from specexp.core.lazy import classes_in
+
+if TYPE_CHECKING:
+    from specexp.verifiers.greedy import Greedy
+    from specexp.verifiers.keyed_sampling import KeyedSampling
+    from specexp.verifiers.rejection_sampling import RejectionSampling
+    from specexp.verifiers.sample_match import SampleMatch
+    from specexp.verifiers.typical_acceptance import TypicalAcceptance
+
+__getattr__ = classes_in(__name__, __path__[0])
 
 __all__ = [
     "Greedy",

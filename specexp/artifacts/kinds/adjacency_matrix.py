@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from specexp.artifacts.artifact import Artifact
 from specexp.artifacts.error import ArtifactError
-from specexp.artifacts.parts import PARTS, Spec, arguments_of
+from specexp.artifacts.parts import PARTS, Spec, init_args_of
 
 MATRIX = "matrix.safetensors"
 
@@ -33,7 +33,7 @@ class AdjacencyMatrixArtifact(Artifact):
     @override
     def payloads_of(cls, parts: Mapping[str, Any], attributes: Mapping[str, Any]) -> dict[str, Any] | None:
         learned = (attributes.get("learned") or {}).get("drafter")
-        if not learned or arguments_of(parts.get("drafter"), cls.made_by) is None:
+        if not learned or init_args_of(parts.get("drafter"), cls.made_by) is None:
             return None
         return {MATRIX: {"matrix": np.asarray(learned["matrix"])}, PARTS: dict(parts)}
 
@@ -48,7 +48,7 @@ class AdjacencyMatrixArtifact(Artifact):
 
     @override
     def specs(self) -> dict[str, Spec]:
-        recorded = arguments_of(self.recorded.get("drafter"), self.made_by) or {}
+        recorded = init_args_of(self.recorded.get("drafter"), self.made_by) or {}
         k = self.value.shape[1] if self.value.ndim == 2 else 1
         start = {"k": k, "state": "preloaded", "matrix": self.value}
         return {**self.recorded, "drafter": {"class_path": self.made_by, "init_args": {**recorded, **start}}}

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from specexp.artifacts.artifact import Artifact
-from specexp.artifacts.parts import PARTS, Spec, arguments_of
+from specexp.artifacts.parts import PARTS, Spec, init_args_of
 
 PHRASES = "phrases.safetensors"
 ENTRIES = ("counts", "keys", "phrases", "uses")
@@ -34,7 +34,7 @@ class PhraseCacheArtifact(Artifact):
     @override
     def payloads_of(cls, parts: Mapping[str, Any], attributes: Mapping[str, Any]) -> dict[str, Any] | None:
         learned = (attributes.get("learned") or {}).get("drafter")
-        if not learned or arguments_of(parts.get("drafter"), cls.made_by) is None:
+        if not learned or init_args_of(parts.get("drafter"), cls.made_by) is None:
             return None
         return {PHRASES: {name: np.asarray(learned[name]) for name in ENTRIES}, PARTS: dict(parts)}
 
@@ -44,7 +44,7 @@ class PhraseCacheArtifact(Artifact):
 
     @override
     def specs(self) -> dict[str, Spec]:
-        known = arguments_of(self.recorded.get("drafter"), self.made_by)
+        known = init_args_of(self.recorded.get("drafter"), self.made_by)
         if known is None:  # as much room as they take
             known = {
                 "phrase_length": max(2, self._size("phrases", 1)),

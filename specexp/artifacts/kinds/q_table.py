@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from specexp.artifacts.artifact import Artifact
 from specexp.artifacts.error import ArtifactError
-from specexp.artifacts.parts import PARTS, Spec, arguments_of
+from specexp.artifacts.parts import PARTS, Spec, init_args_of
 
 Q = "q.safetensors"
 BINS = "bins.json"
@@ -41,7 +41,7 @@ class QTableArtifact(Artifact):
     @override
     def payloads_of(cls, parts: Mapping[str, Any], attributes: Mapping[str, Any]) -> dict[str, Any] | None:
         learned = (attributes.get("learned") or {}).get("controller")
-        if learned is None or arguments_of(parts.get("controller"), cls.made_by) is None:
+        if learned is None or init_args_of(parts.get("controller"), cls.made_by) is None:
             return None
         return {
             Q: {name: np.asarray(learned[name]) for name in _TENSORS},
@@ -62,7 +62,7 @@ class QTableArtifact(Artifact):
 
     @override
     def specs(self) -> dict[str, Spec]:
-        known = arguments_of(self.recorded.get("controller"), self.made_by)
+        known = init_args_of(self.recorded.get("controller"), self.made_by)
         start = {"learn": False, "state": "preloaded", "table": self.value}
         arguments = {**(self._own_bins() if known is None else known), **start}
         return {**self.recorded, "controller": {"class_path": self.made_by, "init_args": arguments}}

@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from specexp.artifacts.artifact import Artifact
 from specexp.artifacts.error import ArtifactError
-from specexp.artifacts.parts import PARTS, Spec, arguments_of, check_spec
+from specexp.artifacts.parts import PARTS, Spec, check_spec, init_args_of
 
 SCHEDULE = "schedule.json"
 _PLAIN = "specexp.scheduling.serial.Serial"
@@ -37,7 +37,7 @@ class ScheduleArtifact(Artifact):
     @override
     def payloads_of(cls, parts: Mapping[str, Any], attributes: Mapping[str, Any]) -> dict[str, Any] | None:
         execution = attributes.get("execution")
-        if execution is None or arguments_of(execution, _PLAIN) is not None or parts.get("drafter") is None:
+        if execution is None or init_args_of(execution, _PLAIN) is not None or parts.get("drafter") is None:
             return None
         return {SCHEDULE: dict(execution), PARTS: dict(parts)}
 
@@ -46,7 +46,7 @@ class ScheduleArtifact(Artifact):
         self.schedule: dict[str, Any] = payloads[SCHEDULE]
         where = self.where(SCHEDULE)
         check_spec(self.schedule, where)
-        if arguments_of(self.schedule, _PLAIN) is not None:
+        if init_args_of(self.schedule, _PLAIN) is not None:
             raise ArtifactError(
                 f"{where}: class_path is {self.schedule['class_path']!r}, plain decoding; a strategy that drafts is "
                 "expected, such as Scheduled"

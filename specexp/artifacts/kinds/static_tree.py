@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from specexp.artifacts.artifact import Artifact
 from specexp.artifacts.error import ArtifactError
-from specexp.artifacts.parts import PARTS, Spec, arguments_of
+from specexp.artifacts.parts import PARTS, Spec, init_args_of
 from specexp.artifacts.validated import validated
 from specexp.core.parts import Selection
 from specexp.core.tree import TreeShape
@@ -71,7 +71,7 @@ class StaticTreeArtifact(Artifact):
         except ValueError as error:
             raise ArtifactError(f"{where}: {error}") from error
         self.value = self.rank_paths = [list(path) for path in shape.rank_paths[1:]]
-        recorded = arguments_of(self.recorded.get("builder"), _BUILDER)
+        recorded = init_args_of(self.recorded.get("builder"), _BUILDER)
         if recorded is not None and recorded.get("rank_paths") not in (paths, self.rank_paths):
             raise ArtifactError(  # whoever reads the one file and whoever reads the other must see one tree
                 f"{self.where(PARTS)}: builder.init_args.rank_paths is not the tree of {TREE}; both files must hold "

@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from specexp.artifacts.artifact import Artifact
 from specexp.artifacts.error import ArtifactError
-from specexp.artifacts.parts import PARTS, Spec, arguments_of
+from specexp.artifacts.parts import PARTS, Spec, init_args_of
 from specexp.core.messages import did_you_mean
 
 THRESHOLDS = "thresholds.json"
@@ -40,8 +40,8 @@ class ThresholdsArtifact(Artifact):
     @override
     def payloads_of(cls, parts: Mapping[str, Any], attributes: Mapping[str, Any]) -> dict[str, Any] | None:
         tree, draft = (
-            arguments_of(parts.get("builder"), _BUILDER),
-            arguments_of(parts.get("drafter"), _DRAFTER),
+            init_args_of(parts.get("builder"), _BUILDER),
+            init_args_of(parts.get("drafter"), _DRAFTER),
         )
         if tree is None or draft is None:
             return None
