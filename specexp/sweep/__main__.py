@@ -58,7 +58,7 @@ def read_sweep(config: Config) -> tuple[StudyConfig, Sweep, tuple[str, ...]]:
         Both, and the methods that were left out because the pair has no draft model.
 
     Raises:
-        ConfigError: the file has no sweep section, and the sentence names the command for it; or all its methods need
+        ConfigError: The file has no sweep section, and the sentence names the command for it; or all its methods need
             a draft model.
     """
     sweep = build_sweep(config)
@@ -143,7 +143,7 @@ def prepare_folder(folder: Path) -> list[Path]:
         The folders that were made, the innermost first.
 
     Raises:
-        OSError: they cannot; folders made for it are removed again.
+        OSError: They cannot; folders made for it are removed again.
     """
     made = [path for path in (folder, *folder.parents) if not path.exists()]
     try:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from specexp.bench.arm import EngineArm
 from specexp.bench.arm_spec import ArmSpec
 from specexp.bench.make_arm import make_arm
+from specexp.config import Config
 from specexp.sweep.confirmed import Confirmed, Predicted
 from specexp.sweep.study_config import StudyConfig
 
@@ -48,7 +49,7 @@ class StudyBackend(ABC):
         self.study_config = study_config
         self.backend = backend
         self.latency = latency
-        self.generation = study_config.generation()
+        self.generation = study_config.generation
         self.samples = self.generation.samples
         self._data: dict[str | None, PromptDataModule] = {}
 
@@ -75,7 +76,7 @@ class StudyBackend(ABC):
         """What plain decoding takes for a prompt; None where that must be measured."""
 
     def data(self, stage: str | None = None) -> PromptDataModule:
-        """As :meth:`load_data`, once."""
+        """As :meth:`load_data`, but every stage is read once."""
         if stage not in self._data:
             self._data[stage] = self.load_data(stage)
         return self._data[stage]
@@ -85,13 +86,17 @@ class StudyBackend(ABC):
         """Prompts that every candidate's drafter and controller learn from before it is measured."""
         return self.data("learn").prompts if self.study_config.config.get("sweep.learn") else ()
 
-    def compose(self, name: str, overrides: Mapping[str, Any]) -> EngineArm:
+    def compose(self, name: str, config: Config) -> EngineArm:
         """A candidate in its initial state; one that keeps something running is to be closed.
+
+        Args:
+            name: Name of the arm.
+            config: The candidate's configuration.
 
         Raises:
             ValueError: The parts cannot be made, or do not go together or with the target.
         """
-        return self._arm(name, *self.study_config.compose(overrides, self.backend.draft))
+        return self._arm(name, *self.study_config.compose(config, self.backend.draft))
 
     def plain(self) -> EngineArm:
         """Plain decoding."""

@@ -75,8 +75,9 @@ class StudyBench:
         Raises:
             ValueError: The parts cannot be made, or do not go together or with the target.
         """
-        arm = self.backend.compose("candidate", overrides)
-        resolved = self.study_config.resolved(overrides)
+        config = self.study_config.with_overrides(overrides)
+        arm = self.backend.compose("candidate", config)
+        resolved = self.study_config.resolved(config)
         attributes: dict[str, Any] = {"resolved": resolved}
         if "execution" in resolved:
             attributes["execution"] = resolved["execution"]
@@ -189,7 +190,7 @@ def record_acceptance_counts(
         tick: Called after every prompt.
     """
     counter = AcceptanceCounter()
-    arm = backend.compose("acceptance counts", overrides)
+    arm = backend.compose("acceptance counts", backend.study_config.with_overrides(overrides))
     for prompt in backend.data("count_acceptances").prompts:
         for sample in range(backend.samples):
             arm.decode_observed(prompt, sample, counter.observe)

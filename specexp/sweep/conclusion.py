@@ -62,7 +62,7 @@ def conclude(study: Study, settings: Sweep, backend: StudyBackend, output: Study
         if folder is not None:
             artifacts.append(Attached(folder, study_config.name, settings.export.kind))
     rows = [trial_row(trial, list(settings.objectives)) for trial in study.get_trials(deepcopy=False)]
-    with output.tracker.study(config=study_config.to_dict()) as run:
+    with output.tracker.study(config=study_config.config.to_dict()) as run:
         run.table("trials", [{**row, **speedups_of(row)} for row in rows])
         for part in report.whole():
             track(part, run)

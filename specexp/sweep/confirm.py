@@ -129,7 +129,8 @@ def confirm(
     records_path.unlink(missing_ok=True)
     arms = {}
     for trial in trials:
-        arm = backend.compose(name_of_trial(trial), trial.user_attrs["attributes"]["resolved"])
+        config = backend.study_config.with_overrides(trial.user_attrs["attributes"]["resolved"])
+        arm = backend.compose(name_of_trial(trial), config)
         arms[arm.name] = backend.warm_started(arm)
     watch = Watch()
     module = EvaluationModule(

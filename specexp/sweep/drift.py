@@ -39,7 +39,7 @@ class PlainSeconds:
     """AR's seconds per token for every prompt, measured once, and rescaled by what AR takes now.
 
     Args:
-        seconds_per_token: by prompt id, of the start of the study.
+        seconds_per_token: Seconds per token by prompt id, measured at the start of the study.
 
     Example:
         >>> reference = PlainSeconds({"a": 0.004, "b": 0.006})

@@ -58,7 +58,7 @@ def export_best(
             "trial": best.trial,
             "command": output.command,
             "device": backend.device,
-            "config": study_config.to_dict(resolved),
+            "config": {**study_config.config.to_dict(), **resolved},
             "metrics": backend.exported_metrics(best, _metrics(best)),
             **backend.provenance(best),
         },

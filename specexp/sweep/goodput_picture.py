@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import MaxNLocator
 
-from specexp.bench.pictures import INK
+from specexp.bench.pictures import INK, bare_figure, plain
 from specexp.bench.tree_picture import PLATE
 from specexp.core.messages import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from specexp.replay.play.yardstick import Yardstick
+    from specexp.replay.play.yardstick import BudgetPoint, Yardstick
 
 CURVE = "#3a6ea5"
 KNEE = "#8a97a3"
@@ -31,9 +30,9 @@ class SearchedTree:
     """A tree that a search found.
 
     Attributes:
-        name: in the legend.
-        nodes: of the tree.
-        goodput: replayed on the yardstick's turns, tokens per second.
+        name: Name in the legend.
+        nodes: Nodes of the tree, the root not counted.
+        goodput: Tokens per second, replayed on the yardstick's turns.
     """
 
     name: str
@@ -45,12 +44,12 @@ def draw_goodput(found: Yardstick, searched: SearchedTree | None = None, title: 
     """Draw the curve, its knee, both yardstick trees, plain decoding, and a searched tree.
 
     Args:
-        found: the yardstick.
-        searched: what is held against it.
-        title: heading; the latency profile is added below it.
+        found: The yardstick.
+        searched: The tree that is held against it.
+        title: Heading; the latency profile is added below it.
     """
-    figure = Figure(figsize=(8.4, 4.8), dpi=150, layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.08))
-    FigureCanvasAgg(figure)
+    layout = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.08)
+    figure = bare_figure(8.4, 4.8, dpi=150, layout=layout)
     axes = figure.subplots()
     axes.set_facecolor("white")  # whatever style another picture left
     sizes = [point.nodes for point in found.curve]
@@ -73,34 +72,12 @@ def draw_goodput(found: Yardstick, searched: SearchedTree | None = None, title: 
         label="best of at most so many nodes",
     )
     for tree, marker, colour in ((found.most_hit, "D", MOST_HIT), (found.sequoia, "^", SEQUOIA)):
-        axes.plot(
-            tree.nodes,
-            tree.goodput,
-            marker=marker,
-            ms=8,
-            lw=0,
-            color=colour,
-            mec="white",
-            mew=0.8,
-            zorder=4,
-            label=f"yardstick, {tree.family}: {counted(tree.nodes, 'node')}, depth {tree.depth}, {tree.goodput:.4g} "
-            "tokens/s",
-        )
+        what = f"yardstick, {tree.family}: {counted(tree.nodes, 'node')}, depth {tree.depth}"
+        _mark(axes, tree, marker, colour, f"{what}, {tree.goodput:.4g} tokens/s")
     if searched is not None:
+        what = f"{searched.name}: {counted(searched.nodes, 'node')}, {searched.goodput:.4g} tokens/s"
         share = 100 * found.share(searched.goodput)
-        axes.plot(
-            searched.nodes,
-            searched.goodput,
-            marker="*",
-            ms=14,
-            lw=0,
-            color=WINNER,
-            mec="white",
-            mew=0.8,
-            zorder=5,
-            label=f"{searched.name}: {counted(searched.nodes, 'node')}, {searched.goodput:.4g} tokens/s, "
-            f"{share:.1f} % of the yardstick",
-        )
+        _mark(axes, searched, "*", WINNER, f"{what}, {share:.1f} % of the yardstick")
     axes.set_xlim(0, 1.03 * max(sizes[-1], searched.nodes if searched else 0, 4))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     _mark_plain(axes, found)
@@ -112,12 +89,17 @@ def draw_goodput(found: Yardstick, searched: SearchedTree | None = None, title: 
     )
     axes.text(0, 1.015, found.profile, transform=axes.transAxes, fontsize=8, color=INK)
     axes.grid(axis="y", lw=0.4, alpha=0.5)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.tick_params(labelsize=8, colors=INK)
+    plain(axes)
     figure.legend(
         *axes.get_legend_handles_labels(), loc="outside lower left", fontsize=8, frameon=False, ncols=1
     )
     return figure
+
+
+def _mark(axes: Axes, tree: BudgetPoint | SearchedTree, marker: str, colour: str, label: str) -> None:
+    size = 14 if marker == "*" else 8
+    style: dict[str, Any] = {"color": colour, "mec": "white", "mew": 0.8, "lw": 0, "zorder": 4}
+    axes.plot(tree.nodes, tree.goodput, marker=marker, ms=size, label=label, **style)
 
 
 def _mark_knee(axes: Axes, found: Yardstick) -> None:

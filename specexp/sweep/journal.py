@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from optuna.storages.journal import BaseJournalBackend, JournalFileBackend, JournalFileOpenLock
+from typing_extensions import override
 
 try:
     import fcntl
@@ -30,10 +31,10 @@ class JournalFile(BaseJournalBackend):
     """Optuna's journal file with whole lines only.
 
     Args:
-        path: the file; created, its folder must exist.
+        path: The file; it is created, its folder must exist.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: It cannot be written.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -45,10 +46,11 @@ class JournalFile(BaseJournalBackend):
         )  # its lock is never taken
         cut_torn_line(self.path)
 
+    @override
     def read_logs(self, log_number_from: int) -> Generator[dict[str, Any], None, None]:
-        """As Optuna's."""
         return self._reader.read_logs(log_number_from)
 
+    @override
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         """Append whole lines, or nothing: what does not fit on the disk is taken back before the error is
         raised.
@@ -79,7 +81,7 @@ def study_lock(folder: Path) -> Generator[None, None, None]:
     """Hold a study folder for one process; the lock ends with the process, however it ends.
 
     Raises:
-        StudyBusyError: another process holds it.
+        StudyBusyError: Another process holds it.
     """
     path = folder / "study.lock"
     with path.open("a+", encoding="utf-8") as file:

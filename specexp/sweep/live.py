@@ -9,7 +9,8 @@ from typing_extensions import override
 from specexp.artifacts.environment import device_name
 from specexp.bench.experiment import check_prompts
 from specexp.bench.live import LiveBackend
-from specexp.config import ConfigError
+from specexp.config import ConfigError, build_data
+from specexp.config.stages import with_prompts_of
 from specexp.core.masks import context_limit
 from specexp.sweep.backend import StudyBackend
 from specexp.sweep.study_config import StudyConfig
@@ -59,8 +60,9 @@ class LiveStudyBackend(StudyBackend):
 
     @override
     def load_data(self, stage: str | None) -> PromptDataModule:
-        data = self.study_config.data(self.pair.tokenizer, stage)
-        check_prompts(self.study_config.config, data.prompts, self.pair)
+        config = self.study_config.config
+        data = build_data(with_prompts_of(config, stage), self.pair.tokenizer)
+        check_prompts(config, data.prompts, self.pair)
         return data
 
     @override

@@ -15,14 +15,14 @@ def without_draft_methods(config: Config, sweep: Sweep) -> tuple[Sweep, tuple[st
     """A study without the methods, and what is measured first of them, that need a draft model.
 
     Args:
-        config: of the experiment.
-        sweep: its section.
+        config: The experiment.
+        sweep: Its sweep section.
 
     Returns:
         The study, and the names of the methods left out: none where the pair has a draft model.
 
     Raises:
-        ConfigError: all methods need one.
+        ConfigError: All methods need one.
     """
     methods = sweep.space.get(METHOD)
     if (

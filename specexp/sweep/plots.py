@@ -20,9 +20,9 @@ def save_plots(study: Study, objectives: list[str], folder: Path) -> list[Path]:
     ``pareto_front.png``; those that the study has too few trials for are left out.
 
     Args:
-        study: the study.
-        objectives: their names, in the study's order; the first is plotted where one is.
-        folder: where to; made if it does not exist.
+        study: The study, searched.
+        objectives: Names of its objectives, in the study's order; the first is plotted where one is.
+        folder: Folder of the pictures; it is made if it does not exist.
 
     Returns:
         The files written.

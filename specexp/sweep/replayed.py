@@ -13,7 +13,7 @@ from specexp.bench.arm import EngineArm
 from specexp.bench.experiment import check_prompts
 from specexp.bench.metrics import figures_of, figures_of_counts
 from specexp.bench.record import MEASURED
-from specexp.config import ConfigError
+from specexp.config import ConfigError, build_pair
 from specexp.config.stages import with_prompts_of
 from specexp.replay.backend import ReplayBackend
 from specexp.replay.configured import (
@@ -74,7 +74,7 @@ class ReplayedStudyBackend(StudyBackend):
         self.no_models = ""
         if confirms:
             try:
-                pair = study_config.load_pair()
+                pair = build_pair(study_config.config)
             except ConfigError as error:
                 self.no_models = str(error)
             else:
@@ -147,7 +147,10 @@ class ReplayedStudyBackend(StudyBackend):
         prompts = self.data("confirm").prompts
         if self.live is None or first_not_recorded(prompts, self.recording, self.samples) is not None:
             return None
-        arm = self.plain() if overrides is None else self.warm_started(self.compose("predicted", overrides))
+        if overrides is None:
+            arm = self.plain()
+        else:
+            arm = self.warm_started(self.compose("predicted", self.study_config.with_overrides(overrides)))
         arm.reset()
         records = [record for prompt in prompts for record in self.decode(arm, prompt)]
         return Predicted.of(figures_of(records), searched=False)
@@ -173,7 +176,8 @@ class ReplayedStudyBackend(StudyBackend):
 
     @override
     def yardstick(self, winner: Confirmed, goodputs: Mapping[int, float]) -> tuple[list[str], Figure] | None:
-        parts, _ = self.study_config.compose(winner.attributes["resolved"], self.backend.draft)
+        config = self.study_config.with_overrides(winner.attributes["resolved"])
+        parts, _ = self.study_config.compose(config, self.backend.draft)
         tokens = self.generation.max_new_tokens
         warm = bool(self.warm_start_prompts)
         found = yardstick_of(parts, self.recording, self.turns, tokens, self.latency, warm_started=warm)

@@ -18,7 +18,7 @@ from optuna.trial import FrozenTrial
 
 from specexp.bench.progress import StageBar
 from specexp.bench.trainer import quiet_libraries
-from specexp.config import save_resolved
+from specexp.config import build_pair, save_resolved
 from specexp.config.stages import STAGES
 from specexp.config.sweep import Sweep
 from specexp.sweep.backend import StudyBackend
@@ -69,7 +69,7 @@ class Session:
         folder, console = self.output.folder, self.output.console
         lock: AbstractContextManager[None] = study_lock(folder) if alone else nullcontext()
         with lock:
-            threads = self.study_config.generation().threads
+            threads = self.study_config.generation.threads
             if threads is not None:
                 torch.set_num_threads(threads)
             backend = self._backend()
@@ -110,7 +110,7 @@ class Session:
             return ReplayedStudyBackend(self.study_config, latency, confirms=confirms)
         from specexp.sweep.live import LiveStudyBackend
 
-        return LiveStudyBackend(self.study_config, self.study_config.load_pair(), latency)
+        return LiveStudyBackend(self.study_config, build_pair(self.study_config.config), latency)
 
     def _check_prompts(self, backend: StudyBackend) -> None:
         """Read the prompts of all stages before the first is decoded.
@@ -151,7 +151,13 @@ class Session:
         stage, path = self.settings.count_acceptances, self.study_config.acceptance_counts
         if stage is None or path is None:
             return
-        made_of = digest_of([self.study_config.workload(), self.study_config.resolved({}), asdict(stage)])
+        made_of = digest_of(
+            [
+                self.study_config.workload(),
+                self.study_config.resolved(self.study_config.config),
+                asdict(stage),
+            ]
+        )
         mark = path.with_suffix(".digest")
         if path.exists() and mark.exists() and mark.read_text(encoding="utf-8") == made_of:
             return

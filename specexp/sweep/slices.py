@@ -26,11 +26,11 @@ def draw_slices(trials: Sequence[FrozenTrial], objective: str) -> Figure:
     """A panel for every parameter: choices as lines of their own, best at the top; numbers on their scale.
 
     Args:
-        trials: finished ones, with their first value.
-        objective: what the value is called.
+        trials: Finished trials, shown by their first value.
+        objective: Name of that value.
 
     Raises:
-        ValueError: no trial has a parameter.
+        ValueError: No trial has a parameter.
     """
     from matplotlib import rc_context, rcParamsDefault
 

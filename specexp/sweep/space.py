@@ -16,10 +16,10 @@ class Space:
     """All keys of a study, whole parts before the keys inside them.
 
     Args:
-        sweep: whose space it is.
+        sweep: The study.
 
     Attributes:
-        entries: how the value of each key is drawn, in the order of drawing.
+        entries: How the value of each key is drawn, in the order of drawing.
     """
 
     def __init__(self, sweep: Sweep) -> None:

@@ -53,9 +53,9 @@ def open_study(name: str, settings: Sweep, folder: Path, workload: str, device: 
         device: Name of the device: seconds of two kinds of device cannot be compared.
 
     Raises:
-        StudyError: the storage cannot be reached, or holds a study of this name with another workload, space
+        StudyError: The storage cannot be reached, or holds a study of this name with another workload, space
             or device.
-        OSError: the journal cannot be written.
+        OSError: The journal cannot be written.
     """
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     storage = _storage(settings, folder)
@@ -138,8 +138,8 @@ def run_study(study: Study, settings: Sweep, bench: Bench, after_trial: AfterTri
         A sentence about a space that holds fewer; empty where all that were asked for are finished.
 
     Raises:
-        StudyError: nearly every trial fails.
-        OSError: the storage cannot be written.
+        StudyError: Nearly every trial fails.
+        OSError: The storage cannot be written.
     """
     target = settings.n_trials
     candidates = CandidatePool(study, bench)
@@ -230,12 +230,12 @@ def build_sampler(
     """The sampler.
 
     Args:
-        settings: the sweep section.
-        offset: added to a whole-number ``seed`` of its arguments.
-        checker: knows the file that errors name.
+        settings: The sweep section.
+        offset: Number that is added to a whole-number ``seed`` of its arguments.
+        checker: Knows the file that errors name.
 
     Raises:
-        ConfigError: it refuses its arguments.
+        ConfigError: It refuses its arguments.
     """
     spec = sampler_of(settings)
     arguments = dict(spec["init_args"])
@@ -253,11 +253,11 @@ def build_pruner(settings: Sweep, checker: Checker = _UNPLACED) -> optuna.pruner
     """The pruner.
 
     Args:
-        settings: the sweep section.
-        checker: knows the file that errors name.
+        settings: The sweep section.
+        checker: Knows the file that errors name.
 
     Raises:
-        ConfigError: it refuses its arguments.
+        ConfigError: It refuses its arguments.
     """
     default = {"class_path": "optuna.pruners.WilcoxonPruner", "init_args": {"p_threshold": 0.1}}
     with warnings.catch_warnings():

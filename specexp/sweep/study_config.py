@@ -11,11 +11,9 @@ from specexp.config import (
     Config,
     Generation,
     apply_overrides,
-    build_data,
     build_execution,
     build_generation,
     build_latency,
-    build_pair,
     build_parts,
     build_task_items,
     build_verifier,
@@ -28,14 +26,9 @@ from specexp.config.stages import STAGES, with_prompts_of
 from specexp.config.swept import COUNTS, with_counts
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
     from specexp.core.latency import LatencyProfile
-    from specexp.core.parts import Parts, Verifier
-    from specexp.data.prompts import PromptDataModule
+    from specexp.core.parts import Parts
     from specexp.data.task_items import Problem
-    from specexp.drafters.draft_source import DraftSource
-    from specexp.pairs.pair import ModelPair
     from specexp.scheduling import Execution
 
 VARIED = ("drafter", "builder", "controller")
@@ -46,7 +39,7 @@ class StudyConfig:
     """An experiment with a sweep section; every candidate of its study is its composition with overrides.
 
     Args:
-        config: the experiment.
+        config: The experiment.
     """
 
     def __init__(self, config: Config) -> None:
@@ -92,7 +85,7 @@ class StudyConfig:
         """The configuration of a candidate; a fitted tree that names no acceptance counts gets the study's.
 
         Raises:
-            ConfigError: a value is not allowed.
+            ConfigError: A value is not allowed.
         """
         counts = self.acceptance_counts
         filled = {
@@ -101,22 +94,23 @@ class StudyConfig:
         }
         return apply_overrides(self.config, filled, "sweep")
 
-    def resolved(self, overrides: Mapping[str, Any]) -> dict[str, Any]:
-        """Everything a candidate may differ in, defaults filled in."""
-        config = self.with_overrides(overrides)
+    def resolved(self, config: Config) -> dict[str, Any]:
+        """Everything a candidate may differ in, defaults filled in.
+
+        Args:
+            config: The candidate's configuration.
+        """
         found = {section: config.get(section) for section in self.varied}
         if self.multi_sequence and found["execution"] is None:
             one_by_one = "Serial" if found["drafter"] is None else "SerialSpeculative"
             found["execution"] = {"class_path": one_by_one, "init_args": {}}
         return found
 
-    def compose(
-        self, overrides: Mapping[str, Any], draft: PreTrainedModel | DraftSource | None = None
-    ) -> tuple[Parts, Execution | None]:
+    def compose(self, config: Config, draft: Any = None) -> tuple[Parts, Execution | None]:
         """New objects of a candidate, in their initial state.
 
         Args:
-            overrides: What the candidate changes of the composition.
+            config: The candidate's configuration.
             draft: The pair's draft model, or a recording of its answers, for a drafter that needs one.
 
         Returns:
@@ -125,7 +119,6 @@ class StudyConfig:
         Raises:
             ConfigError: They cannot be made, or do not go together.
         """
-        config = self.with_overrides(overrides)
         parts = build_parts(config, draft)
         if not self.multi_sequence:
             return parts, None
@@ -139,23 +132,20 @@ class StudyConfig:
         from specexp.core.parts import Parts
         from specexp.scheduling import Serial
 
-        return Parts(None, None, self.verifier()), Serial() if self.multi_sequence else None
+        return Parts(verifier=build_verifier(self.config)), Serial() if self.multi_sequence else None
 
-    def verifier(self) -> Verifier:
-        """A new verifier: the same for all candidates."""
-        return build_verifier(self.config)
-
+    @cached_property
     def generation(self) -> Generation:
         """How much is generated."""
         return build_generation(self.config)
 
     def latency(self) -> LatencyProfile | None:
-        """By which the seconds of a study are modelled; None where they are measured."""
+        """The profile by which the seconds of a study are modelled; None where they are measured."""
         profile = build_latency(self.config)
         return profile if profile is not None and (profile.modelled or self.replayed) else None
 
     def live_latency(self) -> LatencyProfile | None:
-        """By which the seconds of a live confirmation are modelled; None where they are measured.
+        """The profile by which the seconds of a live confirmation are modelled; None where they are measured.
 
         A replay by a profile that was measured here is confirmed in seconds measured here; one by a profile of another
         device in the steps taken here, at that device's seconds.
@@ -164,27 +154,11 @@ class StudyConfig:
         measured_here = profile is not None and self.replayed and profile.source == "measured"
         return None if measured_here or profile is None or not profile.modelled else profile
 
-    def load_pair(self) -> ModelPair:
-        """Load the models.
-
-        Raises:
-            ConfigError: they cannot be loaded.
-        """
-        return build_pair(self.config)
-
-    def data(self, tokenizer: PreTrainedTokenizerBase, stage: str | None = None) -> PromptDataModule:
-        """The prompts of the search, or of its stage ``confirm``, ``count_acceptances`` or ``learn``.
-
-        Raises:
-            ConfigError: the search takes all prompts, so that none are left.
-        """
-        return build_data(with_prompts_of(self.config, stage), tokenizer)
-
     def problems(self) -> dict[str, Problem]:
         """Items of tasks by prompt id, those of all stages; empty where prompts are continued.
 
         Raises:
-            PromptSetError: a task's file cannot be read.
+            PromptSetError: A task's file cannot be read.
         """
         used = [stage for stage in STAGES if self.config.get(f"sweep.{stage}", None)]
         tasks = [build_task_items(with_prompts_of(self.config, stage)) for stage in (None, *used)]
@@ -208,13 +182,9 @@ class StudyConfig:
         """Hash of the recording's manifest, which holds those of its files.
 
         Raises:
-            OSError: there is none.
+            OSError: There is none.
         """
         from specexp.artifacts.manifest import sha256
         from specexp.replay.format.recording import MANIFEST
 
         return sha256((recording_folder(self.config) / MANIFEST).read_bytes())
-
-    def to_dict(self, resolved: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """The whole configuration, with the parts of a candidate in the place of its own."""
-        return {**self.config.to_dict(), **(resolved or {})}

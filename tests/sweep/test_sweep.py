@@ -371,15 +371,15 @@ def test_candidates_that_decode_groups_start_from_what_they_learned_of_other_pro
     schedules: dict[str, Any],
 ) -> None:
     from specexp.bench.execution_arm import ExecutionArm
-    from specexp.config import load_config
+    from specexp.config import build_pair, load_config
     from specexp.sweep.live import LiveStudyBackend
     from specexp.sweep.study_config import StudyConfig
 
     schedules["controller"] = {"class_path": "QLearning", "init_args": {"max_depth": 2, "draft_cost": 0.2}}
     schedules["sweep"]["learn"] = {"data": {"max_prompts": 2}}
     study_config = StudyConfig(load_config(write(schedules)))
-    backend = LiveStudyBackend(study_config, study_config.load_pair(), study_config.latency())
-    arm = backend.compose("warm-started", {})
+    backend = LiveStudyBackend(study_config, build_pair(study_config.config), study_config.latency())
+    arm = backend.compose("warm-started", study_config.config)
     backend.warm_started(arm)
     assert isinstance(arm, ExecutionArm)
     learned = arm.controller_state["steps"]

@@ -192,7 +192,7 @@ def test_tables_and_steps_give_the_same_figures(here: Path) -> None:
     bench.load_reference()
     tree = {"builder": {"class_path": "KConfig", "init_args": {"widths": [3, 2, 1]}}}
     read = bench.measure(bench.prepare(tree), lambda prompt, log_speedup: False, 0)
-    arm = backend.compose("stepped", tree)
+    arm = backend.compose("stepped", study_config.with_overrides(tree))
     stepped = figures_of([arm.decode(prompt) for prompt in bench.prompts])
     assert read.metrics["tokens_per_step"] == stepped["tokens_per_step"]
     assert read.metrics["modelled_tokens_per_second"] == pytest.approx(
