@@ -20,16 +20,16 @@ def clock_of(records: Iterable[PromptRecord]) -> str:
     return found[0] if found else MEASURED
 
 
-def word(clock: str) -> str:
+def adjective(clock: str) -> str:
     """What stands before a figure of this clock, in a heading: ``"modelled "``, or nothing."""
     return "" if clock == MEASURED else "modelled "
 
 
-def key(clock: str) -> str:
+def metric_prefix(clock: str) -> str:
     """What stands before the name of such a figure in W&B, CSV and JSON: ``"modelled_"``, or nothing."""
     return "" if clock == MEASURED else MODELLED
 
 
-def title(text: str, clock: str) -> str:
+def titled(text: str, clock: str) -> str:
     """A title that tells the profile, where seconds are modelled."""
     return text if clock == MEASURED else f"{text} ({clock})"

@@ -83,7 +83,7 @@ def speedup_bars(
     speedups = [paired_speedup(records, name, baseline) for name in arm_names(records) if name != baseline]
     rows = len(speedups) + len(published or {})
     used = summarise(records, baseline).clock  # of every bar: a speedup over another clock is refused
-    figure, [[ax]] = new_figure(7.5, 1.3 + 0.36 * max(rows, 2), clock.title(title, used))
+    figure, [[ax]] = new_figure(7.5, 1.3 + 0.36 * max(rows, 2), clock.titled(title, used))
     labels = []
     for place, speedup in enumerate(speedups):
         if speedup.refused:
@@ -95,7 +95,7 @@ def speedup_bars(
         low, high = speedup.errors
         ax.barh(place, speedup.ratio, color=BLUE if speedup.is_faster else GREY, height=0.62)
         ax.errorbar(speedup.ratio, place, xerr=[[low], [high]], color=INK, capsize=3, lw=1.2)
-        text = f"  {speedup.ratio:.2f}x {clock.word(used)}".rstrip() + f", {tokens:.2f} tokens/step"
+        text = f"  {speedup.ratio:.2f}x {clock.adjective(used)}".rstrip() + f", {tokens:.2f} tokens/step"
         ax.text(speedup.high, place, text, va="center", fontsize=8, color=INK)
     for place, (name, ratio) in enumerate((published or {}).items(), start=len(speedups)):
         labels.append(f"{name} (not run here)")
@@ -104,7 +104,9 @@ def speedup_bars(
     ax.axvline(1, color=INK, lw=0.8, ls=":")
     ax.set_yticks(range(len(labels)), labels)
     ax.invert_yaxis()
-    ax.set_xlabel(f"{clock.word(used)}speedup over {baseline} (seconds per token, 95 % interval)", fontsize=9)
+    ax.set_xlabel(
+        f"{clock.adjective(used)}speedup over {baseline} (seconds per token, 95 % interval)", fontsize=9
+    )
     ax.margins(x=0.3)
     ax.set_xlim(left=0)
     return figure
@@ -122,7 +124,7 @@ def parameter_curves(
         panels.setdefault(curve.axis, []).append(curve)
     used = summarise(records, baseline).clock
     figure, rows = new_figure(
-        4.2 * max(len(panels), 1.4), 5.2, clock.title(title, used), 2, len(panels), sharey="row"
+        4.2 * max(len(panels), 1.4), 5.2, clock.titled(title, used), 2, len(panels), sharey="row"
     )
     for top, bottom, (axis, shown) in zip(*rows, panels.items(), strict=True):
         for curve, colour in zip(shown, cycle(CURVE_COLOURS), strict=False):
@@ -138,7 +140,7 @@ def parameter_curves(
                 ax.set_xscale("log", base=2)
             ax.set_xticks(values, [f"{value:g}" for value in values])
             rule(ax)
-    rows[0][0].set_ylabel(f"{clock.word(used)}speedup over {baseline}", fontsize=9)
+    rows[0][0].set_ylabel(f"{clock.adjective(used)}speedup over {baseline}", fontsize=9)
     rows[1][0].set_ylabel("tokens per step", fontsize=9)
     return figure
 
@@ -159,7 +161,7 @@ def phase_bars(records: Iterable[PromptRecord], *, title: str = "") -> Figure:
     records = list(records)
     parts = [part for name in arm_names(records) if (part := breakdown(records, name)) is not None]
     clocks = {part.clock for part in parts}
-    shown = clock.title(title, clocks.pop()) if len(clocks) == 1 else title
+    shown = clock.titled(title, clocks.pop()) if len(clocks) == 1 else title
     figure, [[ax]] = new_figure(7.5, 1.7 + 0.45 * max(len(parts), 2), shown)
     phases = [phase for phase in PHASE_COLOURS if any(phase in part.shares for part in parts)]
     for place, part in enumerate(parts):
@@ -182,7 +184,7 @@ def phase_bars(records: Iterable[PromptRecord], *, title: str = "") -> Figure:
     for part in parts:
         outside = f"{100 * part.outside_forward:.1f} % outside forward passes"
         labels.append(
-            f"{part.arm}\n{1000 * part.step_seconds:.2f} {clock.word(part.clock)}ms/step, {outside}"
+            f"{part.arm}\n{1000 * part.step_seconds:.2f} {clock.adjective(part.clock)}ms/step, {outside}"
         )
     ax.set_yticks(range(len(parts)), labels, fontsize=8)
     ax.invert_yaxis()

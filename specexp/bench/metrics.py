@@ -102,7 +102,7 @@ class Metric:
 
     def key(self, used: str) -> str:
         """Its name where seconds are of this clock."""
-        return f"{clock.key(used)}{self.name}" if self.clocked else self.name
+        return f"{clock.metric_prefix(used)}{self.name}" if self.clocked else self.name
 
     @property
     def direction(self) -> str | None:

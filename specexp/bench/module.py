@@ -190,7 +190,7 @@ class EvaluationModule(LightningModule):
                     ratios.append(math.log(plain.seconds_per_token / ours.seconds_per_token))
             if arm is not self.plain and ratios:
                 mean = sum(ratios) / len(ratios)
-                name = f"{clock.key(used)}log_speedup/{arm.name}"
+                name = f"{clock.metric_prefix(used)}log_speedup/{arm.name}"
                 self.log(name, mean, prog_bar=len(self.arms) <= 4, batch_size=1)
 
 

@@ -47,9 +47,9 @@ def results_table(
     clocks = {name: summarise(records, name).clock for name in names}
     shared = _shared(clocks.values())
     shown = [metric for metric in metrics.METRICS if metric.heading is not None]
-    speedups = [Column(f"{clock.word(clocks[name])}vs {name}", interval=True) for name in baselines]
+    speedups = [Column(f"{clock.adjective(clocks[name])}vs {name}", interval=True) for name in baselines]
     columns = [Column("arm"), *(_column(metric, shared) for metric in shown), *speedups]
-    table = Table(clock.title(title, shared), [*columns, Column("equal outputs"), Column("state")])
+    table = Table(clock.titled(title, shared), [*columns, Column("equal outputs"), Column("state")])
     for name in names:
         summary = summarise(records, name)
         row: list[Cell] = [_label(summary, shared)]
@@ -79,7 +79,7 @@ def _shared(clocks: Iterable[str]) -> str:
 
 
 def _label(summary: Summary, shared: str) -> str:
-    modelled = "" if summary.clock == shared else f" ({clock.word(summary.clock).strip() or MEASURED})"
+    modelled = "" if summary.clock == shared else f" ({clock.adjective(summary.clock).strip() or MEASURED})"
     return summary.arm + (" (LOSSY)" if "LOSSY" in summary.verifier else "") + modelled
 
 
@@ -87,7 +87,7 @@ def _column(metric: metrics.Metric, shared: str) -> Column:
     """A metric's column; modelled figures are small, and shown to two digits."""
     if not metric.clocked or shared == MEASURED:
         return Column(str(metric.heading), metric.digits)
-    return Column(f"{clock.word(shared)}{metric.heading}", max(metric.digits, 2))
+    return Column(f"{clock.adjective(shared)}{metric.heading}", max(metric.digits, 2))
 
 
 def _published_row(
@@ -207,7 +207,7 @@ def category_table(
     used = summarise(records, baseline).clock
     columns = list(dict.fromkeys([*groups, *(name for row in rows.values() for name in row)]))
     table = Table(
-        clock.title(title, used), [Column("arm"), *(Column(name) for name in columns), Column("all")]
+        clock.titled(title, used), [Column("arm"), *(Column(name) for name in columns), Column("all")]
     )
     for name in arm_names(records):
         row: list[Cell] = [name]
@@ -262,10 +262,10 @@ def phase_table(records: Iterable[PromptRecord], title: str = "Where a step's ti
         phases = [phase for phase in phases if any(part.shares.get(phase) for part in found)]
     columns = [
         Column("arm"),
-        Column(f"{clock.word(shared)}ms/step"),
+        Column(f"{clock.adjective(shared)}ms/step"),
         *(Column(phase, 1, "%") for phase in phases),
     ]
-    table = Table(clock.title(title, shared), [*columns, Column("outside forward passes", 1, "%")])
+    table = Table(clock.titled(title, shared), [*columns, Column("outside forward passes", 1, "%")])
     for part in found:
         shares = [part.shares.get(phase, 0.0) for phase in phases]
         label = _label(summarise(records, part.arm), shared)
@@ -285,7 +285,9 @@ def long_table(
     facts = ("prompts", "failed", "state", "dtype", "verifier", "clock")
     heads = ["arm", "category", *facts, *(metric.key(shared) for metric in metrics.METRICS)]
     heads += ["equal", "near_ties", "wrong"]
-    speedups = [Column(f"{clock.word(clocks[name])}speedup vs {name}", interval=True) for name in baselines]
+    speedups = [
+        Column(f"{clock.adjective(clocks[name])}speedup vs {name}", interval=True) for name in baselines
+    ]
     table = Table("All figures", [*map(Column, heads), *speedups])
     for category in [None, *categories(records)]:
         chosen = [record for record in records if category in (None, record.category)]

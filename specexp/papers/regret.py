@@ -58,14 +58,14 @@ class Regret(Analysis):
         others = [arm for arm in self._arms if against not in (None, arm)]
         regrets = {arm: paired_speedup(records, str(against), arm) for arm in others}
         used = MEASURED if against is None else summarise(records, against).clock
-        title = clock.title(f"Time per token over that of {kind}", used)
+        title = clock.titled(f"Time per token over that of {kind}", used)
         label = against if kind == against else f"{against} ({kind})"
         tables = {self.name: self._table(title, records, regrets, {against: label}, used)}
         compared = [arm for arm in self.compare or self._arms if arm != self._oracle]
         if len(compared) > 1 and records:
             tables[f"{self.name}_pairs"] = _pairs(records, compared, used)
         given = [regret for regret in regrets.values() if regret.refused is None]
-        axis = f"{clock.word(used)}time per token, {kind} = 1"
+        axis = f"{clock.adjective(used)}time per token, {kind} = 1"
         return Report(tables, {self.name: _draw(given, title, axis)} if given else {})
 
     def _table(
@@ -79,7 +79,7 @@ class Regret(Analysis):
         table = Table(
             title,
             columns(
-                f"arm | {clock.word(used)}regret:interval | prompts:.0 | nodes/step:.1 | draft passes/step:.1"
+                f"arm | {clock.adjective(used)}regret:interval | prompts:.0 | nodes/step:.1 | draft passes/step:.1"
                 " | accepted / drafted:.1%"
             ),
             notes=["Geometric mean over prompts, with a paired bootstrap interval; 1.00x is no regret."],
@@ -97,8 +97,8 @@ class Regret(Analysis):
 
 def _pairs(records: Sequence[PromptRecord], arms: Sequence[str], used: str) -> Table:
     table = Table(
-        clock.title("Time per token of one arm (row) over another's (column)", used),
-        [Column("arm"), *(Column(f"{clock.word(used)}over {arm}", interval=True) for arm in arms)],
+        clock.titled("Time per token of one arm (row) over another's (column)", used),
+        [Column("arm"), *(Column(f"{clock.adjective(used)}over {arm}", interval=True) for arm in arms)],
         notes=[
             "Below 1 the row's arm is faster, so its regret is lower: paired by prompt, 95 % bootstrap interval."
         ],

@@ -198,7 +198,7 @@ def summary_of(records: Sequence[PromptRecord], baseline: str) -> dict[str, floa
         found |= {f"{name}/{key}": value for key, value in figures_of(good).items()}
         speedup = paired_speedup(records, name, baseline)
         if name != baseline and speedup.refused is None:
-            key = f"{name}/{clock.key(speedup.clock)}{SPEEDUP}"
+            key = f"{name}/{clock.metric_prefix(speedup.clock)}{SPEEDUP}"
             found[key] = speedup.ratio
             if speedup.has_interval:
                 found[f"{key}_low"], found[f"{key}_high"] = speedup.low, speedup.high

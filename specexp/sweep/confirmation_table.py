@@ -42,13 +42,13 @@ def table(
         Column("nodes", digits=1),
         Column("depth"),
         Column("tokens per step"),
-        Column(f"{clock.word(used)}tokens/s", digits=0 if used == MEASURED else 2),
+        Column(f"{clock.adjective(used)}tokens/s", digits=0 if used == MEASURED else 2),
         *(Column(f"predicted {what}") for what in ("tokens per step", "tokens/s") if predicts),
         *([Column("target busy")] if multi_sequence else []),
-        *(Column(f"{clock.word(used)}speedup over {name}") for name in ("AR", EAGER)[: len(baselines)]),
+        *(Column(f"{clock.adjective(used)}speedup over {name}") for name in ("AR", EAGER)[: len(baselines)]),
     ]
     title = question or f"{name}: confirmed on prompts the search did not see"
-    confirmation = Table(clock.title(title, used), columns)
+    confirmation = Table(clock.titled(title, used), columns)
     for one in confirmed:
         fixed = "rank_paths" in one.attributes
         confirmation.rows.append(

@@ -84,7 +84,7 @@ def _learned(best: Confirmed, confirmation: Confirmation, backend: StudyBackend)
 
 def _metrics(best: Confirmed) -> dict[str, Any]:
     intervals = {"speedup_over_engine": best.over_ar, "speedup_over_hf_eager": best.over_eager}
-    before = clock.key(best.over_ar.clock)
+    before = clock.metric_prefix(best.over_ar.clock)
     return {
         "tokens_per_step": best.tokens_per_step,
         f"{before}tokens_per_second": best.tokens_per_second,

@@ -151,7 +151,7 @@ def _draw(costs: Sequence[StepCost]) -> Figure:
     axes.set_yticks(list(ticks), list(ticks.values()), fontsize=8)
     axes.invert_yaxis()
     axes.set_xlim(0, limit)
-    solid = clock.word(costs[0].measured.clock).strip() or MEASURED
+    solid = clock.adjective(costs[0].measured.clock).strip() or MEASURED
     axes.set_xlabel(
         f"ms a step (solid: {solid}; pale: predicted from this run's draft pass and target pass)", fontsize=8
     )

@@ -88,14 +88,14 @@ class AblationGrid(Analysis):
         first = next(iter(levels), None)
         any_value, whole = f"any {self._axis}", f" from {self.spread_from:g} on" if self.spread_from else ""
         spread = f"slowest / fastest{whole}"
-        gain = f"{clock.word(used)}best over the best of {first or 'the first level'}"
+        gain = f"{clock.adjective(used)}best over the best of {first or 'the first level'}"
         titles = ["level", *map(self._place, values), *([any_value] if self._alone else []), spread]
         note = (
-            f"{clock.word(used)}geometric mean over prompts of paired seconds per token; in brackets all tokens over "
-            "all target passes."
+            f"{clock.adjective(used)}geometric mean over prompts of paired seconds per token; in brackets all tokens "
+            "over all target passes."
         )
         table = Table(
-            clock.title(f"Speedup over {self.baseline} by {self._axis} (tokens per step)", used),
+            clock.titled(f"Speedup over {self.baseline} by {self._axis} (tokens per step)", used),
             [*map(Column, titles), Column(gain, interval=True)],
             notes=[note[0].upper() + note[1:]],
         )
@@ -128,7 +128,7 @@ class AblationGrid(Analysis):
         colours = dict(zip([*levels, *self._published], cycle(CURVE_COLOURS), strict=False))
         colours |= dict(zip(levels, cycle(CURVE_COLOURS), strict=False))
         width, number = (9.5, 2) if self._published else (5.5, 1)
-        title = clock.title(f"Speedup by {self._axis}", used)
+        title = clock.titled(f"Speedup by {self._axis}", used)
         figure, [panels] = new_figure(width, 4.2, title, 1, number, sharey=True)
         values = sorted({value for one in levels.values() for value in one})
         apart = 0.012 * (values[-1] - values[0])  # so that intervals of several levels can be told apart
@@ -140,7 +140,7 @@ class AblationGrid(Analysis):
                 style: dict[str, Any] = {"color": colours[level], "marker": "o", "capsize": 3, "label": level}
                 draw_speedups(panels[0], places, known, **style)
         panels[0].set_title("here", fontsize=9)
-        panels[0].set_ylabel(f"{clock.word(used)}speedup over {self.baseline}", fontsize=9)
+        panels[0].set_ylabel(f"{clock.adjective(used)}speedup over {self.baseline}", fontsize=9)
         for level, ratios in self._published.items():
             points = zip(*sorted(ratios.items()), strict=True)
             panels[1].plot(*points, color=colours[level], marker="s", ls="--", label=level)

@@ -103,9 +103,9 @@ class ComponentTimes(Analysis):
     def _table(self, parts: Sequence[Breakdown], times: Times) -> Table:
         clocks = {part.clock for part in parts}
         shared = clocks.pop() if len(clocks) == 1 else MEASURED
-        word = clock.word(shared)
+        word = clock.adjective(shared)
         table = Table(
-            clock.title("Milliseconds of single operations", shared),
+            clock.titled("Milliseconds of single operations", shared),
             columns(
                 f"arm | draft passes/step:.1 | {word}{DRAFT}:.2 ms | {word}{TARGET}:.2 ms | {CACHE}:.3 ms"
                 f" | {GRAFT}:.3 ms | {INSERTION}:.3 ms | {ROLL_BACK}:.3 ms | {DECISION}:.3 ms | {LEARNING}:.3 ms"

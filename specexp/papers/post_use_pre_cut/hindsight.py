@@ -40,7 +40,7 @@ class StepCosts:
     @property
     def word(self) -> str:
         """What stands before a figure that rests on them: ``"modelled "``, or nothing."""
-        return clock.word(self.source)
+        return clock.adjective(self.source)
 
 
 def local_optima(steps: Sequence[Step], cost: StepCosts) -> NDArray[np.int64]:

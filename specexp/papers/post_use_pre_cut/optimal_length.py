@@ -193,7 +193,7 @@ class OptimalLength(Analysis):
         for name in names if categories else ():
             lines = {kind: groups[name, kind] for kind in categories if (name, kind) in groups}
             panels[f"{name}, by category"] = lines
-        title = clock.title("Speed against draft length, the best length marked", used)
+        title = clock.titled("Speed against draft length, the best length marked", used)
         width = 4.6 * max(len(panels), 1.3)
         figure, [row] = new_figure(width, 4.2, title, 1, len(panels), sharey=True)
         for axes, (panel, lines) in zip(row, panels.items(), strict=True):
@@ -205,7 +205,7 @@ class OptimalLength(Analysis):
         self._draw_replayed(row[0], costs)
         for axes in row:
             axes.legend(fontsize=7, frameon=False, loc="best")
-        row[0].set_ylabel(f"{clock.word(used)}speedup over plain decoding", fontsize=9)
+        row[0].set_ylabel(f"{clock.adjective(used)}speedup over plain decoding", fontsize=9)
         return figure
 
     def _draw_replayed(self, axes: Axes, costs: Mapping[str, StepCosts | None]) -> None:
@@ -235,9 +235,9 @@ def _group(arm: str) -> str:
 def _sensitivity_table(groups: Groups, used: str) -> Table:
     """The best length of every group and category, and the speed at each length."""
     lengths = sorted({point.length for points in groups.values() for point in points})
-    word = clock.word(used)
+    word = clock.adjective(used)
     table = Table(
-        clock.title("Speed against draft length", used),
+        clock.titled("Speed against draft length", used),
         [
             *columns(f"arms | category | prompts | best length | {word}speedup at it:interval"),
             *(Column(f"at {length}", 2, "x") for length in lengths),
