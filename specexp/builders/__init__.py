@@ -7,27 +7,34 @@ from typing import TYPE_CHECKING
 from specexp.core.lazy import classes_in
 
 if TYPE_CHECKING:
-    from specexp.builders.choice import Choice
-    from specexp.builders.dyspec import BeamRerank, DySpecGreedy, DySpecThreshold
-    from specexp.builders.graft import Graft
-    from specexp.builders.sequoia import Sequoia
-    from specexp.builders.static_tree import Chain, KConfig, SpecInfer, StaticTree, TokenRecyclingTree
-    from specexp.builders.tree_search import FittedTree, ParametricTree
+    from specexp.builders.choice import Choice as Choice
+    from specexp.builders.dyspec import (
+        BeamRerank as BeamRerank,
+    )
+    from specexp.builders.dyspec import (
+        DySpecGreedy as DySpecGreedy,
+    )
+    from specexp.builders.dyspec import (
+        DySpecThreshold as DySpecThreshold,
+    )
+    from specexp.builders.graft import Graft as Graft
+    from specexp.builders.sequoia import Sequoia as Sequoia
+    from specexp.builders.static_tree import (
+        Chain as Chain,
+    )
+    from specexp.builders.static_tree import (
+        KConfig as KConfig,
+    )
+    from specexp.builders.static_tree import (
+        SpecInfer as SpecInfer,
+    )
+    from specexp.builders.static_tree import (
+        StaticTree as StaticTree,
+    )
+    from specexp.builders.static_tree import (
+        TokenRecyclingTree as TokenRecyclingTree,
+    )
+    from specexp.builders.tree_search import FittedTree as FittedTree
+    from specexp.builders.tree_search import ParametricTree as ParametricTree
 
 __getattr__ = classes_in(__name__, __path__[0])
-
-__all__ = [
-    "BeamRerank",
-    "Chain",
-    "Choice",
-    "DySpecGreedy",
-    "DySpecThreshold",
-    "FittedTree",
-    "Graft",
-    "KConfig",
-    "ParametricTree",
-    "Sequoia",
-    "SpecInfer",
-    "StaticTree",
-    "TokenRecyclingTree",
-]

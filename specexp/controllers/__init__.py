@@ -7,26 +7,14 @@ from typing import TYPE_CHECKING
 from specexp.core.lazy import classes_in
 
 if TYPE_CHECKING:
-    from specexp.controllers.adaptive_confidence import AdaptiveConfidence
-    from specexp.controllers.bandit import Bandit
-    from specexp.controllers.confidence_threshold import ConfidenceThreshold
-    from specexp.controllers.fixed import Fixed
-    from specexp.controllers.heuristic import Heuristic
-    from specexp.controllers.oracle import Oracle
-    from specexp.controllers.q_learning import QLearning
-    from specexp.controllers.switch_off import SwitchOff
-    from specexp.controllers.threshold_tracker import ThresholdTracker
+    from specexp.controllers.adaptive_confidence import AdaptiveConfidence as AdaptiveConfidence
+    from specexp.controllers.bandit import Bandit as Bandit
+    from specexp.controllers.confidence_threshold import ConfidenceThreshold as ConfidenceThreshold
+    from specexp.controllers.fixed import Fixed as Fixed
+    from specexp.controllers.heuristic import Heuristic as Heuristic
+    from specexp.controllers.oracle import Oracle as Oracle
+    from specexp.controllers.q_learning import QLearning as QLearning
+    from specexp.controllers.switch_off import SwitchOff as SwitchOff
+    from specexp.controllers.threshold_tracker import ThresholdTracker as ThresholdTracker
 
 __getattr__ = classes_in(__name__, __path__[0])
-
-__all__ = [
-    "AdaptiveConfidence",
-    "Bandit",
-    "ConfidenceThreshold",
-    "Fixed",
-    "Heuristic",
-    "Oracle",
-    "QLearning",
-    "SwitchOff",
-    "ThresholdTracker",
-]

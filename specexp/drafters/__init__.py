@@ -7,18 +7,10 @@ from typing import TYPE_CHECKING
 from specexp.core.lazy import classes_in
 
 if TYPE_CHECKING:
-    from specexp.drafters.draft_model import DraftModel
-    from specexp.drafters.phrase_cache import PhraseCache
-    from specexp.drafters.prompt_lookup import PromptLookup
-    from specexp.drafters.token_recycling import TokenRecycling
-    from specexp.drafters.union import Union
+    from specexp.drafters.draft_model import DraftModel as DraftModel
+    from specexp.drafters.phrase_cache import PhraseCache as PhraseCache
+    from specexp.drafters.prompt_lookup import PromptLookup as PromptLookup
+    from specexp.drafters.token_recycling import TokenRecycling as TokenRecycling
+    from specexp.drafters.union import Union as Union
 
 __getattr__ = classes_in(__name__, __path__[0])
-
-__all__ = [
-    "DraftModel",
-    "PhraseCache",
-    "PromptLookup",
-    "TokenRecycling",
-    "Union",
-]

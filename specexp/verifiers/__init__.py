@@ -7,18 +7,10 @@ from typing import TYPE_CHECKING
 from specexp.core.lazy import classes_in
 
 if TYPE_CHECKING:
-    from specexp.verifiers.greedy import Greedy
-    from specexp.verifiers.keyed_sampling import KeyedSampling
-    from specexp.verifiers.rejection_sampling import RejectionSampling
-    from specexp.verifiers.sample_match import SampleMatch
-    from specexp.verifiers.typical_acceptance import TypicalAcceptance
+    from specexp.verifiers.greedy import Greedy as Greedy
+    from specexp.verifiers.keyed_sampling import KeyedSampling as KeyedSampling
+    from specexp.verifiers.rejection_sampling import RejectionSampling as RejectionSampling
+    from specexp.verifiers.sample_match import SampleMatch as SampleMatch
+    from specexp.verifiers.typical_acceptance import TypicalAcceptance as TypicalAcceptance
 
 __getattr__ = classes_in(__name__, __path__[0])
-
-__all__ = [
-    "Greedy",
-    "KeyedSampling",
-    "RejectionSampling",
-    "SampleMatch",
-    "TypicalAcceptance",
-]
