@@ -385,7 +385,15 @@ class Decoding:
         self.add(lane)
 
     def add(self, lane: Lane) -> None:
-        """Let a lane take part from the next step on, whose prompt its slot and its parts know."""
+        """Let a lane take part from the next step on, whose prompt its slot and its parts know.
+
+        Raises:
+            ValueError: another lane has its slot.
+        """
+        if lane.slot in self.lanes:
+            raise ValueError(
+                f"slot {lane.slot} holds a sequence that goes on: remove its lane first, or take another"
+            )
         self.lanes[lane.slot] = lane
 
     def remove(self, lane: Lane) -> None:
@@ -409,7 +417,7 @@ class Decoding:
             decision: What = "resample" if len(outcome.accepted) < tree.shape.max_depth else "verify"
             self.note("target", decision, lane, answered, perf_counter(), len(outcome.accepted))
             if lane.ended:
-                self.remove(lane)
+                self.remove(lane)  # first, so that one whose parts fail to learn is over all the same
             self.learn(lane, outcome)
             for observe in self.observers:
                 observe(outcome)

@@ -74,6 +74,14 @@ def test_lanes_of_any_parts_join_and_leave_while_others_go_on(seed: int) -> None
         assert result.prefill_seconds > 0
 
 
+def test_a_slot_holds_one_lane() -> None:
+    model = LanguageModel(hashed_model(VOCABULARY))
+    decoding = Decoding(model)
+    decoding.add(lane(model, 0, 0)[0])
+    with pytest.raises(ValueError, match="slot 0 holds a sequence that goes on"):
+        decoding.add(lane(model, 1, 0)[0])
+
+
 def test_one_lane_is_a_decoder() -> None:
     parts = COMPOSITIONS["recycling"]()
     decoder = Decoder(hashed_model(VOCABULARY), *parts)
