@@ -9,7 +9,7 @@ from specexp.core.outcome import Outcome
 
 
 @dataclass(slots=True)
-class Point:
+class Decision:
     """A decision: its row of the table, what was drafted by then, and the action taken."""
 
     row: int
@@ -25,10 +25,10 @@ class Episode:
 
     block: int
     explores: bool
-    points: list[Point] = field(default_factory=list)
+    points: list[Decision] = field(default_factory=list)
 
 
-class Drafted:
+class DraftSummary:
     """What a step drafted, apart from its grafts, and what came of it.
 
     Attributes:

@@ -10,7 +10,7 @@ from pydantic import Field
 from typing_extensions import override
 
 from specexp.controllers.costs import Costs
-from specexp.controllers.episode import Drafted, Episode, Point
+from specexp.controllers.episode import Decision, DraftSummary, Episode
 from specexp.controllers.q_table import CONTINUE, STOP, QTable, same_bins
 from specexp.core.context import Context, PerSequence
 from specexp.core.latency import LatencyProfile
@@ -222,7 +222,7 @@ class QLearning(Controller):
         row = self.table.row(episode.block, passes, exp(min(state.log_prob, 0.0)))
         action = self._decide(context, row, (passes, state.depth), episode.explores)
         if episode.points[-1].action == CONTINUE:
-            episode.points.append(Point(row, state.depth, state.nodes, state.pass_tokens, action))
+            episode.points.append(Decision(row, state.depth, state.nodes, state.pass_tokens, action))
         return action == CONTINUE
 
     @override
@@ -242,10 +242,10 @@ class QLearning(Controller):
             self.costs.observe(outcome)
             return
         block = self._block() if episode is None else episode.block
-        points = [Point(block, 0, 0, (), CONTINUE)] if episode is None else episode.points
+        points = [Decision(block, 0, 0, (), CONTINUE)] if episode is None else episode.points
         if outcome.tree.num_nodes == 0 and points[0].action == CONTINUE:
             return  # the last step of an output, or a drafter without an answer: nothing was decided
-        drafted = Drafted(outcome)
+        drafted = DraftSummary(outcome)
         if self._learning:
             if drafted.nodes:
                 self._remember_grafts(drafted)
@@ -356,7 +356,7 @@ class QLearning(Controller):
         explores = epsilon > 0 and context.uniforms("explore", len(context) - 1, (), size=1)[0] < epsilon
         block = self._block()
         return Episode(
-            block, bool(explores), [Point(block, 0, 0, (), self._decide(context, block, (0, 0), explores))]
+            block, bool(explores), [Decision(block, 0, 0, (), self._decide(context, block, (0, 0), explores))]
         )
 
     def _decide(self, context: Context, row: int, place: tuple[int, int], explores: bool) -> int:
@@ -366,7 +366,7 @@ class QLearning(Controller):
             return CONTINUE
         return CONTINUE if context.uniforms("explore", len(context) - 1, place, size=1)[0] < 0.5 else STOP
 
-    def _learn(self, points: list[Point], drafted: Drafted, block: int) -> None:
+    def _learn(self, points: list[Decision], drafted: DraftSummary, block: int) -> None:
         """Backwards along an episode."""
         virtual = self._virtual
         stopped = points[-1].action == STOP
@@ -374,7 +374,7 @@ class QLearning(Controller):
             not stopped
         ):  # the builder's end, or no room for more: STOP was all there was in the state it had come to
             row = self.table.row(block, len(drafted.pass_tokens), drafted.confidence)
-            points = [*points, Point(row, drafted.depth, drafted.nodes, drafted.pass_tokens, STOP)]
+            points = [*points, Decision(row, drafted.depth, drafted.nodes, drafted.pass_tokens, STOP)]
         *earlier, last = points
         following = self._reward(last, drafted)
         change = self.table.learn(last.row, STOP, following, self.alpha)
@@ -392,7 +392,7 @@ class QLearning(Controller):
                 following = max(self.table.values[point.row])
         self._move("change", change, _RECENT)
 
-    def _reward(self, point: Point, drafted: Drafted) -> float:
+    def _reward(self, point: Decision, drafted: DraftSummary) -> float:
         """Of stopping at a point of the episode; 0 before anything is drafted: a step of plain decoding."""
         if point.row % self.table.block_size == 0:
             return 0.0
@@ -402,14 +402,14 @@ class QLearning(Controller):
         useful = drafted.useful_up_to(point.depth)
         return self.rewarded(accepted, useful, point.nodes, point.pass_tokens)
 
-    def _remember_grafts(self, drafted: Drafted) -> None:
+    def _remember_grafts(self, drafted: DraftSummary) -> None:
         if drafted.reach is not None:
             self._means["graft_reach"] = max(self._means["graft_reach"], drafted.reach)
         self._move("graft_rows", drafted.graft_rows, _RECENT)
         if drafted.accepted >= drafted.depth - self._means["graft_reach"]:
             self._move("graft_gain", drafted.graft_gain, _RECENT)
 
-    def _remember_signals(self, drafted: Drafted) -> None:
+    def _remember_signals(self, drafted: DraftSummary) -> None:
         if drafted.depth == 0:
             return
         self._move("acceptance", min(drafted.accepted, drafted.depth) / drafted.depth, _RECENT)

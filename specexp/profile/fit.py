@@ -12,7 +12,7 @@ import numpy as np
 
 from specexp.artifacts.kinds.latency_profile import MeasuredArm, MeasuredPass
 from specexp.core.latency import PLAIN, LatencyProfile, Overhead
-from specexp.profile.steps import Step, TimedSteps
+from specexp.profile.steps import StepTiming, TimedSteps
 
 _TRIMMED = 0.01  # share of steps at either end: what a disturbance made far longer, or a lucky cache shorter
 _RIDGE = 1e-3
@@ -67,7 +67,7 @@ def fit_pass(points: Sequence[MeasuredPass]) -> FittedPass:
     return FittedPass(stated, ms, prefix_ms, prefix_token_ms)
 
 
-def fit_overhead(profile: LatencyProfile, steps: Sequence[Step]) -> Overhead:
+def fit_overhead(profile: LatencyProfile, steps: Sequence[StepTiming]) -> Overhead:
     """What the steps of a composition cost beyond their passes by the profile: non-negative least squares, the steps
     that are furthest off at either end left out.
 
@@ -122,7 +122,7 @@ def fit_profile(
         source="measured",
         **about,
     )
-    steps: dict[str, list[Step]] = defaultdict(list)
+    steps: dict[str, list[StepTiming]] = defaultdict(list)
     for arm in arms:
         steps[arm.composition] += arm.steps
     overheads = {label: fit_overhead(profile, taken) for label, taken in steps.items() if taken}
@@ -149,10 +149,10 @@ def predicted(profile: LatencyProfile, arms: Iterable[TimedSteps]) -> list[Measu
     return found
 
 
-def _predicted(profile: LatencyProfile, step: Step) -> float:
+def _predicted(profile: LatencyProfile, step: StepTiming) -> float:
     return profile.step_seconds(step.tokens, step.pass_tokens, step.new_tokens, step.prefix)
 
 
-def _row(step: Step) -> tuple[int, int, int]:
+def _row(step: StepTiming) -> tuple[int, int, int]:
     """Whether it drafted, its nodes, and its new tokens."""
     return int(step.tokens > 1 or bool(step.pass_tokens)), step.tokens - 1, step.new_tokens

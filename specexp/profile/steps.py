@@ -16,7 +16,7 @@ SKIPPED = 2
 
 
 @dataclass(frozen=True)
-class Step:
+class StepTiming:
     """One step of decoding.
 
     Attributes:
@@ -51,7 +51,7 @@ class TimedSteps:
         arm.observers = (self._note,)
         self.arm = arm
         self.composition = arm.parts.label
-        self.steps: list[Step] = []
+        self.steps: list[StepTiming] = []
         self._taken = 0
         self._answer = -1
         self._left = 0.0
@@ -75,7 +75,7 @@ class TimedSteps:
         if self._taken > SKIPPED:
             new_tokens = len(outcome.new_token_ids)
             self.steps.append(
-                Step(
+                StepTiming(
                     outcome.tree.num_nodes + 1,
                     outcome.pass_tokens,
                     new_tokens,

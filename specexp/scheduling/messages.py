@@ -29,7 +29,7 @@ _SHAPES_KEPT = 256
 UNNUMBERED = -1
 
 
-class Begin(NamedTuple):
+class StartSequence(NamedTuple):
     """A sequence starts: begin its parts and draft."""
 
     lane: int
@@ -42,7 +42,7 @@ class Begin(NamedTuple):
     """``[p, V]`` the target's answers to the prompt, where the drafter learns from them; bfloat16 as float32."""
 
 
-class Said(NamedTuple):
+class StepResult(NamedTuple):
     """What the target said of a draft: learn, and draft again unless the output has ended."""
 
     lane: int
@@ -60,11 +60,11 @@ class Reset(NamedTuple):
     controller: Mapping[str, Any] | None
 
 
-class Weigh(NamedTuple):
+class MemoryQuery(NamedTuple):
     """Say how much memory the drafts take."""
 
 
-class Drafted(NamedTuple):
+class NextDraft(NamedTuple):
     """The next draft of a sequence, and when it was made."""
 
     lane: int
@@ -76,7 +76,7 @@ class Drafted(NamedTuple):
     """``[V]`` noise of the target that the drafter has drawn, by position."""
 
 
-class Learned(NamedTuple):
+class SequenceLearned(NamedTuple):
     """A sequence that has ended is learned from."""
 
     lane: int
@@ -84,11 +84,11 @@ class Learned(NamedTuple):
     """From when to when."""
 
 
-class Ready(NamedTuple):
+class ResetDone(NamedTuple):
     """It is reset."""
 
 
-class Weight(NamedTuple):
+class MemoryReport(NamedTuple):
     """Bytes, see :func:`specexp.scheduling.drafters.bytes_of`."""
 
     bytes: dict[str, int]
@@ -161,8 +161,8 @@ class Shapes:
         return shape
 
 
-class Packed(NamedTuple):
-    """A :class:`Drafted` on its way."""
+class PackedDraft(NamedTuple):
+    """A :class:`NextDraft` on its way."""
 
     lane: int
     draft: Draft
@@ -185,12 +185,12 @@ def _kinds_of(builder: TreeBuilder) -> list[NodeKind]:
     return [builder.kind, *(kind for inner in builder.inner for kind in _kinds_of(inner))]
 
 
-def put(connection: Connection, message: Any) -> None:
+def send_message(connection: Connection, message: Any) -> None:
     """Send a message."""
     connection.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))  # a third of the time of send()
 
 
-def take(connection: Connection) -> Any:
+def receive_message(connection: Connection) -> Any:
     """The next message; waits for one.
 
     Raises:
@@ -199,7 +199,7 @@ def take(connection: Connection) -> Any:
     return pickle.loads(connection.recv_bytes())
 
 
-def hang_up(connection: Connection) -> None:
+def shut_down(connection: Connection) -> None:
     """Let both ends know that nothing will follow, also who waits at this end: closing it would leave them there."""
     if os.name == "posix":
         with suppress(OSError), socket(fileno=os.dup(connection.fileno())) as line:

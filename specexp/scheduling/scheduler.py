@@ -15,14 +15,14 @@ from specexp.core.outcome import Outcome
 from specexp.core.parts import ArgmaxVerifier, Parts
 from specexp.scheduling.executor import Executor, Lanes
 from specexp.scheduling.messages import (
-    Begin,
-    Drafted,
-    Learned,
-    Ready,
+    MemoryQuery,
+    MemoryReport,
+    NextDraft,
     Reset,
-    Said,
-    Weigh,
-    Weight,
+    ResetDone,
+    SequenceLearned,
+    StartSequence,
+    StepResult,
     memory_of,
 )
 from specexp.scheduling.policies import Waiting
@@ -100,7 +100,7 @@ class ScheduledLanes(Lanes):
     def learn(self, lane: Lane, outcome: Outcome) -> None:
         self.worker.say(lane.slot, outcome.logits)
         accepted, tokens = outcome.accepted, outcome.new_token_ids
-        self.worker.send(Said(lane.slot, accepted, tokens, outcome.seconds, lane.depth, lane.ended))
+        self.worker.send(StepResult(lane.slot, accepted, tokens, outcome.seconds, lane.depth, lane.ended))
         if lane.ended:
             self._ended[lane.slot] = lane
 
@@ -112,8 +112,8 @@ class ScheduledLanes(Lanes):
     def _take_in(self) -> None:
         """Take in the worker's next message; wait for it."""
         message = self.worker.receive()
-        assert isinstance(message, Drafted | Learned)
-        learned = isinstance(message, Learned)
+        assert isinstance(message, NextDraft | SequenceLearned)
+        learned = isinstance(message, SequenceLearned)
         lane = self._ended.pop(message.lane) if learned else self.lanes[message.lane]
         started, ended = message.prepared
         if lane.result.steps == 0:
@@ -122,7 +122,7 @@ class ScheduledLanes(Lanes):
         else:
             self.note("draft", "learn", lane, started, ended)
             lane.result.seconds["update"] += ended - started
-        if isinstance(message, Learned):
+        if isinstance(message, SequenceLearned):
             return
         draft = message.draft
         self.note("draft", "draft", lane, *message.drafting, draft.tree.num_nodes)
@@ -152,10 +152,12 @@ class ScheduledLanes(Lanes):
         return chosen
 
 
-def _begin(lane: Lane) -> Begin:
+def _begin(lane: Lane) -> StartSequence:
     context = lane.context
     prompt = tuple(context.token_ids.tolist())
-    return Begin(lane.slot, prompt, context.seed, context.sequence, context.noise_temperature, lane.depth)
+    return StartSequence(
+        lane.slot, prompt, context.seed, context.sequence, context.noise_temperature, lane.depth
+    )
 
 
 class ScheduledExecutor(Executor):
@@ -207,12 +209,12 @@ class ScheduledExecutor(Executor):
         self, drafter: Mapping[str, Any] | None = None, controller: Mapping[str, Any] | None = None
     ) -> None:
         answer = self._ask(Reset(drafter, controller))
-        assert isinstance(answer, Ready)
+        assert isinstance(answer, ResetDone)
 
     @override
     def memory(self) -> dict[str, int]:
-        answer = self._ask(Weigh())
-        assert isinstance(answer, Weight)
+        answer = self._ask(MemoryQuery())
+        assert isinstance(answer, MemoryReport)
         return answer.bytes
 
     @override
@@ -229,7 +231,7 @@ class ScheduledExecutor(Executor):
             self._worker.stop()
             self._worker = None
 
-    def _ask(self, question: Reset | Weigh) -> object:
+    def _ask(self, question: Reset | MemoryQuery) -> object:
         """Between runs, when nothing else is on its way."""
         worker = self.worker
         try:

@@ -22,20 +22,20 @@ from specexp.core.outcome import Outcome, prefill_outcome
 from specexp.core.parts import Parts
 from specexp.scheduling.drafters import bytes_of, copies, initial
 from specexp.scheduling.messages import (
-    Begin,
     Failed,
-    Learned,
     Memory,
-    Packed,
-    Ready,
+    MemoryQuery,
+    MemoryReport,
+    PackedDraft,
     Reset,
-    Said,
+    ResetDone,
+    SequenceLearned,
     Shapes,
-    Weigh,
-    Weight,
-    hang_up,
-    put,
-    take,
+    StartSequence,
+    StepResult,
+    receive_message,
+    send_message,
+    shut_down,
 )
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def serve(
 
     def read() -> None:  # at once, so that the other side never waits to send
         try:
-            while (message := take(connection)) is not None:
+            while (message := receive_message(connection)) is not None:
                 inbox.put(message)
         except (EOFError, OSError):
             if not over.is_set():
@@ -93,7 +93,7 @@ def serve(
         pass  # the other side is gone
     finally:
         over.set()
-        hang_up(connection)
+        shut_down(connection)
         reader.join()
         connection.close()
 
@@ -120,7 +120,7 @@ def _work(
     except Exception as error:
         notes = tuple(getattr(error, "__notes__", ()))
         where = "".join(traceback.format_tb(error.__traceback__))
-        put(connection, Failed(_sendable(error), (*notes, f"in the drafting worker:\n{where}")))
+        send_message(connection, Failed(_sendable(error), (*notes, f"in the drafting worker:\n{where}")))
 
 
 def _sendable(error: Exception) -> Exception:
@@ -144,24 +144,26 @@ class _Lanes:
 
     def sequence_of(self, message: Any) -> int | str | None:
         """Whose message it is; None if it is nobody's."""
-        if isinstance(message, Begin):
+        if isinstance(message, StartSequence):
             return message.sequence
-        known = self._draftings.get(message.lane) if isinstance(message, Said) else None
+        known = self._draftings.get(message.lane) if isinstance(message, StepResult) else None
         return None if known is None else known[0].context.sequence
 
-    def answer(self, message: Begin | Said | Reset | Weigh) -> Packed | Learned | Ready | Weight:
+    def answer(
+        self, message: StartSequence | StepResult | Reset | MemoryQuery
+    ) -> PackedDraft | SequenceLearned | ResetDone | MemoryReport:
         """Do what a message asks for."""
-        if isinstance(message, Begin):
+        if isinstance(message, StartSequence):
             return self._begin(message)
-        if isinstance(message, Said):
+        if isinstance(message, StepResult):
             return self._learn(message)
         if isinstance(message, Reset):
             first = initial(self._parts[0], message.drafter, message.controller)
             self._parts = copies(first, len(self._memories))
-            return Ready()
-        return Weight(bytes_of(self._parts))
+            return ResetDone()
+        return MemoryReport(bytes_of(self._parts))
 
-    def _begin(self, message: Begin) -> Packed:
+    def _begin(self, message: StartSequence) -> PackedDraft:
         started = perf_counter()
         context = Context(
             message.prompt,
@@ -178,7 +180,7 @@ class _Lanes:
         drafting.begin(prefill)
         return self._draft(message.lane, drafting, message.depth, started)
 
-    def _learn(self, message: Said) -> Packed | Learned:
+    def _learn(self, message: StepResult) -> PackedDraft | SequenceLearned:
         started = perf_counter()
         drafting, draft = self._draftings[message.lane]
         logits = self._memories[message.lane].logits[: draft.tree.num_nodes + 1]
@@ -196,10 +198,10 @@ class _Lanes:
             )
         )
         if message.ended:
-            return Learned(message.lane, (started, perf_counter()))
+            return SequenceLearned(message.lane, (started, perf_counter()))
         return self._draft(message.lane, drafting, message.depth, started)
 
-    def _draft(self, lane: int, drafting: Drafting, depth: int, since: float) -> Packed:
+    def _draft(self, lane: int, drafting: Drafting, depth: int, since: float) -> PackedDraft:
         started = perf_counter()
         draft = drafting.draft(depth)
         tree = draft.tree
@@ -217,6 +219,6 @@ class _Lanes:
         shape = self._shapes.pack(tree.shape)
         light = replace(tree, shape=None, q=None)  # type: ignore[arg-type]  # put back by the receiver
         ended = perf_counter()
-        return Packed(
+        return PackedDraft(
             lane, replace(draft, tree=light), shape, rows, noise, (since, started), (started, ended)
         )

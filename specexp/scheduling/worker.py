@@ -21,21 +21,21 @@ import torch
 
 from specexp.core.parts import Parts
 from specexp.scheduling.messages import (
-    Begin,
-    Drafted,
     Failed,
-    Learned,
     Memory,
-    Packed,
-    Ready,
+    MemoryQuery,
+    MemoryReport,
+    NextDraft,
+    PackedDraft,
     Reset,
-    Said,
+    ResetDone,
+    SequenceLearned,
     Shapes,
-    Weigh,
-    Weight,
-    hang_up,
-    put,
-    take,
+    StartSequence,
+    StepResult,
+    receive_message,
+    send_message,
+    shut_down,
 )
 from specexp.scheduling.processes import start_process
 from specexp.scheduling.serving import serve, serve_process
@@ -87,14 +87,14 @@ class DraftWorker:
         """Of the process it works in."""
         return os.getpid() if self._process is None else int(self._process.pid or 0)
 
-    def send(self, message: Begin | Said | Reset | Weigh) -> None:
+    def send(self, message: StartSequence | StepResult | Reset | MemoryQuery) -> None:
         """Tell the worker something; it does not answer at once.
 
         Raises:
             Exception: as :meth:`receive`.
         """
         try:
-            put(self._connection, message)
+            send_message(self._connection, message)
         except (BrokenPipeError, ConnectionResetError):
             lost = self._lost()
         else:
@@ -105,7 +105,7 @@ class DraftWorker:
         """Whether there is a message."""
         return self._connection.poll() if self._poll is None else bool(self._poll.poll(0))
 
-    def receive(self) -> Drafted | Learned | Ready | Weight:
+    def receive(self) -> NextDraft | SequenceLearned | ResetDone | MemoryReport:
         """Its next message; waits for one.
 
         Raises:
@@ -113,14 +113,14 @@ class DraftWorker:
             Exception: whatever a part raised there.
         """
         try:
-            message = take(self._connection)
+            message = receive_message(self._connection)
         except (EOFError, ConnectionResetError):
             message = None
         if message is None:
             raise self._lost()
         if isinstance(message, Failed):
             raise _noted(message)
-        if not isinstance(message, Packed):
+        if not isinstance(message, PackedDraft):
             return message  # type: ignore[no-any-return]
         shape = self._shapes.unpack(*message.shape)
         q = None
@@ -131,10 +131,10 @@ class DraftWorker:
         draft = replace(draft, tree=replace(draft.tree, shape=shape, q=q))
         shared = self._memories[message.lane].noise.numpy()
         noise = {position: shared[place].copy() for place, position in enumerate(message.noise)}
-        return Drafted(message.lane, draft, message.prepared, message.drafting, noise)
+        return NextDraft(message.lane, draft, message.prepared, message.drafting, noise)
 
     def say(self, lane: int, logits: torch.Tensor) -> None:
-        """Lay ``[n + 1, V]`` logits where the worker finds them; before the :class:`Said` they belong to."""
+        """Lay ``[n + 1, V]`` logits where the worker finds them; before the :class:`StepResult` they belong to."""
         self._memories[lane].logits[: logits.shape[0]].copy_(logits)
 
     def stop(self, at_once: bool = False) -> None:
@@ -147,10 +147,10 @@ class DraftWorker:
         if at_once:
             if self._process is not None:
                 self._process.terminate()
-            hang_up(self._connection)
+            shut_down(self._connection)
         else:
             with suppress(OSError):
-                put(self._connection, None)
+                send_message(self._connection, None)
         if self._thread is not None:
             self._thread.join(_PATIENCE)
         if self._process is not None:
@@ -166,7 +166,7 @@ class DraftWorker:
         """Why nothing can be sent or received any more: what a part raised, if the worker still said so."""
         with suppress(EOFError, OSError):
             while True:
-                message = take(self._connection)
+                message = receive_message(self._connection)
                 if isinstance(message, Failed):
                     return _noted(message)
         code = None

@@ -37,14 +37,14 @@ ALL = "all"
 _GRID = re.compile(r",? *\w+=\d+$")
 
 
-class Point(NamedTuple):
+class LengthPoint(NamedTuple):
     """An arm of a fixed length: the length of its chain, and its speedup over plain decoding."""
 
     length: int
     speedup: Speedup
 
 
-Groups = dict[tuple[str, str], list[Point]]
+Groups = dict[tuple[str, str], list[LengthPoint]]
 """Points by group and category, in the order of the lengths; :data:`ALL` is every category."""
 
 
@@ -180,7 +180,7 @@ class OptimalLength(Analysis):
         for category in [ALL, *(told if len(prompts) > 1 else [])]:
             chosen = [record for record in records if category in (ALL, record.category)]
             for arm, length in self._lengths.items():
-                point = Point(length, paired_speedup(chosen, arm, self._plain))
+                point = LengthPoint(length, paired_speedup(chosen, arm, self._plain))
                 if point.speedup.refused is None:
                     found.setdefault((_group(arm), category), []).append(point)
         return {key: sorted(points, key=lambda point: point.length) for key, points in found.items()}
@@ -288,7 +288,7 @@ def _draw_optima(arm: str, steps: Sequence[Step], cost: StepCosts, most_steps: i
     return figure
 
 
-def _draw_lines(axes: Axes, lines: Mapping[str, Sequence[Point]], intervals: bool) -> None:
+def _draw_lines(axes: Axes, lines: Mapping[str, Sequence[LengthPoint]], intervals: bool) -> None:
     colours = CURVE_COLOURS if len(lines) <= len(CURVE_COLOURS) else colormaps["tab10"].colors  # type: ignore[attr-defined]
     for number, (name, points) in enumerate(lines.items()):
         colour = colours[number % len(colours)]
