@@ -15,9 +15,9 @@ class AcceptanceCounter:
     """Counts, for every rank path, in how many steps it was drafted and in how many it was accepted.
 
     Attributes:
-        steps: steps seen.
-        counts: accepted nodes by rank path.
-        drafted: drafted nodes by rank path.
+        steps: Steps seen.
+        counts: Accepted nodes by rank path.
+        drafted: Drafted nodes by rank path.
     """
 
     def __init__(self) -> None:

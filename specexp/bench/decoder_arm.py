@@ -25,16 +25,16 @@ class DecoderArm(EngineArm):
     """A :class:`~specexp.core.decode.Decoder` as an arm.
 
     Args:
-        name: in every table.
-        decoder: of any composition.
-        tokenizer: the target's.
-        generation: how much to generate.
-        count_useful: also count useful tokens (outside the clock).
-        latency: by which seconds are modelled, where it says so; measured if None.
-        controller_state: what the controller learned from other prompts, that every run starts from.
+        name: Name in every table.
+        decoder: Decoder of any composition.
+        tokenizer: The target's.
+        generation: How much to generate.
+        count_useful: Also count useful tokens (outside the clock).
+        latency: Profile by which seconds are modelled, where it says so; measured if None.
+        controller_state: What the controller learned from other prompts, that every run starts from.
 
     Attributes:
-        observers: called with every step's outcome when a prompt is decoded, outside the clock.
+        observers: Called with every step's outcome when a prompt is decoded, outside the clock.
 
     Example:
         >>> DecoderArm("engine", Decoder(model, verifier=verifier), tokenizer, Generation())  # doctest: +SKIP
@@ -99,11 +99,11 @@ class DecoderArm(EngineArm):
         """Answer all turns; for each the prompt tokens it added, and its answer.
 
         Args:
-            prompt: to answer.
-            sample: which continuation.
-            max_new_tokens: per turn, instead of the arm's own.
-            results: takes the result of each turn.
-            observers: called with every step's outcome, outside the clock.
+            prompt: To answer.
+            sample: Which continuation.
+            max_new_tokens: Per turn, instead of the arm's own.
+            results: Takes the result of each turn.
+            observers: Called with every step's outcome, outside the clock.
         """
 
         def answer(asked: list[int], turn: int) -> list[int]:

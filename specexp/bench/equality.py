@@ -40,10 +40,10 @@ def compare(record: PromptRecord, reference: PromptRecord, plain: EngineArm, pro
     The scores at the first difference are recomputed by decoding the prompt once more up to there.
 
     Args:
-        record: of any arm.
-        reference: plain decoding's, of the same prompt and sample.
-        plain: the arm that made it.
-        prompt: the prompt.
+        record: Record of any arm.
+        reference: Plain decoding's, of the same prompt and sample.
+        plain: The arm that made it.
+        prompt: The prompt.
     """
     if record.error or reference.error or not _same_output(record, reference):
         return record
@@ -120,10 +120,10 @@ class Equality:
     """Outputs of one arm beside plain decoding's.
 
     Attributes:
-        compared: prompts that both answered.
-        equal: identical outputs.
-        near_ties: outputs that part at a near tie.
-        wrong: outputs that part elsewhere.
+        compared: Prompts that both answered.
+        equal: Identical outputs.
+        near_ties: Outputs that part at a near tie.
+        wrong: Outputs that part elsewhere.
     """
 
     compared: int
@@ -144,9 +144,9 @@ def token_equality(records: Iterable[PromptRecord], arm: str, baseline: str = "e
     """Count an arm's outputs that equal the baseline's, from records alone.
 
     Args:
-        records: of a run.
-        arm: whose outputs.
-        baseline: plain decoding.
+        records: Records of a run.
+        arm: Name of the arm whose outputs are counted.
+        baseline: Plain decoding.
     """
     records = list(records)
     reference = {record.key: record for record in records if record.arm == baseline and not record.error}

@@ -33,15 +33,15 @@ class ExecutionArm(EngineArm):
     """An execution strategy as an arm. What it starts is kept from prompt to prompt, until :meth:`close`.
 
     Args:
-        name: in every table.
-        model: the target.
-        parts: of every sequence.
-        execution: how they are decoded.
-        tokenizer: the target's.
-        generation: how much to generate; ``samples`` continuations of a prompt are one group.
-        problems: items of tasks by prompt id; a prompt that is none is continued.
-        solver: searches the items.
-        controller_state: what the controller learned from other prompts, that every run starts from.
+        name: Name in every table.
+        model: The target.
+        parts: Parts that decode every sequence.
+        execution: How they are decoded.
+        tokenizer: The target's.
+        generation: How much to generate; ``samples`` continuations of a prompt are one group.
+        problems: Items of tasks by prompt id; a prompt that is none is continued.
+        solver: Searches the items.
+        controller_state: What the controller learned from other prompts, that every run starts from.
 
     Raises:
         ValueError: the parts cannot be executed so.

@@ -251,8 +251,8 @@ def reordered(prompts: Sequence[Prompt], shuffle_seed: int | None) -> list[Promp
     """The same prompts in the set's own order, or in another fixed order.
 
     Args:
-        prompts: of a run.
-        shuffle_seed: of the order; None for the set's own.
+        prompts: Prompts of a run.
+        shuffle_seed: Seed of the order; None for the set's own.
     """
     import numpy as np
 

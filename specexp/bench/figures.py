@@ -34,9 +34,9 @@ class Curve:
     """Arms that differ in one parameter.
 
     Attributes:
-        title: of the group of arms.
-        axis: what differs, on the x axis.
-        points: value and arm, in the order of the axis.
+        title: Name of the group of arms.
+        axis: What differs, on the x axis.
+        points: Value and arm, in the order of the axis.
     """
 
     title: str
@@ -74,10 +74,10 @@ def speedup_bars(
     """One bar an arm, its 95 % interval across its end; refused speedups are named and have no bar.
 
     Args:
-        records: of a run.
-        baseline: at 1.
-        title: above.
-        published: figures of a paper by name, drawn hollow: not run here.
+        records: Records of a run.
+        baseline: Arm that stands at 1.
+        title: Line above.
+        published: Figures of a paper by name, drawn hollow: not run here.
     """
     records = list(records)
     speedups = [paired_speedup(records, name, baseline) for name in arm_names(records) if name != baseline]

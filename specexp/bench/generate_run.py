@@ -39,15 +39,15 @@ class GenerateRun:
     """One call of ``generate``, counted.
 
     Attributes:
-        prompt_tokens: tokens it was given.
+        prompt_tokens: Tokens it was given.
         fed: ``[1, rows]`` token ids of every target pass: the prompt and its first candidates, then root and
             candidates.
-        clock: noted the tokens as they came.
-        token_ids: the new tokens.
+        clock: Noted the tokens as they came.
+        token_ids: The new tokens.
         finish_reason: ``eos``, ``length`` or ``context``.
-        draft_fed: of every forward pass of the draft model, the target passes before it and the tokens it was fed.
-        started: when ``generate`` was called, in seconds of ``perf_counter``.
-        finished: when it returned.
+        draft_fed: For every forward pass of the draft model the target passes before it, and the tokens it was fed.
+        started: When ``generate`` was called, in seconds of ``perf_counter``.
+        finished: When it returned.
     """
 
     prompt_tokens: int

@@ -56,18 +56,18 @@ class HuggingFaceArm(Arm):
     continue from a cache.
 
     Args:
-        name: in every table.
+        name: Name in every table.
         reference: ``hf-eager`` is plain ``model.generate`` with its dynamic cache.
-        target: the model.
-        tokenizer: its.
-        generation: how much to generate.
+        target: The model.
+        tokenizer: The target's tokenizer.
+        generation: How much to generate.
         verifier: ``Greedy`` or ``KeyedSampling``: what decides on the tokens.
-        draft: for ``hf-assisted``.
-        num_assistant_tokens: drafted by ``hf-assisted`` at every step (constant schedule).
-        assistant_confidence_threshold: the draft stops below; 0 never.
-        prompt_lookup_num_tokens: drafted by ``hf-prompt-lookup`` at most.
-        max_matching_ngram_size: of ``hf-prompt-lookup``.
-        latency: by which seconds are modelled, where it says so; measured if None.
+        draft: Draft model of ``hf-assisted``.
+        num_assistant_tokens: Drafted by ``hf-assisted`` at every step (constant schedule).
+        assistant_confidence_threshold: The draft stops below; 0 never.
+        prompt_lookup_num_tokens: Drafted by ``hf-prompt-lookup`` at most.
+        max_matching_ngram_size: Longest n-gram that ``hf-prompt-lookup`` looks up.
+        latency: Profile by which seconds are modelled, where it says so; measured if None.
 
     Raises:
         ValueError: ``hf-assisted`` has no draft, or the verifier has no equivalent here.

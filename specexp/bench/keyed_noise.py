@@ -21,8 +21,8 @@ class KeyedNoise(LogitsProcessor):  # type: ignore[misc]
     scores which candidates are forbidden, and takes ``-inf`` for an answer.
 
     Args:
-        verifier: whose scores the noise is added to; its temperature is above 0.
-        key: noise stream of the sequence, ``place_key(seed, sequence, "target")``.
+        verifier: Verifier whose scores the noise is added to; its temperature is above 0.
+        key: Noise stream of the sequence, ``place_key(seed, sequence, "target")``.
 
     Example:
         >>> noise = KeyedNoise(KeyedSampling(0.7), place_key(0, "prompt#0", "target"))  # doctest: +SKIP

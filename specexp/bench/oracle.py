@@ -35,11 +35,11 @@ def foresee(
 
     Args:
         decoder: Decoder whose controller needs foresight, such as an Oracle.
-        prompt: everything committed before the output.
-        max_new_tokens: as for ``generate``.
-        eos_token_id: as for ``generate``.
-        seed: as for ``generate``.
-        sequence: as for ``generate``.
+        prompt: Everything committed before the output.
+        max_new_tokens: The same as for ``generate``.
+        eos_token_id: The same as for ``generate``.
+        seed: The same as for ``generate``.
+        sequence: The same as for ``generate``.
 
     Raises:
         ValueError: the Oracle does not know what passes cost.
@@ -79,12 +79,12 @@ def draft_matches(
     draft pass over the whole output, or over each block of a long one.
 
     Args:
-        drafter: a draft model; it forgets the sequence it was in.
+        drafter: A draft model; it forgets the sequence it was in.
         prompt: ``[p]`` tokens before the output.
         output: ``[n]`` tokens.
-        seed: of the run.
-        sequence: which continuation.
-        noise_temperature: of the target's noise, for a coupled draft.
+        seed: Seed of the run.
+        sequence: Which continuation.
+        noise_temperature: Temperature of the target's noise, for a coupled draft.
     """
     found: list[NDArray[np.bool_]] = []
     for start in range(0, len(output), _BLOCK):
@@ -118,10 +118,10 @@ def best_schedule(
 
     Args:
         matches: ``[n]`` whether the draft's best token is the output's.
-        latency: of a step.
-        max_depth: longest draft.
-        max_new_tokens: length the output might have had; a draft never reaches beyond the one before.
-        prefix: tokens in the cache before the output; as many at all places as ``latency`` is stated at if None.
+        latency: What a step costs.
+        max_depth: Longest draft.
+        max_new_tokens: Length the output might have had; a draft never reaches beyond the one before.
+        prefix: Tokens in the cache before the output; as many at all places as ``latency`` is stated at if None.
 
     Returns:
         The lengths along the best schedule; at places it passes over, the best with one token unseen.

@@ -15,11 +15,11 @@ class Breakdown:
 
     Attributes:
         arm: name.
-        steps: steps it is the mean of.
-        step_seconds: mean seconds of a step.
-        shares: of each phase in order; they add up to 1.
-        draft_passes: forward passes of a draft model a step.
-        clock: of the seconds; modelled ones divide into passes, and everything else of a step under ``update``.
+        steps: Steps it is the mean of.
+        step_seconds: Mean seconds of a step.
+        shares: Share of each phase, in order; they add up to 1.
+        draft_passes: Forward passes of a draft model a step.
+        clock: Clock of the seconds; modelled ones divide into passes, with all the rest of a step under ``update``.
     """
 
     arm: str
@@ -46,7 +46,7 @@ def breakdown(records: Iterable[PromptRecord], arm: str) -> Breakdown | None:
     """The breakdown of an arm's steps, or None where its time is not split (Hugging Face's loops).
 
     Args:
-        records: of a run.
+        records: Records of a run.
         arm: which.
     """
     own = [record for record in records if record.arm == arm and not record.error and record.seconds]

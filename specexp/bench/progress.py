@@ -13,7 +13,7 @@ class StageBar:
     """Shows how far the running stage is.
 
     Args:
-        console: where to; where it is no terminal, only finished trials are printed.
+        console: Where to; where it is no terminal, only finished trials are printed.
     """
 
     def __init__(self, console: Console) -> None:

@@ -72,10 +72,10 @@ class Difference:
     """Where an output first parts from plain decoding's, and whether that is excused.
 
     Attributes:
-        index: number of the token, from 0 over all turns.
-        gap: how far the two best tokens of plain decoding lay apart there, in logits + T * noise; the
+        index: Number of the token, from 0 over all turns.
+        gap: How far the two best tokens of plain decoding lay apart there, in logits + T * noise; the
             distance to the top-k / top-p cut where that is nearer. None where it could not be measured.
-        near_tie: whether the gap is within the tolerance of the dtype.
+        near_tie: Whether the gap is within the tolerance of the dtype.
     """
 
     index: int
@@ -88,14 +88,14 @@ class Role:
     """One component of a search, over all sequences it asked for.
 
     Attributes:
-        sequences: asked for.
-        tokens: new ones.
-        steps: steps of its sequences; a target pass over several is a step of each.
-        accepted_drafts: drafted tokens that became output.
-        drafted_nodes: nodes fed to the target, roots not counted.
-        draft_passes: forward passes of a draft model.
-        prefill_seconds: of the runs it asked for.
-        decode_seconds: of the runs it asked for, prefills apart.
+        sequences: Asked for.
+        tokens: New ones.
+        steps: Steps of its sequences; a target pass over several is a step of each.
+        accepted_drafts: Drafted tokens that became output.
+        drafted_nodes: Nodes fed to the target, roots not counted.
+        draft_passes: Forward passes of a draft model.
+        prefill_seconds: Seconds of prefills in the runs it asked for.
+        decode_seconds: Seconds of the runs it asked for, prefills apart.
     """
 
     sequences: int = 0
@@ -114,13 +114,13 @@ class SequenceGroup:
 
     Attributes:
         sequences: decoded.
-        wall_seconds: end to end: search, prompts and tokenizing included.
-        busy_seconds: in which the target ran a pass or a prefill.
-        overlap_seconds: of these, in which a drafter worked too.
-        roles: of a search, ``generator`` and ``evaluator``; otherwise ``continuations`` alone.
-        correct: whether the task's checker accepts the answer; None where there is no task.
-        unparsable: evaluations that could not be read.
-        draft_bytes: of draft models after the run: ``weights``, and ``caches`` of all sequences.
+        wall_seconds: End to end: search, prompts and tokenizing included.
+        busy_seconds: Seconds in which the target ran a pass or a prefill.
+        overlap_seconds: Those of them in which a drafter worked too.
+        roles: ``generator`` and ``evaluator`` of a search; otherwise ``continuations`` alone.
+        correct: Whether the task's checker accepts the answer; None where there is no task.
+        unparsable: Evaluations that could not be read.
+        draft_bytes: Bytes of draft models after the run: ``weights``, and ``caches`` of all sequences.
     """
 
     sequences: int
@@ -144,40 +144,40 @@ class PromptRecord:
     already in the cache.
 
     Attributes:
-        arm: name of the arm.
-        prompt_id: of the prompt.
-        category: of the prompt, what tables are grouped by.
-        sample: which continuation of the prompt, from 0.
-        prompt_tokens: tokens of the turns as fed, answers left out.
-        token_ids: the new tokens of all turns; EOS, where it came, is a turn's last.
-        turn_tokens: new tokens of each turn.
-        finish_reasons: of each turn: ``eos``, ``stop``, ``length`` or ``context``.
-        steps: target passes that gave tokens. This and the next four are whole numbers, but expected values where a
+        arm: Name of the arm.
+        prompt_id: Id of the prompt.
+        category: Category of the prompt, what tables are grouped by.
+        sample: Which continuation of the prompt, from 0.
+        prompt_tokens: Tokens of the turns as fed, answers left out.
+        token_ids: The new tokens of all turns; EOS, where it came, is a turn's last.
+        turn_tokens: New tokens of each turn.
+        finish_reasons: Why each turn ended: ``eos``, ``stop``, ``length`` or ``context``.
+        steps: Target passes that gave tokens. This and the next four are whole numbers, but expected values where a
             recording is replayed whose output says so much and no more (``specexp.replay.play.chain_law``).
-        accepted_drafts: drafted tokens that became output.
-        bonus_tokens: tokens the target added itself.
-        draft_passes: forward passes of a draft model.
-        drafted_nodes: nodes fed to the target, roots not counted.
-        useful_tokens: drafted tokens the target answered identically, also beyond the first mismatch; None if
+        accepted_drafts: Drafted tokens that became output.
+        bonus_tokens: Tokens the target added itself.
+        draft_passes: Forward passes of a draft model.
+        drafted_nodes: Nodes fed to the target, roots not counted.
+        useful_tokens: Drafted tokens the target answered identically, also beyond the first mismatch; None if
             not counted.
-        prefill_seconds: before decoding; 0 where seconds are modelled.
-        decode_seconds: of decoding.
-        decode_tokens: tokens that ``decode_seconds`` paid for.
-        seconds: decode time by phase; empty for Hugging Face's own loops, which are not split.
-        dtype: of the target.
-        device: of the target.
+        prefill_seconds: Before decoding; 0 where seconds are modelled.
+        decode_seconds: Seconds of decoding.
+        decode_tokens: Tokens that ``decode_seconds`` paid for.
+        seconds: Decode time by phase; empty for Hugging Face's own loops, which are not split.
+        dtype: Dtype of the target.
+        device: Device of the target.
         state: ``cold``, ``carry``, ``preloaded``, or ``stateless``.
-        verifier: with its arguments, e.g. ``KeyedSampling(temperature=0.7)``.
-        lossless: whether the output has the target's distribution.
-        keyed: whether the output depends on the target, prompt, seed and sample alone, so that it can be
+        verifier: The verifier with its arguments, e.g. ``KeyedSampling(temperature=0.7)``.
+        lossless: Whether the output has the target's distribution.
+        keyed: Whether the output depends on the target, prompt, seed and sample alone, so that it can be
             compared with plain decoding token by token.
-        seed: seed of the run.
+        seed: Seed of the run.
         clock: ``measured``, or which latency profile the seconds are modelled by.
-        beyond_profile: target passes that fed more tokens than the profile states milliseconds for.
-        group: of several sequences decoded together, each then a turn; None of one conversation.
-        turn_in_rotation: how many arms decoded before this one at this step of the run.
-        difference: from plain decoding; None when equal or not compared.
-        error: why the prompt failed; everything counted is then 0.
+        beyond_profile: Target passes that fed more tokens than the profile states milliseconds for.
+        group: What several sequences decoded together took, each then a turn; None of one conversation.
+        turn_in_rotation: How many arms decoded before this one at this step of the run.
+        difference: Where it parts from plain decoding; None when equal or not compared.
+        error: Why the prompt failed; everything counted is then 0.
     """
 
     arm: str

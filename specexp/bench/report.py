@@ -35,10 +35,10 @@ def results_table(
     """One row an arm: tokens per step, speed, speedup over each baseline, equality of the output.
 
     Args:
-        records: of a run.
-        title: above the table.
-        baselines: arms that speedups are over, as far as they were run; outputs are compared with the first.
-        published: rows of a paper's table that were not run: ``method``, ``tokens_per_step``,
+        records: Records of a run.
+        title: Line above the table.
+        baselines: Arms that speedups are over, as far as they were run; outputs are compared with the first.
+        published: Rows of a paper's table that were not run: ``method``, ``tokens_per_step``,
             ``tokens_per_second``, ``speedup``, ``source``.
     """
     records = list(records)
@@ -189,10 +189,10 @@ def category_table(
     """Speedup and tokens per step by category, those of few prompts together; None where nothing is told apart.
 
     Args:
-        records: of a run.
-        baseline: what speedups are over.
-        title: above.
-        published: rows of a paper's table; of those with a ``category`` each method has a row, or a note where the
+        records: Records of a run.
+        baseline: What speedups are over.
+        title: Line above.
+        published: Rows of a paper's table; of those with a ``category`` each method has a row, or a note where the
             run has none of these categories.
     """
     records = list(records)

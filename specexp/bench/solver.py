@@ -26,11 +26,11 @@ class Solution:
     """What searching for the answer of one item gave.
 
     Attributes:
-        result: the path found, and the tree of thoughts.
-        check: whether it is right.
-        unparsable: evaluations that could not be read.
-        runs: the executor's runs in order, each with the component that asked for it.
-        wall_seconds: the time from end to end, search, prompts and tokenizing included.
+        result: The path found, and the tree of thoughts.
+        check: Whether it is right.
+        unparsable: Evaluations that could not be read.
+        runs: The executor's runs in order, each with the component that asked for it.
+        wall_seconds: The time from end to end, search, prompts and tokenizing included.
     """
 
     result: SearchResult
@@ -54,12 +54,12 @@ class Solver:
     in every order of expansion.
 
     Args:
-        search: which states are expanded.
-        tokenizer: the target's.
-        eos_token_ids: tokens that end an output.
-        seed: the seed of the keyed noise.
-        max_new_tokens: the longest generation, where a task allows more; None for the task's own limits.
-        chat_template: whether prompts are written with the tokenizer's chat template.
+        search: Which states are expanded.
+        tokenizer: The target's.
+        eos_token_ids: Tokens that end an output.
+        seed: The seed of the keyed noise.
+        max_new_tokens: The longest generation, where a task allows more; None for the task's own limits.
+        chat_template: Whether prompts are written with the tokenizer's chat template.
 
     Example:
         >>> with Scheduled(n=3).open(model, parts) as executor:  # doctest: +SKIP
@@ -96,12 +96,12 @@ class Solver:
         """Search for the answer of one item.
 
         Args:
-            task: the item's.
-            item: the problem.
-            executor: decodes; every request of the search is one run.
-            sample: which search of the item; the same one gives the same again.
-            max_new_tokens: the longest generation, instead of the solver's own (for warming up).
-            observers: called with every step's outcome.
+            task: The item's.
+            item: The problem.
+            executor: Decodes; every request of the search is one run.
+            sample: Which search of the item; the same one gives the same again.
+            max_new_tokens: The longest generation, instead of the solver's own (for warming up).
+            observers: Called with every step's outcome.
 
         Raises:
             ValueError: a prompt does not fit the target.

@@ -27,16 +27,16 @@ class Speedup:
     """How much faster an arm is than a baseline, prompt by prompt.
 
     Attributes:
-        arm: the arm.
-        baseline: the baseline.
-        mean_log_ratio: mean over prompts of log(baseline seconds per token / arm seconds per token).
-        ratio: its exponential, the geometric mean of the ratios.
-        low: lower end of the 95 % bootstrap interval of the ratio; of a single prompt the ratio itself.
-        high: upper end; likewise.
+        arm: The arm.
+        baseline: The baseline.
+        mean_log_ratio: Mean over prompts of log(baseline seconds per token / arm seconds per token).
+        ratio: Its exponential, the geometric mean of the ratios.
+        low: Lower end of the 95 % bootstrap interval of the ratio; of a single prompt the ratio itself.
+        high: Upper end; likewise.
         n: prompts.
-        refused: why no speedup is given; None if one is. The numbers are then NaN.
-        left_out: prompts without a time per token in both arms (failed, or ended with the prefill).
-        clock: of both arms' seconds.
+        refused: Why no speedup is given; None if one is. The numbers are then NaN.
+        left_out: Prompts without a time per token in both arms (failed, or ended with the prefill).
+        clock: Clock of both arms' seconds.
     """
 
     arm: str
@@ -174,9 +174,9 @@ def refusal(pairs: Sequence[tuple[PromptRecord, PromptRecord]], arm: str, baseli
     """Why two arms' seconds may not be compared, or None if they may.
 
     Args:
-        pairs: their records, prompt by prompt.
-        arm: name of the first.
-        baseline: name of the second.
+        pairs: Records of both, prompt by prompt.
+        arm: Name of the first.
+        baseline: Name of the second.
     """
     pairs = [(first, second) for first, second in pairs if not first.error and not second.error]
     if not pairs:

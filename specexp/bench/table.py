@@ -25,9 +25,9 @@ class Column:
 
     Attributes:
         title: heading.
-        digits: of numbers, after the point.
-        unit: behind numbers; with ``%`` they are shares.
-        interval: whether its cells are speedups, which CSV spreads over four columns.
+        digits: Digits of numbers after the point.
+        unit: Behind numbers; with ``%`` they are shares.
+        interval: Whether its cells are speedups, which CSV spreads over four columns.
     """
 
     title: str

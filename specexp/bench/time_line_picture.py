@@ -49,9 +49,9 @@ def draw_time_line(timelines: Mapping[str, TimeLine], title: str, seconds: float
     ran a pass or a prefill: of the whole run, also where only a part of it is drawn.
 
     Args:
-        timelines: at least one, with at least a span, by the name of their panel.
+        timelines: At least one, with at least a span, by the name of their panel.
         title: heading.
-        seconds: draw only so much, so that single passes can be seen: from the start of a run, or where its prompt
+        seconds: Draw only so much, so that single passes can be seen: from the start of a run, or where its prompt
             takes long to read, from shortly before its first target pass. Everything if None.
 
     Returns:

@@ -19,8 +19,8 @@ def build_trainer(config: Config, **overrides: Any) -> Trainer:
     """The Trainer of the ``trainer:`` section, over defaults that write nothing of their own.
 
     Args:
-        config: of the file.
-        overrides: arguments that the command decides on, whatever the file says.
+        config: Configuration of the experiment.
+        overrides: Arguments that the command decides on, whatever the file says.
 
     Raises:
         ConfigError: Lightning refuses the arguments, or a ``class_path`` among them cannot be made.

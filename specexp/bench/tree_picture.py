@@ -37,10 +37,10 @@ def draw_tree(
     say in what share of the steps the target accepted it; nodes without a rate stay pale.
 
     Args:
-        shape: the tree, from 1 to some hundred nodes.
-        hit_rates: share of steps, 0 to 1, by rank path: ``counts / steps`` of a
+        shape: The tree, from 1 to some hundred nodes.
+        hit_rates: Share of steps, 0 to 1, by rank path: ``counts / steps`` of a
             :class:`~specexp.bench.acceptance_counts.AcceptanceCounter`.
-        title: heading; the number of nodes and the depth are added below it.
+        title: Heading; the number of nodes and the depth are added below it.
 
     Returns:
         A figure of matplotlib's Agg canvas, apart from pyplot; ``figure.savefig("tree.png")`` writes it.

@@ -43,13 +43,13 @@ def fit(
     """Train ``model`` on ``data``, continuing from ``work_dir/checkpoints/last.ckpt`` where it exists.
 
     Args:
-        model: a LightningModule.
-        data: a LightningDataModule with a method ``tokenizer()``.
-        work_dir: checkpoints and logs go here.
-        trainer: arguments of `lightning.Trainer`.
-        export_to: where the trained model is written as a Hugging Face folder; nowhere when absent.
-        checkpoint_every: steps between two checkpoints.
-        name: of the Weights & Biases run.
+        model: A LightningModule.
+        data: A LightningDataModule with a method ``tokenizer()``.
+        work_dir: Checkpoints and logs go here.
+        trainer: Arguments of `lightning.Trainer`.
+        export_to: Where the trained model is written as a Hugging Face folder; nowhere when absent.
+        checkpoint_every: Steps between two checkpoints.
+        name: Name of the Weights & Biases run.
 
     Returns:
         The trainer, after the run.

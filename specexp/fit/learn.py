@@ -46,8 +46,8 @@ def learn(config: Config, pair: ModelPair | None = None) -> ControllerLearning:
     """Learn on the prompts of ``data``, continuing from ``<output>/<name>/checkpoints/last.ckpt`` where it exists.
 
     Args:
-        config: an experiment with a ``fit:`` section.
-        pair: its models; loaded if None, and not needed to learn on a recording.
+        config: An experiment with a ``fit:`` section.
+        pair: The models; loaded if None, and not needed to learn on a recording.
 
     Returns:
         The module after the run.

@@ -19,8 +19,8 @@ def draw_table(table: QTable, title: str) -> Figure:
     """Q(CONTINUE) - Q(STOP) by bins, and visits; of a table with extra signals the blocks visited most.
 
     Args:
-        table: to draw; states never visited stay blank.
-        title: above it.
+        table: To draw; states never visited stay blank.
+        title: Line above it.
     """
     from matplotlib.colors import LogNorm, TwoSlopeNorm
     from matplotlib.figure import Figure

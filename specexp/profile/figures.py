@@ -25,8 +25,8 @@ def draw(profile: LatencyProfile, measured: Measured) -> Figure:
     costs beside them.
 
     Args:
-        profile: as fitted.
-        measured: what it was fitted to.
+        profile: The profile as fitted.
+        measured: What it was fitted to.
     """
     kinds = [
         (name, points) for name, points in (("Target", measured.target), ("Draft", measured.draft)) if points

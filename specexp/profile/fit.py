@@ -23,10 +23,10 @@ class FittedPass:
     """A pass as a profile states it.
 
     Attributes:
-        prefix: tokens in the cache it is stated at.
-        ms: there, by tokens fed.
-        prefix_ms: for every 1,000 tokens of prefix more.
-        prefix_token_ms: the same for every token fed.
+        prefix: Tokens in the cache it is stated at.
+        ms: There, by tokens fed.
+        prefix_ms: Milliseconds for every 1,000 tokens of prefix more.
+        prefix_token_ms: The same for every token fed.
     """
 
     prefix: int
@@ -39,7 +39,7 @@ def fit_pass(points: Sequence[MeasuredPass]) -> FittedPass:
     """Stated at the middle prefix; non-negative least squares of the relative errors for what a longer one adds.
 
     Args:
-        points: as measured, the same sizes at every prefix.
+        points: Measured passes, the same sizes at every prefix.
     """
     from scipy.optimize import nnls
 
@@ -74,8 +74,8 @@ def fit_overhead(profile: LatencyProfile, steps: Sequence[StepTiming]) -> Overhe
     Trees of one size alone cannot tell a step's cost from its nodes': each then gets half.
 
     Args:
-        profile: of the passes; what it says of the rest is not looked at.
-        steps: of one composition.
+        profile: Profile of the passes; what it says of the rest is not looked at.
+        steps: Steps of one composition.
     """
     from scipy.optimize import nnls
 
@@ -104,10 +104,10 @@ def fit_profile(
     """The whole profile; its top-level costs are those of all compositions that draft, together.
 
     Args:
-        about: further arguments of the profile, such as its name.
+        about: Further arguments of the profile, such as its name.
         target: passes.
-        draft: passes; empty without a draft model.
-        arms: that were decoded.
+        draft: Passes; empty without a draft model.
+        arms: Arms that were decoded.
     """
     of_target = fit_pass(target)
     of_draft = fit_pass(draft) if draft else FittedPass(of_target.prefix, {}, 0.0, 0.0)

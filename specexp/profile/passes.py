@@ -34,7 +34,7 @@ class TimedPass(ABC):
 
     Args:
         token_ids: ``[p]`` text; prefixes are the beginnings of it.
-        vocab_size: of the model.
+        vocab_size: Vocabulary of the model.
     """
 
     def __init__(self, token_ids: NDArray[np.int64], vocab_size: int) -> None:
@@ -67,7 +67,7 @@ class TargetPass(TimedPass):
     """A tree pass of the target, as the decoding loop makes it.
 
     Args:
-        model: with a cache of its own.
+        model: The target, with a cache of its own.
         token_ids: ``[p]`` text.
     """
 
@@ -94,7 +94,7 @@ class DraftPass(TimedPass):
     """An answer of a draft model that takes a pass: the root and new nodes are fed, their candidates ranked.
 
     Args:
-        drafter: with a model of its own.
+        drafter: Drafter with a model of its own.
         token_ids: ``[p]`` text.
     """
 
@@ -125,10 +125,10 @@ class PassSamples:
     """Repeated measurements of one model's passes.
 
     Args:
-        timed: the pass.
-        prefixes: tokens in the cache.
-        sizes: tokens fed.
-        seed: of the orders.
+        timed: The pass.
+        prefixes: Tokens in the cache.
+        sizes: Tokens fed.
+        seed: Seed of the orders.
     """
 
     def __init__(

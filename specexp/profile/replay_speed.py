@@ -68,8 +68,8 @@ def trees_table(recording: Any, count: int, latency: Any = None) -> Table:
     """Static trees a second on one core, counts alone and with seconds of a latency profile.
 
     Args:
-        recording: with a draft model.
-        count: of random trees.
+        recording: Recording with a draft model.
+        count: Number of random trees.
         latency: None counts alone.
 
     Raises:
@@ -104,9 +104,9 @@ def trials_table(config: Any, recording: Any, prompts: int) -> Table:
     """What a trial costs live and replayed: the same compositions on the same prompts, in turn.
 
     Args:
-        config: of the recorded experiment.
-        recording: of it.
-        prompts: of a trial, the first ones recorded.
+        config: Configuration of the recorded experiment.
+        recording: Its recording.
+        prompts: Prompts of a trial, the first ones recorded.
 
     Raises:
         ConfigError: the models or prompts cannot be loaded.

@@ -20,11 +20,11 @@ class StepTiming:
     """One step of decoding.
 
     Attributes:
-        tokens: fed to the target, the root among them.
-        pass_tokens: fed in each draft pass.
+        tokens: Fed to the target, the root among them.
+        pass_tokens: Fed in each draft pass.
         new_tokens: committed.
-        prefix: tokens in the cache before it.
-        seconds: from the end of the step before to its own, learning included.
+        prefix: Tokens in the cache before it.
+        seconds: Time from the end of the step before to its own, learning included.
     """
 
     tokens: int
@@ -38,12 +38,12 @@ class TimedSteps:
     """Watches an arm decode.
 
     Args:
-        arm: of the engine; its clock is the device's own from now on.
+        arm: Arm of the engine; its clock is the device's own from now on.
 
     Attributes:
-        arm: the same.
-        composition: the :attr:`~specexp.core.parts.Parts.label` of its parts.
-        steps: taken so far.
+        arm: The same.
+        composition: The :attr:`~specexp.core.parts.Parts.label` of its parts.
+        steps: Taken so far.
     """
 
     def __init__(self, arm: EngineArm) -> None:

@@ -32,11 +32,11 @@ def build_dashboard(
     """Build the workspace of a study; needs neither the network nor an account.
 
     Args:
-        study: name of the study: the group its runs are filtered by.
-        searched: dotted keys of the search space, as in ``sweep.space``; an axis of the plot each.
+        study: Name of the study: the group its runs are filtered by.
+        searched: Dotted keys of the search space, as in ``sweep.space``; an axis of the plot each.
         entity: W&B entity that will own it.
         project: W&B project of the runs.
-        modelled: whether the study's seconds are a latency profile's, so that its runs call them modelled.
+        modelled: Whether the study's seconds are a latency profile's, so that its runs call them modelled.
 
     Returns:
         A ``wandb_workspaces`` workspace, not yet saved: ``.save()`` publishes it.

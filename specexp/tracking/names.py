@@ -45,7 +45,7 @@ def nest_parameters(params: Mapping[str, Any]) -> dict[str, Any]:
     """Turn dotted keys into the nested mapping that W&B shows under the same dotted keys.
 
     Args:
-        params: searched values by dotted key; a whole part (a mapping) counts as its ``name`` or class path.
+        params: Searched values by dotted key; a whole part (a mapping) counts as its ``name`` or class path.
 
     Example:
         >>> nest_parameters({"builder.init_args.nodes": 16})
@@ -86,7 +86,7 @@ def table_columns(records: Sequence[Mapping[str, Any]]) -> tuple[list[str | int]
     """Lay records out as a table whose columns hold one type each, which W&B insists on.
 
     Args:
-        records: one mapping a row; keys a record lacks are empty cells.
+        records: One mapping a row; keys a record lacks are empty cells.
 
     Returns:
         Column names in order of first appearance, and rows of scalars: numbers, else text (lists as JSON).

@@ -42,10 +42,10 @@ class TrackedRun:
     trial).
 
     Args:
-        run: the run, or None where there is none (mode ``disabled``, or W&B failed to start it).
-        guard: counts and reports failures.
+        run: The run, or None where there is none (mode ``disabled``, or W&B failed to start it).
+        guard: Counts and reports failures.
         folder: W&B's folder of the study, for what waits to be synced.
-        unsent: takes the run's own folder if its connection is lost before all was sent.
+        unsent: Takes the run's own folder if its connection is lost before all was sent.
 
     Example:
         >>> with TrackedRun(None, Guard(), Path("runs")) as run:
@@ -118,11 +118,11 @@ class TrackedRun:
         before that.
 
         Args:
-            folder: the artifact's folder; it stays the canonical copy.
-            name: name of the artifact in W&B.
-            kind: its kind, W&B's ``type``.
-            aliases: names of this version.
-            metadata: shown beside it.
+            folder: The artifact's folder; it stays the canonical copy.
+            name: Name of the artifact in W&B.
+            kind: Artifact kind, W&B's ``type``.
+            aliases: Names of this version.
+            metadata: Shown beside it.
         """
         if self._run is not None:
             with self._guard("attach an artifact"):

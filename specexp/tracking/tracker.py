@@ -25,12 +25,12 @@ class Tracker:
     wandb.
 
     Args:
-        name: the study: the group of its runs.
+        name: The study: the group of its runs.
         folder: ``<output>/<name>``; runs are written to ``<folder>/wandb``.
         project: W&B project.
         mode: ``online``, ``offline``, ``disabled``, or None: see :func:`~specexp.tracking.mode.resolve_mode`.
         entity: W&B entity; the account's default if None.
-        tags: tags of every run.
+        tags: Tags of every run.
 
     Raises:
         ValueError: the mode is not known (the only error: a typing mistake, found before the first trial).
@@ -73,9 +73,9 @@ class Tracker:
         """Start the run of one trial, to be used as a context manager.
 
         Args:
-            number: the trial's number in the study.
-            params: searched values by dotted key; they stand under ``params`` in the run's configuration.
-            config: resolved configuration of the trial.
+            number: The trial's number in the study.
+            params: Searched values by dotted key; they stand under ``params`` in the run's configuration.
+            config: Resolved configuration of the trial.
         """
         whole = {**(config or {}), "trial": number, PARAMETERS: nest_parameters(params)}
         return self.run(f"{self.name}-{number:03d}", job_type="trial", config=whole)

@@ -36,9 +36,9 @@ class Claim:
     """One composition and what is claimed of it.
 
     Attributes:
-        arm: of the file.
-        verifier: its own.
-        law: of its output.
+        arm: Arm of the file.
+        verifier: Its verifier.
+        law: Law of its output.
     """
 
     arm: ComposedArm
@@ -72,7 +72,7 @@ def ours(config: Config) -> tuple[Config, list[str]]:
     """The file with our own arms alone, in float32 where it names no dtype; and the arms left out.
 
     Args:
-        config: of the file.
+        config: Configuration of the experiment.
 
     Raises:
         ConfigError: it decodes groups of sequences.
@@ -107,7 +107,7 @@ def claims_of(config: Config) -> list[Claim]:
     """Every composition of a file, with what is claimed of it.
 
     Args:
-        config: of :func:`ours`.
+        config: What :func:`ours` gave.
 
     Raises:
         ConfigError: a verifier does not state the law of its output.
@@ -134,8 +134,8 @@ def count_tests(claims: Sequence[Claim], prompts: int) -> int:
     """All statistical tests of a run, among which its level is shared.
 
     Args:
-        claims: of the file.
-        prompts: whose first tokens are tested: two tests each against the target's probabilities, for every
+        claims: Claims of the file.
+        prompts: Prompts whose first tokens are tested: two tests each against the target's probabilities, for every
             composition that draws noise of its own and for plain decoding by each verifier that samples, and one
             against plain samples.
     """

@@ -25,8 +25,8 @@ class Starts:
     """The likeliest beginnings of an answer.
 
     Attributes:
-        prompt_id: of the prompt.
-        sequences: token ids, all of one length, the most probable first.
+        prompt_id: Id of the prompt.
+        sequences: Token ids, all of one length, the most probable first.
         probabilities: ``[m]`` of each, as the target gives them; the others share the rest.
     """
 
@@ -46,9 +46,9 @@ class FirstTokens:
     """What one composition said first after one prompt.
 
     Attributes:
-        prompt_id: of the prompt.
-        fit: counts of the likeliest beginnings against the target's probabilities.
-        against_plain: p-value of the chi-square test that plain decoding's samples have the same law; None for
+        prompt_id: Id of the prompt.
+        fit: Counts of the likeliest beginnings against the target's probabilities.
+        against_plain: P-value of the chi-square test that plain decoding's samples have the same law; None for
             plain decoding itself.
     """
 
@@ -68,11 +68,11 @@ def likely_starts(
     """Find the likeliest beginnings by a beam over the target's exact probabilities, one tree pass a token.
 
     Args:
-        model: the target; its first slot is used.
-        prompt_id: of the prompt.
+        model: The target; its first slot is used.
+        prompt_id: Id of the prompt.
         prompt: ``[p]`` token ids.
-        processors: temperature, top-k and top-p of the target.
-        tokens: length of a beginning.
+        processors: Temperature, top-k and top-p of the target.
+        tokens: Length of a beginning.
 
     Raises:
         ValueError: the target's logits are not finite.
@@ -136,10 +136,10 @@ def compare_starts(
     """Test what was said first.
 
     Args:
-        starts: likeliest beginnings.
-        said: of a composition.
-        plain: of plain decoding, with other noise.
-        level: of each test.
+        starts: Likeliest beginnings.
+        said: What a composition said.
+        plain: What plain decoding said, with other noise.
+        level: Level of each test.
     """
     counts = starts.count(said)
     rest = max(0.0, 1.0 - float(starts.probabilities.sum()))

@@ -36,13 +36,13 @@ class JointTest:
     """What the continuations of one composition said on the toy target.
 
     Attributes:
-        tokens: the joint of the first ``tested_tokens`` tokens against enumeration.
-        steps: the joint of the first tokens of three consecutive steps; None for a deterministic verifier, whose
+        tokens: The joint of the first ``tested_tokens`` tokens against enumeration.
+        steps: The joint of the first tokens of three consecutive steps; None for a deterministic verifier, whose
             output is right even where a coupled drafter has looked ahead at its noise, so that where a step ends
             depends on what comes next.
         tested_tokens: T.
-        steps_needed: mean number of steps that gave the T tokens.
-        tokens_per_step: of all steps.
+        steps_needed: Mean number of steps that gave the T tokens.
+        tokens_per_step: New tokens a step, over all steps.
         sequences: ``[m, T]`` possible sequences, the most probable first.
         counts: ``[m]`` how often each was said.
         probabilities: ``[m]`` of each.
@@ -103,15 +103,15 @@ def joint_test(
     """Decode many continuations of one prompt on a toy target, and test their law.
 
     Args:
-        make_parts: gives new parts, exactly as configured; called with the toy draft model.
-        temperature: the target is to be sampled at; with ``top_k`` and ``top_p`` it says what is right.
-        top_k: of the target.
-        top_p: of the target.
+        make_parts: Gives new parts, exactly as configured; called with the toy draft model.
+        temperature: The target is to be sampled at; with ``top_k`` and ``top_p`` it says what is right.
+        top_k: Top-k of the target.
+        top_p: Top-p of the target.
         samples: continuations.
         tokens: T; all continuations go on for three steps at least.
-        level: probability with which each test refuses an exact sampler (two tests a joint).
+        level: Probability with which each test refuses an exact sampler (two tests a joint).
         vocabulary: V; just wide enough for the parts if None.
-        seed: of the toy models and of the run.
+        seed: Seed of the toy models and of the run.
 
     Raises:
         ValueError: the parts do not go with the toy models, or one fails; the sentence says why.
@@ -173,8 +173,8 @@ class _Continuation:
     """One continuation, noted step by step.
 
     Attributes:
-        token_ids: said so far.
-        lengths: tokens of each step.
+        token_ids: Said so far.
+        lengths: Tokens of each step.
     """
 
     def __init__(self, tokens: int) -> None:

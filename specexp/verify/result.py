@@ -18,15 +18,15 @@ class Finding:
     """What was found of one composition.
 
     Attributes:
-        title: of the arm.
-        verifier: with its arguments.
-        lossless: what the verifier claims.
-        equality: with plain decoding's outputs; None where a verifier's outputs need not be equal.
-        differences: records of the outputs that part from plain decoding's, near ties included.
-        errors: what parts raised, and where.
-        joint: on the toy target; None where there is nothing to sample, or for the reason in ``not_tested``.
-        not_tested: why there is no toy test.
-        first_tokens: on the configured models, one a prompt.
+        title: Title of the arm.
+        verifier: The verifier with its arguments.
+        lossless: What the verifier claims.
+        equality: How many outputs equal plain decoding's; None where a verifier's need not.
+        differences: Records of the outputs that part from plain decoding's, near ties included.
+        errors: What parts raised, and where.
+        joint: Test on the toy target; None where there is nothing to sample, or for the reason in ``not_tested``.
+        not_tested: Why there is no toy test.
+        first_tokens: Tests on the configured models, one a prompt.
     """
 
     title: str
@@ -77,13 +77,13 @@ class LosslessReport:
     """The findings of a run.
 
     Attributes:
-        name: of the file.
-        findings: one a composition; plain decoding's own laws (``plain``) come after them.
-        plain: plain decoding by each verifier that draws noise of its own: the control of the test itself.
-        skipped: arms of the file that are not ours.
-        level: probability that the run refuses compositions that are exact, all its tests together.
-        tests: statistical tests it is shared among.
-        setting: dtype and device of the target.
+        name: Name of the file.
+        findings: One a composition; plain decoding's own laws (``plain``) come after them.
+        plain: Plain decoding by each verifier that draws noise of its own: the control of the test itself.
+        skipped: Arms of the file that are not ours.
+        level: Probability that the run refuses compositions that are exact, all its tests together.
+        tests: Statistical tests it is shared among.
+        setting: Dtype and device of the target.
     """
 
     name: str

@@ -24,13 +24,13 @@ class GoodnessOfFit:
     Attributes:
         observed: ``[c]`` counts of the pooled cells.
         expected: ``[c]`` expected counts.
-        impossible: counts in cells of probability 0, of which there may be none at all.
+        impossible: Counts in cells of probability 0, of which there may be none at all.
         chi_square: Pearson's statistic.
-        p_value: of the statistic at ``c - 1`` degrees of freedom; 0 if an impossible cell was hit.
-        total_variation: half the sum of the absolute differences of observed and expected shares.
-        bound: total variation that exact samples exceed with at most the probability ``level``.
-        level: of each of the two tests.
-        detectable: every deviation with at least this total variation over the pooled cells is found by the
+        p_value: Its p-value at ``c - 1`` degrees of freedom; 0 if an impossible cell was hit.
+        total_variation: Half the sum of the absolute differences of observed and expected shares.
+        bound: Total variation that exact samples exceed with at most the probability ``level``.
+        level: Level of each of the two tests.
+        detectable: Every deviation with at least this total variation over the pooled cells is found by the
             chi-square test with a probability of at least 90 %; with one possible cell, by a count elsewhere.
     """
 
@@ -66,8 +66,8 @@ def goodness_of_fit(
     Args:
         counts: ``[m]`` how often each cell was seen.
         probabilities: ``[m]`` of the cells; what they lack of 1 belongs to no cell and is shared among all.
-        level: probability with which each of the two tests refuses exact samples.
-        seed: of the simulation.
+        level: Probability with which each of the two tests refuses exact samples.
+        seed: Seed of the simulation.
 
     Raises:
         ValueError: nothing was counted.
@@ -136,8 +136,8 @@ def detectable_total_variation(samples: int, degrees: int, level: float) -> floa
 
     Args:
         samples: n.
-        degrees: of freedom; 0 can find nothing.
-        level: of the test.
+        degrees: Degrees of freedom; 0 can find nothing.
+        level: Level of the test.
     """
     if degrees == 0:
         return 1.0

@@ -136,9 +136,9 @@ class ToyTarget(LanguageModel):
         """Every sequence of ``tokens`` tokens after the prompt that plain sampling may give.
 
         Args:
-            processors: temperature, top-k and top-p of the target.
+            processors: Temperature, top-k and top-p of the target.
             tokens: T.
-            prompt: at least two tokens.
+            prompt: Tokens before it, at least two.
 
         Returns:
             ``[m, T]`` sequences and their ``[m]`` probabilities; what is left out has less than 1e-12 each.
@@ -163,9 +163,9 @@ def toy_models(
 
     Args:
         vocabulary: V, at least :data:`LIVE`; the tokens beyond those have next to no probability.
-        temperature: of the sampling, at which they must stay improbable.
-        agreement: weight of the target's own logits in the draft's, from 0 to 1.
-        seed: of the tables.
+        temperature: Temperature of the sampling, at which they must stay improbable.
+        agreement: Weight of the target's own logits in the draft's, from 0 to 1.
+        seed: Seed of the tables.
     """
     if vocabulary < LIVE:
         raise ValueError(f"the toy vocabulary was {vocabulary}; at least {LIVE} tokens are needed")

@@ -79,13 +79,13 @@ class CodeRows(lightning.LightningDataModule):
     """The corpus of `build_corpus` as rows, with its tokenizer; both are made once and kept in ``cache_dir``.
 
     Args:
-        cache_dir: where the corpus and the tokenizer are kept; remove it to build them again.
-        row_length: tokens per row.
-        batch_size: rows per batch.
-        weights: share of the training tokens by origin (``stdlib``, ``stdlib-test``, ``package``).
-        validation_rows: so many rows of held-out functions make up the validation loss while training.
-        vocab_size: size of a tokenizer that has to be trained.
-        seed: of the order of the documents.
+        cache_dir: Where the corpus and the tokenizer are kept; remove it to build them again.
+        row_length: Tokens per row.
+        batch_size: Rows per batch.
+        weights: Share of the training tokens by origin (``stdlib``, ``stdlib-test``, ``package``).
+        validation_rows: So many rows of held-out functions make up the validation loss while training.
+        vocab_size: Size of a tokenizer that has to be trained.
+        seed: Seed of the order of the documents.
     """
 
     def __init__(

@@ -120,10 +120,10 @@ def agreement(folder: str, draft: str, *, functions: int = 60, temperature: floa
     """How often a draft (float32) has its target's (bfloat16) most likely token, and the probability they share.
 
     Args:
-        folder: of the target.
-        draft: folder of the draft.
-        functions: held-out functions of the test modules, 512 tokens of each at most.
-        temperature: of the distributions whose common mass ``sum(min(p, q))`` is averaged over all positions.
+        folder: Folder of the target.
+        draft: Folder of the draft.
+        functions: Held-out functions of the test modules, 512 tokens of each at most.
+        temperature: Temperature of the distributions whose common mass ``sum(min(p, q))`` is averaged.
     """
     import torch
 

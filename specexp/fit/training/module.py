@@ -25,19 +25,19 @@ class CausalLMTraining(lightning.LightningModule):
     end: a short rise, a plateau, then a line down to zero. Minutes spent are kept in the checkpoint.
 
     Args:
-        architecture: arguments of `transformers.LlamaConfig`.
-        minutes: wall-clock budget of training; no limit when absent.
-        max_steps: limit on optimiser steps; no limit when absent. One of the two must be given.
-        muon_lr: see `MuonAdamW`.
-        adamw_lr: see `MuonAdamW`.
-        weight_decay: see `MuonAdamW`.
-        plateau: share of the budget after which the learning rate goes down.
-        teacher: folder or hub id of a model to be distilled from; its vocabulary must be the same.
-        distillation: weight of the divergence from the teacher; the rest is cross-entropy.
-        repetition_from: share of the budget from which the last row of a batch is made repetitive, see
+        architecture: Arguments of `transformers.LlamaConfig`.
+        minutes: Wall-clock budget of training; no limit when absent.
+        max_steps: Limit on optimiser steps; no limit when absent. One of the two must be given.
+        muon_lr: See `MuonAdamW`.
+        adamw_lr: See `MuonAdamW`.
+        weight_decay: See `MuonAdamW`.
+        plateau: Share of the budget after which the learning rate goes down.
+        teacher: Folder or hub id of a model to be distilled from; its vocabulary must be the same.
+        distillation: Weight of the divergence from the teacher; the rest is cross-entropy.
+        repetition_from: Share of the budget from which the last row of a batch is made repetitive, see
             `repetition`.
-        repetition_weight: weight of its unlikelihood.
-        seed: of the initial weights and of the repeated pieces.
+        repetition_weight: Weight of its unlikelihood.
+        seed: Seed of the initial weights and of the repeated pieces.
     """
 
     def __init__(

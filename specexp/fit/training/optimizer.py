@@ -20,11 +20,11 @@ class MuonAdamW(torch.optim.Optimizer):
     """Hidden matrices of ``module`` by Muon, embeddings and norms by AdamW.
 
     Args:
-        module: the model; its parameters named ``embed`` or ``lm_head`` and those without two dimensions go
+        module: The model; its parameters named ``embed`` or ``lm_head`` and those without two dimensions go
             to AdamW.
-        muon_lr: step of an orthogonal update, scaled by ``sqrt(max(1, rows / columns))``.
-        adamw_lr: step of AdamW.
-        weight_decay: decoupled, on the hidden matrices only.
+        muon_lr: Step of an orthogonal update, scaled by ``sqrt(max(1, rows / columns))``.
+        adamw_lr: Step of AdamW.
+        weight_decay: Decoupled, on the hidden matrices only.
     """
 
     def __init__(

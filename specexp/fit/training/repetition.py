@@ -24,7 +24,7 @@ def repeating_rows(
     Args:
         rows: ``[n, length]`` token ids; a multiple of `EPISODE` long is used, the rest stays as it is.
         line_ends: ``[vocab]`` bool, true where a token is a line break.
-        rng: draws the pieces: half of them whole lines, half of any position; periods of 1 to 32 tokens.
+        rng: Draws the pieces: half of them whole lines, half of any position; periods of 1 to 32 tokens.
 
     Returns:
         The new rows ``[n, length]``, and ``[n, length]`` int8: 0 ordinary text, 1 a copy to be ignored by the
