@@ -18,6 +18,7 @@ from optuna.trial import TrialState
 
 from specexp.sweep.candidates import Candidate, Measurement, Report
 from specexp.sweep.journal import JournalFile, StudyBusyError, study_lock
+from specexp.sweep.study import open_study, resume, run_study
 from specexp.sweep.trials import FINISHED, distinct_finished, reason_of
 
 SCRIPT = Path(__file__).parents[1] / "helpers" / "fake_bench.py"
@@ -126,6 +127,22 @@ def test_parameters_of_a_killed_trial_are_asked_for_again(tmp_path: Path) -> Non
     assert reason_of(dead) == "the process that ran it ended"
     again = next(t for t in study.trials if t.user_attrs.get("retry_of") == trial.number)
     assert again.params == {"builder": "chain", "builder.init_args.nodes": 41}
+
+
+def test_the_last_point_of_a_grid_is_asked_for_again(tmp_path: Path) -> None:
+    """The sampler that enumerates ends a study when its last point fails, but not one that has not begun."""
+    points = {"builder": ["chain"], "builder.init_args.nodes": [7]}
+    grid = {"class_path": "optuna.samplers.GridSampler", "init_args": {"search_space": points, "seed": 0}}
+    chosen = settings(sampler=grid, n_trials=1, enqueue=[])
+    study = open_study("fake", chosen, tmp_path, "workload")
+    trial = study.ask()
+    assert trial.suggest_categorical("builder", ["bush", "chain"]) == "chain"
+    assert trial.suggest_int("builder.init_args.nodes", 1, 64) == 7
+    assert resume(study, chosen, alone=True) == 1
+    assert study.trials[0].state is TrialState.FAIL
+    bench = FakeBench()
+    run_study(study, chosen, bench)
+    assert bench.measured == ["Chain/7"]
 
 
 def test_an_interrupted_trial_is_asked_for_again(tmp_path: Path) -> None:

@@ -171,6 +171,30 @@ def test_a_sweep_whose_space_is_exhausted_says_so_and_confirms(
     assert Path("artifacts/small/v1/artifact.json").exists()
 
 
+def test_every_candidate_is_composed_once_to_be_measured_and_once_to_be_confirmed(
+    experiment: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from specexp.sweep.study_config import StudyConfig
+
+    composed = []
+    compose = StudyConfig.compose
+
+    def counting(self: StudyConfig, config: Any, draft: Any = None) -> Any:
+        composed.append(config.get("builder.init_args.nodes"))
+        return compose(self, config, draft)
+
+    monkeypatch.setattr(StudyConfig, "compose", counting)
+    experiment["sweep"] |= {
+        "n_trials": 2,
+        "space": {"builder.init_args.nodes": {"type": "int", "low": 3, "high": 4}},
+        "enqueue": [],
+        "count_acceptances": None,
+    }
+    assert main([write(experiment)]) == 0
+    assert sorted(composed[:2]) == [3, 4]
+    assert len(composed) == 3, "the winner is confirmed, drawn and exported as one"
+
+
 @pytest.fixture
 def thresholds(experiment: dict[str, Any]) -> dict[str, Any]:
     """A search for a threshold; with a seed of noise the verifier draws what Hugging Face's loop cannot."""
