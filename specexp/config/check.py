@@ -52,9 +52,9 @@ class Checker:
         """The value with the defaults of everything inside it.
 
         Args:
-            value: as given.
-            annotation: of the argument, or what it allows.
-            key: where the value stands.
+            value: The value as it was given.
+            annotation: The annotation of its argument, or what that allows.
+            key: The steps to where the value stands.
 
         Raises:
             ConfigError: the annotation does not allow it.
@@ -114,11 +114,11 @@ class Checker:
         """Check one argument, or take its default.
 
         Args:
-            given: all that is given to the owner.
-            name: of the argument.
-            argument: its annotation and default.
-            key: of the owner.
-            owner: what errors call the class or function.
+            given: All that is given to the class or function.
+            name: The name of the argument.
+            argument: Its annotation and default.
+            key: The steps to where the arguments stand.
+            owner: What errors call the class or function.
 
         Raises:
             ConfigError: it is missing or not allowed.
@@ -195,9 +195,9 @@ class Checker:
         """The object a checked value describes.
 
         Args:
-            value: as :meth:`value` gave it.
-            annotation: of the argument, or what it allows.
-            key: where the value stands.
+            value: The value as :meth:`value` gave it.
+            annotation: The annotation of its argument, or what that allows.
+            key: The steps to where the value stands.
 
         Raises:
             ConfigError: a constructor refuses its arguments.

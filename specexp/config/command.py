@@ -25,8 +25,8 @@ def fail(why: object, status: int = 2) -> int:
     """Tell what went wrong, in one sentence on stderr.
 
     Args:
-        why: the error or the sentence.
-        status: exit code: 2 for a mistake of the user, 1 for what went wrong without one.
+        why: The error or the sentence.
+        status: The exit code: 2 for a mistake of the user, 1 for what went wrong without one.
 
     Returns:
         ``status``.
@@ -46,10 +46,10 @@ def run_command(
     ``--help`` prints the usage, ``--help KEY`` explains a key, ``--print-config`` prints the resolved file.
 
     Args:
-        usage: printed for ``--help``, and where no file is given.
-        arguments: file, ``--dry-run`` and overrides; the process's own if None.
-        act: with the file and whether it is a dry run; returns the exit code.
-        short: dotted key by the short option that means it, e.g. ``n-trials``.
+        usage: What is printed for ``--help``, and where no file is given.
+        arguments: File, ``--dry-run`` and overrides; the process's own if None.
+        act: What is done with the configuration, told whether it is a dry run; returns the exit code.
+        short: Dotted keys by the short option that means them, such as ``n-trials``.
 
     Returns:
         The exit code: of ``act``, 2 for a mistake of the user, 1 where something cannot be written.

@@ -25,10 +25,10 @@ class Config:
     """A checked configuration, which is never changed: ``load_config`` and :func:`apply_overrides` make new ones.
 
     Args:
-        layers: the given values and where they came from.
-        file: the file they were read from.
-        checked: a configuration of the same layers but for some sections, whose others are taken from it.
-        sections: those that differ.
+        layers: The given values and where they came from.
+        file: The file they were read from.
+        checked: A configuration of the same layers but for some sections, whose others are taken from it.
+        sections: The sections that differ.
 
     Raises:
         ConfigError: a key is unknown or a value is not allowed.
@@ -121,11 +121,11 @@ def apply_overrides(
     """The configuration with other values, checked like a file; ``config`` stays as it is.
 
     Args:
-        config: what they are laid on.
-        overrides: dotted key to value; a mapping with another ``class_path`` replaces the part, other
+        config: What the values are laid on.
+        overrides: Values by dotted key; a mapping with another ``class_path`` replaces the part, other
             mappings merge.
             ``name`` beside ``class_path`` (the label of a choice) is left out.
-        source: whom errors name; by key where not all of them came from one place.
+        source: Who errors say set the values; by key where not all of them came from one place.
 
     Raises:
         ConfigError: a key does not exist or a value is not allowed.

@@ -26,9 +26,9 @@ class _Place:
     """An argument that a key leads to.
 
     Attributes:
-        owner: the class or function it is an argument of.
-        name: of the argument.
-        argument: its annotation and default.
+        owner: The class or function it is an argument of.
+        name: The name of the argument.
+        argument: Its annotation and default.
     """
 
     owner: Callable[..., Any]
@@ -40,8 +40,8 @@ def explain(key: str, config: Config | None = None) -> str:
     """What a dotted key takes, or a part of any family by its name.
 
     Args:
-        key: such as ``generation.max_new_tokens``, ``builder``, ``builder.init_args.nodes`` or ``ParametricTree``.
-        config: whose classes and values are told; without one, all classes that have the key.
+        key: A key or a name, such as ``generation.max_new_tokens``, ``builder`` or ``ParametricTree``.
+        config: The file whose classes and values are told; without one, all classes that have the key.
 
     Raises:
         ConfigError: there is no such key; with the nearest.

@@ -35,12 +35,12 @@ class Source:
     """A class as its source has it.
 
     Attributes:
-        name: of the class.
-        module: where it is defined.
-        summary: first line of its docstring.
-        bases: names of its bases.
-        abstract: methods it declares abstract.
-        defined: methods and attributes it defines.
+        name: The name of the class.
+        module: The module that defines it.
+        summary: First line of its docstring.
+        bases: Names of its bases.
+        abstract: Methods it declares abstract.
+        defined: Methods and attributes it defines.
     """
 
     name: str
@@ -55,7 +55,7 @@ def parts_of(contract: type | str) -> dict[str, Source]:
     """The parts of a family by their short names, in order; none of them is imported.
 
     Args:
-        contract: the class they derive from, or its dotted path.
+        contract: The class they derive from, or its dotted path.
     """
     if isinstance(contract, type):
         return _parts(contract.__module__, contract.__name__)
@@ -68,8 +68,8 @@ def find_part(contract: type, name: str) -> type | None:
     """The part of a family that goes by a short name; None where there is none.
 
     Args:
-        contract: the class that parts of the family derive from.
-        name: of the part's class.
+        contract: The class that parts of the family derive from.
+        name: The name of the part's class.
     """
     source = parts_of(contract).get(name)
     found = None if source is None else getattr(import_module(source.module), name, None)

@@ -48,8 +48,8 @@ def with_parts(overrides: Mapping[str, Any], methods: Mapping[str, Any]) -> dict
     """Overrides in which a method is named, with its parts in the place of the name.
 
     Args:
-        overrides: of a configuration that is measured first; ``method`` is the name of a choice.
-        methods: parts of each method of the space.
+        overrides: What a configuration that is measured first changes; ``method`` is the name of a choice.
+        methods: Parts of each method of the space.
 
     Raises:
         LookupError: there is no method of this name.

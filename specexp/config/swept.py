@@ -95,7 +95,7 @@ def with_counts(value: Any, counts: str) -> Any:
     """A builder that is fitted to acceptance counts and names none, or the study's by their bare name, gets ``counts``.
 
     Args:
-        value: of a builder; anything else stays as it is.
+        value: The specification of a builder; anything else stays as it is.
         counts: file that the study records first.
     """
     given = value.get("class_path") if isinstance(value, Mapping) else None
