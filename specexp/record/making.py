@@ -151,7 +151,7 @@ class Making:
         if drafter is not None:
             drafter.check_vocabulary(model.vocab_size)
         coverage = Coverage(plan.coverage, candidates, plan.target_top_k)
-        return Recorder(model, plan.verifier, drafter, source, coverage)
+        return Recorder(model, plan.verifier, drafter, coverage)
 
     def _unsampled(self) -> Sequence[Prompt]:
         """Prompts of the live sample, if it is not known yet of so many and of every composition."""

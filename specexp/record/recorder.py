@@ -24,12 +24,11 @@ from specexp.core.outcome import Outcome, prefill_outcome
 from specexp.core.parts import Drafter, Parts, TreeBuilder, Verdict, Verifier
 from specexp.core.sampling import Processors
 from specexp.core.tree import TokenTree, root_tree
-from specexp.record.all_roots import AllRoots
 from specexp.record.recording_source import RecordingSource
 from specexp.record.target_answers import TargetAnswers
 from specexp.replay.format.recorded_turn import RecordedTurn
 from specexp.replay.format.trie import TrieWriter
-from specexp.replay.play.fidelity import is_model_alone, learns, models_in, scoring_of
+from specexp.replay.play.fidelity import learns, models_in
 from specexp.replay.play.outcome import NO_LOGITS
 
 if TYPE_CHECKING:
@@ -78,7 +77,6 @@ class Recorder:
         model: The target.
         verifier: The verifier whose output is recorded.
         drafter: A drafter with its models; None records the target alone.
-        source: Source of the draft model inside the drafter; None where there is none.
         coverage: How much is kept.
     """
 
@@ -87,32 +85,26 @@ class Recorder:
         model: LanguageModel,
         verifier: Verifier,
         drafter: Drafter | None,
-        source: RecordingSource | None,
         coverage: Coverage,
     ) -> None:
         self.model = model
         self.verifier = verifier
         self.drafter = drafter
-        self.source = source
         self.coverage = coverage
         self.plain = Decoder(model, verifier=verifier)
         settings: Any = verifier.sampling_settings
         self._processors = Processors(**settings) if settings and settings["temperature"] > 0 else None
         self._builders = coverage.asked_at_roots(phrases=learns(drafter))
-        self._asked: Drafter | None = None  # at every root
+        self._asked = drafter  # at every root
         self._taught: Drafter | None = None  # by what the target said at every root
         self._runs: list[Decoder] = []
-        self._all_roots: AllRoots | None = None
         if drafter is not None and learns(drafter):
+            # a draft model inside it is asked alone: its answers do not depend on what is learned
+            self._asked = deepcopy(next(iter(models_in(drafter)), None))
             self._taught = deepcopy(drafter)
             self._runs = [
                 Decoder(model, deepcopy(drafter), builder, verifier) for builder in coverage.builders
             ]
-        elif not is_model_alone(drafter):
-            self._asked = drafter
-        scoring = scoring_of(drafter)
-        if source is not None and scoring is not None and self._asked is None:
-            self._all_roots = AllRoots(source, scoring, self._builders)
         self._answers = TargetAnswers(model, coverage.target_top_k)
 
     @property
@@ -244,28 +236,25 @@ class Recorder:
         """Ask all covering builders at every root; ``[n]`` log-probabilities of the answer in the draft's
         distribution, NaN where it has none.
         """
-        context, writer = drafting.context, turn.writer
-        draft_log_probs = np.full(len(turn.answer), np.nan, dtype=np.float32)
-        if self.source is not None:
-            self.source.open(writer, len(turn.prompt))
-            draft_log_probs = self.source.draft_log_probs
+        context = drafting.context
         self._answers.drafted = set()
+        sources = _open_sources(self._asked, turn)
         if self._asked is None:
-            if self._all_roots is not None:
-                self._answers.drafted = self._all_roots.cover(context, turn.room)
             context.append(turn.answer)
-            return draft_log_probs
+            return np.full(len(turn.answer), np.nan, dtype=np.float32)
         drafting.begin(turn.prefill(context))
         for root, following in enumerate(turn.answer):
             for builder in self._builders:
-                if self.source is not None:
-                    self.source.width = builder.max_candidates
+                for source in sources:
+                    source.width = builder.max_candidates
                 drafting.builder = builder
-                self._answers.enter(writer, root, drafting.draft(turn.room - root - 1).tree)
+                self._answers.enter(turn.writer, root, drafting.draft(turn.room - root - 1).tree)
             context.append([following])
             context.steps += 1
             drafting.learn(Outcome(context, root_tree(context.root), NO_LOGITS, (), (following,)))
-        return draft_log_probs
+        if sources:
+            return sources[0].draft_log_probs
+        return np.full(len(turn.answer), np.nan, dtype=np.float32)
 
     def _teach(self, drafter: Drafter, turn: _Turn, seed: int, sequence: str) -> None:
         """Let a drafter that learns draft its largest tree at every root, and keep what the target says of it."""
@@ -346,11 +335,12 @@ class _Turn:
         return prefill_outcome(context, self.fresh, self.asked) if self.fresh.size else None
 
 
-def _open_sources(drafter: Drafter | None, turn: _Turn) -> None:
-    """Keep what the draft models inside a drafter say in a turn's trie."""
-    for one in models_in(drafter):
-        assert isinstance(one.source, RecordingSource)
-        one.source.open(turn.writer, len(turn.prompt))
+def _open_sources(drafter: Drafter | None, turn: _Turn) -> list[RecordingSource]:
+    """Keep what the draft models inside a drafter say in a turn's trie; where their answers come from."""
+    sources: list[RecordingSource] = [one.source for one in models_in(drafter)]
+    for source in sources:
+        source.open(turn.writer, len(turn.prompt))
+    return sources
 
 
 class _Given(Verifier):

@@ -113,7 +113,7 @@ class RecordingSource(DraftSource):
     ) -> Candidates:
         nodes = [self._nodes[answer] for answer in answers]
         known, k = self.writer.draft, request.k
-        wanted = [self.width_of(node, k) for node in nodes]
+        wanted = [self._width_of(node, k) for node in nodes]
         lacking = [
             row
             for row, (node, most) in enumerate(zip(nodes, wanted, strict=True))
@@ -123,7 +123,7 @@ class RecordingSource(DraftSource):
             self._run(context)
             asked = replace(request, rows=request.rows[lacking], k=max(wanted[row] for row in lacking))
             found = [self._answers[answers[row]] for row in lacking]
-            self.keep(scoring, context, asked, [(nodes[row], wanted[row]) for row in lacking], found)
+            self._keep(scoring, context, asked, [(nodes[row], wanted[row]) for row in lacking], found)
         tokens = np.full((len(nodes), k), NO_CANDIDATE, dtype=np.int64)
         log_probs = np.full(tokens.shape, -np.inf, dtype=np.float32)
         for row, node in enumerate(nodes):
@@ -132,12 +132,12 @@ class RecordingSource(DraftSource):
             log_probs[row, : values.size] = values[:k]
         return Candidates(tokens, log_probs)
 
-    def width_of(self, node: int, k: int) -> int:
+    def _width_of(self, node: int, k: int) -> int:
         """Candidates to keep after a node of which ``k`` are asked for."""
         most = self.spine_width if node <= self.writer.spine else self.width
         return min(max(k, most), self.vocab_size)
 
-    def keep(
+    def _keep(
         self,
         scoring: Scoring,
         context: Context,

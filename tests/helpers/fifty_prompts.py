@@ -49,7 +49,7 @@ class Models:
 def record(folder, verifier, drafter, source, coverage, coupled=False, prompts=PROMPTS):
     """Record prompts; ``source`` is that of the draft model in the drafter, None where there is none."""
     drafter.check_vocabulary(VOCABULARY)
-    recorder = Recorder(Models().target, verifier, drafter, source, Coverage(coverage, VOCABULARY, 4))
+    recorder = Recorder(Models().target, verifier, drafter, Coverage(coverage, VOCABULARY, 4))
     turns = []
     for prompt in prompts:
         turns += recorder.conversation(
