@@ -3,7 +3,7 @@
 import numpy as np
 
 from specexp.artifacts.kinds.latency_profile import MeasuredPass
-from specexp.profile.steps import Step
+from specexp.profile.steps import StepTiming
 
 
 class MadeArm:
@@ -12,7 +12,7 @@ class MadeArm:
     class arm:  # noqa: N801
         name = "made"
 
-    def __init__(self, composition: str, steps: list[Step]) -> None:
+    def __init__(self, composition: str, steps: list[StepTiming]) -> None:
         self.composition = composition
         self.steps = steps
 
@@ -38,5 +38,5 @@ def steps(profile, count=200, seed=0, drafts=True, noise=0.0):
         prefix = int(generator.integers(20, 400))
         seconds = profile.step_seconds(nodes + 1, fed, new_tokens, prefix)
         seconds *= float(np.exp(noise * generator.standard_normal()))
-        made.append(Step(nodes + 1, fed, new_tokens, prefix, seconds))
+        made.append(StepTiming(nodes + 1, fed, new_tokens, prefix, seconds))
     return made
