@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from specexp.artifacts.kinds.latency_profile import MeasuredPass
 from specexp.core.context import Context
@@ -75,14 +76,14 @@ class TargetPass(TimedPass):
         super().__init__(token_ids, model.vocab_size)
         self.model = model
 
+    @override
     def prepare(self, prefix: int) -> None:
-        """Prefill slot 0."""
         self.model.cache.truncate(0, min(prefix, self.model.cache.lengths[0]))
         self.model.prefill(0, self.token_ids[self.model.cache.lengths[0] : prefix].tolist())
         self.model.synchronize()
 
+    @override
     def seconds(self, tokens: int) -> float:
-        """Nothing is committed."""
         tree = self.tree(tokens)
         started = perf_counter()
         self.model.tree_pass((0,), (tree,))
@@ -103,11 +104,12 @@ class DraftPass(TimedPass):
         self.drafter = drafter
         self._context = Context([0])
 
+    @override
     def prepare(self, prefix: int) -> None:
-        """Begin a sequence whose root follows the prefix."""
         self._context = Context(self.token_ids[: prefix + 1].tolist(), sequence="profile")
         self.drafter.begin(self._context, None)
 
+    @override
     def seconds(self, tokens: int) -> float:
         """All rows in one pass, the root's alone where there is no other."""
         tree = self.tree(tokens)

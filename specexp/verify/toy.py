@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedConfig
+from typing_extensions import override
 
 from specexp.core.cache import SlotCache
 from specexp.core.language_model import LanguageModel
@@ -37,23 +38,23 @@ class _Committed(SlotCache):
         """Committed tokens of each slot."""
         return [len(tokens) for tokens in self.tokens]
 
+    @override
     def reserve(self, capacity: int, slots: int = 1) -> None:
-        """Add slots; their room is endless."""
         while len(self.tokens) < slots:
             self.tokens.append([])
             self.fed.append([])
 
+    @override
     def commit(self, slot: int, rows: Sequence[int]) -> None:
-        """Keep these rows of the last pass."""
         fed = self.fed[slot]
         self.tokens[slot] += [fed[row] for row in rows]
 
+    @override
     def truncate(self, slot: int, length: int) -> None:
-        """Forget what is beyond."""
         del self.tokens[slot][length:]
 
+    @override
     def fork(self, source: int, target: int, length: int) -> None:
-        """Copy a slot's first tokens."""
         self.tokens[target] = self.tokens[source][:length]
 
 
@@ -79,6 +80,7 @@ class ToyDraft(torch.nn.Module):
         self.dtype = torch.float64
         self.eval()
 
+    @override
     def forward(self, input_ids: torch.Tensor, logits_to_keep: int = 0, **_: Any) -> SimpleNamespace:
         """``[b, rows, V]`` logits."""
         return SimpleNamespace(logits=self.table[input_ids[:, -logits_to_keep:].clamp(max=LIVE)])
@@ -101,6 +103,7 @@ class ToyTarget(LanguageModel):
         self.table = table
         self.cache: _Committed = _Committed()
 
+    @override
     def prefill(
         self, slot: int, token_ids: Sequence[int], *, all_logits: bool = False
     ) -> torch.Tensor | None:
@@ -113,6 +116,7 @@ class ToyTarget(LanguageModel):
             return None
         return torch.from_numpy(self.table[_classes(before), _classes(token_ids)])
 
+    @override
     def tree_pass(self, slots: Sequence[int], trees: Sequence[TokenTree]) -> list[torch.Tensor]:
         """For each tree ``[n + 1, V]`` logits."""
         self.passes += 1

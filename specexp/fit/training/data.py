@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import lightning
 import torch
 from torch.utils.data import DataLoader, IterableDataset
+from typing_extensions import override
 
 if TYPE_CHECKING:
     import datasets
@@ -109,6 +110,7 @@ class CodeRows(lightning.LightningDataModule):
         self._documents: dict[str, list[list[int]]] = {}
         self._validation: list[int] = []
 
+    @override
     def prepare_data(self) -> None:
         """Builds corpus and tokenizer, where they are not there yet."""
         from specexp.fit.training.corpus import build_corpus
@@ -124,8 +126,8 @@ class CodeRows(lightning.LightningDataModule):
             tokenizer = train_tokenizer(self._tokenizer_texts(), vocab_size=self.vocab_size)
             tokenizer.save_pretrained(self.cache_dir / "tokenizer")
 
+    @override
     def setup(self, stage: str | None = None) -> None:
-        """Encodes the documents."""
         corpus = self.corpus()
         tokenizer = self.tokenizer()
         self._documents = {}
@@ -153,6 +155,7 @@ class CodeRows(lightning.LightningDataModule):
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(self.cache_dir / "tokenizer")
         return tokenizer
 
+    @override
     def train_dataloader(self) -> DataLoader[torch.Tensor]:
         """The stream of batches, from the first one that the trained module has not seen."""
         module: Any = self.trainer.lightning_module if self.trainer else None
@@ -166,8 +169,8 @@ class CodeRows(lightning.LightningDataModule):
         )
         return DataLoader(rows, batch_size=None)
 
+    @override
     def val_dataloader(self) -> DataLoader[torch.Tensor]:
-        """Rows of held-out functions of the validation modules."""
         count = min(self.validation_rows, len(self._validation) // self.row_length)
         rows = torch.tensor(self._validation[: count * self.row_length]).view(count, self.row_length)
         return DataLoader(rows, batch_size=self.batch_size)  # type: ignore[arg-type]

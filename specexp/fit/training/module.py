@@ -12,6 +12,7 @@ import lightning
 import torch
 import torch.nn.functional as F
 from torch import nn
+from typing_extensions import override
 
 from specexp.fit.training.optimizer import MuonAdamW
 from specexp.fit.training.repetition import repeating_rows, unlikelihood
@@ -87,6 +88,7 @@ class CausalLMTraining(lightning.LightningModule):
         self.line_ends: torch.Tensor
         self.register_buffer("line_ends", torch.zeros(config.vocab_size, dtype=torch.bool))
 
+    @override
     def setup(self, stage: str) -> None:
         """Learns from the tokenizer of the data which tokens are line breaks."""
         data: Any = getattr(self.trainer, "datamodule", None)
@@ -100,8 +102,8 @@ class CausalLMTraining(lightning.LightningModule):
             for token, index in tokenizer.get_vocab().items():
                 self.line_ends[index] = token.startswith("Ċ")
 
+    @override
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """One optimiser for all parameters."""
         return MuonAdamW(
             self.model, muon_lr=self.muon_lr, adamw_lr=self.adamw_lr, weight_decay=self.weight_decay
         )
@@ -119,17 +121,19 @@ class CausalLMTraining(lightning.LightningModule):
         fall = min(1.0, (1.0 - self.progress) / (1.0 - self.plateau))
         return rise * max(fall, 0.005)
 
+    @override
     def on_train_start(self) -> None:
         """Starts the clock of the budget; a spent one ends the training at once."""
         self.trainer.should_stop = self.progress >= 1.0
         self._last_tick = time.monotonic()
 
+    @override
     def on_train_batch_start(self, batch: torch.Tensor, batch_idx: int) -> None:
-        """Sets the learning rates of this step."""
         scale = self.lr_scale()
         for group in self.trainer.optimizers[0].param_groups:
             group["lr"] = group["peak_lr"] * scale
 
+    @override
     def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
         """The loss of one batch ``[batch, length]`` of token ids."""
         role = torch.zeros_like(batch, dtype=torch.int8)  # [batch, length]
@@ -166,6 +170,7 @@ class CausalLMTraining(lightning.LightningModule):
         self.log("train/divergence", divergence)
         return divergence
 
+    @override
     def on_train_batch_end(self, outputs: Any, batch: torch.Tensor, batch_idx: int) -> None:
         """Books what was spent and ends the training with the budget."""
         self.batches_done += 1
@@ -184,20 +189,20 @@ class CausalLMTraining(lightning.LightningModule):
         if self.progress >= 1.0:
             self.trainer.should_stop = True
 
+    @override
     def validation_step(self, batch: torch.Tensor, batch_idx: int) -> None:
-        """Logs the loss on rows of held-out functions."""
         logits = self.model(input_ids=batch, use_cache=False).logits[:, :-1].flatten(0, 1).float()
         loss = F.cross_entropy(logits, batch[:, 1:].flatten())
         self.log("validation/loss", loss, prog_bar=True, batch_size=len(batch))
 
+    @override
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Keeps what was spent of the budget."""
         # Callbacks that save run before `on_train_batch_end`: the trainer's own count is the right one.
         batches = self.trainer.global_step
         checkpoint["spent"] = {"batches": batches, "tokens": self.tokens_done, "seconds": self.seconds_done}
 
+    @override
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Takes up what was spent of the budget."""
         spent = checkpoint["spent"]
         self.batches_done = spent["batches"]
         self.tokens_done = spent["tokens"]

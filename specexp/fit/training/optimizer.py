@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from typing_extensions import override
 
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 
@@ -48,8 +49,8 @@ class MuonAdamW(torch.optim.Optimizer):
         super().__init__(groups, {})
 
     @torch.no_grad()
+    @override
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step of both rules."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
