@@ -20,6 +20,7 @@ from specexp.bench.pictures import (
     ORANGE,
     PHASE_COLOURS,
     legend_below,
+    name_rows,
     new_figure,
     rule,
 )
@@ -81,32 +82,41 @@ def speedup_bars(
     """
     records = list(records)
     speedups = [paired_speedup(records, name, baseline) for name in arm_names(records) if name != baseline]
-    rows = len(speedups) + len(published or {})
     used = summarise(records, baseline).clock  # of every bar: a speedup over another clock is refused
-    figure, [[ax]] = new_figure(7.5, 1.3 + 0.36 * max(rows, 2), clock.titled(title, used))
-    labels = []
-    for place, speedup in enumerate(speedups):
+    word = f" {clock.adjective(used)}".rstrip()
+    notes = [f"{word}, {summarise(records, one.arm).tokens_per_step:.2f} tokens/step" for one in speedups]
+    axis = f"{clock.adjective(used)}speedup over {baseline} (seconds per token, 95 % interval)"
+    return bars_of(speedups, notes, clock.titled(title, used), axis, published or {})
+
+
+def bars_of(
+    speedups: Sequence[Speedup], notes: Sequence[str], title: str, axis: str, published: Mapping[str, float]
+) -> Figure:
+    """One bar a speedup, grey where it may be none, and its interval across its end.
+
+    Args:
+        speedups: Speedups; one that is refused has its name and no bar.
+        notes: What stands behind the figure of each.
+        title: Title of the picture.
+        axis: What the bars measure.
+        published: Figures of a paper by name, drawn hollow: not run here.
+    """
+    rows = len(speedups) + len(published)
+    figure, [[ax]] = new_figure(7.5, 1.3 + 0.36 * max(rows, 2), title)
+    beside: dict[str, Any] = {"va": "center", "fontsize": 8}
+    for place, (speedup, note) in enumerate(zip(speedups, notes, strict=True)):
         if speedup.refused:
-            labels.append(speedup.arm)
-            ax.text(0.02, place, "refused", va="center", fontsize=8, color=ORANGE)
+            ax.text(0.02, place, "refused", color=ORANGE, **beside)
             continue
-        tokens = summarise(records, speedup.arm).tokens_per_step
-        labels.append(speedup.arm)
-        low, high = speedup.errors
         ax.barh(place, speedup.ratio, color=BLUE if speedup.is_faster else GREY, height=0.62)
-        ax.errorbar(speedup.ratio, place, xerr=[[low], [high]], color=INK, capsize=3, lw=1.2)
-        text = f"  {speedup.ratio:.2f}x {clock.adjective(used)}".rstrip() + f", {tokens:.2f} tokens/step"
-        ax.text(speedup.high, place, text, va="center", fontsize=8, color=INK)
-    for place, (name, ratio) in enumerate((published or {}).items(), start=len(speedups)):
-        labels.append(f"{name} (not run here)")
+        draw_speedups(ax, [place], [speedup], upright=False, color=INK, capsize=3, lw=1.2)
+        ax.text(speedup.high, place, f"  {speedup.ratio:.2f}x{note}", color=INK, **beside)
+    for place, ratio in enumerate(published.values(), start=len(speedups)):
         ax.barh(place, ratio, fill=False, edgecolor=GREY, ls="--", height=0.62)
-        ax.text(ratio, place, f"  {ratio:.2f}x published", va="center", fontsize=8, color=INK)
+        ax.text(ratio, place, f"  {ratio:.2f}x published", color=INK, **beside)
+    name_rows(ax, [*(speedup.arm for speedup in speedups), *(f"{name} (not run here)" for name in published)])
     ax.axvline(1, color=INK, lw=0.8, ls=":")
-    ax.set_yticks(range(len(labels)), labels)
-    ax.invert_yaxis()
-    ax.set_xlabel(
-        f"{clock.adjective(used)}speedup over {baseline} (seconds per token, 95 % interval)", fontsize=9
-    )
+    ax.set_xlabel(axis, fontsize=9)
     ax.margins(x=0.3)
     ax.set_xlim(left=0)
     return figure

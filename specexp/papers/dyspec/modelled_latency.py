@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from specexp.bench.analysis import Analysis
 from specexp.bench.arm import sequence_name
-from specexp.bench.pictures import BLUE, GREY, INK, name_rows, new_figure
+from specexp.bench.figures import bars_of
 from specexp.bench.publish import Report
 from specexp.bench.record import PromptRecord
 from specexp.bench.statistics import Speedup, arm_names, summarise
@@ -20,7 +20,7 @@ from specexp.bench.table import Cell, Table, columns
 from specexp.core.latency import LatencyProfile
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Drafter, Parts
-from specexp.papers.published import NOT_RUN, Row, add_rows, check_rows, figure_of, label_of
+from specexp.papers.published import NOT_RUN, Row, add_rows, check_rows, figure_of
 
 PLAIN = "plain decoding"
 SPEEDUP = f"modelled vs {PLAIN}"
@@ -93,6 +93,12 @@ class ModelledLatency(Analysis):
         shown = [speedup for speedup in speedups.values() if speedup.refused is None]
         return Report({self.name: table}, {self.name: self._draw(shown, title)} if shown else {})
 
+    def _draw(self, speedups: Sequence[Speedup], title: str) -> Figure:
+        stated = [row for row in self.published if "speedup" in row]
+        theirs = {str(row["method"]): figure_of(row, "speedup") for row in stated}
+        axis = f"modelled speedup over {PLAIN} (95 % interval)"
+        return bars_of(speedups, [" modelled"] * len(speedups), f"Modelled: {title}", axis, theirs)
+
     def _seconds(self, record: PromptRecord) -> float | None:
         """Of one prompt; None where its passes are not known."""
         watched = self._watched.get((record.arm, sequence_name(record, record.sample)))
@@ -134,27 +140,6 @@ class ModelledLatency(Analysis):
             return Speedup.refuse(arm, PLAIN, f"no prompt was answered by {arm}")
         logs = np.array([np.mean(values) for values in ratios.values()])
         return Speedup.of(arm, PLAIN, logs, f"modelled: {_passes(self.profile)}")
-
-    def _draw(self, speedups: Sequence[Speedup], title: str) -> Figure:
-        stated = [row for row in self.published if "speedup" in row]
-        published = {label_of(row): figure_of(row, "speedup") for row in stated}
-        rows = len(speedups) + len(published)
-        figure, [[axes]] = new_figure(7.5, 1.3 + 0.36 * rows, f"Modelled: {title}")
-        for place, speedup in enumerate(speedups):
-            errors = [[error] for error in speedup.errors]
-            axes.barh(place, speedup.ratio, color=BLUE, height=0.62)
-            axes.errorbar(speedup.ratio, place, xerr=errors, color=INK, capsize=3, lw=1.2)
-            text = f"  {speedup.ratio:.2f}x modelled"
-            axes.text(speedup.high, place, text, va="center", fontsize=8, color=INK)
-        for place, ratio in enumerate(published.values(), start=len(speedups)):
-            axes.barh(place, ratio, fill=False, edgecolor=GREY, ls="--", height=0.62)
-            axes.text(ratio, place, f"  {ratio:.2f}x published", va="center", fontsize=8, color=INK)
-        name_rows(axes, [*(speedup.arm for speedup in speedups), *published])
-        axes.axvline(1, color=INK, lw=0.8, ls=":")
-        axes.margins(x=0.3)
-        axes.set_xlim(left=0)
-        axes.set_xlabel(f"modelled speedup over {PLAIN} (95 % interval)", fontsize=9)
-        return figure
 
 
 def _passes(profile: LatencyProfile) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args, overload
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,15 +19,17 @@ def order_of(shape: TreeShape, order: TokenOrder) -> tuple[int, ...]:
     most nodes below it first, as in the decomposition of Sleator and Tarjan (1981): long paths stay in one piece.
 
     Args:
-        shape: of the tree.
-        order: which.
+        shape: Shape of the tree.
+        order: Which order.
 
     Raises:
-        ValueError: there is no such order.
+        ValueError: There is no such order.
 
     Example:
         >>> order_of(TreeShape.from_rank_paths([[0], [1], [1, 0]]), "heavy-path")
         (0, 2, 3, 1)
+
+    The tree in that order is ``tree.permute(order_of(tree.shape, order))``.
     """
     if order == "depth-first":
         return shape.depth_first
@@ -47,7 +49,7 @@ def value_order(tree: TokenTree) -> tuple[int, ...]:
     """Rows by falling value, parents before children: the order in which DySpec's heap adds them.
 
     Raises:
-        ValueError: no dynamic builder made the tree, so its nodes have no value.
+        ValueError: No dynamic builder made the tree, so its nodes have no value.
     """
     if tree.values is None:
         raise ValueError("the tree has no values: only those of dynamic builders, such as DySpecGreedy, have")
@@ -66,39 +68,16 @@ def subtree_sizes(shape: TreeShape) -> NDArray[np.int64]:
     return np.array(sizes)
 
 
-@overload
-def reorder(tree: TokenTree, order: TokenOrder) -> TokenTree: ...
-@overload
-def reorder(tree: TreeShape, order: TokenOrder) -> TreeShape: ...
-def reorder(tree: TokenTree | TreeShape, order: TokenOrder) -> TokenTree | TreeShape:
-    """The same tree with its rows in another order.
-
-    Args:
-        tree: with or without tokens.
-        order: see :func:`order_of`.
-
-    Raises:
-        ValueError: there is no such order.
-
-    Example:
-        >>> reorder(TreeShape.from_rank_paths([[0], [1], [0, 0]]), "depth-first").rank_paths
-        ((), (0,), (0, 0), (1,))
-    """
-    if isinstance(tree, TokenTree):
-        return tree.permute(order_of(tree.shape, order))
-    return tree.permute(order_of(tree, order))
-
-
 def block_count(shape: TreeShape, block: int = 32, prefix: int = 0) -> int:
     """Blocks of the mask that hold anything: what a block-sparse attention kernel computes.
 
     Args:
-        shape: of the tree; its rows are the mask's rows, and its last columns.
-        block: rows and columns of a block.
-        prefix: committed tokens, whose columns come first and are seen by every row.
+        shape: Shape of the tree; its rows are the mask's rows, and its last columns.
+        block: Rows and columns of a block.
+        prefix: Committed tokens, whose columns come first and are seen by every row.
 
     Raises:
-        ValueError: the block or the prefix is too small.
+        ValueError: The block or the prefix is too small.
 
     Example:
         >>> block_count(TreeShape.from_rank_paths([[0], [1], [0, 0]]), block=2)
@@ -122,8 +101,8 @@ def random_shape(rows: int, generator: np.random.Generator) -> TreeShape:
     """A random tree whose every node hangs below any of the earlier rows with equal probability.
 
     Args:
-        rows: of the tree, the root among them.
-        generator: drawn from.
+        rows: Rows of the tree, the root among them.
+        generator: Source of the draws.
     """
     parents = [-1, *generator.integers(0, np.arange(1, rows)).tolist()]
     children = [0] * rows

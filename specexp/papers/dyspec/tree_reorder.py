@@ -20,7 +20,7 @@ from specexp.bench.table import Cell, Table, columns
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts
 from specexp.core.tree import TreeShape
-from specexp.papers.dyspec.token_order import block_count, random_shape, reorder, value_order
+from specexp.papers.dyspec.token_order import TokenOrder, block_count, order_of, random_shape, value_order
 
 AS_BUILT, HEAP, DEPTH_FIRST, HEAVY_PATH = "as built", "heap order", "depth-first", "heavy path"
 LOOKS: dict[str, dict[str, Any]] = {
@@ -227,4 +227,5 @@ class TreeReorder(Analysis):
 def _orders(tree: Orders) -> Orders:
     """The orders given, and those made from the first."""
     shape = tree[AS_BUILT]
-    return {**tree, DEPTH_FIRST: reorder(shape, "depth-first"), HEAVY_PATH: reorder(shape, "heavy-path")}
+    made: dict[str, TokenOrder] = {DEPTH_FIRST: "depth-first", HEAVY_PATH: "heavy-path"}
+    return {**tree, **{name: shape.permute(order_of(shape, order)) for name, order in made.items()}}

@@ -14,7 +14,6 @@ from specexp.papers.dyspec.token_order import (
     block_count,
     order_of,
     random_shape,
-    reorder,
     subtree_sizes,
     value_order,
 )
@@ -53,7 +52,7 @@ def trees(draw: st.DrawFn, max_nodes: int = 24) -> TokenTree:
 
 @given(trees(), st.sampled_from(ORDERS))
 def test_a_reordered_tree_says_the_same_of_every_token(tree, order):
-    moved = reorder(tree, order)
+    moved = tree.permute(order_of(tree.shape, order))
     assert sorted(moved.tokens.tolist()) == tree.tokens.tolist()
     for row, token in enumerate(moved.tokens.tolist()):
         assert [moved.tokens[above] for above in moved.shape.path(row)] == list(tree.shape.path(token))
@@ -72,7 +71,7 @@ def test_parents_stand_before_children_and_heavy_children_first(tree):
         place = {row: number for number, row in enumerate(order)}
         assert sorted(place) == list(range(tree.num_nodes + 1))
         assert all(place[int(parent)] < place[row] for row, parent in enumerate(tree.shape.parents) if row)
-    heavy = reorder(tree.shape, "heavy-path")
+    heavy = tree.shape.permute(order_of(tree.shape, "heavy-path"))
     sizes = subtree_sizes(heavy)
     assert sizes.tolist() == heavy.ancestor_mask.sum(axis=0).tolist()
     for children in heavy.children:
@@ -110,7 +109,9 @@ def test_random_trees_have_the_papers_block_counts(rows):
     generator = np.random.default_rng([0, rows])
     shapes = [random_shape(rows, generator) for _ in range(20)]
     means = [np.mean([block_count(shape) for shape in shapes])]
-    means += [np.mean([block_count(reorder(shape, order)) for shape in shapes]) for order in ORDERS]
+    means += [
+        np.mean([block_count(shape.permute(order_of(shape, order))) for shape in shapes]) for order in ORDERS
+    ]
     assert means[0] == pytest.approx(unordered, rel=0.01)
     assert means[1] == pytest.approx(depth_first, rel=0.05)
     assert means[2] <= means[1]
@@ -142,7 +143,7 @@ def test_rejection_sampling_says_the_same_of_a_reordered_tree(order):
     for number in range(30):
         context = Context([1, number % VOCABULARY], sequence=number)
         tree = drawn_tree(builder, drafter, context)
-        other = reorder(tree, order)
+        other = tree.permute(order_of(tree.shape, order))
         moved += other.shape.parents.tolist() != tree.shape.parents.tolist()
         logits = torch.from_numpy(np.log(laws[tree.tokens]) + generator.normal(size=(41, VOCABULARY)))
         rows = order_of(tree.shape, order)
@@ -158,7 +159,7 @@ def test_rejection_sampling_says_the_same_of_a_reordered_tree(order):
 def test_mistakes_are_named():
     shape = TreeShape([-1, 0, 1], [-1, 0, 0])
     with pytest.raises(ValueError, match="'breadth'; allowed are depth-first, heavy-path"):
-        reorder(shape, "breadth")
+        order_of(shape, "breadth")
     with pytest.raises(ValueError, match="parent must stand before it"):
         shape.permute((0, 2, 1))
     with pytest.raises(ValueError, match="each of the 3 rows once; 2 rows were given"):
