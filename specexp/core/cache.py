@@ -60,8 +60,8 @@ class SlotCache(Cache, Slots):  # type: ignore[misc]
         slots: number of sequences.
         capacity: rows a slot holds at first: committed tokens plus the rows of the largest pass. It grows by
             :meth:`reserve`.
-        dtype: of keys and values.
-        device: of keys and values.
+        dtype: type of keys and values.
+        device: where keys and values are.
 
     Attributes:
         uncommitted: rows behind them that a growing tree has fed so far; a pass writes behind these.

@@ -23,7 +23,7 @@ class Context:
         seed: seed of the run.
         sequence: which continuation this is, e.g. ``"HumanEval/3#0"`` for a prompt and a sample; two samples of one
             prompt need two values.
-        noise_temperature: at which the target's tokens are keyed samples; 0 if they are not.
+        noise_temperature: temperature at which the target's tokens are keyed samples; 0 if they are not.
 
     Attributes:
         prompt_length: tokens before the ones being generated.

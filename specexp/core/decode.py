@@ -456,9 +456,9 @@ class Decoding:
         Args:
             side: who did it.
             what: was done.
-            lane: for whom; of a pass over several, the first.
-            started: of :func:`time.perf_counter`.
-            ended: of the same.
+            lane: for whom it was done; the first of several.
+            started: when, by :func:`time.perf_counter`.
+            ended: when it was over.
             tokens: tokens fed in a prefill or pass, nodes drafted, tokens accepted.
         """
 

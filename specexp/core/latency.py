@@ -32,9 +32,9 @@ class Overhead:
     """What a composition's steps cost outside their passes.
 
     Args:
-        step_ms: of a step that drafts.
-        node_ms: of every node it drafts.
-        token_ms: of every new token, of plain steps too.
+        step_ms: milliseconds of a step that drafts.
+        node_ms: milliseconds of every node it drafts.
+        token_ms: milliseconds of every new token, in plain steps too.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -58,17 +58,17 @@ class LatencyProfile:
     on a straight line, beyond the last one on with the last slope (never falling). A longer prefix adds to both.
 
     Args:
-        name: of the models and the device, in tables.
-        target_ms: by tokens fed, 1 among them.
-        draft_ms: by tokens fed, 1 among them; empty where there is no draft model.
+        name: what tables call the models and the device.
+        target_ms: milliseconds of a target pass by tokens fed, 1 among them.
+        draft_ms: milliseconds of a draft pass by tokens fed, 1 among them; empty without a draft model.
         step_ms: what a step that drafts costs beside its passes (cache look-up, roll-back, controller).
         node_ms: what every node of such a step costs beside the passes.
         token_ms: what every new token costs beside the passes (verification, commit), in plain steps too.
         prefix_tokens: tokens in the cache that ``target_ms`` and ``draft_ms`` are stated at.
-        target_prefix_ms: of a target pass for every 1,000 tokens that the prefix is longer; a shorter one takes less.
-        target_prefix_token_ms: the same for every token fed, for each of them attends to the prefix.
-        draft_prefix_ms: as ``target_prefix_ms``, of a draft pass.
-        draft_prefix_token_ms: as ``target_prefix_token_ms``, of a draft pass.
+        target_prefix_ms: what 1,000 tokens more in the prefix add to a target pass; a shorter one takes less.
+        target_prefix_token_ms: what they add for every token fed, since each of them attends to the prefix.
+        draft_prefix_ms: what they add to a draft pass.
+        draft_prefix_token_ms: what they add to it for every token fed.
         overheads: ``step_ms``, ``node_ms`` and ``token_ms`` of single compositions by the label of its parts, where
             they are known; :meth:`of` looks them up.
         source: whether it was measured, published, or assumed.
@@ -196,7 +196,7 @@ class LatencyProfile:
         """Of a target pass over ``tokens`` tokens, the root among them.
 
         Args:
-            tokens: fed.
+            tokens: number of tokens fed.
             prefix: tokens in the cache; as many as it is stated at if None.
         """
         by_prefix = self.target_prefix_ms + self.target_prefix_token_ms * tokens
@@ -206,7 +206,7 @@ class LatencyProfile:
         """Of a draft pass.
 
         Args:
-            tokens: fed.
+            tokens: number of tokens fed.
             prefix: tokens in the cache; as many as it is stated at if None.
 
         Raises:
@@ -228,8 +228,8 @@ class LatencyProfile:
         """Of a whole step.
 
         Args:
-            tokens: fed to the target, the root among them.
-            pass_tokens: fed in each draft pass.
+            tokens: number of tokens fed to the target, the root among them.
+            pass_tokens: number of tokens fed in each draft pass.
             new_tokens: committed by the step: accepted drafts, and the bonus token.
             prefix: tokens in the cache before the step; as many as it is stated at if None.
         """

@@ -151,7 +151,7 @@ class DraftState:
         pass_tokens: tokens fed in each draft pass of this step so far.
         log_prob: draft log-probability of the most probable path to a node that the pass would draft from (the
             product of the confidences); 0 while nothing is drafted, or where the drafter gives no probabilities.
-        last_log_prob: of that path's last token alone.
+        last_log_prob: draft log-probability of that path's last token alone.
     """
 
     nodes: int
@@ -538,7 +538,7 @@ class Controller(Part, ABC):
         """Take the latencies a run is modelled with, if the controller weighs costs and was given none of its own.
 
         Args:
-            profile: of the device; None where seconds are measured.
+            profile: what steps cost on the device; None where seconds are measured.
 
         Raises:
             ValueError: it needs latencies, has none of its own, and the profile does not hold them.

@@ -122,8 +122,8 @@ class Runtime(Target):
         model: what it runs, as its library knows it.
         vocab_size: V.
         cache: the sequences it holds.
-        device: of the logits.
-        dtype: of the logits.
+        device: where the logits are.
+        dtype: type of the logits.
         passes: forward passes run since construction, prefill included.
         conversation: whose tokens slot 0 holds, for decoders that share the model; None if nobody goes on with them.
     """

@@ -33,7 +33,7 @@ class GroupGeneration:
 
     Args:
         artifact: one with an execution strategy.
-        seed: as for :func:`~specexp.deployment.custom_generate.custom_generate`.
+        seed: what is drawn by, as :func:`~specexp.deployment.custom_generate.custom_generate` takes it.
         draft: the draft model, for a drafter that needs one.
     """
 

@@ -26,7 +26,7 @@ class ProcessedSampling(DeterministicVerifier):
         temperature: among the processors, so that a coupled drafter can follow.
         before: padding before the prompt, which plain ``generate`` shows the processors too.
         row: which row of a batch it is; some processors hold something for each, so they are shown a whole batch.
-        rows: of the batch.
+        rows: number of rows of the batch.
     """
 
     def __init__(

@@ -46,7 +46,7 @@ def refuse(
 
     Args:
         input_ids: ``[1, p]``; of a batch that can be answered, the first row.
-        config: of the call.
+        config: what the call is configured with.
         model_kwargs: what else the model would be given.
         padding: masked tokens before the prompt of every row.
 

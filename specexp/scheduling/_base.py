@@ -22,7 +22,7 @@ class Execution(ABC):
     ``RejectionSampling`` if its drafter and controller keep nothing from one sequence to the next.
 
     Attributes:
-        threads: of torch, for the target; None leaves them as they are.
+        threads: number of torch's threads for the target; None leaves it as it is.
 
     Example:
         >>> with Scheduled(n=3).open(model, parts) as executor:  # doctest: +SKIP
@@ -45,7 +45,7 @@ class Execution(ABC):
 
         Args:
             model: the target, a Hugging Face causal LM with full attention, or one already wrapped.
-            parts: of every sequence, in their stated initial state, the draft model given already.
+            parts: what every sequence is decoded with, in its stated initial state, the draft model given already.
 
         Raises:
             ValueError: as :meth:`check`, or the parts do not go with the target.

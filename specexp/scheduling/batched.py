@@ -25,7 +25,7 @@ class Batched(Execution):
 
     Args:
         n: sequences at a time, each with a KV cache of target and draft model.
-        threads: of torch, for target and drafter; None leaves them as they are.
+        threads: number of torch's threads, for target and drafter; None leaves it as it is.
     """
 
     def __init__(

@@ -33,8 +33,8 @@ class Run:
     """What decoding some jobs gave.
 
     Attributes:
-        results: in the order of the jobs. A result's seconds are the work done for its sequence, a shared pass in
-            equal parts; in an overlapped run they add up to more than the run took.
+        results: what each job gave, in the order of the jobs. A result's seconds are the work done for its sequence,
+            a shared pass in equal parts; in an overlapped run they add up to more than the run took.
         timeline: who did what when.
         prefill_seconds: spent on prompts, by the target alone where the drafters have a worker of their own.
         seconds: everything else by phase, as the target saw it: ``draft`` is the time it waited for drafts. They and
@@ -61,8 +61,8 @@ class Lanes(Decoding):
     """The lanes of a run, and its time line.
 
     Args:
-        target: of the run.
-        parts: of every sequence.
+        target: the model that all lanes share.
+        parts: what every sequence is decoded with.
         observers: called with every step's outcome.
         timeline: where it is noted who did what when.
     """
@@ -95,9 +95,9 @@ class Executor(AbstractContextManager["Executor"]):
 
     Args:
         model: the target.
-        parts: of every sequence.
+        parts: what every sequence is decoded with.
         n: sequences at a time.
-        threads: of torch, for the target.
+        threads: number of torch's threads for the target.
 
     Attributes:
         closed: whether it can be used no more: it was closed, or a run failed.
@@ -130,7 +130,7 @@ class Executor(AbstractContextManager["Executor"]):
 
         Args:
             jobs: at least one, of different sequences.
-            seed: of verifiers and drafters that draw.
+            seed: what verifiers and drafters draw by.
             eos_token_ids: tokens that end an output.
             observers: called with every step's outcome, within the run's time; one that raises ends the run.
 
@@ -222,8 +222,8 @@ class Executor(AbstractContextManager["Executor"]):
         """Return the parts to their initial state, or to a saved one.
 
         Args:
-            drafter: its ``state_dict``.
-            controller: the same of the controller.
+            drafter: the ``state_dict`` of the drafter.
+            controller: the ``state_dict`` of the controller.
 
         Raises:
             RuntimeError: the executor is closed.

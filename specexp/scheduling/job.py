@@ -13,7 +13,7 @@ class Job:
     Attributes:
         prompt: ``[p]`` token ids, at least one. Jobs of one run with the same prompt share its prefill.
         sequence: the place its randomness is keyed by; the same one gives the same output again. Different in a run.
-        max_new_tokens: to generate at most.
+        max_new_tokens: greatest number of tokens to generate.
         stop: whether the output ends with these new tokens; None leaves that to EOS and the limit.
     """
 

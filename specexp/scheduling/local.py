@@ -23,9 +23,9 @@ class LocalExecutor(Executor):
 
     Args:
         model: the target.
-        parts: of every sequence.
+        parts: what every sequence is decoded with.
         n: sequences at a time.
-        threads: of torch.
+        threads: number of torch's threads.
     """
 
     def __init__(self, model: PreTrainedModel | Runtime, parts: Parts, n: int, threads: int | None) -> None:

@@ -106,9 +106,9 @@ class Memory:
     """What both sides of a lane see.
 
     Args:
-        rows: of the largest tree, its root included.
+        rows: number of rows of the largest tree, its root included.
         vocab_size: V.
-        dtype: of the target's logits.
+        dtype: type of the target's logits.
         drawn: whether trees come with draft distributions.
         coupled: whether the drafter draws the target's noise.
 

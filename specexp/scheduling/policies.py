@@ -40,8 +40,8 @@ class QueuePolicy(ABC):
         """Which drafts the next target pass verifies.
 
         Args:
-            waiting: at least one, in the order of arrival.
-            most: at least 1.
+            waiting: drafts that are ready, at least one, in the order of arrival.
+            most: greatest number of drafts to choose, at least 1.
 
         Returns:
             Their places in ``waiting``, all different, at least one and at most ``most``.

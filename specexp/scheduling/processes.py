@@ -24,7 +24,7 @@ def start_process(serve: Callable[..., None], arguments: tuple[Any, ...]) -> Bas
 
     Args:
         serve: what it does.
-        arguments: of that; tensors among them share their memory with the process.
+        arguments: what it is given; tensors among it share their memory with the process.
 
     Raises:
         ValueError: the parts cannot be pickled.

@@ -31,8 +31,8 @@ class Scheduled(Execution):
         workers: ``process``: drafting runs in a process of its own; ``thread``: in a thread, for drafters that hardly
             compute, since threads of one interpreter hinder each other. A process imports the program's script only
             if parts come from there; it then keeps what it does under ``if __name__ == "__main__"``.
-        threads: of torch, for the target; None leaves them as they are.
-        draft_threads: of torch, for drafting; None leaves them as they are.
+        threads: number of torch's threads for the target; None leaves it as it is.
+        draft_threads: number of torch's threads for drafting; None leaves it as it is.
 
     Raises:
         ValueError: ``verify_batch`` is above ``n``.

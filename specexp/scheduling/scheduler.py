@@ -41,11 +41,11 @@ class ScheduledLanes(Lanes):
     """The queue of drafts (Algorithm 2, process V): a step serves those that are ready, while the worker drafts others.
 
     Args:
-        target: of the run.
-        parts: of every sequence.
+        target: the model that all lanes share.
+        parts: what every sequence is decoded with.
         observers: called with every step's outcome.
         timeline: where it is noted who did what when.
-        worker: drafts (processes D).
+        worker: who drafts (processes D).
         policy: which of the waiting drafts are served.
         most: how many of them together, at most.
     """
@@ -165,13 +165,13 @@ class ScheduledExecutor(Executor):
 
     Args:
         model: the target.
-        parts: of every sequence.
+        parts: what every sequence is decoded with.
         n: sequences at a time.
         policy: which of the waiting drafts are served.
         verify_batch: how many of them together, at most.
         workers: where drafts are made.
-        threads: of torch, for the target.
-        draft_threads: of torch, for drafting.
+        threads: number of torch's threads for the target.
+        draft_threads: number of torch's threads for drafting.
     """
 
     def __init__(

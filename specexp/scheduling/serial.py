@@ -21,7 +21,7 @@ class Serial(Execution):
     """Plain autoregressive decoding of one sequence after the other (SEED, Fig. 1 a); a drafter is left out.
 
     Args:
-        threads: of torch; None leaves them as they are.
+        threads: number of torch's threads; None leaves it as it is.
     """
 
     def __init__(self, threads: Annotated[int, Field(ge=1)] | None = None) -> None:
@@ -39,7 +39,7 @@ class SerialSpeculative(Execution):
     """Speculative decoding of one sequence after the other (SEED, Fig. 1 b): the target idles while the drafter works.
 
     Args:
-        threads: of torch, for target and drafter; None leaves them as they are.
+        threads: number of torch's threads, for target and drafter; None leaves it as it is.
     """
 
     def __init__(self, threads: Annotated[int, Field(ge=1)] | None = None) -> None:

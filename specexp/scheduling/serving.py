@@ -59,10 +59,10 @@ def serve(
     """Work until told to stop, or until the other side is gone.
 
     Args:
-        connection: to the target's side; closed in the end.
-        parts: of every lane, in their initial state.
-        memories: of every lane.
-        threads: of torch; None leaves them.
+        connection: line to the target's side; closed in the end.
+        parts: what every lane drafts with, in its initial state.
+        memories: what each lane shares with the target's side.
+        threads: number of torch's threads; None leaves it.
         alone: called, from another thread, when the other side is gone without a word.
     """
     if threads is not None:

@@ -38,7 +38,7 @@ class TimeLine:
     """Spans of one run, in the order they were told; those of one ``who`` do not overlap.
 
     Args:
-        spans: known already.
+        spans: what is known already.
 
     Attributes:
         spans: all of them.

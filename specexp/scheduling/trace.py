@@ -23,7 +23,7 @@ def chrome_trace(timelines: Mapping[str, TimeLine]) -> str:
     drafts wait for the target a counter tells how many. Times are whole microseconds: neighbours stay neighbours.
 
     Args:
-        timelines: by the name of their process.
+        timelines: time lines by the name of their process.
 
     Returns:
         One event a line; the same text for the same time lines.

@@ -52,11 +52,11 @@ class DraftWorker:
     """The target's side of a worker.
 
     Args:
-        parts: of every lane, in their initial state.
-        memories: of every lane.
+        parts: what every lane drafts with, in its initial state.
+        memories: what each lane shares with the target's side.
         kind: ``process``, or ``thread``: threads share one interpreter, so they overlap only where the parts leave it,
             and are for drafters that hardly compute.
-        threads: of torch, for the worker's own passes; None leaves them.
+        threads: number of torch's threads for the worker's own passes; None leaves it.
     """
 
     def __init__(self, parts: Parts, memories: list[Memory], kind: Kind, threads: int | None) -> None:

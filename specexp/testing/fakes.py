@@ -29,7 +29,7 @@ class FakeCausalLM(torch.nn.Module):
     keys its mask shows, ordered by their positions. Wrong masks, positions or cache rows give other tokens.
 
     Args:
-        next_logits: from the visible tokens, oldest first, to ``[V]`` logits of the next one.
+        next_logits: function from the visible tokens, oldest first, to ``[V]`` logits of the next one.
         vocab_size: V.
         context_limit: longest sequence.
 
@@ -129,7 +129,7 @@ class Pause:
     Args:
         most_ms: longest, in milliseconds.
         least_ms: shortest.
-        seed: of the whiles.
+        seed: what the pauses are drawn by.
 
     Attributes:
         fails_at: the call that raises a RuntimeError instead, from 1; None lets all of them pass.
@@ -157,7 +157,7 @@ class PausingCausalLM(FakeCausalLM):
     """A fake that takes its time.
 
     Args:
-        model: the same without.
+        model: the model without pauses.
         pause: called in every pass.
     """
 
@@ -177,7 +177,7 @@ class PausingDrafter(Drafter):
     """A drafter that takes its time to begin, to answer and to learn.
 
     Args:
-        drafter: the same without.
+        drafter: the drafter without pauses.
         pause: called before each.
     """
 
@@ -263,7 +263,7 @@ class FakeDrafter(Drafter):
     """Answers from a function of the committed tokens and the path, and keeps what it was asked.
 
     Args:
-        guess: from the tokens up to and including the frontier node to its candidates, best first.
+        guess: function from the tokens up to and including the frontier node to its candidates, best first.
         max_candidates: candidates it can rank.
 
     Attributes:
@@ -294,7 +294,8 @@ class DistributionDrafter(Drafter):
     """Ranks, or draws from, the distributions of a function; draws are keyed by place as a draft model's are.
 
     Args:
-        distribution: from the tokens up to and including the frontier node to the ``[V]`` probabilities of the next.
+        distribution: function from the tokens up to and including the frontier node to the ``[V]`` probabilities of
+            the next.
         max_candidates: candidates it can rank.
 
     Attributes:
