@@ -257,10 +257,10 @@ def test_a_mistake_is_one_sentence_and_writes_nothing(
     experiment, tmp_path, capsys, sections, overrides, said
 ):
     assert main([experiment(**sections), *overrides]) == 2
-    error = capsys.readouterr().err.strip()
+    *notes, error = capsys.readouterr().err.splitlines()
     assert error.startswith("error: ")
     assert said in error
-    assert len(error.splitlines()) == 1
+    assert all(note.endswith("which is not part of specexp") for note in notes)
     assert not (tmp_path / "runs").exists()
 
 
