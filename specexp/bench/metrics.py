@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 from specexp.bench import clock
 from specexp.bench.looping import loops
@@ -33,8 +33,9 @@ class Share(NamedTuple):
         return self.part / self.whole if self.whole else None
 
 
-class Counted(Protocol):
-    """What metrics of counts alone are computed from: a record, or the sums of many."""
+@dataclass(frozen=True)
+class Counted:
+    """What metrics of counts alone are computed from: the sums of many records, by the names these have for them."""
 
     steps: float
     new_tokens: int

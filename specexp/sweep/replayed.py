@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ from typing_extensions import override
 
 from specexp.bench.arm import EngineArm
 from specexp.bench.experiment import check_prompts
-from specexp.bench.metrics import figures_of, figures_of_counts
+from specexp.bench.metrics import Counted, figures_of, figures_of_counts
 from specexp.bench.record import MEASURED
 from specexp.config import ConfigError, build_pair
 from specexp.config.stages import with_prompts_of
@@ -135,7 +134,7 @@ class ReplayedStudyBackend(StudyBackend):
             own = slice(start, start + len(turns))
             seconds_per_token.append(float(counts.seconds[own].sum() / counts.tokens[own].sum()))
             start = own.stop
-        return seconds_per_token, figures_of_counts(_Total.of(counts), self.latency.label)
+        return seconds_per_token, figures_of_counts(_total(counts), self.latency.label)
 
     @property
     @override
@@ -178,9 +177,15 @@ class ReplayedStudyBackend(StudyBackend):
     def yardstick(self, winner: Confirmed, goodputs: Mapping[int, float]) -> tuple[list[str], Figure] | None:
         config = self.study_config.with_overrides(winner.attributes["resolved"])
         parts, _ = self.study_config.compose(config, self.backend.draft)
-        tokens = self.generation.max_new_tokens
-        warm = bool(self.warm_start_prompts)
-        found = yardstick_of(parts, self.recording, self.turns, tokens, self.latency, warm_started=warm)
+        found = yardstick_of(
+            parts,
+            self.recording,
+            self.turns,
+            self.generation.max_new_tokens,
+            self.latency,
+            table=self.table if is_plain_static(parts) else None,
+            warm_started=bool(self.warm_start_prompts),
+        )
         if found is None:
             return None
         goodput, highest = goodputs[winner.trial], max(goodputs.values())
@@ -244,30 +249,19 @@ class ReplayedStudyBackend(StudyBackend):
         }
 
 
-@dataclass
-class _Total:
+def _total(counts: StaticCounts) -> Counted:
     """What a tree took, all turns together."""
-
-    steps: float
-    new_tokens: int
-    accepted_drafts: float
-    draft_passes: float
-    drafted_nodes: float
-    decode_seconds: float
-    decode_tokens: int
-
-    @staticmethod
-    def of(counts: StaticCounts) -> _Total:
-        assert counts.seconds is not None
-        return _Total(
-            float(counts.steps.sum()),
-            int(counts.tokens.sum()),
-            float(counts.accepted.sum()),
-            float(counts.draft_passes.sum()),
-            float(counts.drafted.sum()),
-            float(counts.seconds.sum()),
-            int(counts.tokens.sum()),
-        )
+    assert counts.seconds is not None
+    tokens = int(counts.tokens.sum())
+    return Counted(
+        steps=float(counts.steps.sum()),
+        new_tokens=tokens,
+        accepted_drafts=float(counts.accepted.sum()),
+        draft_passes=float(counts.draft_passes.sum()),
+        drafted_nodes=float(counts.drafted.sum()),
+        decode_seconds=float(counts.seconds.sum()),
+        decode_tokens=tokens,
+    )
 
 
 def _compared(one: Confirmed, predicted: Predicted) -> str:

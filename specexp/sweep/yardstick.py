@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from specexp.core.latency import LatencyProfile
 from specexp.core.parts import Parts
 from specexp.replay.format.recorded_turn import RecordedTurn
 from specexp.replay.format.recording import Recording
 from specexp.replay.play.fidelity import fixed_shape_of, is_plain_static, scoring_of
-
-if TYPE_CHECKING:
-    from specexp.replay.play.ranks import OutputRanks
-    from specexp.replay.play.yardstick import Yardstick
+from specexp.replay.play.ranks import OutputRanks, RankTable
+from specexp.replay.play.teacher_forcing import TeacherForcing
+from specexp.replay.play.yardstick import Yardstick, yardstick
 
 MAX_NODES = 64
 MAX_DEPTH = 12
@@ -27,6 +25,7 @@ def yardstick_of(
     max_new_tokens: int,
     latency: LatencyProfile,
     *,
+    table: RankTable | None = None,
     warm_started: bool = False,
 ) -> Yardstick | None:
     """The yardstick of a study's prompts; None where its winner is no fixed tree, and of drafters that have none: those
@@ -38,18 +37,15 @@ def yardstick_of(
         turns: Recorded turns of the study's prompts.
         max_new_tokens: Most tokens of a turn.
         latency: What steps cost.
+        table: Ranks of a draft model on these turns, where they are known already.
         warm_started: Whether the winner learned from other prompts before.
     """
-    from specexp.replay.play.ranks import RankTable
-    from specexp.replay.play.teacher_forcing import TeacherForcing
-    from specexp.replay.play.yardstick import yardstick
-
     shape = fixed_shape_of(parts.builder)
     if shape is None:
         return None
     ranks: OutputRanks
     if is_plain_static(parts):
-        ranks = RankTable(turns, max_new_tokens, recording.manifest.context_limits["target"])
+        ranks = table or RankTable(turns, max_new_tokens, recording.manifest.context_limits["target"])
     elif warm_started or not parts.controller.changes_nothing or scoring_of(parts.drafter) is not None:
         return None
     else:

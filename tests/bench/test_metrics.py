@@ -7,6 +7,7 @@ from specexp.bench import metrics, records_frame, summarise
 from specexp.bench.metric_table import documentation
 from specexp.bench.metrics import (
     METRICS,
+    Counted,
     Metric,
     Share,
     constraints,
@@ -66,16 +67,16 @@ def test_figures_of_a_profiles_seconds_are_called_modelled() -> None:
 
 
 def test_counts_alone_give_the_figures_of_the_records_they_sum_up() -> None:
-    class Total:
-        steps = 6
-        new_tokens = 8
-        accepted_drafts = 0
-        draft_passes = 0
-        drafted_nodes = 12
-        decode_seconds = 4.0
-        decode_tokens = 8
-
-    told = figures_of_counts(Total(), "measured")
+    total = Counted(
+        steps=6,
+        new_tokens=8,
+        accepted_drafts=0,
+        draft_passes=0,
+        drafted_nodes=12,
+        decode_seconds=4.0,
+        decode_tokens=8,
+    )
+    told = figures_of_counts(total, "measured")
     assert told == {name: figures_of(TWO)[name] for name in told}
     assert {"tokens_per_step", "nodes_per_step", "tokens_per_second", "draft_passes_per_step"} < told.keys()
 
