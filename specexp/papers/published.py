@@ -46,7 +46,7 @@ def check_rows(
 
 def _check_figure(place: str, value: object, share: bool) -> None:
     for one in value.values() if isinstance(value, Mapping) else [value]:
-        number = isinstance(one, int | float)
+        number = isinstance(one, int | float) and not isinstance(one, bool)
         if not number or not (0 <= one <= 1 if share else one > 0):  # type: ignore[operator]
             allowed = "a share from 0 to 1" if share else "a number above 0"
             raise ValueError(f"{place} is {one!r}; allowed is {allowed}")

@@ -158,6 +158,38 @@ def test_a_phrase_cache_starts_from_what_other_prompts_taught(experiment, tmp_pa
     assert parts.builder.phrase_length == 3
 
 
+def test_an_analysis_of_another_package_is_one_file(experiment, tmp_path, monkeypatch):
+    (tmp_path / "step_count.py").write_text(
+        """
+from specexp.bench.analysis import Analysis
+from specexp.bench.publish import Report
+
+
+class StepCount(Analysis):
+    name = "step_count"
+
+    def __init__(self, factor: int = 1) -> None:
+        self.factor = factor
+
+    def begin(self, arms):
+        self.steps = 0
+
+    def observe(self, arm, outcome):
+        self.steps += self.factor
+
+    def report(self, records):
+        return Report(files={"step_count.txt": str(self.steps)})
+"""
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    analysis = {"class_path": "step_count.StepCount", "init_args": {"factor": 10}}
+    path = experiment(arms={"chain": {}}, analyses=[analysis])
+    assert main([path, "--data.max_prompts", "1"]) == 0
+    records = read_records(tmp_path / "runs" / "tiny" / "records.jsonl")
+    steps = sum(record.steps for record in records if record.arm in ("engine", "chain"))
+    assert int((tmp_path / "runs" / "tiny" / "step_count.txt").read_text()) == 10 * steps
+
+
 def test_analyses_watch_our_own_arms(experiment, tmp_path, capsys):
     analyses = ["TreeSizes", {"class_path": "AcceptanceVector", "init_args": {"width": 1}}]
     path = experiment(arms={"chain": {}, "lookup": {"reference": "hf-prompt-lookup"}}, analyses=analyses)
