@@ -112,10 +112,7 @@ class AdaptiveConfidence(Controller):
     @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved threshold; of more tokens than the window the last ones are kept."""
-        if sorted(state) != sorted(_LEARNED):
-            raise ValueError(
-                f"the state of an AdaptiveConfidence has the entries {list(_LEARNED)}, but {sorted(state)} was given"
-            )
+        self.check_entries(state, _LEARNED)
         if len(state["confidences"]) != len(state["matches"]):
             raise ValueError(
                 f"the state of an AdaptiveConfidence has {len(state['confidences'])} confidences and "

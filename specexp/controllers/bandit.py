@@ -131,10 +131,7 @@ class Bandit(Controller):
 
     @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if sorted(state) != ["over", "sums", "values"]:
-            raise ValueError(
-                f"the state of a Bandit has the entries 'over', 'sums' and 'values', but {sorted(state)} was given"
-            )
+        self.check_entries(state, ("over", "sums", "values"))
         if (state["over"], list(state["values"])) != (self.over, self.values):
             raise ValueError(
                 f"the state is of a Bandit over {state['over']} {list(state['values'])}, but this one is over "

@@ -85,8 +85,5 @@ class Heuristic(Controller):
 
     @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if sorted(state) != ["length"]:
-            raise ValueError(
-                f"the state of a Heuristic has the entry 'length', but {sorted(state)} was given"
-            )
+        self.check_entries(state, ("length",))
         self.length = int(state["length"])

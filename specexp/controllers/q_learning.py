@@ -328,10 +328,7 @@ class QLearning(Controller):
         Raises:
             ValueError: it is of other bins, or no state of a QLearning.
         """
-        if sorted(state) != sorted(_ENTRIES):
-            raise ValueError(
-                f"the state of a QLearning has the entries {sorted(_ENTRIES)}, but {sorted(state)} was given"
-            )
+        self.check_entries(state, _ENTRIES)
         try:
             same_bins(self.table.bins(), state["bins"], "the state of a QLearning")
             self.table.load(state["q"], state["visits"])

@@ -165,11 +165,7 @@ class SwitchOff(Controller):
 
     @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        expected = ["controller", "drafted", "plain", "since"]
-        if sorted(state) != expected:
-            raise ValueError(
-                f"the state of a SwitchOff has the entries {expected}, but {sorted(state)} was given"
-            )
+        self.check_entries(state, ("controller", "drafted", "plain", "since"))
         self._drafted = [float(value) for value in state["drafted"]]
         self._plain = [float(value) for value in state["plain"]]
         self._since_drafted, self._since_plain = (int(value) for value in state["since"])

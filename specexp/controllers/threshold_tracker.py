@@ -121,10 +121,7 @@ class ThresholdTracker(Controller):
 
     @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if sorted(state) != sorted(_LEARNED):
-            raise ValueError(
-                f"the state of a ThresholdTracker has the entries {sorted(_LEARNED)}, but {sorted(state)} was given"
-            )
+        self.check_entries(state, _LEARNED)
         for name in _LEARNED:
             setattr(self, f"_{name}", float(state[name]))
 

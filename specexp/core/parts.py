@@ -238,6 +238,18 @@ class Part:
         if state:
             raise ValueError(f"{type(self).__name__} keeps no state, but {sorted(state)} was given")
 
+    def check_entries(self, state: Mapping[str, Any], entries: Sequence[str]) -> None:
+        """Refuse a state with other entries than these.
+
+        Raises:
+            ValueError: one sentence with both.
+        """
+        if sorted(state) != sorted(entries):
+            name = type(self).__name__
+            raise ValueError(
+                f"the state of {name} has the entries {sorted(entries)}, but {sorted(state)} was given"
+            )
+
 
 class Drafter(Part, ABC):
     """Guesses the next tokens. Subclasses state what they keep, and learn only in :meth:`observe`.

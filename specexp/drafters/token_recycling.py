@@ -179,11 +179,7 @@ class TokenRecycling(Drafter):
     @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
         entries = ["logits", "matrix"] if self.coupled else ["matrix"]
-        if sorted(state) != entries:
-            raise ValueError(
-                f"the state of a TokenRecycling(coupled={self.coupled}) has the entries {entries}, "
-                f"but {sorted(state)} was given"
-            )
+        self.check_entries(state, entries)
         arrays = {name: np.asarray(state[name]) for name in entries}
         rows = self._matrix.shape[0] or arrays["matrix"].shape[0]  # any number until the vocabulary is known
         for name, array in arrays.items():

@@ -139,10 +139,7 @@ class Union(Drafter):
     @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
         expected = [str(number) for number in range(len(self.drafters))]
-        if sorted(state) != sorted(expected):
-            raise ValueError(
-                f"the state of this Union has the entries {expected}, but {sorted(state)} was given"
-            )
+        self.check_entries(state, expected)
         for number, drafter in enumerate(self.drafters):
             drafter.load_state_dict(state[str(number)])
 

@@ -35,6 +35,8 @@ What to know of them:
   token. It is shown on :mod:`specexp.testing.fakes`, a causal LM whose logits are a function of the tokens a
   row may attend to, so no weights are needed and the tests take seconds.
 - A drafter that draws is asked for draws, a builder that draws is given them, and every verifier is shown drawn trees.
+- What a part declares (what it learns from, whether seconds matter to it, whether its shape is fixed, how it samples)
+  is tested; what it does not declare is taken to be the least favourable, never exact.
 - A promise that not every part of a family makes stands in a class of its own; a part that makes it and does not
   inherit that class fails a test that names it.
 - What a part does beyond its family (which candidates, which tree) is for its own tests; ``fakes`` and
