@@ -7,8 +7,9 @@ import torch
 from helpers.tiny_pair import EOS, tiny_llama
 
 from specexp import Decoder
-from specexp.bench import DecoderArm, Generation, HuggingFaceArm
-from specexp.bench.arm import describe
+from specexp.bench.arm import Generation, describe
+from specexp.bench.decoder_arm import DecoderArm
+from specexp.bench.hugging_face_arm import HuggingFaceArm
 from specexp.builders import Chain, TokenRecyclingTree
 from specexp.core.parts import Verifier
 from specexp.drafters import PhraseCache, PromptLookup, TokenRecycling, Union

@@ -8,7 +8,8 @@ import torch
 from helpers.tiny_pair import tiny_llama
 
 from specexp import Decoder
-from specexp.bench import DecoderArm, Generation
+from specexp.bench.arm import Generation
+from specexp.bench.decoder_arm import DecoderArm
 from specexp.bench.equality import compare, first_difference
 from specexp.builders import TokenRecyclingTree
 from specexp.core.context import Context

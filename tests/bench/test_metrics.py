@@ -3,7 +3,7 @@
 import pytest
 from helpers.made_records import record
 
-from specexp.bench import metrics, records_frame, summarise
+from specexp.bench import metrics
 from specexp.bench.metric_table import documentation
 from specexp.bench.metrics import (
     METRICS,
@@ -19,6 +19,7 @@ from specexp.bench.metrics import (
 )
 from specexp.bench.record import SequenceGroup
 from specexp.bench.report import long_table, results_table
+from specexp.bench.statistics import records_frame, summarise
 from specexp.run.__main__ import summary_of
 
 TWO = [record("tree", 0, 1.0, steps=2, drafted_nodes=8), record("tree", 1, 3.0, steps=4, drafted_nodes=4)]

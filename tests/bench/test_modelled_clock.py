@@ -8,9 +8,12 @@ from helpers.made_records import PHASES, record
 from rich.console import Console
 
 from specexp import Decoder
-from specexp.bench import DecoderArm, Generation, HuggingFaceArm, paired_speedup, summarise
+from specexp.bench.arm import Generation
+from specexp.bench.decoder_arm import DecoderArm
 from specexp.bench.figures import Curve, parameter_curves, phase_bars, speedup_bars
+from specexp.bench.hugging_face_arm import HuggingFaceArm
 from specexp.bench.report import category_table, long_table, phase_table, results_table
+from specexp.bench.statistics import paired_speedup, summarise
 from specexp.builders import Chain
 from specexp.core.latency import LatencyProfile
 from specexp.drafters import DraftModel, TokenRecycling

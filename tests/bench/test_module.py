@@ -5,15 +5,12 @@ from lightning import Trainer
 from torch.utils.data import DataLoader
 
 from specexp import Decoder
-from specexp.bench import (
-    Arm,
-    DecoderArm,
-    EvaluationModule,
-    Generation,
-    HuggingFaceArm,
-    paired_speedup,
-    read_records,
-)
+from specexp.bench.arm import Arm, Generation
+from specexp.bench.decoder_arm import DecoderArm
+from specexp.bench.hugging_face_arm import HuggingFaceArm
+from specexp.bench.module import EvaluationModule
+from specexp.bench.record import read_records
+from specexp.bench.statistics import paired_speedup
 from specexp.builders import Chain
 from specexp.drafters import TokenRecycling
 

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from helpers.made_records import record
 
-from specexp.bench import Difference, RecordError, read_records, write_records
+from specexp.bench.record import Difference, RecordError, read_records, write_records
 
 
 def test_round_trip(tmp_path):

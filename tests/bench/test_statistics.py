@@ -7,13 +7,9 @@ import numpy as np
 import pytest
 from helpers.made_records import record
 
-from specexp.bench import (
-    Difference,
-    bootstrap_interval,
-    paired_speedup,
-    summarise,
-    token_equality,
-)
+from specexp.bench.equality import token_equality
+from specexp.bench.record import Difference
+from specexp.bench.statistics import bootstrap_interval, paired_speedup, summarise
 from specexp.bench.table import Column
 
 

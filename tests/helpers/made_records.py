@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from specexp.bench import PromptRecord
+from specexp.bench.record import PromptRecord
 
 PHASES = ("draft", "build", "target", "verify", "commit", "update")
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from specexp.bench import read_records
+from specexp.bench.record import read_records
 from specexp.config.artifacts import load_artifact
 from specexp.profile.__main__ import main
 from specexp.run.__main__ import main as run_main

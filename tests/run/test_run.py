@@ -10,7 +10,7 @@ import sys
 import pytest
 import yaml
 
-from specexp.bench import read_records
+from specexp.bench.record import read_records
 from specexp.config.artifacts import load_artifact
 from specexp.run.__main__ import main
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from specexp.bench import read_records
+from specexp.bench.record import read_records
 from specexp.config import ConfigError, load_config
 from specexp.run.__main__ import main
 from specexp.verify.__main__ import main as verify

@@ -7,8 +7,7 @@ from dataclasses import replace
 import optuna
 import pytest
 
-from specexp.bench import PromptRecord
-from specexp.bench.record import SequenceGroup
+from specexp.bench.record import PromptRecord, SequenceGroup
 from specexp.bench.statistics import paired_speedup
 from specexp.sweep.confirm import select
 from specexp.sweep.confirmation_table import sentences, table

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from helpers.made_outcomes import outcome_of, strategy
 
-from specexp.bench import PromptRecord
+from specexp.bench.record import PromptRecord
 from specexp.builders import Chain
 from specexp.config import ConfigError, build_analyses, load_config
 from specexp.controllers import Fixed

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from specexp.bench import PromptRecord
+from specexp.bench.record import PromptRecord
 from specexp.builders import Chain
 from specexp.controllers import Fixed
 from specexp.core.parts import Parts

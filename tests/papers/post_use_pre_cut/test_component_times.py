@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from helpers.made_outcomes import outcome_of, strategy
 
-from specexp.bench import PromptRecord
+from specexp.bench.record import PromptRecord
 from specexp.builders import Chain, Graft
 from specexp.controllers import Oracle, ThresholdTracker
 from specexp.core.parts import Parts

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers.made_outcomes import outcome_of, strategy
 
-from specexp.bench import PromptRecord
+from specexp.bench.record import PromptRecord
 from specexp.builders import Chain, Graft
 from specexp.controllers import Fixed
 from specexp.core.parts import Parts
