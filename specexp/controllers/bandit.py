@@ -36,7 +36,7 @@ class Bandit(Controller):
 
     Args:
         over: what the values are: draft lengths (``depths``), node budgets (``nodes``), or numbers of the builders of a
-            :class:`~specexp.builders.Choice` (``arms``).
+            :class:`~specexp.builders.Choice` (``choices``).
         values: what is chosen from; null switches speculation off, as 0 does for lengths and budgets.
         policy: how it explores.
         exploration: how much it explores; 0 always plays what was best so far.
@@ -53,7 +53,7 @@ class Bandit(Controller):
 
     def __init__(
         self,
-        over: Literal["depths", "nodes", "arms"],
+        over: Literal["depths", "nodes", "choices"],
         values: list[Annotated[int, Field(ge=0)] | None],
         policy: Literal["ucb", "thompson"] = "ucb",
         exploration: Annotated[float, Field(ge=0)] = 1.0,
@@ -61,7 +61,7 @@ class Bandit(Controller):
         learn: bool = True,
         state: Literal["carry", "cold"] = "carry",
     ) -> None:
-        meant = [0 if value is None and over != "arms" else value for value in values]
+        meant = [0 if value is None and over != "choices" else value for value in values]
         if (
             not values
             or len(set(meant)) < len(values)
@@ -77,7 +77,7 @@ class Bandit(Controller):
         self.window = window
         self.learn = self.learns = learn
         self.state = state
-        if over == "arms":
+        if over == "choices":
             self.num_choices = 1 + max((value for value in values if value is not None), default=0)
         self._profile: LatencyProfile | None = None
         self._sums: list[list[float]] = []
@@ -146,7 +146,7 @@ class Bandit(Controller):
     def _plan_of(self, value: int | None) -> Plan:
         if value is None:
             return Plan(max_depth=0)
-        if self.over == "arms":
+        if self.over == "choices":
             return Plan(choice=value)
         if self.over == "nodes":
             return Plan(max_nodes=value) if value else Plan(max_depth=0)

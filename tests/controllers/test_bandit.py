@@ -31,7 +31,7 @@ class TestThompson(ControllerContract):
 
 class TestOverBuilders(ControllerContract):
     def make_controller(self):
-        return Bandit("arms", [0, 1, None], state="cold")
+        return Bandit("choices", [0, 1, None], state="cold")
 
 
 class TestFrozen(FrozenControllerContract):
@@ -45,7 +45,7 @@ def play(controller, rewards, steps, position=0):
     context = Context([1])
     for number in range(steps):
         plan = controller.plan(context)
-        value = plan.choice if controller.over == "arms" else plan.max_depth
+        value = plan.choice if controller.over == "choices" else plan.max_depth
         value = None if plan.max_depth == 0 and value not in counts else value
         counts[value] += 1
         tokens, seconds = rewards(value, number)
@@ -71,7 +71,7 @@ def test_its_plans_are_lengths_budgets_or_builders_and_zero_is_off():
 
     assert plans("depths", [2, 0, 5]) == [Plan(max_depth=2), Plan(max_depth=0), Plan(max_depth=5)]
     assert plans("nodes", [8, 0]) == [Plan(max_nodes=8), Plan(max_depth=0)]
-    assert plans("arms", [1, None, 0]) == [Plan(choice=1), Plan(max_depth=0), Plan(choice=0)]
+    assert plans("choices", [1, None, 0]) == [Plan(choice=1), Plan(max_depth=0), Plan(choice=0)]
 
 
 @pytest.mark.parametrize("policy", ["ucb", "thompson"])
@@ -100,7 +100,7 @@ def test_of_noisy_values_the_best_is_played_most(best, seed):
         tokens = int(generator.integers(1, 4))
         return tokens, 2.0 / (1.5 if value == best else 1.0)
 
-    counts = play(Bandit("arms", [0, 1, 2, 3]), rewards, 400)
+    counts = play(Bandit("choices", [0, 1, 2, 3]), rewards, 400)
     assert max(counts, key=counts.__getitem__) == best
 
 
@@ -138,7 +138,7 @@ def test_a_step_that_was_not_planned_teaches_nothing():
 
 def test_over_a_choice_of_trees_it_takes_the_one_that_pays():
     """The draft is always right: eight drafts bring nine tokens for 18 ms, a wide tree two for 11."""
-    controller = Bandit("arms", [None, 0, 1])
+    controller = Bandit("choices", [None, 0, 1])
     controller.use_latency(LatencyProfile("made up", {1: 10.0}, {1: 1.0}))
     decoder = Decoder(
         counting_model(7),
@@ -154,7 +154,7 @@ def test_over_a_choice_of_trees_it_takes_the_one_that_pays():
 def test_more_arms_than_builders_are_refused():
     model = hashed_model(7)
     with pytest.raises(ValueError, match="Bandit chooses from 3 builders and Choice holds 2"):
-        Decoder(model, DraftModel(model), Choice([Chain(1), Chain(2)]), controller=Bandit("arms", [None, 2]))
+        Decoder(model, DraftModel(model), Choice([Chain(1), Chain(2)]), controller=Bandit("choices", [None, 2]))
 
 
 @pytest.mark.parametrize("values", [[], [2, 2], [-1, 2], [0, None]])

@@ -119,13 +119,13 @@ def test_a_draft_model_catches_up_when_drafting_resumes():
 
 
 def test_it_passes_on_what_the_inner_controller_is():
-    wrapped = SwitchOff(Bandit("arms", [0, 2]))
+    wrapped = SwitchOff(Bandit("choices", [0, 2]))
     assert wrapped.num_choices == 3
     assert SwitchOff(ThresholdTracker()).plans_threshold
     assert SwitchOff(ConfidenceThreshold()).needs_log_probs
     wrapped.load_state_dict(wrapped.state_dict())
     with pytest.raises(ValueError, match="the state is of a Bandit"):
-        SwitchOff(Bandit("arms", [0, 1])).load_state_dict(wrapped.state_dict())
+        SwitchOff(Bandit("choices", [0, 1])).load_state_dict(wrapped.state_dict())
 
 
 def test_it_decides_whether_and_the_inner_controller_how_far():
