@@ -154,7 +154,9 @@ def test_over_a_choice_of_trees_it_takes_the_one_that_pays():
 def test_more_arms_than_builders_are_refused():
     model = hashed_model(7)
     with pytest.raises(ValueError, match="Bandit chooses from 3 builders and Choice holds 2"):
-        Decoder(model, DraftModel(model), Choice([Chain(1), Chain(2)]), controller=Bandit("choices", [None, 2]))
+        Decoder(
+            model, DraftModel(model), Choice([Chain(1), Chain(2)]), controller=Bandit("choices", [None, 2])
+        )
 
 
 @pytest.mark.parametrize("values", [[], [2, 2], [-1, 2], [0, None]])
