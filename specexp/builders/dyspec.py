@@ -64,7 +64,10 @@ class DySpecGreedy(TreeBuilder):
         # the trees hold one another, but the passes of a small one may look ahead at nodes that a large one does not
         budgets = [self.budget >> halved for halved in range(1, self.budget.bit_length() - 2)]
         candidates: Selection = "drawn" if self.kind is NodeKind.DRAWN else "top-k"
-        return tuple(DySpecGreedy(budget, self.prefetch, self.max_depth, candidates) for budget in budgets)
+        return tuple(
+            DySpecGreedy(budget, self.prefetch, self.max_depth, candidates, self.acceptance_power)
+            for budget in budgets
+        )
 
     @property
     @override

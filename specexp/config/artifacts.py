@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from specexp.core.decode import Decoder
-    from specexp.core.language_model import LanguageModel
     from specexp.core.parts import Controller, Drafter, TreeBuilder, Verifier
+    from specexp.core.runtime import Runtime
     from specexp.scheduling import Execution, Executor
 
 _FAMILIES = {
@@ -135,13 +135,11 @@ class LoadedArtifact:
         execution: Execution = self._needed("execution")
         return execution
 
-    def decoder(
-        self, target: PreTrainedModel | LanguageModel, draft: PreTrainedModel | None = None
-    ) -> Decoder:
+    def decoder(self, target: PreTrainedModel | Runtime, draft: PreTrainedModel | None = None) -> Decoder:
         """A decoder for the model this artifact belongs to.
 
         Args:
-            target: the model.
+            target: the model, or one already wrapped.
             draft: the draft model, for a drafter that needs one.
 
         Raises:
@@ -149,20 +147,20 @@ class LoadedArtifact:
             ValueError: the drafter needs a draft model and none is given.
         """
         from specexp.core.decode import Decoder
-        from specexp.core.language_model import LanguageModel
+        from specexp.core.runtime import Runtime
 
-        self.content.check(target.model if isinstance(target, LanguageModel) else target)
+        self.content.check(target.model if isinstance(target, Runtime) else target)
         parts = self.parts
         self.drafter.use_draft_model(draft)
         return Decoder(target, *parts)
 
-    def open(self, target: PreTrainedModel | LanguageModel, draft: PreTrainedModel | None = None) -> Executor:
+    def open(self, target: PreTrainedModel | Runtime, draft: PreTrainedModel | None = None) -> Executor:
         """The strategy at work on the model this artifact belongs to. Close it, or use it in a ``with`` statement.
 
         Every executor has parts of its own, in their initial state; what one learns no other one knows.
 
         Args:
-            target: the model.
+            target: the model, or one already wrapped.
             draft: the draft model, for a drafter that needs one.
 
         Raises:
@@ -170,8 +168,9 @@ class LoadedArtifact:
             ValueError: the drafter needs a draft model and none is given, or the parts cannot work so.
         """
         from specexp.core.language_model import LanguageModel
+        from specexp.core.runtime import Runtime
 
-        model = target if isinstance(target, LanguageModel) else LanguageModel(target)
+        model = target if isinstance(target, Runtime) else LanguageModel(target)
         self.content.check(model.model)
         return self.execution.open(model, self.new_parts(draft))
 

@@ -41,10 +41,10 @@ class Layers:
 
     def copy(self) -> Layers:
         """Layers to lay more on, while these stay as they are; a section is copied when something is laid on it."""
-        twin = Layers()
-        twin.values, twin._sources = dict(self.values), dict(self._sources)
-        twin._shared = set(self.values)
-        return twin
+        copied = Layers()
+        copied.values, copied._sources = dict(self.values), dict(self._sources)
+        copied._shared = set(self.values)
+        return copied
 
     def source_of(self, key: Key, otherwise: str = "configuration") -> str:
         """The layer that set ``key``, or the nearest mapping around it."""

@@ -49,8 +49,8 @@ PHASES = ("draft", "build", "target", "verify", "commit", "update")
 keeping the accepted rows, and learning. They add up to the step."""
 Side = Literal["target", "draft"]
 What = Literal["prefill", "draft", "learn", "target", "verify", "resample"]
-"""``target`` is a pass of the target; ``verify`` the decision after it where every draft on the path was accepted, and
-``resample`` where one was rejected and the target's own token took its place."""
+"""``target`` is a pass of the target; ``verify`` the decision after it where the accepted path is as deep as the tree,
+and ``resample`` where it ends before that, and the target's own token takes a draft's place."""
 _ROOM_AHEAD = 4096
 """New tokens whose room in the cache is reserved before the first of them; the cache of a longer output grows."""
 
@@ -179,7 +179,7 @@ class Drafting:
     def _keep_drafting(self, request: Request, pass_tokens: Sequence[int]) -> bool:
         nodes = int(np.count_nonzero(request.tokens >= 0)) - 1
         depths = request.depths()
-        log_prob, last = request.best_log_prob()
+        log_prob, last = request.best_path_log_probs()
         state = DraftState(nodes, max(depths, default=0), tuple(pass_tokens), log_prob, last)
         return self.controller.keep_drafting(self.context, state)
 

@@ -72,9 +72,10 @@ class Request:
             depths.append(depth)
         return depths
 
-    def best_log_prob(self) -> tuple[float, float]:
-        """Log-probability of the most probable path to a frontier row, and of that path's last token; zeros where
-        the drafter gives none, or nothing is drafted yet.
+    def best_path_log_probs(self) -> tuple[float, float]:
+        """Of the frontier row whose path is most probable: the path's log-probability, and that of its last token.
+
+        Zeros where the drafter gives no log-probabilities, or before anything is drafted.
         """
         if self.log_probs is None:
             return 0.0, 0.0
@@ -131,7 +132,7 @@ class Plan:
     Attributes:
         max_nodes: most nodes to draft.
         max_depth: deepest node to draft; 0 switches speculation off for the step.
-        threshold: lowest value of a sampling, for builders that take one.
+        threshold: a node is drafted only where its estimated worth reaches this, by builders that take one.
         choice: which of the builders of a :class:`~specexp.builders.choice.Choice` builds the tree.
     """
 
@@ -368,8 +369,9 @@ class TreeBuilder(ABC):
 
     @property
     def narrower(self) -> tuple[TreeBuilder, ...]:
-        """Builders with lower limits that ask what this one does not, so that a recording which is to answer for them
-        too must ask by each of them; none where a smaller tree is a part of the large one.
+        """Smaller builders whose questions differ from this one's: a recording that must answer them too asks by each.
+
+        Empty where every smaller tree is a part of the large one.
         """
         return ()
 

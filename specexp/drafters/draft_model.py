@@ -78,7 +78,7 @@ class DraftModel(Drafter):
         self.coupled = coupled
         self.draws = not coupled
         self.scoring = Scoring(temperature, top_k, top_p, coupled)
-        self._twins: list[DraftModel] = [self]
+        self._siblings: list[DraftModel] = [self]
         self._context: Context | None = None  # whose tokens the cache holds
         self._has_own = False  # a model, so that it takes no other
         self._source: DraftSource | None = None
@@ -110,7 +110,7 @@ class DraftModel(Drafter):
             source = ModelSource(model if isinstance(model, Runtime) else LanguageModel(model))
         self.reset()
         self._source = source
-        self._twins = [self]  # the others keep rows of the model before
+        self._siblings = [self]  # the others keep rows of the model before
 
     @property
     def source(self) -> DraftSource:
@@ -130,12 +130,12 @@ class DraftModel(Drafter):
 
     @override
     def for_new_sequence(self) -> DraftModel:
-        """The same weights, with a cache of its own; twins share the prefill of equal prompts."""
+        """The same weights, with a cache of its own; siblings share the prefill of equal prompts."""
         other = copy(self)
         other._source = None if self._source is None else self._source.for_new_sequence()
         other._context = None
         other._forget_tree()
-        self._twins.append(other)
+        self._siblings.append(other)
         return other
 
     @property
@@ -157,7 +157,7 @@ class DraftModel(Drafter):
         goes_on = context.continued and context is self._context
         kept = source.length if goes_on else self._prompt_known(context)
         source.truncate(kept)  # and what an unfinished step left
-        other = next((twin for twin in self._twins if not kept and twin._prompt_known(context)), None)
+        other = next((one for one in self._siblings if not kept and one._prompt_known(context)), None)
         if other is not None:
             source.copy_from(other.source, min(other._prompt_known(context), other.source.length))
         self._forget_tree()

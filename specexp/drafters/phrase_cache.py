@@ -150,13 +150,13 @@ class PhraseCache(Drafter):
     def alone(self) -> PhraseCache:
         state: StatePolicy = "cold" if self.state == "cold" else "carry"
         sizes = (self.phrase_length, self.store.max_keys, self.store.max_phrases)
-        twin = PhraseCache(None, *sizes, ride=0, initialisation=self.initialisation, state=state)
-        twin.store = self.store.copy()
-        return twin
+        alone = PhraseCache(None, *sizes, ride=0, initialisation=self.initialisation, state=state)
+        alone.store = self.store.copy()
+        return alone
 
     @override
     def for_new_sequence(self) -> PhraseCache:
-        """Around a twin of the inner drafter; the same phrases if they are carried."""
+        """Around the inner drafter for a new sequence; the same phrases if they are carried."""
         other = copy(self)
         other.drafter = None if self.drafter is None else self.drafter.for_new_sequence()
         other._pending = PerSequence()

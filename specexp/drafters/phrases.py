@@ -57,12 +57,12 @@ class PhraseStore:
 
     def copy(self) -> PhraseStore:
         """A store with the same content that learns on its own."""
-        twin = PhraseStore(self.phrase_length, self.max_keys, self.max_phrases)
-        twin._phrases = {key: phrases.copy() for key, phrases in self._phrases.items()}
-        twin._uses = self._uses.copy()
-        twin._used = {uses: keys.copy() for uses, keys in self._used.items()}
-        twin._fewest = self._fewest
-        return twin
+        copied = PhraseStore(self.phrase_length, self.max_keys, self.max_phrases)
+        copied._phrases = {key: phrases.copy() for key, phrases in self._phrases.items()}
+        copied._uses = self._uses.copy()
+        copied._used = {uses: keys.copy() for uses, keys in self._used.items()}
+        copied._fewest = self._fewest
+        return copied
 
     def __len__(self) -> int:
         """Keys held."""

@@ -52,7 +52,7 @@ class Coverage:
     def asked_at_roots(self, phrases: bool) -> list[TreeBuilder]:
         """Builders whose questions to a draft model are recorded, the wanted ones last.
 
-        Most of what the narrower ones ask is known once the wider ones have asked, or the other way round.
+        The passes of either answer most questions of the other.
 
         Args:
             phrases: Whether the builders draft phrases too, which are no question to a model.

@@ -32,7 +32,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Executors need torch, which takes a second to import; a configuration looks for parts in ``__all__``."""
+    """Executors need torch, which takes a second to import: they are imported when first asked for."""
     if name in ("Executor", "Run"):
         from specexp.scheduling import executor
 

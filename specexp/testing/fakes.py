@@ -220,7 +220,7 @@ class PausingDrafter(Drafter):
         return self.drafter.wants_prefill_logits
 
     def for_new_sequence(self) -> PausingDrafter:
-        """Around a twin of the drafter."""
+        """Around the drafter for a new sequence."""
         return PausingDrafter(self.drafter.for_new_sequence(), self.pause)
 
     def check_vocabulary(self, vocab_size: int) -> None:
