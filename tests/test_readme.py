@@ -18,14 +18,14 @@ CI = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
 # What makes a command short; a README command that is not listed here fails the test that knows them all.
 SHORT = {
     "specexp.sweep": [
-        *("--n-trials", "5", "--data.max_prompts", "3", "--sweep.confirm.data.max_prompts", "3"),
-        *("--generation.max_new_tokens", "24", "--generation.threads", "1"),
+        *("--n-trials", "4", "--data.max_prompts", "2", "--sweep.confirm.data.max_prompts", "3"),
+        *("--generation.max_new_tokens", "16", "--generation.threads", "1"),
     ],
     "specexp.run": [
         *("--data.max_prompts", "2", "--generation.max_new_tokens", "16", "--generation.samples", "2"),
     ],
     "specexp.verify": [
-        *("--verify.toy_samples", "100", "--verify.samples", "20", "--verify.first_tokens", "2"),
+        *("--verify.toy_samples", "50", "--verify.samples", "20", "--verify.first_tokens", "2"),
         *("--data.max_prompts", "2", "--generation.max_new_tokens", "16"),
     ],
     "specexp.profile": [

@@ -213,8 +213,8 @@ def test_a_pruned_chain_is_refused():
     ("builder", "verifier"),
     [
         (StaticTree(WIDE, candidates="drawn"), RejectionSampling()),
-        (StaticTree(WIDE, candidates="drawn"), Rule()),
-        (Chain(2, "drawn"), RejectionSampling()),
+        pytest.param(StaticTree(WIDE, candidates="drawn"), Rule(), marks=pytest.mark.slow),
+        pytest.param(Chain(2, "drawn"), RejectionSampling(), marks=pytest.mark.slow),
         (Chain(2, "drawn"), SampleMatch()),
     ],
     ids=["rejection", "rule", "chain", "sample_match"],

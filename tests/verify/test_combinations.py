@@ -3,7 +3,7 @@
 That a verifier is exact, given honest draws, is shown by arithmetic, for every kind of node and every form of tree
 (``tests/verifiers``). What is left to a part is to be honest: a builder must have its candidates chosen as the kind of
 its nodes says, whatever was drawn before, and a drafter must draw from the distribution it states. Both show in the
-joint of what is said under rejection sampling, so each builder and each drafter is sampled once, in four settings whose
+joint of what is said under rejection sampling, so each builder and each drafter is sampled once, in three settings whose
 chi-squares are added up.
 """
 
@@ -41,8 +41,8 @@ from specexp.verify.toy import PROMPT, toy_models
 TEMPERATURES = (0.3, 0.6, 1.0, 1.5)
 CUTS = ({}, {"top_k": 4, "top_p": 0.9})
 LAWS = [{"temperature": temperature, **cut} for temperature, cut in product(TEMPERATURES, CUTS)]
-SAMPLED_LAWS = [LAWS[1], LAWS[2], LAWS[4], LAWS[7]]
-"""Every temperature once, half of them cut."""
+SAMPLED_LAWS = [LAWS[1], LAWS[4], LAWS[7]]
+"""Cold and cut, as it is, hot and cut."""
 TREE = [[0], [1], [2], [0, 0], [0, 1], [1, 0], [0, 0, 0]]
 
 DRAFTERS = {
@@ -129,7 +129,7 @@ def test_no_part_is_left_out():
 @pytest.mark.parametrize(("drafter", "builder"), SAMPLED, ids=lambda name: name)
 def test_a_sampled_joint_is_the_targets(drafter, builder):
     assert valid(drafter, builder, RejectionSampling())
-    samples = 60 if "phrases" in drafter else 120
+    samples = 60 if "phrases" in drafter else 110
     tests = [
         joint_test(
             parts(drafter, builder, RejectionSampling(**law)),
@@ -169,13 +169,13 @@ def test_a_draft_distribution_that_is_cut_changes_nothing(builder):
 
 
 def test_what_the_sampled_joints_can_find():
-    """Total variation that the four settings of one composition find together, whatever its form."""
+    """Total variation that the three settings of one composition find together, whatever its form."""
     tests = [
-        joint_test(parts("lookup", "chain", SampleMatch(**law)), **law, samples=120, tokens=3, seed=seed)
+        joint_test(parts("lookup", "chain", SampleMatch(**law)), **law, samples=110, tokens=3, seed=seed)
         for seed, law in enumerate(SAMPLED_LAWS)
     ]
     degrees = sum(test.tokens.observed.size - 1 for test in tests)
-    assert detectable_total_variation(120 * len(SAMPLED_LAWS), degrees, 1e-4) < 0.19
+    assert detectable_total_variation(110 * len(SAMPLED_LAWS), degrees, 1e-4) < 0.22
 
 
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: "-".join(map(str, law.values())))
@@ -242,7 +242,7 @@ def test_with_reuse_at_draft_and_target_the_output_is_that_of_plain_decoding(dra
 def test_a_controller_changes_nothing(controller):
     test = joint_test(
         lambda draft: Parts(DraftModel(draft), DySpecThreshold(0.1, 8), RejectionSampling(), controller),
-        samples=300,
+        samples=200,
         tokens=3,
     )
     assert test.passed
@@ -255,9 +255,9 @@ def test_a_choice_between_drawn_and_ranked_trees_changes_nothing():
             DraftModel(draft),
             Choice([Chain(3, "drawn"), StaticTree(TREE), SpecInfer([3, 2])]),
             RejectionSampling(),
-            Bandit("arms", [0, 1, 2, None], policy="thompson"),
+            Bandit("choices", [0, 1, 2, None], policy="thompson"),
         ),
-        samples=300,
+        samples=200,
         tokens=3,
     )
     assert test.passed
