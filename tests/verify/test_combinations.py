@@ -3,8 +3,8 @@
 That a verifier is exact, given honest draws, is shown by arithmetic, for every kind of node and every form of tree
 (``tests/verifiers``). What is left to a part is to be honest: a builder must have its candidates chosen as the kind of
 its nodes says, whatever was drawn before, and a drafter must draw from the distribution it states. Both show in the
-joint of what is said under rejection sampling, so each builder and each drafter is sampled once, in three settings whose
-chi-squares are added up.
+joint of what is said under rejection sampling, so each builder and each drafter is sampled once, in three settings
+whose chi-squares are added up.
 """
 
 import math
