@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from specexp.artifacts.error import ArtifactError
 from specexp.artifacts.fingerprint import Fingerprint, fingerprint, first_difference
 from specexp.artifacts.manifest import Manifest
-from specexp.artifacts.parts import PARTS, Spec, checked_specs
+from specexp.artifacts.parts import PARTS, Spec, checked_specs, init_args_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -71,6 +71,18 @@ class Artifact:
             attributes: see :class:`~specexp.sweep.candidates.Candidate`.
         """
         return None
+
+    @classmethod
+    def learned_in(cls, parts: Mapping[str, Any], attributes: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """The state that a candidate's part of class :attr:`made_by` has learned; None if it has none, or is another.
+
+        Args:
+            parts: as :meth:`payloads_of` takes them.
+            attributes: likewise.
+        """
+        assert cls.learned is not None, f"{cls.kind} holds no learned state"
+        state: Mapping[str, Any] | None = (attributes.get("learned") or {}).get(cls.learned)
+        return state if state and init_args_of(parts.get(cls.learned), cls.made_by) is not None else None
 
     def read(self, payloads: Mapping[str, Any]) -> None:
         """Take the kind's own payloads.

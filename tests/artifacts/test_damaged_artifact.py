@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.json_values import places, replaced
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save
@@ -172,19 +173,6 @@ def test_any_damaged_byte_is_refused_or_without_effect(
     assert loaded.provenance == artifact.provenance
     assert loaded.fingerprint == artifact.fingerprint
     assert loaded.recorded == artifact.recorded
-
-
-def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [path, *(place for key, child in inner for place in places(child, (*path, key)))]
-
-
-def replaced(value: Any, path: tuple[Any, ...], new: Any) -> Any:
-    if not path:
-        return new
-    changed = dict(value) if isinstance(value, dict) else list(value)
-    changed[path[0]] = replaced(value[path[0]], path[1:], new)
-    return changed
 
 
 @SETTINGS

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from helpers import made_artifacts as made
+from helpers.json_values import places, replaced
 
 import specexp
 from specexp.artifacts import ArtifactError
@@ -375,30 +376,17 @@ def _watch(event: str, arguments: tuple[Any, ...]) -> None:
         _watched.append((event, os.fsdecode(arguments[0])))
 
 
-def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [path, *(place for key, child in inner for place in places(child, (*path, key)))]
-
-
-def replaced(value: Any, path: tuple[Any, ...], new: Any) -> Any:
-    if not path:
-        return new
-    changed = dict(value) if isinstance(value, dict) else list(value)
-    changed[path[0]] = replaced(value[path[0]], path[1:], new)
-    return changed
-
-
 def renamed(value: Any, path: tuple[Any, ...], chance: random.Random) -> Any:
     here = value
     for step in path:
         here = here[step]
     if not isinstance(here, dict) or not here:
         return replaced(value, path, chance.choice(VALUES))
-    twin = dict(here)
-    old = twin.pop(chance.choice(list(twin)))
+    changed = dict(here)
+    old = changed.pop(chance.choice(list(changed)))
     if chance.random() < 0.6:
-        twin[chance.choice(NAMES)] = old
-    return replaced(value, path, twin)
+        changed[chance.choice(NAMES)] = old
+    return replaced(value, path, changed)
 
 
 def own_hash(folder: Path, fields: Any) -> None:

@@ -32,8 +32,8 @@ class AdjacencyMatrixArtifact(Artifact):
     @classmethod
     @override
     def payloads_of(cls, parts: Mapping[str, Any], attributes: Mapping[str, Any]) -> dict[str, Any] | None:
-        learned = (attributes.get("learned") or {}).get("drafter")
-        if not learned or init_args_of(parts.get("drafter"), cls.made_by) is None:
+        learned = cls.learned_in(parts, attributes)
+        if learned is None:
             return None
         return {MATRIX: {"matrix": np.asarray(learned["matrix"])}, PARTS: dict(parts)}
 

@@ -33,8 +33,8 @@ class PhraseCacheArtifact(Artifact):
     @classmethod
     @override
     def payloads_of(cls, parts: Mapping[str, Any], attributes: Mapping[str, Any]) -> dict[str, Any] | None:
-        learned = (attributes.get("learned") or {}).get("drafter")
-        if not learned or init_args_of(parts.get("drafter"), cls.made_by) is None:
+        learned = cls.learned_in(parts, attributes)
+        if learned is None:
             return None
         return {PHRASES: {name: np.asarray(learned[name]) for name in ENTRIES}, PARTS: dict(parts)}
 

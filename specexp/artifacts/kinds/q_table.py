@@ -40,8 +40,8 @@ class QTableArtifact(Artifact):
     @classmethod
     @override
     def payloads_of(cls, parts: Mapping[str, Any], attributes: Mapping[str, Any]) -> dict[str, Any] | None:
-        learned = (attributes.get("learned") or {}).get("controller")
-        if learned is None or init_args_of(parts.get("controller"), cls.made_by) is None:
+        learned = cls.learned_in(parts, attributes)
+        if learned is None:
             return None
         return {
             Q: {name: np.asarray(learned[name]) for name in _TENSORS},
