@@ -72,11 +72,6 @@ class PhraseStore:
         return key in self._phrases
 
     @property
-    def num_phrases(self) -> int:
-        """Phrases held, of all keys."""
-        return sum(map(len, self._phrases.values()))
-
-    @property
     def largest_token(self) -> int:
         """Largest token id held; -1 if it is empty."""
         return max(

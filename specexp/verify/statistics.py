@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -95,14 +94,6 @@ def goodness_of_fit(
         level,
         1 - (1 - POWER) ** (1 / n) if shares.size == 1 else detectable_total_variation(n, degrees, level),
     )
-
-
-def combined_p_value(fits: Sequence[GoodnessOfFit]) -> float:
-    """One p-value for several independent samples: the sum of their chi-squares; 0 if one hit an impossible cell."""
-    if any(fit.impossible for fit in fits):
-        return 0.0
-    degrees = sum(fit.observed.size - 1 for fit in fits)
-    return 1.0 if degrees == 0 else float(stats.chi2.sf(sum(fit.chi_square for fit in fits), degrees))
 
 
 def pooled(

@@ -12,6 +12,7 @@ from functools import partial
 from itertools import product
 
 import pytest
+from helpers.combined_fit import combined_p_value
 
 from specexp.builders import (
     BeamRerank,
@@ -35,7 +36,7 @@ from specexp.core.sampling import Processors
 from specexp.drafters import DraftModel, PhraseCache, PromptLookup, TokenRecycling, Union
 from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling, SampleMatch, TypicalAcceptance
 from specexp.verify.joint import joint_test, toy_decoder
-from specexp.verify.statistics import combined_p_value, detectable_total_variation
+from specexp.verify.statistics import detectable_total_variation
 from specexp.verify.toy import PROMPT, toy_models
 
 TEMPERATURES = (0.3, 0.6, 1.0, 1.5)

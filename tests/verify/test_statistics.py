@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+from helpers.combined_fit import combined_p_value
 
 from specexp.verify.statistics import (
     POWER,
     RARE,
-    combined_p_value,
     goodness_of_fit,
     pooled,
     two_sample_p_value,
