@@ -1,0 +1,138 @@
+"""Wrong configuration files and command lines."""
+
+from pathlib import Path
+
+import pytest
+
+from helpers.first_hour import FILE, Row, check, make, table
+
+BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
+    f"{b}: &{b} [{','.join(['*' + a] * 9)}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True)
+)
+DYSPEC = FILE.replace(
+    "{class_path: Chain, init_args: {length: 3}}", "{class_path: DySpecGreedy, init_args: {nodes: 8}}"
+)
+REJECTION = "verifier: {class_path: RejectionSampling, init_args: {temperature: 0.7}}\n"
+SAMPLED = FILE.replace("verifier: {class_path: KeyedSampling, init_args: {temperature: 0.7}}\n", REJECTION)
+
+
+def yaml(name: str, text: str, *answered: str, command: str = "run mine.yaml --dry-run") -> Row:
+    """A wrong file."""
+    return Row(name, command, answered, {"mine.yaml": text})
+
+
+def dry(name: str, options: str, *answered: str, file: str = "mine.yaml") -> Row:
+    """Wrong options, looked at by a dry run."""
+    return Row(name, f"{'sweep' if file == 'sweep.yaml' else 'run'} {file} {options} --dry-run", answered)
+
+
+FILES = [
+    yaml("an empty file", "", "mine.yaml is empty", "a section such as builder"),
+    yaml("a file of comments", "# nothing yet\n", "mine.yaml is empty"),
+    yaml("a list", "- builder\n", "mine.yaml: holds list", "a mapping of sections"),
+    yaml("a text", "builder\n", "mine.yaml: holds str", "a mapping of sections"),
+    yaml("a tab", "builder:\n\tclass_path: Chain\n", "mine.yaml, line 2: not valid YAML"),
+    yaml("an open bracket", "builder: {class_path: Chain\n", "mine.yaml, line 2: not valid YAML"),
+    yaml("a key given twice", FILE + "name: a\nname: b\n", "mine.yaml, line 9", "'name' is given twice"),
+    yaml("aliases that explode", BOMB, "mine.yaml, line 1", "more than 100000 values"),
+    yaml(
+        "a Python object",
+        "name: !!python/object/apply:os.system [id]\n",
+        "mine.yaml, line 1",
+        "not valid YAML",
+    ),
+    Row(
+        "no text at all",
+        "run mine.yaml --dry-run",
+        ("mine.yaml cannot be read",),
+        {"mine.yaml": b"\xff\xfe\x00"},
+    ),
+    Row("a file that is not there", "run min.yaml", ("min.yaml does not exist", "did you mean 'mine.yaml'?")),
+    Row("a folder in place of a file", "run folder --dry-run", ("folder cannot be read",), {"folder/x": ""}),
+    yaml(
+        "a file composed that is not there", "compose: configs/x.yaml\n", "mine.yaml: compose: configs/x.yaml"
+    ),
+    yaml("a file that composes itself", "compose: mine.yaml\n", "composes itself (mine.yaml -> mine.yaml)"),
+]
+KEYS = [
+    yaml("a misspelt section", FILE + "bulder: Chain\n", "mine.yaml: unknown key 'bulder'", "mean 'builder'"),
+    yaml("a key at the top", FILE + "target: x\n", "mine.yaml: unknown key 'target'", "mean 'pair.target'"),
+    yaml("another word for a key", DYSPEC, "'builder.init_args.nodes' of DySpecGreedy", "'builder.init_args.budget'"),
+    yaml("no key at all", FILE.replace("max_prompts", "foo"), "mine.yaml: unknown key 'data.foo' of Workload"),
+    yaml("no section", FILE + "evaluation: 3\n", "mine.yaml: unknown key 'evaluation'"),
+    yaml("an argument beside init_args", FILE + "controller: {class_path: Fixed, nodes: 3}\n", "controller.init_args"),
+    yaml("no argument of Trainer", FILE.replace("enable_progress_bar", "progress"), "'trainer.progress' of Trainer"),
+    dry("a key of a section", "--generation.max_tokens 3", "command line: unknown key", "generation.max_new_tokens"),
+    dry("a key without its section", "--max_new_tokens 3", "command line: unknown key", "generation.max_new_tokens"),
+    dry("a key of no composition", "--sweep.space '{builder.init_args.nodes: {type: int, low: 1, high: 2}}'",
+        "'builder.init_args.nodes' does not exist in any composition", "builder.init_args.length", file="sweep.yaml"),
+    dry("what no study varies", "--sweep.space '{generation.seed: {type: int, low: 1, high: 2}}'",
+        "sweep.space.generation.seed cannot be searched", file="sweep.yaml"),
+]  # fmt: skip
+CLASSES = [
+    dry("a misspelt class", "--builder Chian", "command line: builder.class_path", "mean 'Chain'"),
+    dry("a class of another family", "--builder specexp.drafters.PromptLookup", "is no TreeBuilder"),
+    dry("a contract", "--builder specexp.core.parts.TreeBuilder", "only the contract of its family"),
+    dry("a module that is not there", "--builder my_parts.Tree", "'my_parts.Tree' cannot be imported"),
+    dry(
+        "parts that do not go together",
+        "--controller ConfidenceThreshold",
+        "ConfidenceThreshold",
+        "TokenRecycling",
+    ),
+]
+VALUES = [
+    dry("a name that leads out", "--name ../../escaped", "name is '../../escaped'", "a plain folder name"),
+    dry("a name of two folders", "--name a/b", "name is 'a/b'", "a plain folder name"),
+    dry("a name that is null", "--name null", "command line: name is null", "a plain folder name"),
+    dry("an output that leads out", "--record.to ../x", "record.to is '../x'"),
+    dry("threads that are a text", "--generation.threads many", "generation.threads is 'many'"),
+    dry("more threads than cores", "--generation.threads 10000", "generation.threads is 10000", "cores"),
+    dry("no tokens", "--generation.max_new_tokens 0", "max_new_tokens is 0", "at least 1"),
+    dry("more tokens than the context", "--generation.max_new_tokens 1000000000000",
+        "generation.max_new_tokens is 1000000000000", "holds 512"),
+    dry("a dtype that is none", "--pair.target_dtype bfloat", "pair.target_dtype is 'bfloat'", "mean 'bfloat16'"),
+    dry("a device that is none", "--pair.device tpu", "pair.device: device 'tpu' cannot be used"),
+    dry("a device that is not here", "--pair.device cuda:77", "pair.device: device 'cuda:77' cannot be used"),
+    dry("a temperature below zero", "--verifier.init_args.temperature -1", "verifier.init_args.temperature is -1"),
+    dry("no trials", "--n-trials 0", "sweep.n_trials is 0", "at least 1", file="sweep.yaml"),
+    dry("a baseline that cannot follow", "--verifier RejectionSampling --baselines '[engine, hf-eager]'",
+        "baselines", "hf-eager cannot follow RejectionSampling", "[engine]"),
+]  # fmt: skip
+STORAGES = [
+    dry("a storage that is no URL", "--storage junk", "sweep.storage is 'junk'", "sqlite:///", file="sweep.yaml"),
+    dry("a storage of the web", "--storage http://x", "sweep.storage is 'http://x'", "sqlite:///", file="sweep.yaml"),
+    dry("a database without its driver", "--storage postgresql://me@localhost/studies",
+        "sweep.storage", "psycopg2", "is not installed", file="sweep.yaml"),
+    dry("redis without its driver", "--storage redis://localhost", "sweep.storage", "redis", "is not installed",
+        file="sweep.yaml"),
+    dry("a database in no folder", "--storage sqlite:////nope/x/study.db", "sweep.storage", "/nope/x",
+        file="sweep.yaml"),
+]  # fmt: skip
+COMMANDS = [
+    Row("an option in place of the file", "run --dry-run mine.yaml", ("--dry-run stands where", "first")),
+    Row("an option without its value", "run mine.yaml --name", ("command line: --name has no value",)),
+    Row(
+        "a study without a sweep", "sweep mine.yaml --dry-run", ("no sweep: section", "specexp.run mine.yaml")
+    ),
+]
+
+AWAITED = frozenset(
+    (
+        *("an empty file", "a file of comments", "a key at the top", "a key of no composition"),
+        *("a name that is null", "more threads than cores", "more tokens than the context"),
+        *("a device that is none", "a device that is not here", "a baseline that cannot follow"),
+        *(row.name for row in STORAGES),
+    )
+)
+"""Rows that the next changes answer."""
+ROWS = [row for row in (*FILES, *KEYS, *CLASSES, *VALUES, *STORAGES, *COMMANDS) if row.name not in AWAITED]
+
+
+@table(ROWS)
+def test_one_sentence(
+    row: Row, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make(row.files, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    check(row, capsys)
