@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from specexp.bench.solver import Solution, Solver
     from specexp.core.decode import OutcomeObserver
-    from specexp.core.language_model import LanguageModel
     from specexp.core.parts import Parts
+    from specexp.core.runtime import Runtime
     from specexp.data import Prompt
     from specexp.data.task_items import Problem
     from specexp.scheduling import Execution
@@ -50,7 +50,7 @@ class ExecutionArm(EngineArm):
     def __init__(
         self,
         name: str,
-        model: LanguageModel,
+        model: Runtime,
         parts: Parts,
         execution: Execution,
         tokenizer: PreTrainedTokenizerBase,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, get_args
 
 from specexp.artifacts import fingerprint
@@ -21,12 +22,12 @@ from specexp.config import (
     is_multi_sequence,
 )
 from specexp.core.decode import Decoder
-from specexp.core.language_model import LanguageModel
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase
 
     from specexp.artifacts.fingerprint import Fingerprint
+    from specexp.core.runtime import Runtime
     from specexp.data.task_items import Problem
     from specexp.pairs.pair import ModelPair
 
@@ -54,7 +55,7 @@ class LiveBackend:
         solver: Solver | None = None,
     ) -> None:
         self.pair = pair
-        self.model = LanguageModel(pair.target)
+        self.model = pair.target_runtime()
         self.problems = dict(problems or {})
         self.solver = solver
 
@@ -90,10 +91,10 @@ class LiveBackend:
             problems = {} if tasks is None else tasks.problems
         return cls(pair, problems, solver)
 
-    @property
-    def draft(self) -> PreTrainedModel | None:
-        """The pair's draft model."""
-        return self.pair.draft
+    @cached_property
+    def draft(self) -> Runtime | None:
+        """The pair's draft model, of which every drafter takes a copy."""
+        return self.pair.draft_runtime()
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:

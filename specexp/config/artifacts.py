@@ -167,10 +167,9 @@ class LoadedArtifact:
             ArtifactError: it belongs to another model, or records no strategy, drafter or builder.
             ValueError: the drafter needs a draft model and none is given, or the parts cannot work so.
         """
-        from specexp.core.language_model import LanguageModel
-        from specexp.core.runtime import Runtime
+        from specexp.pairs.runtime import runtime_of
 
-        model = target if isinstance(target, Runtime) else LanguageModel(target)
+        model = runtime_of(target)
         self.content.check(model.model)
         return self.execution.open(model, self.new_parts(draft))
 

@@ -26,6 +26,7 @@ class Pair:
         draft_dtype: Precision of the draft.
         device: As torch names it.
         attn_implementation: How attention is computed; other implementations take no tree mask.
+        mode: How both are run; ``eager`` runs their own code as it is.
     """
 
     target: str = "stdlib"
@@ -34,6 +35,7 @@ class Pair:
     draft_dtype: Dtype = "float32"
     device: str = "cpu"
     attn_implementation: Literal["sdpa", "eager"] = "sdpa"
+    mode: Literal["eager"] = "eager"
 
 
 @dataclass(frozen=True)

@@ -32,12 +32,13 @@ from transformers.generation import (
 
 from specexp.config.artifacts import LoadedArtifact
 from specexp.core.decode import Decoder, OutcomeObserver
-from specexp.core.language_model import LanguageModel
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts
+from specexp.core.runtime import Runtime
 from specexp.deployment.group_generation import GroupGeneration
 from specexp.deployment.processed_sampling import ProcessedSampling
 from specexp.deployment.request import drawn_seed, eos_ids, refuse, serves
+from specexp.pairs.runtime import runtime_of
 
 
 class CustomGenerate(Protocol):
@@ -105,7 +106,7 @@ def custom_generate(
     if parts.drafter is not None:
         parts.drafter.use_draft_model(draft)
     default_seed = seed
-    served: LanguageModel | None = None
+    served: Runtime | None = None
     wrapping = Lock()  # of several threads' first calls one wraps the model
 
     def generate(
@@ -124,7 +125,7 @@ def custom_generate(
             if served is None or not serves(served, model):
                 if artifact is not None:
                     artifact.check(model)
-                served = LanguageModel(model)
+                served = runtime_of(model)
             target = served
         seed = drawn_seed(seed, default_seed, generation_config)
         verifier = ProcessedSampling(

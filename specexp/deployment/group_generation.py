@@ -11,9 +11,9 @@ import torch
 from transformers.generation import EosTokenCriteria, MaxLengthCriteria, StoppingCriteriaList
 
 from specexp.core.context import Context, PerSequence
-from specexp.core.language_model import LanguageModel
 from specexp.deployment.processed_sampling import ProcessedSampling
 from specexp.deployment.request import drawn_seed, eos_ids, refuse, serves
+from specexp.pairs.runtime import runtime_of
 from specexp.scheduling import Job
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class GroupGeneration:
             self.close()
             self.artifact.check(model)
             parts = self.artifact.new_parts(self.draft)._replace(verifier=self._verifier)
-            self._executor = self.artifact.execution.open(LanguageModel(model), parts)
+            self._executor = self.artifact.execution.open(runtime_of(model), parts)
         return self._executor
 
 

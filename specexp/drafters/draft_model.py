@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from copy import copy
+from copy import copy, deepcopy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -82,6 +82,7 @@ class DraftModel(Drafter):
         self._context: Context | None = None  # whose tokens the cache holds
         self._has_own = False  # a model, so that it takes no other
         self._source: DraftSource | None = None
+        self._given: object | None = None  # what it was made of
         self._forget_tree()
         if model is not None:
             self.use_draft_model(cast("PreTrainedModel", model))
@@ -91,7 +92,8 @@ class DraftModel(Drafter):
     def use_draft_model(self, model: PreTrainedModel | Runtime | DraftSource | None) -> None:
         """Take the pair's draft or a recording of it, unless the drafter was given a model of its own.
 
-        It takes the place of the one that was taken before.
+        It takes the place of the one that was taken before. Of a runtime a copy is taken: drafters share weights, and
+        each has a cache of its own.
         """
         if self._has_own or (model is None and self._source is not None):
             return
@@ -100,16 +102,17 @@ class DraftModel(Drafter):
                 "DraftModel needs a draft model and the pair has none: set pair.draft, or pass draft= to what makes "
                 "the decoder"
             )
-        if isinstance(self._source, ModelSource) and model in (self._source.model, self._source.model.model):
+        if model is self._given:
             return
         if isinstance(model, DraftSource):
             source = model
         else:
             from specexp.core.language_model import LanguageModel
 
-            source = ModelSource(model if isinstance(model, Runtime) else LanguageModel(model))
+            source = ModelSource(deepcopy(model) if isinstance(model, Runtime) else LanguageModel(model))
         self.reset()
         self._source = source
+        self._given = model
         self._siblings = [self]  # the others keep rows of the model before
 
     @property

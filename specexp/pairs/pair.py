@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from specexp.core.messages import first_line
 from specexp.pairs.hub import why_unreachable
+from specexp.pairs.runtime import check_mode, runtime_of
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from specexp.core.runtime import Runtime
 
 PAIRS = Path(__file__).parent
 _DTYPES = ("bfloat16", "float16", "float32")
@@ -34,12 +37,33 @@ class PairError(ValueError):
 
 @dataclass(frozen=True)
 class ModelPair:
-    """A target, its draft if there is one, and the tokenizer they share; both models in evaluation mode."""
+    """A target, its draft if there is one, and the tokenizer they share; both models in evaluation mode.
+
+    Attributes:
+        mode: how both are run, as :func:`load_pair` takes it.
+    """
 
     target: PreTrainedModel
     draft: PreTrainedModel | None
     tokenizer: PreTrainedTokenizerBase
     name: str
+    mode: str = "eager"
+
+    def target_runtime(self) -> Runtime:
+        """The target at work, with an empty cache of its own.
+
+        Raises:
+            ValueError: it cannot be run in this mode.
+        """
+        return runtime_of(self.target, self.mode)
+
+    def draft_runtime(self) -> Runtime | None:
+        """The draft at work, of which every drafter takes a copy; None where there is no draft.
+
+        Raises:
+            ValueError: it cannot be run in this mode.
+        """
+        return None if self.draft is None else runtime_of(self.draft, self.mode)
 
 
 def load_pair(
@@ -50,6 +74,7 @@ def load_pair(
     draft_dtype: str = "float32",
     device: str = "cpu",
     attn_implementation: str = "sdpa",
+    mode: str = "eager",
 ) -> ModelPair:
     """Load a model pair.
 
@@ -62,9 +87,10 @@ def load_pair(
         draft_dtype: the draft's precision, one of the same.
         device: a torch device, which holds both.
         attn_implementation: the attention that ``transformers.PreTrainedModel.from_pretrained`` is asked for.
+        mode: how both are run: ``eager``, their own code as it is.
 
     Raises:
-        PairError: a model cannot be loaded, a dtype is unknown, the device cannot be used, or the draft has
+        PairError: a model cannot be loaded, a dtype or mode is unknown, the device cannot be used, or the draft has
             another vocabulary than the target.
 
     Example:
@@ -77,6 +103,10 @@ def load_pair(
         _check_source("draft", draft_source)
     target_type, draft_type = _dtype("target_dtype", target_dtype), _dtype("draft_dtype", draft_dtype)
     _check_device(device)
+    try:
+        check_mode(mode)
+    except ValueError as error:
+        raise PairError("mode", str(error)) from error
     sources = [source for source in (target_source, draft_source) if source is not None]
     offline = "" if all(Path(source).is_dir() for source in sources) else why_unreachable()
     tokenizer = _tokenizer("target", target_source, offline)
@@ -93,7 +123,7 @@ def load_pair(
                 f"{widths[0]}; where they differ, both need one for each of the tokenizer's {len(tokenizer)} tokens",
             )
         _pad(draft_model, widths[0])
-    return ModelPair(target_model, draft_model, tokenizer, target)
+    return ModelPair(target_model, draft_model, tokenizer, target, mode)
 
 
 def load_tokenizer(target: str) -> PreTrainedTokenizerBase:

@@ -19,7 +19,7 @@ from specexp.core.parts import Request
 from specexp.core.tree import TokenTree, TreeShape
 
 if TYPE_CHECKING:
-    from specexp.core.language_model import LanguageModel
+    from specexp.core.runtime import Runtime
     from specexp.drafters import DraftModel
 
 CANDIDATES = 8
@@ -72,7 +72,7 @@ class TargetPass(TimedPass):
         token_ids: ``[p]`` text.
     """
 
-    def __init__(self, model: LanguageModel, token_ids: NDArray[np.int64]) -> None:
+    def __init__(self, model: Runtime, token_ids: NDArray[np.int64]) -> None:
         super().__init__(token_ids, model.vocab_size)
         self.model = model
 

@@ -113,12 +113,11 @@ def measure(
 
 def _passes(config: Config, backend: LiveBackend, prompts: Sequence[Prompt]) -> dict[str, PassSamples]:
     """Of the target and, where there is one, of the draft model, behind the same prefixes."""
-    from specexp.core.language_model import LanguageModel
     from specexp.drafters import DraftModel
     from specexp.profile.passes import DraftPass, PassSamples, TargetPass, TimedPass, longest_prefix
 
-    section, pair = config.get("profile"), backend.pair
-    models = [backend.model, *([] if pair.draft is None else [LanguageModel(pair.draft)])]
+    section = config.get("profile")
+    models = [backend.model, *([] if backend.draft is None else [backend.draft])]
     limit = min(model.context_limit for model in models)
     try:
         longest = longest_prefix(limit, section["max_tokens"])
@@ -136,8 +135,8 @@ def _passes(config: Config, backend: LiveBackend, prompts: Sequence[Prompt]) -> 
     known = np.fromiter(chain.from_iterable(prompt.token_ids for prompt in prompts), dtype=np.int64)
     text = np.resize(known, prefixes[-1] + 1)  # over again where the prompts are short
     timed: dict[str, TimedPass] = {"target": TargetPass(models[0], text)}
-    if pair.draft is not None:
-        timed["draft"] = DraftPass(DraftModel(pair.draft), text)
+    if backend.draft is not None:
+        timed["draft"] = DraftPass(DraftModel(backend.draft), text)
     sizes = sizes_up_to(section["max_tokens"])
     seed = config.get("generation.seed")
     return {name: PassSamples(one, prefixes, sizes, seed) for name, one in timed.items()}

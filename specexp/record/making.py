@@ -134,20 +134,19 @@ class Making:
                 kept = []
 
     def _recorder(self) -> Recorder:
-        from specexp.core.language_model import LanguageModel
         from specexp.drafters.draft_source import ModelSource
         from specexp.record.recorder import Coverage, Recorder
         from specexp.record.recording_source import RecordingSource
 
         plan, config = self.plan, self.plan.config
         candidates = config.get("record.candidates")
-        source = None
-        if self.pair.draft is not None and scoring_of(plan.drafter()) is not None:
-            source = RecordingSource(ModelSource(LanguageModel(self.pair.draft)), 1, spine_width=candidates)
+        source, draft = None, self.pair.draft_runtime()
+        if draft is not None and scoring_of(plan.drafter()) is not None:
+            source = RecordingSource(ModelSource(draft), 1, spine_width=candidates)
         # controllers take no part, and seconds decide nothing
         plain = apply_overrides(config, {"controller": {"class_path": "Fixed"}, "latency": None}, config.file)
         drafter = build_parts(plain, source).drafter
-        model = LanguageModel(self.pair.target)
+        model = self.pair.target_runtime()
         if drafter is not None:
             drafter.check_vocabulary(model.vocab_size)
         coverage = Coverage(plan.coverage, candidates, plan.target_top_k)

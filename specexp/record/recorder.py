@@ -32,7 +32,7 @@ from specexp.replay.play.fidelity import learns, models_in
 from specexp.replay.play.outcome import NO_LOGITS
 
 if TYPE_CHECKING:
-    from specexp.core.language_model import LanguageModel
+    from specexp.core.runtime import Runtime
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Recorder:
 
     def __init__(
         self,
-        model: LanguageModel,
+        model: Runtime,
         verifier: Verifier,
         drafter: Drafter | None,
         coverage: Coverage,

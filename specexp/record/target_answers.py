@@ -12,7 +12,7 @@ from specexp.core.tree import TokenTree, TreeShape
 from specexp.replay.format.trie import TrieWriter
 
 if TYPE_CHECKING:
-    from specexp.core.language_model import LanguageModel
+    from specexp.core.runtime import Runtime
 
 _ROWS = 256
 """Drafted nodes that the target is asked about in one pass, beside those that hang off one token."""
@@ -29,7 +29,7 @@ class TargetAnswers:
         drafted: Nodes of the turn's trees.
     """
 
-    def __init__(self, model: LanguageModel, top_k: int) -> None:
+    def __init__(self, model: Runtime, top_k: int) -> None:
         self.model = model
         self.top_k = top_k
         self.drafted: set[int] = set()

@@ -24,9 +24,9 @@ from specexp import Decoder
 from specexp.artifacts import Artifact, ArtifactError, fingerprint
 from specexp.builders import Chain, TokenRecyclingTree
 from specexp.config.artifacts import save_artifact
-from specexp.core.language_model import LanguageModel
 from specexp.deployment.custom_generate import custom_generate
 from specexp.drafters import PromptLookup, TokenRecycling
+from specexp.pairs.runtime import runtime_of
 from specexp.verifiers import KeyedSampling
 
 VOCABULARY = 61
@@ -192,13 +192,13 @@ def test_one_cache_serves_all_calls_with_a_model(
     llama: PreTrainedModel, prompt: torch.Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wrapped: list[PreTrainedModel] = []
-    wrap = LanguageModel
+    wrap = runtime_of
 
     def count(model: PreTrainedModel) -> Any:
         wrapped.append(model)
         return wrap(model)
 
-    monkeypatch.setattr("specexp.deployment.custom_generate.LanguageModel", count)
+    monkeypatch.setattr("specexp.deployment.custom_generate.runtime_of", count)
     fast = custom_generate((TokenRecycling(), TokenRecyclingTree()))
     for length in (9, 4):
         ids = prompt[:, :length]
