@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from specexp.config import Config
-from specexp.config.command import run_command
+from specexp.config.command import fail, run_command
 from specexp.core.messages import counted
 
 if TYPE_CHECKING:
@@ -44,7 +44,12 @@ def _act(config: Config, dry_run: bool) -> int:
         there = f", which holds {counted(held, 'answer')} already" if held else ""
         print("\n".join([*planned.lines(), f"to {planned.folder}{there}"]))
         return 0
-    run(config)
+    from specexp.record.making import NotRecordableError
+
+    try:
+        run(config)
+    except NotRecordableError as error:
+        return fail(error, 1)
     return 0
 
 
@@ -57,6 +62,7 @@ def run(config: Config, pair: ModelPair | None = None) -> Recording:
 
     Raises:
         ConfigError: The file, its data or models cannot be used, or its folder holds another recording.
+        NotRecordableError: A prompt failed.
         OSError: The recording cannot be written.
     """
     from specexp.bench.progress import StageBar
