@@ -68,7 +68,7 @@ def _act(config: Config, dry_run: bool) -> int:
 
 def folder_of(config: Config) -> Path:
     """Folder of the results, ``<output>/<name>``."""
-    return Path(config.get("output")) / config.get("name")
+    return Path(config.get("output"), config.get("name"))
 
 
 def run(config: Config, pair: ModelPair | None = None) -> list[PromptRecord]:
