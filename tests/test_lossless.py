@@ -184,8 +184,8 @@ def test_a_conversation_is_that_of_plain_decoding_from_the_start(name, draft_and
     text = []
     for number, turn in enumerate(turns):
         text = text + turn
-        expected = plain.generate(text, max_new_tokens=10).token_ids
-        result = drafted.generate(text, max_new_tokens=10, continue_conversation=number > 0)
+        expected = plain.generate(text, max_new_tokens=10, seed=0).token_ids
+        result = drafted.generate(text, max_new_tokens=10, continue_conversation=number > 0, seed=0)
         assert result.token_ids == expected
         text = text + result.token_ids
 
@@ -204,7 +204,7 @@ def test_rejection_sampling_repeats_itself(name, drafter, builder, verifier, pro
     model = language_model(name, "sdpa")
     decoder = Decoder(model, drafter, builder, verifier)
     first = decoder.generate(prompt, max_new_tokens=16, seed=seed)
-    decoder.generate([7, 8, 9], max_new_tokens=5)
+    decoder.generate([7, 8, 9], max_new_tokens=5, seed=0)
     again = decoder.generate(prompt, max_new_tokens=16, seed=seed)
     assert again.token_ids == first.token_ids
     assert again.draft_passes == first.draft_passes
@@ -218,9 +218,9 @@ def test_the_papers_tree_up_to_the_context_limit(name, attention):
     model = language_model(name, attention)
     for verifier in (Greedy(), KeyedSampling(0.7)):
         drafter = Union([PromptLookup(), TokenRecycling(k=8)])
-        expected = Decoder(model, verifier=verifier).generate([1, 2, 3] * 30, max_new_tokens=500)
+        expected = Decoder(model, verifier=verifier).generate([1, 2, 3] * 30, max_new_tokens=500, seed=0)
         result = Decoder(model, drafter, TokenRecyclingTree(), verifier).generate(
-            [1, 2, 3] * 30, max_new_tokens=500
+            [1, 2, 3] * 30, max_new_tokens=500, seed=0
         )
         assert result.token_ids == expected.token_ids
         assert result.finish_reason == "context"

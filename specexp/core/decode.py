@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import index
+from secrets import randbits
 from time import perf_counter
 from types import TracebackType
 from typing import Literal
@@ -62,6 +63,7 @@ class GenerationResult:
     Attributes:
         token_ids: the new tokens, once the output has ended; EOS, where it came, is the last.
         finish_reason: why the output ended.
+        seed: what its randomness was keyed by: the same seed, sequence and prompt give the same tokens again.
         steps: target passes, the prefill not counted.
         accepted_drafts: drafted tokens that became output.
         bonus_tokens: tokens the target added itself, at most one a step.
@@ -75,6 +77,7 @@ class GenerationResult:
 
     token_ids: list[int] = field(default_factory=list)
     finish_reason: FinishReason = ""
+    seed: int = 0
     steps: int = 0
     accepted_drafts: int = 0
     bonus_tokens: int = 0
@@ -224,7 +227,7 @@ class Lane:
         self.drafting = drafting
         self.slot = slot
         self.draft: Draft | None = None
-        self.result = GenerationResult(useful_tokens=0 if count_useful else None)
+        self.result = GenerationResult(seed=context.seed, useful_tokens=0 if count_useful else None)
         room = target.context_limit - len(context)
         self._limit: FinishReason = "length" if max_new_tokens <= room else "context"
         self._end = len(context) + min(max_new_tokens, room)
@@ -532,8 +535,8 @@ class Decoder:
             input_ids: ``[p]`` or ``[1, p]`` prompt tokens, at least one.
             max_new_tokens: tokens to generate at most; never exceeded.
             eos_token_id: token or tokens that end the output.
-            seed: seed of the run, for verifiers and drafters that draw; 0 if None. A continued conversation keeps
-                its own.
+            seed: seed of the run, for verifiers and drafters that draw. Without one the system's entropy draws it, and
+                :attr:`GenerationResult.seed` says which; a continued conversation keeps its own.
             sequence: which continuation; n samples of a prompt need n values; 0 if None. A continued conversation
                 keeps its own.
             continue_conversation: ``input_ids`` begins with everything the last call fed and generated: keep its
@@ -557,7 +560,9 @@ class Decoder:
             if continue_conversation:
                 context = self._continued(prompt, seed, sequence)
             else:
-                context = parts.context(prompt, seed or 0, 0 if sequence is None else sequence)
+                context = parts.context(
+                    prompt, randbits(62) if seed is None else seed, 0 if sequence is None else sequence
+                )
             if context is not model.conversation:  # a new one, or another decoder used the cache in between
                 model.cache.truncate(0, 0)
             self._kept = model.conversation = context

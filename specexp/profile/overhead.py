@@ -103,7 +103,7 @@ def reuse_table(
         steps.append([clock.taken() for clock in clocks] + [float(outcome.draft_passes)])
 
     for number, prompt in enumerate(prompts):
-        decoder.generate(prompt, max_new_tokens=max_new_tokens, sequence=number, observers=[note])
+        decoder.generate(prompt, max_new_tokens=max_new_tokens, seed=0, sequence=number, observers=[note])
     proposed, observed, model, model_observed, phrases, keys, decided, learned, passes = np.array(steps).T
     looked = phrases + keys  # twice what a look-up for a graft takes
     grafted = copies.milliseconds("arm")[GRAFT] / 1e3

@@ -143,7 +143,7 @@ class _SlowWhenAsked(DeterministicVerifier):
 def test_counting_useful_tokens_is_outside_the_clock():
     decoder = counting(4)
     decoder = Decoder(decoder.model, decoder.parts.drafter, Chain(4), _SlowWhenAsked())
-    result = decoder.generate([0], max_new_tokens=5, count_useful=True)
+    result = decoder.generate([0], max_new_tokens=5, count_useful=True, seed=0)
     assert result.useful_tokens == 4 + 3 + 2 + 1  # never accepted, always right
     assert result.decode_seconds < 0.05 * 5
 

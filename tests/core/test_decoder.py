@@ -40,8 +40,10 @@ def verifier(request):
 
 def test_a_prompt_of_one_token(strategy, verifier):
     model = hashed_model(20)
-    expected = Decoder(model, verifier=verifier).generate([7], max_new_tokens=15).token_ids
-    assert Decoder(model, *strategy(), verifier).generate([7], max_new_tokens=15).token_ids == expected
+    expected = Decoder(model, verifier=verifier).generate([7], max_new_tokens=15, seed=0).token_ids
+    assert (
+        Decoder(model, *strategy(), verifier).generate([7], max_new_tokens=15, seed=0).token_ids == expected
+    )
 
 
 def test_lists_arrays_and_tensors_are_the_same_prompt():
@@ -151,9 +153,9 @@ def test_an_observer_that_decodes_with_the_model_it_observes_is_refused():
 def test_a_call_leaves_nothing_behind_for_the_next(strategy, verifier):
     model = hashed_model(20)
     decoder = Decoder(model, *strategy(), verifier)
-    decoder.generate([1, 2, 3, 4, 5], max_new_tokens=20)
-    expected = Decoder(model, verifier=verifier).generate([9, 8], max_new_tokens=20).token_ids
-    assert decoder.generate([9, 8], max_new_tokens=20).token_ids == expected
+    decoder.generate([1, 2, 3, 4, 5], max_new_tokens=20, seed=0)
+    expected = Decoder(model, verifier=verifier).generate([9, 8], max_new_tokens=20, seed=0).token_ids
+    assert decoder.generate([9, 8], max_new_tokens=20, seed=0).token_ids == expected
 
 
 def test_samples_are_the_separate_calls(strategy):
@@ -163,7 +165,7 @@ def test_samples_are_the_separate_calls(strategy):
     with SerialSpeculative().open(model, Parts(*strategy(), verifier)) as executor:
         shared = executor.run(jobs).results
     decoder = Decoder(model, *strategy(), verifier)
-    alone = [decoder.generate(job.prompt, max_new_tokens=15, sequence=job.sequence) for job in jobs]
+    alone = [decoder.generate(job.prompt, max_new_tokens=15, sequence=job.sequence, seed=0) for job in jobs]
     assert [result.token_ids for result in shared] == [result.token_ids for result in alone]
     assert [result.steps for result in shared] == [result.steps for result in alone]
     assert len({tuple(result.token_ids) for result in shared}) > 1
@@ -183,8 +185,10 @@ def test_a_later_turn_equals_a_fresh_decode_of_the_same_text(strategy, verifier)
     text = [1, 2, 3]
     for turn in range(4):
         passes = decoder.model.passes
-        result = decoder.generate(text, max_new_tokens=9, continue_conversation=turn > 0, eos_token_id=5)
-        assert result.token_ids == plain.generate(text, max_new_tokens=9, eos_token_id=5).token_ids
+        result = decoder.generate(
+            text, max_new_tokens=9, continue_conversation=turn > 0, eos_token_id=5, seed=0
+        )
+        assert result.token_ids == plain.generate(text, max_new_tokens=9, eos_token_id=5, seed=0).token_ids
         assert decoder.model.passes - passes <= result.steps + 1
         text = text + result.token_ids + [4, turn]
 
@@ -211,6 +215,17 @@ def test_a_prompt_that_does_not_continue_is_refused_and_the_conversation_kept(pr
     assert decoder.generate(text, max_new_tokens=2, continue_conversation=True).token_ids == [8, 9]
 
 
+def test_a_call_without_a_seed_draws_one_and_says_which() -> None:
+    decoder = Decoder(hashed_model(20), verifier=KeyedSampling(1.0))
+    drawn = [decoder.generate([1, 2, 3], max_new_tokens=12) for _ in range(3)]
+    assert len({one.seed for one in drawn}) == 3
+    assert len({tuple(one.token_ids) for one in drawn}) > 1, "every user would get the same sample for ever"
+    again = decoder.generate([1, 2, 3], max_new_tokens=12, seed=drawn[0].seed)
+    assert (again.token_ids, again.seed) == (drawn[0].token_ids, drawn[0].seed)
+    text = [1, 2, 3, *again.token_ids, 4]
+    assert decoder.generate(text, max_new_tokens=3, continue_conversation=True).seed == again.seed
+
+
 @pytest.mark.parametrize(("name", "other"), [("seed", 0), ("sequence", "another#0")])
 def test_a_conversation_keeps_its_seed_and_sequence(name, other):
     decoder = Decoder(counting_model(11))
@@ -234,10 +249,10 @@ def test_a_conversation_survives_an_executors_run_on_the_same_model(verifier):
     model = LanguageModel(hashed_model(20))
     decoder = Decoder(model, verifier=verifier)
     text = [1, 2, 3]
-    text = text + decoder.generate(text, max_new_tokens=5).token_ids + [4]
+    text = text + decoder.generate(text, max_new_tokens=5, seed=0).token_ids + [4]
     with Serial().open(model, Parts(None, None, verifier)) as executor:
         executor.run([Job((7, 8), 0, max_new_tokens=3)])
-    expected = Decoder(hashed_model(20), verifier=verifier).generate(text, max_new_tokens=5).token_ids
+    expected = Decoder(hashed_model(20), verifier=verifier).generate(text, max_new_tokens=5, seed=0).token_ids
     assert decoder.generate(text, max_new_tokens=5, continue_conversation=True).token_ids == expected
 
 
@@ -298,8 +313,10 @@ def test_decoders_that_share_a_model_do_not_mix_their_conversations(strategy, ve
     text = [1, 2, 3]
     for turn in ([4], [5, 6], [7]):
         text = (
-            text + one.generate(text, max_new_tokens=8, continue_conversation=len(text) > 3).token_ids + turn
+            text
+            + one.generate(text, max_new_tokens=8, continue_conversation=len(text) > 3, seed=0).token_ids
+            + turn
         )
-        two.generate([9] * 40, max_new_tokens=3)
-    expected = Decoder(hashed_model(20), verifier=verifier).generate(text, max_new_tokens=8)
+        two.generate([9] * 40, max_new_tokens=3, seed=0)
+    expected = Decoder(hashed_model(20), verifier=verifier).generate(text, max_new_tokens=8, seed=0)
     assert one.generate(text, max_new_tokens=8, continue_conversation=True).token_ids == expected.token_ids

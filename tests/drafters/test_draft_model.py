@@ -175,7 +175,7 @@ def test_after_many_steps_the_cache_is_that_of_a_fresh_prefill(name, attention):
     for builder in (KConfig([3, 2, 1]), DySpecGreedy(12, prefetch=2), SpecInfer([3, 2])):
         seen = []
         decoder = Decoder(target, drafter, builder, KeyedSampling(1.0))
-        result = decoder.generate([5, 6, 7], max_new_tokens=40, observers=[seen.append])
+        result = decoder.generate([5, 6, 7], max_new_tokens=40, observers=[seen.append], seed=0)
         assert result.accepted_drafts > 0
         context = seen[-1].context
         cache = drafter.models[0].cache
@@ -272,7 +272,7 @@ def test_every_place_draws_anew():
 def trees(drafter, builder, model, verifier):
     found = []
     Decoder(model, drafter, builder, verifier).generate(
-        [1, 2, 3], max_new_tokens=30, observers=[lambda outcome: found.append(outcome.tree)]
+        [1, 2, 3], max_new_tokens=30, observers=[lambda outcome: found.append(outcome.tree)], seed=0
     )
     return [
         (
@@ -327,9 +327,9 @@ def test_conversations_end_at_eos_and_go_on(builder, verifier):
     text, accepted = [], 0
     for turn in ([1, 2, 3], [4], [5, 6, 7, 8]):
         text = text + turn
-        expected = plain.generate(text, max_new_tokens=25, eos_token_id={0, 11})
+        expected = plain.generate(text, max_new_tokens=25, eos_token_id={0, 11}, seed=0)
         result = drafted.generate(
-            text, max_new_tokens=25, eos_token_id={0, 11}, continue_conversation=len(text) > len(turn)
+            text, max_new_tokens=25, eos_token_id={0, 11}, continue_conversation=len(text) > len(turn), seed=0
         )
         assert result.token_ids == expected.token_ids
         assert result.finish_reason == expected.finish_reason
@@ -344,7 +344,7 @@ def test_samples_are_the_separate_calls(builder):
     with SerialSpeculative().open(LanguageModel(target), parts) as executor:
         shared = executor.run(jobs).results
     decoder = Decoder(target, *parts)
-    alone = [decoder.generate(job.prompt, max_new_tokens=12, sequence=job.sequence) for job in jobs]
+    alone = [decoder.generate(job.prompt, max_new_tokens=12, sequence=job.sequence, seed=0) for job in jobs]
     assert [result.token_ids for result in shared] == [result.token_ids for result in alone]
     assert [result.draft_passes for result in shared] == [result.draft_passes for result in alone]
     assert len({tuple(result.token_ids) for result in shared}) == 3
@@ -390,8 +390,11 @@ def test_coupled_drafts_agree_more_often_and_change_nothing():
         plain = Decoder(target, verifier=KeyedSampling(1.2))
         accepted[coupled] = 0
         for sequence in range(8):
-            result = decoder.generate([1, 2], max_new_tokens=30, sequence=sequence)
-            assert result.token_ids == plain.generate([1, 2], max_new_tokens=30, sequence=sequence).token_ids
+            result = decoder.generate([1, 2], max_new_tokens=30, sequence=sequence, seed=0)
+            assert (
+                result.token_ids
+                == plain.generate([1, 2], max_new_tokens=30, sequence=sequence, seed=0).token_ids
+            )
             accepted[coupled] += result.accepted_drafts
     assert accepted[True] > 1.2 * accepted[False]
 
@@ -399,7 +402,7 @@ def test_coupled_drafts_agree_more_often_and_change_nothing():
 def test_a_coupled_draft_that_is_the_target_is_always_right():
     model = hashed_model(20)
     decoder = Decoder(model, DraftModel(hashed_model(20), coupled=True), Chain(4), KeyedSampling(0.8))
-    result = decoder.generate([1, 2], max_new_tokens=25)
+    result = decoder.generate([1, 2], max_new_tokens=25, seed=0)
     assert result.steps == 5
     assert result.draft_passes == 5 * 4
 
@@ -482,7 +485,7 @@ def test_impossible_tokens_are_no_fault():
     result = Decoder(
         bigram_model(logits), DraftModel(bigram_model(logits)), SpecInfer([2, 2]), RejectionSampling()
     )
-    assert 0 not in result.generate([1], max_new_tokens=30).token_ids
+    assert 0 not in result.generate([1], max_new_tokens=30, seed=0).token_ids
 
 
 class Interrupted(KConfig):

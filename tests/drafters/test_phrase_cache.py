@@ -191,7 +191,10 @@ def test_riding_changes_the_number_of_passes_and_nothing_else(builder):
         cache = PhraseCache(DraftModel(draft), phrase_length=4, ride=ride, initialisation="prompt")
         trees = []
         Decoder(target, cache, builder(), RejectionSampling(0.5)).generate(
-            [1, 2, 3, 1, 2, 3], max_new_tokens=60, observers=[lambda step, kept=trees: kept.append(step.tree)]
+            [1, 2, 3, 1, 2, 3],
+            max_new_tokens=60,
+            observers=[lambda step, kept=trees: kept.append(step.tree)],
+            seed=0,
         )
         seen.append(
             [

@@ -153,7 +153,7 @@ def test_the_target_may_be_its_own_draft(model):
     parts = Parts(DraftModel(model), Chain(3), KeyedSampling(0.8))
     expected = [
         Decoder(model, verifier=parts.verifier)
-        .generate(job.prompt, max_new_tokens=job.max_new_tokens, sequence=job.sequence)
+        .generate(job.prompt, max_new_tokens=job.max_new_tokens, sequence=job.sequence, seed=0)
         .token_ids
         for job in jobs
     ]
@@ -174,7 +174,7 @@ def test_messages_that_no_pipe_holds_block_nobody(workers):
     parts = Parts(TokenRecycling(k=8), KConfig([2, 2]), KeyedSampling(1.0))
     expected = [
         Decoder(target, verifier=parts.verifier)
-        .generate(job.prompt, max_new_tokens=job.max_new_tokens, sequence=job.sequence)
+        .generate(job.prompt, max_new_tokens=job.max_new_tokens, sequence=job.sequence, seed=0)
         .token_ids
         for job in jobs
     ]

@@ -272,7 +272,7 @@ def test_a_draft_model_that_is_the_target_is_always_accepted():
     model = hashed_model(30)
     decoder = Decoder(model, DraftModel(hashed_model(30)), Chain(4, candidates="drawn"), RejectionSampling())
     for sequence in range(5):
-        result = decoder.generate([1, 2, 3], max_new_tokens=50, sequence=sequence)
+        result = decoder.generate([1, 2, 3], max_new_tokens=50, sequence=sequence, seed=0)
         assert result.steps == 10
         assert result.accepted_drafts == 40
 
@@ -359,4 +359,4 @@ def test_there_are_numbers_enough_for_any_step(builder):
         RejectionSampling(1.3),
     )
     for sequence in range(3):
-        assert len(decoder.generate([1], max_new_tokens=40, sequence=sequence).token_ids) == 40
+        assert len(decoder.generate([1], max_new_tokens=40, sequence=sequence, seed=0).token_ids) == 40

@@ -198,8 +198,8 @@ def test_a_deterministic_output_is_that_of_plain_decoding(drafter, builder):
     for seed, verifier in enumerate([Greedy(), KeyedSampling(0.6), KeyedSampling(1.5, 4, 0.9)]):
         target, decoder = toy_decoder(parts(drafter, builder, verifier), 0.7, seed=seed)
         request = {"max_new_tokens": 16, "seed": seed, "sequence": "one"}
-        expected = Decoder(target, verifier=verifier).generate(PROMPT, **request).token_ids
-        assert decoder.generate(PROMPT, **request).token_ids == expected
+        expected = Decoder(target, verifier=verifier).generate(PROMPT, **request, seed=0).token_ids
+        assert decoder.generate(PROMPT, **request, seed=0).token_ids == expected
 
 
 REUSED = [pair for pair in product(DRAFTERS, BUILDERS) if "phrases" not in pair[0] and "graft" not in pair[1]]
@@ -221,9 +221,9 @@ def test_with_reuse_at_draft_and_target_the_output_is_that_of_plain_decoding(dra
     grafted = 0
     for seed, verifier in enumerate([Greedy(), KeyedSampling(0.7), KeyedSampling(1.5, 4, 0.9)]):
         target, decoder = toy_decoder(partial(reusing, verifier=verifier), 0.7, seed=seed)
-        expected = Decoder(target, verifier=verifier).generate(PROMPT, max_new_tokens=24)
+        expected = Decoder(target, verifier=verifier).generate(PROMPT, max_new_tokens=24, seed=0)
         outcomes = []
-        found = decoder.generate(PROMPT, max_new_tokens=24, observers=[outcomes.append])
+        found = decoder.generate(PROMPT, max_new_tokens=24, observers=[outcomes.append], seed=0)
         assert found.token_ids == expected.token_ids
         grafted += sum(outcome.tree.grafted is not None for outcome in outcomes)
     assert grafted > 0
