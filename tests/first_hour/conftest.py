@@ -1,7 +1,6 @@
 """What the groups of wrong inputs share."""
 
 import pytest
-
 from helpers.first_hour import SECONDS
 
 

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-
 from helpers.first_hour import FILE, Row, check, make, table
 
 BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
