@@ -11,6 +11,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from specexp.core.secrets import all_masked
+
 PACKAGES = (
     *("specexp", "torch", "transformers", "tokenizers", "numpy", "lightning", "optuna"),
     *("wandb", "datasets", "pydantic"),
@@ -27,7 +29,7 @@ def environment(device: str = "cpu", command: list[str] | None = None) -> dict[s
     """
     commit = git_commit()
     return {
-        "command": list(sys.orig_argv if command is None else command),
+        "command": all_masked(list(sys.orig_argv if command is None else command)),
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "git_commit": commit,
         "git_dirty": None if commit is None else git_dirty(),

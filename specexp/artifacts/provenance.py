@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from specexp.artifacts.environment import git_commit, git_dirty, package_versions
+from specexp.core.secrets import all_masked
 
 
 def complete_provenance(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -26,7 +27,7 @@ def complete_provenance(given: Mapping[str, Any]) -> dict[str, Any]:
         for name, metric in fields["metrics"].items()
     }
     # Keys as JSON has them: numbers, such as those of a latency profile, would be sorted otherwise once read back.
-    read_back: dict[str, Any] = json.loads(json.dumps(fields))
+    read_back: dict[str, Any] = json.loads(json.dumps(all_masked(fields)))
     return read_back
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from specexp.config import Config, ConfigError
@@ -41,6 +42,17 @@ def build_trainer(config: Config, **overrides: Any) -> Trainer:
         return Trainer(**{name: _object(value, f"{where}.{name}") for name, value in settings.items()})
     except Exception as error:  # Lightning raises its own errors, and those of every library it asks
         raise ConfigError(f"{config.source_of(('trainer',))}: trainer: {first_line(error)}") from error
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """A Trainer at work that can be interrupted: Lightning turns a KeyboardInterrupt into an exit."""
+    try:
+        yield
+    except SystemExit as end:
+        raise (
+            end.__context__ if isinstance(end.__context__, KeyboardInterrupt) else KeyboardInterrupt
+        ) from end
 
 
 def quiet_libraries() -> None:

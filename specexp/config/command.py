@@ -11,10 +11,14 @@ from specexp.config.files import COMMAND_LINE, parse_overrides
 from specexp.config.load import load_config
 from specexp.config.resolved import annotated
 from specexp.core.messages import did_you_mean
+from specexp.core.secrets import masked
+from specexp.core.start import acting
 
 DRY_RUN = "--dry-run"
 _PRINT_CONFIG = "--print-config"
 OPTIONS = (DRY_RUN, _PRINT_CONFIG)
+STARTS_OVER = "the same command starts over"
+GOES_ON = "the same command goes on where it stopped"
 HELP = frozenset(("-h", "--help"))
 _ABOUT_HELP = """--print-config prints the resolved file, each value with who set it.
 --help KEY explains a section, a key inside it or a part by its name: --help generation.max_new_tokens, --help Chain;
@@ -31,8 +35,30 @@ def fail(why: object, status: int = 2) -> int:
     Returns:
         ``status``.
     """
-    print(f"error: {why}", file=sys.stderr)
+    print(f"error: {masked(str(why))}", file=sys.stderr)
     return status
+
+
+def answered(act: Callable[[], int], after: str = STARTS_OVER) -> int:
+    """Act, and tell mistakes and what ended the process in one sentence on stderr.
+
+    Args:
+        act: Does the command's work; returns the exit code.
+        after: What the same command does after an interrupt.
+
+    Returns:
+        The exit code: of ``act``, 2 for a mistake of the user, 1 where something cannot be written, 130, 143 or 129
+        after SIGINT, SIGTERM or SIGHUP.
+    """
+    try:
+        with acting():
+            return act()
+    except ConfigError as error:
+        return fail(error)
+    except OSError as error:
+        return fail(f"{error.filename or 'output'} cannot be written ({error.strerror or error})", 1)
+    except KeyboardInterrupt as stop:
+        return fail(f"{stop or 'interrupted'}: {after}", getattr(stop, "code", 130))
 
 
 def run_command(
@@ -40,6 +66,7 @@ def run_command(
     arguments: Sequence[str] | None,
     act: Callable[[Config, bool], int],
     short: Mapping[str, str] | None = None,
+    after: str = STARTS_OVER,
 ) -> int:
     """Read a configuration file, act on it, and tell mistakes in one sentence on stderr.
 
@@ -50,9 +77,10 @@ def run_command(
         arguments: File, ``--dry-run`` and overrides; the process's own if None.
         act: What is done with the configuration, told whether it is a dry run; returns the exit code.
         short: Dotted keys by the short option that means them, such as ``n-trials``.
+        after: What the same command does after an interrupt.
 
     Returns:
-        The exit code: of ``act``, 2 for a mistake of the user, 1 where something cannot be written.
+        The exit code, as :func:`answered`.
     """
     short = short or {}
     given = [_long(argument, short) for argument in (sys.argv[1:] if arguments is None else arguments)]
@@ -69,11 +97,9 @@ def run_command(
         if _PRINT_CONFIG in given:
             print(annotated(config), end="")
             return 0
-        return act(config, DRY_RUN in given)
     except ConfigError as error:
         return fail(error)
-    except OSError as error:
-        return fail(f"{error.filename or 'output'} cannot be written ({error.strerror or error})", 1)
+    return answered(lambda: act(config, DRY_RUN in given), after)
 
 
 def _help(usage: str, given: Sequence[str], short: Mapping[str, str]) -> int:

@@ -14,6 +14,7 @@ from specexp.config.layers import Key, Layers, copied
 from specexp.config.places import WRITTEN, check_folder_name, check_written
 from specexp.config.schema import OVERRIDES, Experiment
 from specexp.core.messages import did_you_mean
+from specexp.core.secrets import all_masked
 
 SECTIONS = arguments_of(Experiment) or {}
 """The sections of a file: what each allows, and its default."""
@@ -78,8 +79,8 @@ class Config:
         return self.layers.origin_of(tuple(self.layers.split(dotted))) or "default"
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, defaults filled in: a file with this content is the same configuration."""
-        return {name: copied(value) for name, value in self._values.items()}
+        """Everything, defaults filled in: a file with this content is the same configuration, but for passwords."""
+        return {name: all_masked(value) for name, value in self._values.items()}
 
     def section(self, name: str) -> Any:
         """One section, resolved."""

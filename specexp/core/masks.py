@@ -18,6 +18,22 @@ def check_attention(config: PreTrainedConfig) -> None:
     Raises:
         ValueError: one sentence naming the model type, what it has and what is allowed.
     """
+    check_layers(config)
+    implementation = config._attn_implementation
+    if implementation not in SUPPORTED_ATTENTION:
+        model_type = config.get_text_config().model_type
+        raise ValueError(
+            f"attn_implementation {implementation!r} takes no tree mask: load the {model_type} model with "
+            f"attn_implementation 'sdpa' or 'eager'"
+        )
+
+
+def check_layers(config: PreTrainedConfig) -> None:
+    """Refuse models whose layers cannot roll back, whatever implementation of attention they are loaded with.
+
+    Raises:
+        ValueError: one sentence naming the model type and what it has.
+    """
     text = config.get_text_config()
     if config.is_encoder_decoder:
         raise ValueError(
@@ -27,12 +43,6 @@ def check_attention(config: PreTrainedConfig) -> None:
         raise ValueError(
             f"the {text.model_type} model has no attention, and what it keeps of a token cannot be dropped when the "
             "token is rejected: use a model with full attention in every layer"
-        )
-    implementation = config._attn_implementation
-    if implementation not in SUPPORTED_ATTENTION:
-        raise ValueError(
-            f"attn_implementation {implementation!r} takes no tree mask: load the {text.model_type} model with "
-            f"attn_implementation 'sdpa' or 'eager'"
         )
     kinds = set(getattr(text, "layer_types", None) or ())
     if "local" in (getattr(text, "attention_layers", None) or ()):  # of GPT-Neo

@@ -3,6 +3,11 @@ models, or, of an experiment with a ``fit:`` section, its controller."""
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # before what takes seconds to import
+    from specexp.core.start import begin
+
+    begin()
+
 import os
 import sys
 from collections.abc import Sequence
@@ -14,10 +19,9 @@ from pydantic import Field
 from specexp.config import Config, ConfigError
 from specexp.config.annotations import PartOf, arguments_of
 from specexp.config.check import Checker
-from specexp.config.command import DRY_RUN, HELP, OPTIONS, fail, run_command
+from specexp.config.command import DRY_RUN, GOES_ON, HELP, OPTIONS, answered, fail, run_command
 from specexp.config.config import check_trainer
 from specexp.config.files import read_layers
-from specexp.core.messages import counted
 
 USAGE = """usage: python -m specexp.fit CONFIG.yaml [--dry-run] [--key value ...]
 
@@ -60,6 +64,8 @@ def fit(
     from lightning.pytorch.callbacks import ModelCheckpoint
     from lightning.pytorch.loggers import WandbLogger
 
+    from specexp.bench.trainer import interruptible
+
     work = Path(work_dir)
     work.mkdir(parents=True, exist_ok=True)
     checkpoints = ModelCheckpoint(
@@ -78,7 +84,8 @@ def fit(
         arguments["logger"] = WandbLogger(name=name, project="specexp", save_dir=str(work))
     runner = lightning.Trainer(default_root_dir=work, callbacks=[checkpoints], **arguments)
     last = work / "checkpoints" / "last.ckpt"
-    runner.fit(model, datamodule=data, ckpt_path=str(last) if last.exists() else None, weights_only=True)
+    with interruptible():
+        runner.fit(model, datamodule=data, ckpt_path=str(last) if last.exists() else None, weights_only=True)
     runner.save_checkpoint(last, weights_only=False)
     if export_to is not None:
         from specexp.fit.training.export import export_model
@@ -98,13 +105,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
             or not HELP.isdisjoint(given)
             or _of_controller(given[0], overrides)
         ):
-            return run_command(USAGE, given, _learn)
+            return run_command(USAGE, given, _learn, after=GOES_ON)
         values = read_fit(given[0], overrides)
     except ConfigError as error:
         return fail(error)
-    if DRY_RUN not in given:
+    if DRY_RUN in given:
+        return 0
+
+    def act() -> int:
         fit(**values)
-    return 0
+        return 0
+
+    return answered(act, GOES_ON)
 
 
 def _of_controller(path: str, overrides: Sequence[str]) -> bool:
@@ -136,19 +148,11 @@ def _learn(config: Config, dry: bool) -> int:
     from specexp.bench.publish import publish
 
     module = learn(config)
-    if module.failed:
-        first = module.failed[0]
-        why = (
-            f"{len(module.failed)} of {counted(module.done, 'prompt')} could not be learned from, e.g. "
-            f"{first.prompt_id!r}: {first.error}"
-        )
-        if len(module.failed) == module.done:
-            return fail(f"{why}; nothing is exported", 1)
     try:
         publish(report(config, module), Path(config.get("output")) / config.get("name"))
     except ArtifactError as error:
         return fail(error, 1)
-    return fail(f"{why}; it learned from the others", 1) if module.failed else 0
+    return 0
 
 
 def read_fit(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:

@@ -63,7 +63,7 @@ def learn(config: Config, pair: ModelPair | None = None) -> ControllerLearning:
     from specexp.bench.arm_spec import ArmSpec, Backend
     from specexp.bench.experiment import use_threads
     from specexp.bench.make_arm import make_arm
-    from specexp.bench.trainer import build_trainer
+    from specexp.bench.trainer import build_trainer, interruptible
     from specexp.config import build_data, build_generation, build_latency, is_replayed
     from specexp.data import PromptSetError
     from specexp.fit.learning_module import ControllerLearning
@@ -119,12 +119,13 @@ def learn(config: Config, pair: ModelPair | None = None) -> ControllerLearning:
         )
     trainer = build_trainer(config, **arguments)
     last = folder / "checkpoints" / CHECKPOINT
-    trainer.fit(
-        module,
-        train_dataloaders=data.train_dataloader(),
-        ckpt_path=str(last) if last.exists() else None,
-        weights_only=True,
-    )
+    with interruptible():
+        trainer.fit(
+            module,
+            train_dataloaders=data.train_dataloader(),
+            ckpt_path=str(last) if last.exists() else None,
+            weights_only=True,
+        )
     trainer.save_checkpoint(last)
     return module
 

@@ -6,6 +6,11 @@ run of the same name replaces the latter and adds a version of the artifact.
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # before what takes seconds to import
+    from specexp.core.start import begin
+
+    begin()
+
 import shlex
 import sys
 from collections.abc import Sequence

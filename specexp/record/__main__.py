@@ -6,12 +6,17 @@ same command goes on after the last complete file.
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # before what takes seconds to import
+    from specexp.core.start import begin
+
+    begin()
+
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from specexp.config import Config
-from specexp.config.command import fail, run_command
+from specexp.config.command import GOES_ON, run_command
 from specexp.core.messages import counted
 
 if TYPE_CHECKING:
@@ -31,7 +36,7 @@ _WIDTH = 180
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
-    return run_command(USAGE, arguments, _act)
+    return run_command(USAGE, arguments, _act, after=GOES_ON)
 
 
 def _act(config: Config, dry_run: bool) -> int:
@@ -44,12 +49,7 @@ def _act(config: Config, dry_run: bool) -> int:
         there = f", which holds {counted(held, 'answer')} already" if held else ""
         print("\n".join([*planned.lines(), f"to {planned.folder}{there}"]))
         return 0
-    from specexp.record.making import NotRecordableError
-
-    try:
-        run(config)
-    except NotRecordableError as error:
-        return fail(error, 1)
+    run(config)
     return 0
 
 
@@ -62,7 +62,6 @@ def run(config: Config, pair: ModelPair | None = None) -> Recording:
 
     Raises:
         ConfigError: The file, its data or models cannot be used, or its folder holds another recording.
-        NotRecordableError: A prompt failed.
         OSError: The recording cannot be written.
     """
     from specexp.bench.progress import StageBar

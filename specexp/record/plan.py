@@ -26,7 +26,7 @@ from specexp.core.compatibility import check_composition
 from specexp.core.messages import counted, first_line
 from specexp.core.parts import Drafter, TreeBuilder, Verifier
 from specexp.core.tree import NodeKind
-from specexp.pairs.pair import PAIRS
+from specexp.pairs.sources import PAIRS
 from specexp.replay.format.errors import RecordingError
 from specexp.replay.play.fidelity import learns, parts_in, scoring_of
 

@@ -126,7 +126,8 @@ class RecordedPrompts(PromptDataModule):
 
 def tokenizer_of(config: Config) -> PreTrainedTokenizerBase | None:
     """The target's tokenizer, by which prompts can be held against the recorded ones; None where it is not here."""
-    from specexp.pairs.pair import PairError, load_tokenizer
+    from specexp.pairs.pair import load_tokenizer
+    from specexp.pairs.sources import PairError
 
     try:
         return load_tokenizer(config.get("pair.target"))

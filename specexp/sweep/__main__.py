@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # before what takes seconds to import
+    from specexp.core.start import begin
+
+    begin()
+
 import shlex
 import sys
 import tempfile
@@ -12,8 +17,10 @@ from pathlib import Path
 from rich.console import Console
 
 from specexp.config import Config, ConfigError, build_sweep
-from specexp.config.command import fail, run_command
+from specexp.config.command import GOES_ON, fail, run_command
 from specexp.config.sweep import Sweep
+from specexp.core.secrets import masked
+from specexp.sweep.error import StudyError
 from specexp.sweep.goals import check_goals, directions_of
 from specexp.sweep.methods import without_draft_methods
 from specexp.sweep.space import Space
@@ -37,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code: 0, 1 for a study that cannot go on, 2 for a mistake."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     command = shlex.join(["python", "-m", "specexp.sweep", *arguments])
-    return run_command(USAGE, arguments, partial(_act, command=command), SHORT)
+    return run_command(USAGE, arguments, partial(_act, command=command), SHORT, GOES_ON)
 
 
 def _act(config: Config, dry_run: bool, command: str) -> int:
@@ -90,7 +97,7 @@ def show(study_config: StudyConfig, settings: Sweep, console: Console) -> None:
         console.print(f"measured first: {known.name}: {shown}", markup=False)
     for name, limit in settings.constraints.items():
         console.print(f"constraint: {name} {limit:g}")
-    console.print(f"storage: {settings.storage or study_config.folder / 'journal.log'}")
+    console.print(f"storage: {masked(settings.storage or str(study_config.folder / 'journal.log'))}")
 
 
 def _search(study_config: StudyConfig, settings: Sweep, command: str) -> int:
@@ -105,10 +112,9 @@ def _search(study_config: StudyConfig, settings: Sweep, command: str) -> int:
     except OSError as problem:
         why = problem.strerror or problem
         return fail(f"{key}: {folder} cannot be written ({why}): set --{key} to a folder that can")
-    from specexp.sweep.journal import StudyBusyError
     from specexp.sweep.output import StudyOutput
     from specexp.sweep.session import Session, silence
-    from specexp.sweep.study import StudyError, build_pruner, build_sampler
+    from specexp.sweep.study import build_pruner, build_sampler
     from specexp.tracking import Tracker
 
     silence()
@@ -120,7 +126,7 @@ def _search(study_config: StudyConfig, settings: Sweep, command: str) -> int:
         build_pruner(settings, study_config.config.checker)
         tracker = Tracker(study_config.name, folder, **study_config.config.get("tracking"))
         Session(study_config, settings, StudyOutput(folder, console, tracker, command)).run()
-    except (StudyError, StudyBusyError) as problem:
+    except StudyError as problem:
         return fail(problem, 1)
     except OSError as problem:
         return fail(
@@ -128,8 +134,6 @@ def _search(study_config: StudyConfig, settings: Sweep, command: str) -> int:
             "finished is lost, and the same command goes on once it can",
             1,
         )
-    except KeyboardInterrupt:
-        return fail("interrupted: the same command goes on where it stopped", 130)
     except ValueError as problem:
         remove_unused(folder, made)
         return fail(problem)

@@ -12,18 +12,16 @@ from specexp.bench.acceptance_counts import AcceptanceCounter
 from specexp.bench.metrics import figures_of
 from specexp.bench.module import EvaluationModule
 from specexp.bench.record import PromptRecord, write_records
-from specexp.bench.trainer import build_trainer
-from specexp.core.messages import type_and_line
+from specexp.bench.trainer import build_trainer, interruptible
 from specexp.core.tree import NodeKind
 from specexp.sweep.candidates import Candidate, Measurement, Report
 from specexp.sweep.drift import EVERY, PlainSeconds, seconds_per_token
-from specexp.sweep.study import StudyError, digest_of
+from specexp.sweep.study import digest_of
 
 if TYPE_CHECKING:
-    from lightning import LightningModule, Trainer
+    from lightning import Trainer
 
     from specexp.bench.arm import EngineArm
-    from specexp.data.prompts import PromptDataModule
     from specexp.sweep.backend import StudyBackend
 
 CANDIDATES = {
@@ -112,22 +110,11 @@ class StudyBench:
         return True
 
     def measure_reference(self) -> None:
-        """Measure plain decoding on every prompt, and keep it for a resumed study.
-
-        Raises:
-            StudyError: It cannot decode one, so that nothing can be compared with it.
-        """
+        """Measure plain decoding on every prompt, and keep it for a resumed study."""
+        self._engine.decode(self.prompts[0], max_new_tokens=WARM_UP_TOKENS)
         seconds = {}
-        for number, prompt in enumerate(self.prompts):
-            try:
-                if number == 0:
-                    self._engine.decode(prompt, max_new_tokens=WARM_UP_TOKENS)
-                seconds[prompt.prompt_id] = seconds_per_token(self.backend.decode(self._engine, prompt))
-            except Exception as error:
-                raise StudyError(
-                    f"plain decoding, with which every trial is compared, failed on prompt {prompt.prompt_id!r}: "
-                    f"{type_and_line(error)}; leave the prompt out"
-                ) from error
+        for prompt in self.prompts:
+            seconds[prompt.prompt_id] = seconds_per_token(self.backend.decode(self._engine, prompt))
             self.tick()
         self.reference = PlainSeconds(seconds)
         self.reference.save(self._reference_path, self._workload)
@@ -171,7 +158,8 @@ class StudyBench:
                 every={one.name: EVERY for one in engine},
                 on_records=note,
             )
-            run_test(self.trainer, module, self.data)
+            with interruptible():
+                self.trainer.test(module, datamodule=self.data, verbose=False)
         finally:
             arm.close()
         records = self.folder / "records"
@@ -180,14 +168,6 @@ class StudyBench:
         own = [record for record in module.records if record.arm == arm.name]
         drift = {"drift": self.reference.drift} if engine else {}
         return Measurement(log_speedups, {**figures_of(own), **drift})
-
-
-def run_test(trainer: Trainer, module: LightningModule, data: PromptDataModule) -> None:
-    """``Trainer.test`` that can be interrupted: Lightning turns a KeyboardInterrupt into an exit."""
-    try:
-        trainer.test(module, datamodule=data, verbose=False)
-    except SystemExit as interrupt:
-        raise KeyboardInterrupt from interrupt
 
 
 def record_acceptance_counts(

@@ -18,9 +18,8 @@ from specexp.bench.module import EvaluationModule
 from specexp.bench.publish import Report
 from specexp.bench.record import PromptRecord
 from specexp.bench.statistics import paired_speedup, summarise
-from specexp.bench.trainer import build_trainer
+from specexp.bench.trainer import build_trainer, interruptible
 from specexp.sweep.backend import EAGER, StudyBackend
-from specexp.sweep.bench import run_test
 from specexp.sweep.confirmed import Confirmed
 from specexp.sweep.trials import confirmable, name_of_trial
 
@@ -143,7 +142,8 @@ def confirm(
     )
     trainer = build_trainer(backend.study_config.config, enable_progress_bar=False)
     try:
-        run_test(trainer, module, backend.data("confirm"))
+        with interruptible():
+            trainer.test(module, datamodule=backend.data("confirm"), verbose=False)
     finally:
         module.close()
     records = module.records

@@ -17,13 +17,15 @@ from typing import IO, Any
 from optuna.storages.journal import BaseJournalBackend, JournalFileBackend, JournalFileOpenLock
 from typing_extensions import override
 
+from specexp.sweep.error import StudyError
+
 try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 
-class StudyBusyError(RuntimeError):
+class StudyBusyError(StudyError):
     """Another process runs the study."""
 
 
@@ -74,6 +76,36 @@ def cut_torn_line(path: Path) -> None:
     if data and not data.endswith(b"\n"):
         with path.open("r+b") as file:
             file.truncate(data.rfind(b"\n") + 1)
+
+
+def repaired(path: Path) -> str:
+    """What is wrong with a journal and does not keep a study from going on, in a sentence; empty if nothing is.
+
+    Raises:
+        StudyError: A line in the middle is no entry, so that nobody knows what stood there.
+    """
+    others = [name for name in ("trials.csv", "reference.json", "records") if (path.parent / name).exists()]
+    if not path.exists() or path.stat().st_size == 0:
+        lost = (
+            f"{path} is {'empty' if path.exists() else 'gone'}, though {others[0]} is there" if others else ""
+        )
+        return lost and f"{lost}: the study starts over."
+    lines = path.read_bytes().split(b"\n")
+    for number, line in enumerate(lines[:-1], start=1):
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            entry = None
+        if not isinstance(entry, dict):
+            raise StudyError(
+                f"{path}, line {number}, is no entry of a journal ({line[:40]!r}): put back a copy of the file, or "
+                "remove it and start the study over"
+            )
+    return (
+        f"{path} ended within a line, as a process that was killed leaves it: that line is dropped."
+        if lines[-1]
+        else ""
+    )
 
 
 @contextmanager

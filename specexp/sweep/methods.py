@@ -8,7 +8,7 @@ from typing import Any
 from specexp.config import Config, apply_overrides, build_drafter
 from specexp.config.methods import METHOD, overrides_of
 from specexp.config.sweep import Categorical, Sweep
-from specexp.pairs.pair import sources_of
+from specexp.pairs.sources import sources_of
 
 
 def without_draft_methods(config: Config, sweep: Sweep) -> tuple[Sweep, tuple[str, ...]]:

@@ -25,7 +25,7 @@ from specexp.sweep.backend import StudyBackend
 from specexp.sweep.bench import StudyBench, record_acceptance_counts
 from specexp.sweep.conclusion import conclude
 from specexp.sweep.goals import directions_of
-from specexp.sweep.journal import study_lock
+from specexp.sweep.journal import repaired, study_lock
 from specexp.sweep.output import StudyOutput
 from specexp.sweep.plots import save_plots
 from specexp.sweep.study import digest_of, open_study, others_running, resume, run_study
@@ -61,8 +61,7 @@ class Session:
 
         Raises:
             ValueError: Models, recording, prompts and parts do not go together.
-            StudyError: The study cannot go on.
-            StudyBusyError: Another process runs it.
+            StudyError: The study cannot go on, or another process runs it.
             OSError: Something cannot be written.
         """
         alone = self.settings.storage is None
@@ -77,6 +76,9 @@ class Session:
             self._check_prompts(backend)
             # Up to here nothing was written: a mistake in models or prompts leaves nothing behind.
             name = self.study_config.name
+            said = repaired(folder / "journal.log") if alone else ""
+            if said:
+                self.output.say(said)
             study = open_study(name, self.settings, folder, self._study_digest(), backend.clock)
             save_resolved(self.study_config.config, folder, shlex.split(self.output.command))
             self._greet(study, resume(study, self.settings, alone=alone))

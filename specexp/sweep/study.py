@@ -22,24 +22,19 @@ from optuna.trial import FrozenTrial, TrialState
 from specexp.config.check import Checker
 from specexp.config.sweep import Sweep
 from specexp.core.messages import first_line
+from specexp.core.secrets import masked
 from specexp.sweep.candidates import Bench, CandidatePool
 from specexp.sweep.distinct import ENUMERATING, DistinctSampler
+from specexp.sweep.error import StudyError
 from specexp.sweep.goals import directions_of
-from specexp.sweep.journal import JournalFile
 from specexp.sweep.objective import Objective
 from specexp.sweep.space import Space
+from specexp.sweep.storage import GRACE_SECONDS, open_storage, together
 from specexp.sweep.trials import FINISHED, distinct_finished, reason_of
-
-HEARTBEAT_SECONDS = 20
-GRACE_SECONDS = 90
 
 _UNPLACED = Checker(lambda key: "sweep")
 
 AfterTrial = Callable[[Study, FrozenTrial], None]
-
-
-class StudyError(RuntimeError):
-    """A study that cannot go on; the sentence says why and what to do."""
 
 
 def open_study(name: str, settings: Sweep, folder: Path, workload: str, device: str = "") -> Study:
@@ -58,15 +53,18 @@ def open_study(name: str, settings: Sweep, folder: Path, workload: str, device: 
         OSError: The journal cannot be written.
     """
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    storage = _storage(settings, folder)
+    storage = open_storage(settings.storage, folder, requeue)
     sampler, pruner = build_sampler(settings), build_pruner(settings)
-    study = optuna.create_study(
-        storage=storage,
-        study_name=name,
-        directions=[StudyDirection[way.upper()] for way in directions_of(settings).values()],
-        sampler=sampler,
-        pruner=pruner,
-        load_if_exists=True,
+    directions = [StudyDirection[way.upper()] for way in directions_of(settings).values()]
+    study = together(
+        lambda: optuna.create_study(
+            storage=storage,
+            study_name=name,
+            directions=directions,
+            sampler=sampler,
+            pruner=pruner,
+            load_if_exists=True,
+        )
     )
     _check_same(study, settings, workload, device)
     if study.get_trials(deepcopy=False):
@@ -187,9 +185,8 @@ def run_study(study: Study, settings: Sweep, bench: Bench, after_trial: AfterTri
                 # Optuna asserts that a trial it cannot store was stored; what went wrong stands before.
                 raise error.__context__ or error from None
             except optuna.exceptions.StorageInternalError as error:
-                raise StudyError(
-                    f"storage {settings.storage!r} failed: {error.__cause__ or error}"
-                ) from error
+                why = masked(first_line(error.__cause__ or error))
+                raise StudyError(f"storage {masked(str(settings.storage))!r} failed: {why}") from error
     done = len(distinct_finished(study))
     if done >= target:
         return ""
@@ -266,26 +263,6 @@ def build_pruner(settings: Sweep, checker: Checker = _UNPLACED) -> optuna.pruner
             settings.pruner or default, optuna.pruners.BasePruner, ("sweep", "pruner")
         )
     return pruner
-
-
-def _storage(settings: Sweep, folder: Path) -> optuna.storages.BaseStorage:
-    if settings.storage is None:
-        return optuna.storages.JournalStorage(JournalFile(folder / "journal.log"))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        try:
-            if settings.storage.startswith("redis"):
-                return optuna.storages.JournalStorage(
-                    optuna.storages.journal.JournalRedisBackend(settings.storage)
-                )
-            return optuna.storages.RDBStorage(
-                settings.storage,
-                heartbeat_interval=HEARTBEAT_SECONDS,
-                grace_period=GRACE_SECONDS,
-                heartbeat_stale_trial_callback=requeue,
-            )
-        except Exception as error:
-            raise StudyError(f"storage {settings.storage!r} cannot be opened: {first_line(error)}") from error
 
 
 def _check_same(study: Study, settings: Sweep, workload: str, device: str) -> None:

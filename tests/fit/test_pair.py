@@ -13,7 +13,8 @@ from specexp.builders import Chain
 from specexp.core.decode import Decoder
 from specexp.drafters import DraftModel
 from specexp.fit.training.tokenizer import train_tokenizer
-from specexp.pairs.pair import PAIRS, PairError, load_pair
+from specexp.pairs.pair import load_pair
+from specexp.pairs.sources import PAIRS, PairError
 
 
 def saved(folder: Path, *, vocab_size: int, text: str) -> str:
@@ -113,7 +114,7 @@ def test_broken_weights_are_refused_in_one_sentence(target: str, tmp_path: Path)
     for file in Path(target).iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     (tmp_path / "model.safetensors").unlink()
-    with pytest.raises(ValueError, match="could not be loaded as a causal model"):
+    with pytest.raises(ValueError, match="holds no weights in safetensors"):
         load_pair(str(tmp_path))
 
 
@@ -134,7 +135,7 @@ def test_truncated_weights_are_refused_in_one_sentence(target: str, tmp_path: Pa
     copytree(target, tmp_path, dirs_exist_ok=True)
     whole = (tmp_path / "model.safetensors").read_bytes()
     (tmp_path / "model.safetensors").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(PairError, match=r"could not be loaded as a causal model: .* incomplete metadata"):
+    with pytest.raises(PairError, match=r"is no whole safetensors file .*: copy it again"):
         load_pair(str(tmp_path))
 
 

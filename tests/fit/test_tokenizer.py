@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specexp.fit.training.tokenizer import BOS, EOS, train_tokenizer
-from specexp.pairs.pair import PAIRS
+from specexp.pairs.sources import PAIRS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from specexp.pairs.hub import why_unreachable
-from specexp.pairs.pair import PairError, load_pair, load_tokenizer
+from specexp.pairs.pair import load_pair, load_tokenizer
+from specexp.pairs.sources import PairError
 
 
 @pytest.fixture

@@ -13,7 +13,8 @@ from optuna.trial import TrialState
 
 from specexp.config import ConfigError
 from specexp.sweep.candidates import Candidate, Measurement, Report
-from specexp.sweep.study import StudyError, build_pruner, build_sampler, open_study, resume, run_study
+from specexp.sweep.error import StudyError
+from specexp.sweep.study import build_pruner, build_sampler, open_study, resume, run_study
 from specexp.sweep.trials import confirmable, distinct_finished, state_of, write_trials
 
 FIXED: dict[str, Any] = {

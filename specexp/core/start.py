@@ -1,0 +1,79 @@
+"""What a command does before it imports anything: from then on every signal that ends it is answered.
+
+This module imports nothing that takes time. A signal while modules are imported, or before the command acts, ends the
+process at once, for nothing was begun; later one raises :class:`Interrupted`, so that whatever is open is closed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType, TracebackType
+
+from specexp.core.secrets import masked
+
+SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
+"""What ends a command. The exit code is 128 and the signal's number, as shells have it: 130, 143 and 129."""
+
+_IMPORTING = "<frozen importlib._bootstrap>"
+_acting = False
+
+
+class Interrupted(KeyboardInterrupt):
+    """The process was asked to end, by whichever signal; libraries clean up as after Ctrl-C.
+
+    Args:
+        number: The signal's.
+    """
+
+    def __init__(self, number: int = signal.SIGINT) -> None:
+        super().__init__(f"interrupted by {signal.Signals(number).name}")
+        self.code = 128 + number
+
+
+def begin() -> None:
+    """Answer the signals that end a process, and hide passwords in the traceback of an error nobody expected.
+
+    Signals that whoever started the process had it ignore, as ``nohup`` does, stay ignored.
+    """
+    for name in SIGNALS:
+        number = getattr(signal, name, None)  # Windows has no SIGHUP
+        if number is not None and signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+            signal.signal(number, _answer)
+    sys.excepthook = _show
+
+
+@contextmanager
+def acting() -> Iterator[None]:
+    """Let signals raise :class:`Interrupted` meanwhile: something was begun that must be closed."""
+    global _acting
+    _acting = True
+    try:
+        yield
+    finally:
+        _acting = False
+
+
+def _answer(number: int, frame: FrameType | None) -> None:
+    global _acting
+    if _acting and not _is_importing(frame):
+        _acting = False  # a second signal does not wait for what the first one closes
+        raise Interrupted(number)
+    os.write(2, f"error: {Interrupted(number)}: the same command can be given again\n".encode())
+    os._exit(128 + number)
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    """Whether a module is being imported, which an exception would leave in pieces."""
+    while frame is not None and frame.f_code.co_filename != _IMPORTING:
+        frame = frame.f_back
+    return frame is not None
+
+
+def _show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    from traceback import format_exception
+
+    sys.stderr.write(masked("".join(format_exception(kind, error, trace))))

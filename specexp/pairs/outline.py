@@ -1,0 +1,247 @@
+"""A pair as its files describe it: everything about it that can be checked before its weights are read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from specexp.core.messages import first_line
+from specexp.pairs.hub import why_unreachable
+from specexp.pairs.runtime import check_mode
+from specexp.pairs.sources import PairError, check_source, sources_of, weights_of
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+_DTYPES = ("bfloat16", "float16", "float32")
+
+
+@dataclass(frozen=True)
+class Outline:
+    """A pair without its weights.
+
+    Attributes:
+        sources: hub ids or folders of target and draft; None where there is no draft.
+        dtypes: their precisions.
+        offline: why the hub cannot be asked; empty where it can, or need not be.
+        tokenizer: the target's.
+        target: the target on torch's meta device, where tensors have shapes and no values.
+        draft: the draft there; None where there is none.
+    """
+
+    sources: tuple[str, str | None]
+    dtypes: tuple[torch.dtype, torch.dtype]
+    offline: str
+    tokenizer: PreTrainedTokenizerBase
+    target: PreTrainedModel
+    draft: PreTrainedModel | None
+
+
+def outline(
+    target: str,
+    draft: str | None,
+    target_dtype: str,
+    draft_dtype: str,
+    device: str,
+    attn_implementation: str,
+    mode: str,
+) -> Outline:
+    """Look at a pair's files; the arguments are :func:`~specexp.pairs.pair.load_pair`'s.
+
+    Raises:
+        PairError: a file is missing or cut short, a model is none that takes tree passes, the vocabularies differ, or a
+            dtype, mode or device cannot be used.
+    """
+    sources = target_source, draft_source = sources_of(target, draft)
+    check_source("target", target_source)
+    if draft_source is not None:
+        check_source("draft", draft_source)
+    try:
+        check_mode(mode)
+    except ValueError as error:
+        raise PairError("mode", str(error)) from error
+    dtypes = _dtype("target_dtype", target_dtype), _dtype("draft_dtype", draft_dtype)
+    _check_device(device)
+    offline = "" if all(source is None or Path(source).is_dir() for source in sources) else why_unreachable()
+    target_model = _shapes("target", target_source, attn_implementation, offline)
+    tokenizer = tokenizer_of("target", target_source, offline)
+    width = target_model.config.get_text_config().vocab_size
+    if _tokens(tokenizer) > width:
+        raise PairError(
+            "target",
+            f"target {target_source!r} gives {width} logits, and its tokenizer has {_tokens(tokenizer)} tokens: take "
+            "the tokenizer that belongs to it, or resize the model's embeddings and save it again",
+        )
+    draft_model = None
+    if draft_source is not None:
+        draft_model = _shapes("draft", draft_source, attn_implementation, offline)
+        _check_vocabulary(
+            tokenizer, target_source, tokenizer_of("draft", draft_source, offline), draft_source
+        )
+        drafted = draft_model.config.get_text_config().vocab_size
+        if drafted < _tokens(tokenizer) and drafted != width:
+            raise PairError(
+                "draft",
+                f"draft {draft_source!r} gives {drafted} logits, but target {target_source!r} gives {width}; where "
+                f"they differ, both need one for each of the tokenizer's {_tokens(tokenizer)} tokens",
+            )
+    return Outline(sources, dtypes, offline, tokenizer, target_model, draft_model)
+
+
+def tokenizer_of(role: str, source: str, offline: str) -> PreTrainedTokenizerBase:
+    """The tokenizer of a hub id or folder.
+
+    Args:
+        role: ``target`` or ``draft``, for errors.
+        source: hub id or folder.
+        offline: why the hub cannot be asked; empty where it can, or need not be.
+
+    Raises:
+        PairError: it cannot be loaded.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            source, trust_remote_code=False, local_files_only=bool(offline)
+        )
+    except Exception as error:  # of the tokenizers library, which raises bare ones of any file
+        if offline and not Path(source).is_dir():
+            raise not_here(role, source, offline) from error
+        why = first_line(error)
+        why = (
+            "its files are not whole" if why.endswith(":") else why
+        )  # a list follows that no first line holds
+        raise PairError(role, f"{role} {source!r} has no tokenizer that could be loaded: {why}") from error
+    return tokenizer
+
+
+def not_here(role: str, source: str, offline: str) -> PairError:
+    """What is neither a local folder nor whole in the cache."""
+    from huggingface_hub import constants
+
+    return PairError(
+        role,
+        f"{role} {source!r} is no local folder and is not whole in the cache ({constants.HF_HUB_CACHE}), and the hub "
+        f"cannot be asked for it ({offline}): name a local folder or 'stdlib', or load it once with a network",
+    )
+
+
+def refusal(role: str, source: str, attn_implementation: str, error: Exception) -> PairError:
+    """Why a model cannot be made, of what transformers raised."""
+    if (
+        'attn_implementation="eager"' in str(error) and attn_implementation != "eager"
+    ):  # as transformers advises
+        return PairError(
+            "attn_implementation",
+            f"{role} {source!r} does not support attn_implementation {attn_implementation!r}; set it to 'eager'",
+        )
+    return PairError(role, f"{role} {source!r} could not be loaded as a causal model: {first_line(error)}")
+
+
+def _shapes(role: str, source: str, attn_implementation: str, offline: str) -> PreTrainedModel:
+    """A model on the meta device, whose files hold the tensors that its configuration asks for.
+
+    What its attention is comes first: a model that can never be used is not to be loaded in another way.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from specexp.core.masks import check_layers
+
+    config = _config(role, source, offline)
+    try:
+        check_layers(config)
+    except ValueError as error:
+        raise PairError(role, f"{role} {source!r} cannot be used: {first_line(error)}") from error
+    try:
+        with torch.device("meta"):
+            model: PreTrainedModel = AutoModelForCausalLM.from_config(
+                config, attn_implementation=attn_implementation, trust_remote_code=False
+            )
+    except Exception as error:  # of any model's code, about values that its configuration should not have
+        raise refusal(role, source, attn_implementation, error) from error
+    if Path(source).is_dir() and getattr(config, "quantization_config", None) is None:
+        _check_weights(role, source, model)
+    return model.eval()
+
+
+def _config(role: str, source: str, offline: str) -> PreTrainedConfig:
+    from transformers import AutoConfig
+
+    try:
+        config: PreTrainedConfig = AutoConfig.from_pretrained(
+            source, trust_remote_code=False, local_files_only=bool(offline)
+        )
+    except Exception as error:  # of the hub's client, and of checks of any model's values
+        if offline and not Path(source).is_dir():
+            raise not_here(role, source, offline) from error
+        raise PairError(
+            role, f"{role} {source!r} could not be loaded as a causal model: {first_line(error)}"
+        ) from error
+    return config
+
+
+def _check_weights(role: str, source: str, model: PreTrainedModel) -> None:
+    """Refuse files whose tensors are another model's; where some have other names, which transformers knows to read,
+    what is missing cannot be told.
+    """
+    held, wanted = weights_of(role, source), model.state_dict(keep_vars=True)
+    other = {
+        name for name, shape in held.items() if name in wanted and list(wanted[name].shape) != list(shape)
+    }
+    if held.keys() <= wanted.keys():
+        there = {id(wanted[name]) for name in held}  # of tied tensors one is there
+        other |= {name for name, tensor in wanted.items() if id(tensor) not in there}
+    if other:
+        raise unfit(role, source, other)
+
+
+def unfit(role: str, source: str, tensors: set[str]) -> PairError:
+    """What transformers would make up, and only warn of."""
+    return PairError(
+        role,
+        f"{role} {source!r} has no weights that fit {len(tensors)} tensors of the model of its config.json, as "
+        f"{min(tensors)!r}",
+    )
+
+
+def _dtype(key: str, name: str) -> torch.dtype:
+    import torch
+
+    if name not in _DTYPES:
+        raise PairError(key, f"{key} is {name!r}; allowed are {', '.join(_DTYPES)}")
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype
+
+
+def _check_device(device: str) -> None:
+    import torch
+
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:  # torch without CUDA asserts
+        raise PairError("device", f"device {device!r} cannot be used here: {first_line(error)}") from error
+
+
+def _tokens(tokenizer: PreTrainedTokenizerBase) -> int:
+    """How many logits a tokenizer's tokens need."""
+    return int(max(tokenizer.get_vocab().values(), default=-1)) + 1
+
+
+def _check_vocabulary(
+    tokenizer: PreTrainedTokenizerBase,
+    source: str,
+    draft_tokenizer: PreTrainedTokenizerBase,
+    draft_source: str,
+) -> None:
+    wanted, given = tokenizer.get_vocab(), draft_tokenizer.get_vocab()
+    if wanted != given:
+        different = len(set(wanted.items()) ^ set(given.items()))
+        raise PairError(
+            "draft",
+            f"draft {draft_source!r} has another vocabulary ({len(given)} tokens) than target {source!r} "
+            f"({len(wanted)} tokens; {different} entries differ); a draft must have the target's tokenizer",
+        )
