@@ -1,0 +1,82 @@
+"""Small random models of the Llama family, their GGUF files, and llama.cpp running them; each made once."""
+
+import json
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+
+import torch
+import transformers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+
+from specexp.runtimes.gguf_writing import write_gguf
+from specexp.runtimes.llama_cpp import LlamaCppModel
+from specexp.runtimes.llama_file import LlamaFile, LlamaSettings
+
+VOCABULARY = 258
+EXACT = LlamaSettings("float32", flash_attention=False)
+_SIZES = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 320,
+    "initializer_range": 0.3,
+    "sliding_window": None,
+    "tie_word_embeddings": False,
+}
+
+
+@cache
+def tokenizer():
+    """Every byte is a token, and so are one pair and an end."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    letters = [*alphabet, "ab"]
+    vocabulary = {letter: number for number, letter in enumerate(letters)}
+    core = Tokenizer(models.BPE(vocab=vocabulary, merges=[("a", "b")]))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = decoders.ByteLevel()
+    core.add_special_tokens(["<|end|>"])
+    return PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<|end|>")
+
+
+def small_llama(name, **settings):
+    """A random float32 model of the family."""
+    return _model(name, json.dumps(settings))
+
+
+def written(name, precision="f32", **settings):
+    """Its GGUF file."""
+    return _file(name, precision, json.dumps(settings))
+
+
+def runtime(name, **settings):
+    """It in llama.cpp, float32 throughout, with an empty cache."""
+    return LlamaCppModel(_loaded(name, json.dumps(settings)), self_check=False)
+
+
+@cache
+def _folder():
+    return Path(mkdtemp(prefix="gguf"))
+
+
+@cache
+def _model(name, settings):
+    config = getattr(transformers, f"{name}Config")(**{**_SIZES, **json.loads(settings)})
+    torch.manual_seed(0)
+    return AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+
+
+@cache
+def _file(name, precision, settings):
+    path = _folder() / f"{name}-{precision}-{abs(hash(settings))}.gguf"
+    write_gguf(_model(name, settings), tokenizer(), path, precision)
+    return path
+
+
+@cache
+def _loaded(name, settings):
+    return LlamaFile(_file(name, "f32", settings), EXACT)
