@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from specexp.core.runtime import Slots
-from specexp.runtimes.llama_lane import Lane
+from specexp.runtimes.llama_ids import SlotIds
 from specexp.runtimes.llama_library import LlamaCppError, complaint, library
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class LlamaCache(Slots):
         self._context: Any = None
         self._memory: Any = None
         self._close: finalize[..., Any] | None = None
-        self.lanes = [Lane(self)]
+        self.lanes = [SlotIds(self)]
 
     @property
     def lengths(self) -> list[int]:  # type: ignore[override]
@@ -53,7 +53,7 @@ class LlamaCache(Slots):
 
     @override
     def reserve(self, capacity: int, slots: int = 1) -> None:
-        self.lanes += [Lane(self) for _ in range(slots - len(self.lanes))]
+        self.lanes += [SlotIds(self) for _ in range(slots - len(self.lanes))]
         self.make_room(capacity * slots)
 
     @override
@@ -146,20 +146,20 @@ class LlamaCache(Slots):
     # What the lanes ask of the cells.
 
     def remove(self, sequence: int, start: int) -> None:
-        """As :meth:`~specexp.runtimes.llama_lane.Memory.remove`."""
+        """As :meth:`~specexp.runtimes.llama_ids.IdCells.remove`."""
         if self._context is not None:
             self._functions.llama_memory_seq_rm(self._memory, sequence, start, -1)
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
-        """As :meth:`~specexp.runtimes.llama_lane.Memory.copy`."""
+        """As :meth:`~specexp.runtimes.llama_ids.IdCells.copy`."""
         self._functions.llama_memory_seq_cp(self._memory, source, target, start, end)
 
-    def alone(self, lane: Lane) -> bool:
-        """As :meth:`~specexp.runtimes.llama_lane.Memory.alone`."""
+    def alone(self, lane: SlotIds) -> bool:
+        """As :meth:`~specexp.runtimes.llama_ids.IdCells.alone`."""
         return all(one is lane or not (one.length or one.rows) for one in self.lanes)
 
     def new_ids(self, count: int) -> list[int]:
-        """As :meth:`~specexp.runtimes.llama_lane.Memory.new_ids`.
+        """As :meth:`~specexp.runtimes.llama_ids.IdCells.new_ids`.
 
         Raises:
             LlamaCppError: llama.cpp knows no more.

@@ -16,7 +16,7 @@ from specexp.core.runtime import Runtime
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.runtimes.llama_cache import LlamaCache
 from specexp.runtimes.llama_file import LlamaFile
-from specexp.runtimes.llama_lane import Branches
+from specexp.runtimes.llama_ids import Branches
 from specexp.runtimes.llama_library import LlamaCppError
 
 _PREFILL_CHUNK = 512

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specexp.core.tree import TreeShape
-from specexp.runtimes.llama_lane import ANY, Branches, Lane
+from specexp.runtimes.llama_ids import ANY, Branches, SlotIds
 
 
 @dataclass
@@ -23,7 +23,7 @@ class Cells:
     """llama.cpp's cache, as far as ids go, and what a row sees in it."""
 
     cells: list[Cell] = field(default_factory=list)
-    lanes: list[Lane] = field(default_factory=list)
+    lanes: list[SlotIds] = field(default_factory=list)
     calls: int = 0
     made: int = 0
 
@@ -71,7 +71,7 @@ class Cells:
 
 def two_lanes():
     cells = Cells()
-    cells.lanes += [Lane(cells), Lane(cells)]
+    cells.lanes += [SlotIds(cells), SlotIds(cells)]
     return cells
 
 

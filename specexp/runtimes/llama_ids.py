@@ -21,7 +21,7 @@ ANY = -1
 """The id that stands for all of them, in a removal."""
 
 
-class Memory(Protocol):
+class IdCells(Protocol):
     """Cells that carry sequence ids."""
 
     def remove(self, sequence: int, start: int) -> None:
@@ -33,7 +33,7 @@ class Memory(Protocol):
     def new_ids(self, count: int) -> list[int]:
         """Ids that nothing carries."""
 
-    def alone(self, lane: Lane) -> bool:
+    def alone(self, lane: SlotIds) -> bool:
         """Whether no other lane holds anything."""
 
 
@@ -104,7 +104,7 @@ class Branches:
         return parted
 
 
-class Lane:
+class SlotIds:
     """The ids of one slot.
 
     Args:
@@ -115,7 +115,7 @@ class Lane:
         rows: rows behind them, of a tree that was fed and not committed.
     """
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: IdCells) -> None:
         self.length = 0
         self._memory = memory
         self._known: dict[int, int] = {}  # of each id, how many of the committed tokens carry it; most first
@@ -212,7 +212,7 @@ class Lane:
         if self.rows:
             self.truncate(self.length)
 
-    def share(self, other: Lane, length: int) -> None:
+    def share(self, other: SlotIds, length: int) -> None:
         """Hold the first committed tokens of another lane and nothing else; their cells are the same."""
         self.truncate(0)
         if length:
