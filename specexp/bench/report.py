@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from specexp.bench import clock, metrics
 from specexp.bench.equality import token_equality
+from specexp.bench.failures import failed_answers
 from specexp.bench.phases import breakdown
 from specexp.bench.record import MEASURED, PromptRecord
 from specexp.bench.statistics import (
@@ -136,10 +137,9 @@ def _notes(records: Sequence[PromptRecord], names: Sequence[str], baselines: Seq
     near = sum(record.difference is not None and record.difference.near_tie for record in good)
     if near:
         notes.append(f"{near} outputs part from plain decoding at a near tie of the {good[0].dtype} logits.")
-    failed = [record for record in records if record.error]
-    if failed:
-        first = failed[0]
-        notes.append(f"{len(failed)} failed, e.g. {first.arm} on {first.prompt_id}: {first.error}")
+    failed = failed_answers(records)
+    if failed is not None:
+        notes.append(f"{failed}. The figures are of the others.")
     for name in names:
         for baseline in baselines:
             left_out = (

@@ -22,6 +22,7 @@ from specexp.config.check import Checker
 from specexp.config.command import DRY_RUN, GOES_ON, HELP, OPTIONS, answered, fail, run_command
 from specexp.config.config import check_trainer
 from specexp.config.files import read_layers
+from specexp.core.messages import counted
 
 USAGE = """usage: python -m specexp.fit CONFIG.yaml [--dry-run] [--key value ...]
 
@@ -148,11 +149,19 @@ def _learn(config: Config, dry: bool) -> int:
     from specexp.bench.publish import publish
 
     module = learn(config)
+    if module.failed:
+        first = module.failed[0]
+        why = (
+            f"{len(module.failed)} of {counted(module.done, 'prompt')} could not be learned from, e.g. "
+            f"{first.prompt_id!r}: {first.error}"
+        )
+        if len(module.failed) == module.done:
+            return fail(f"{why}; nothing is exported", 1)
     try:
         publish(report(config, module), Path(config.get("output")) / config.get("name"))
     except ArtifactError as error:
         return fail(error, 1)
-    return 0
+    return fail(f"{why}; it learned from the others", 1) if module.failed else 0
 
 
 def read_fit(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:

@@ -10,10 +10,12 @@ from lightning import LightningModule
 from typing_extensions import override
 
 from specexp.bench.metrics import METRICS
+from specexp.bench.module import decode_safely
 
 if TYPE_CHECKING:
     from specexp.bench.arm import EngineArm
     from specexp.bench.arm_spec import Backend
+    from specexp.bench.record import PromptRecord
     from specexp.data import Prompt
 
 _STATE = "specexp"
@@ -32,8 +34,9 @@ class ControllerLearning(LightningModule):
         backend: What runs the arm.
 
     Attributes:
-        done: Prompts learned from.
+        done: Prompts decoded, those that failed among them.
         steps: Steps of all of them.
+        failed: Records of the prompts that could not be decoded, from which nothing was learned.
     """
 
     def __init__(self, arm: EngineArm, prompts: Sequence[Prompt], backend: Backend) -> None:
@@ -43,6 +46,7 @@ class ControllerLearning(LightningModule):
         self.prompts = list(prompts)
         self.backend = backend
         self.done, self.steps = 0, 0.0
+        self.failed: list[PromptRecord] = []
         self._clock = torch.nn.Parameter(torch.zeros(()))
 
     @override
@@ -55,9 +59,11 @@ class ControllerLearning(LightningModule):
 
     @override
     def training_step(self, batch: Prompt, batch_idx: int) -> None:
-        record = self.arm.decode(self.prompts[self.done % len(self.prompts)])
+        record = decode_safely(self.arm, self.prompts[self.done % len(self.prompts)])
         self.done += 1
         self.steps += record.steps
+        if record.error:
+            self.failed.append(record)
         curves = {metric.key(record.clock): metric.of(record) for metric in METRICS if metric.counted}
         curves |= self.arm.parts.controller.watched()
         shown = {f"learn/{name}": float(value) for name, value in curves.items() if value is not None}

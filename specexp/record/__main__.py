@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from specexp.config import Config
-from specexp.config.command import GOES_ON, run_command
+from specexp.config.command import GOES_ON, fail, run_command
 from specexp.core.messages import counted
 
 if TYPE_CHECKING:
@@ -49,7 +49,12 @@ def _act(config: Config, dry_run: bool) -> int:
         there = f", which holds {counted(held, 'answer')} already" if held else ""
         print("\n".join([*planned.lines(), f"to {planned.folder}{there}"]))
         return 0
-    run(config)
+    from specexp.record.making import NotRecordableError
+
+    try:
+        run(config)
+    except NotRecordableError as error:
+        return fail(error, 1)
     return 0
 
 
@@ -62,6 +67,7 @@ def run(config: Config, pair: ModelPair | None = None) -> Recording:
 
     Raises:
         ConfigError: The file, its data or models cannot be used, or its folder holds another recording.
+        NotRecordableError: A prompt failed.
         OSError: The recording cannot be written.
     """
     from specexp.bench.progress import StageBar

@@ -21,7 +21,7 @@ from specexp.config import (
     build_parts,
     build_workload,
 )
-from specexp.core.messages import counted
+from specexp.core.messages import counted, type_and_line
 from specexp.data import Prompt, PromptSetError
 from specexp.record.folder import alone_in, go_on, keep_learned, manifest_of, missing_in, next_file
 from specexp.record.plan import RecordingPlan, plan_recording, refusal
@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from specexp.bench.progress import StageBar
     from specexp.pairs.pair import ModelPair
     from specexp.record.recorder import Recorder
+
+
+class NotRecordableError(RuntimeError):
+    """A prompt failed while it was recorded; one sentence with prompt, reason and what is kept."""
 
 
 class Making:
@@ -70,6 +74,7 @@ class Making:
 
         Raises:
             ConfigError: Another process records into the folder.
+            NotRecordableError: A prompt failed; complete files are kept.
             OSError: The recording cannot be written.
         """
         folder = self.plan.folder
@@ -110,18 +115,25 @@ class Making:
             def asked(turn: int, before: list[int], prompt: Prompt = prompt) -> list[int]:
                 return prompt.turn_ids(pair.tokenizer, turn, before)
 
-            kept += recorder.conversation(
-                prompt.prompt_id,
-                prompt.category,
-                prompt.index,
-                sample,
-                asked,
-                len(prompt.turns),
-                sequence=sequence_name(prompt, sample),
-                seed=generation.seed,
-                max_new_tokens=generation.max_new_tokens,
-                eos_token_ids=eos,
-            )
+            try:
+                kept += recorder.conversation(
+                    prompt.prompt_id,
+                    prompt.category,
+                    prompt.index,
+                    sample,
+                    asked,
+                    len(prompt.turns),
+                    sequence=sequence_name(prompt, sample),
+                    seed=generation.seed,
+                    max_new_tokens=generation.max_new_tokens,
+                    eos_token_ids=eos,
+                )
+            except Exception as error:
+                raise NotRecordableError(
+                    f"prompt {prompt.prompt_id!r}, {number + 1} of {len(missing)}, could not be recorded: "
+                    f"{type_and_line(error)}; complete files stay in {plan.folder}, which replay refuses until every "
+                    "prompt is there"
+                ) from error
             if number == 0:
                 turns = sum(len(prompt.turns) for prompt, _ in missing)
                 self.tell(estimate(kept, turns, generation.max_new_tokens, files=-(-turns // most)))

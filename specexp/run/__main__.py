@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specexp.bench.experiment import check_experiment
+from specexp.bench.failures import failed_answers
 from specexp.config import (
     Config,
     ConfigError,
@@ -43,6 +44,7 @@ Decodes the prompts of an experiment with each of its arms and with plain decodi
 e.g. --data.max_prompts 8 --verifier.init_args.temperature 0 --tracking.mode disabled.
 --compose FILE lays another file on top, e.g. --compose configs/latency/post_use_pre_cut.yaml, by which seconds
 are modelled."""
+RECORDS = "records.jsonl"
 FIGURES = ("speedup", "curves", "phases")
 
 
@@ -62,17 +64,16 @@ def _act(config: Config, dry_run: bool) -> int:
     if dry_run:
         print("\n".join(arm.title for arm in arms))
         return 0
-    status = 0
-    for name, why in unanswered(run(config)).items():
-        status = fail(f"arm {name!r} answered no prompt: {why}", 1)
-    return status
+    failed = failed_answers(run(config))
+    if failed is None:
+        return 0
+    where = folder_of(config) / RECORDS
+    return fail(f"{failed}; the table is of the others, and {where} says why for each", 1)
 
 
-def unanswered(records: Sequence[PromptRecord]) -> dict[str, str]:
-    """Arms that answered no prompt, and why they did not answer the first."""
-    first = {record.arm: record.error for record in reversed(records) if record.error}
-    answered = {record.arm for record in records if not record.error}
-    return {name: first[name] for name in reversed(first) if name not in answered}
+def folder_of(config: Config) -> Path:
+    """Folder of the results, ``<output>/<name>``."""
+    return Path(config.get("output"), config.get("name"))
 
 
 def run(config: Config, pair: ModelPair | None = None) -> list[PromptRecord]:
@@ -107,9 +108,9 @@ def run(config: Config, pair: ModelPair | None = None) -> list[PromptRecord]:
         data = load_prompts(config, live.pair)
     if experiment.left_out:
         print(f"No recording answers for {', '.join(experiment.left_out)}: left out.")
-    folder = Path(config.get("output")) / config.get("name")
+    folder = folder_of(config)
     save_resolved(config, folder)
-    records = decode(config, experiment, data, folder / "records.jsonl", trainer)
+    records = decode(config, experiment, data, folder / RECORDS, trainer)
     report(config, experiment, records, folder)
     return records
 
@@ -174,7 +175,8 @@ def report(config: Config, experiment: ExperimentArms, records: Sequence[PromptR
         title += ", replayed"
     baselines, published = experiment.baselines, config.get("published")
     results = results_table(records, title, baselines=baselines, published=published)
-    results.notes += fidelity_sentences(arm for arm in experiment.arms if arm.name not in unanswered(records))
+    answered = {record.arm for record in records if not record.error}
+    results.notes += fidelity_sentences(arm for arm in experiment.arms if arm.name in answered)
     tables = {
         "arms": results,
         "categories": category_table(records, baseline=baselines[0], published=published),

@@ -13,9 +13,11 @@ from specexp.bench.metrics import figures_of
 from specexp.bench.module import EvaluationModule
 from specexp.bench.record import PromptRecord, write_records
 from specexp.bench.trainer import build_trainer, interruptible
+from specexp.core.messages import type_and_line
 from specexp.core.tree import NodeKind
 from specexp.sweep.candidates import Candidate, Measurement, Report
 from specexp.sweep.drift import EVERY, PlainSeconds, seconds_per_token
+from specexp.sweep.error import StudyError
 from specexp.sweep.study import digest_of
 
 if TYPE_CHECKING:
@@ -110,11 +112,22 @@ class StudyBench:
         return True
 
     def measure_reference(self) -> None:
-        """Measure plain decoding on every prompt, and keep it for a resumed study."""
-        self._engine.decode(self.prompts[0], max_new_tokens=WARM_UP_TOKENS)
+        """Measure plain decoding on every prompt, and keep it for a resumed study.
+
+        Raises:
+            StudyError: It cannot decode one, so that nothing can be compared with it.
+        """
         seconds = {}
-        for prompt in self.prompts:
-            seconds[prompt.prompt_id] = seconds_per_token(self.backend.decode(self._engine, prompt))
+        for number, prompt in enumerate(self.prompts):
+            try:
+                if number == 0:
+                    self._engine.decode(prompt, max_new_tokens=WARM_UP_TOKENS)
+                seconds[prompt.prompt_id] = seconds_per_token(self.backend.decode(self._engine, prompt))
+            except Exception as error:
+                raise StudyError(
+                    f"plain decoding, with which every trial is compared, failed on prompt {prompt.prompt_id!r}: "
+                    f"{type_and_line(error)}; leave the prompt out"
+                ) from error
             self.tick()
         self.reference = PlainSeconds(seconds)
         self.reference.save(self._reference_path, self._workload)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from optuna import Study
 
+from specexp.bench.failures import failed_answers
 from specexp.bench.progress import StageBar
 from specexp.bench.publish import Attached, Report, publish, track
 from specexp.config.sweep import Sweep
@@ -29,7 +31,7 @@ def conclude(study: Study, settings: Sweep, backend: StudyBackend, output: Study
         output: Where the results go.
 
     Raises:
-        StudyError: No trial can be confirmed.
+        StudyError: No trial can be confirmed; or, once all is published, prompts of the confirmation failed.
         OSError: Something cannot be written.
     """
     confirmation = _confirm(study, settings, backend, output)
@@ -69,6 +71,16 @@ def conclude(study: Study, settings: Sweep, backend: StudyBackend, output: Study
         for path in sorted((output.folder / "plots").glob("*.png")):
             run.picture(path.stem, path)
         track(Report(artifacts=artifacts), run)
+    failed = failed_answers(confirmation.records)
+    if failed is not None:
+        raise StudyError(
+            f"{failed}; the confirmation is of the others, and {records_of(output)} says why for each"
+        )
+
+
+def records_of(output: StudyOutput) -> Path:
+    """File of the confirmation's records."""
+    return output.folder / "confirm.jsonl"
 
 
 def _confirm(study: Study, settings: Sweep, backend: StudyBackend, output: StudyOutput) -> Confirmation:
@@ -83,7 +95,7 @@ def _confirm(study: Study, settings: Sweep, backend: StudyBackend, output: Study
     with StageBar(output.console) as bar:
         prompts = len(confirming.data("confirm").prompts)
         bar.stage(f"confirming {len(trials)} candidates on other prompts", prompts * confirming.samples)
-        found = confirm(trials, confirming, output.folder / "confirm.jsonl", bar.prompt, stage.of_each)
+        found = confirm(trials, confirming, records_of(output), bar.prompt, stage.of_each)
     searched = {trial.number: trial.user_attrs["metrics"] for trial in trials}
     predicted = [
         replace(one, predicted=backend.predicted(one.attributes["resolved"], searched[one.trial]))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from specexp.bench import clock
 from specexp.bench.equality import Equality, token_equality
+from specexp.bench.failures import failed_answers
 from specexp.bench.record import MEASURED, PromptRecord
 from specexp.bench.report import clock_notes
 from specexp.bench.statistics import arm_names, paired_speedup, summarise
@@ -78,6 +79,7 @@ def table(
         confirmation.rows.append([meaning, 0, 0, *figures, *over])
     prompts = len({record.prompt_id for record in records})
     own = summarise(records, AR)
+    failed = failed_answers(records)
     confirmation.notes = [
         f"{prompts} prompts the search did not see, {own.verifier}, target {own.dtype}, state "
         f"{_states(records)}; "
@@ -85,6 +87,7 @@ def table(
         f"of plain decoding's answers {100 * own.eos_share:.0f} % end by EOS, {100 * own.loop_share:.0f} % in a "
         "loop (which flatters every method)",
         _equality(confirmed, records),
+        *([] if failed is None else [f"{failed}; the figures are of the others"]),
         *clock_notes([record for record in records if not record.error]),
     ]
     return confirmation

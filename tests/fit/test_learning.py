@@ -39,6 +39,10 @@ def whole(tmp_path_factory):
     return state_of(learn(load_config(folder / "tiny.yaml", ["--output", str(folder / "runs")])))
 
 
+class Killed(BaseException):
+    """Ends the process, which no failing prompt does."""
+
+
 @pytest.mark.parametrize("after", [1, 3])
 def test_a_killed_run_learns_the_same_table(file, monkeypatch, whole, after):
     """Killed between two prompts, before the first checkpoint and after the second."""
@@ -48,12 +52,12 @@ def test_a_killed_run_learns_the_same_table(file, monkeypatch, whole, after):
 
     def killed(arm, prompt, *given):
         if len(decoded) == after:
-            raise RuntimeError("killed")
+            raise Killed
         decoded.append(prompt.prompt_id)
         return decode(arm, prompt, *given)
 
     monkeypatch.setattr(DecoderArm, "decode", killed)
-    with pytest.raises(RuntimeError, match="killed"):
+    with pytest.raises(Killed):
         learn(load_config(file))
     monkeypatch.setattr(DecoderArm, "decode", decode)
     resumed = learn(load_config(file))
@@ -73,6 +77,27 @@ def test_the_command_says_where_the_artifact_lies(file, capsys, tmp_path):
     assert (tmp_path / "runs" / "tiny" / "q_table.png").stat().st_size > 10_000
     assert load_artifact("exported").value["steps"] > 5
     assert load_artifact("exported").controller.learn is False
+
+
+def test_a_prompt_that_fails_is_told_and_the_others_are_learned_from(file, monkeypatch, capsys):
+    from specexp.bench.decoder_arm import DecoderArm
+
+    decode, broken = DecoderArm.decode, []
+
+    def breaking(arm, prompt, *given):
+        broken.append(prompt.prompt_id)
+        if len(broken) == 1:
+            raise ValueError("no room")
+        return decode(arm, prompt, *given)
+
+    monkeypatch.setattr(DecoderArm, "decode", breaking)
+    assert main([str(file), "--data.max_prompts", "2"]) == 1
+    said = capsys.readouterr()
+    assert "of 2 answers to 2 prompts" in said.out
+    assert (
+        f"error: 1 of 2 prompts could not be learned from, e.g. {broken[0]!r}: ValueError: no room"
+        in said.err
+    )
 
 
 @pytest.mark.parametrize(

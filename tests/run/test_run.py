@@ -236,6 +236,30 @@ def test_the_figure_is_chosen_by_the_file(experiment, tmp_path, kind):
 SWEEP = {"space": {"builder.init_args.length": {"type": "int", "low": 1, "high": 4}}}
 
 
+def test_a_run_in_which_prompts_failed_ends_with_1_and_a_table_of_the_others(
+    experiment, tmp_path, capsys, monkeypatch
+):
+    from specexp.bench.decoder_arm import DecoderArm
+
+    decode = DecoderArm.decode
+
+    def breaking(arm, prompt, *given):
+        if (arm.name, prompt.prompt_id) == ("tiny", "1"):
+            raise RuntimeError("the builder broke")
+        return decode(arm, prompt, *given)
+
+    monkeypatch.setattr(DecoderArm, "decode", breaking)
+    assert main([experiment(), "--data.max_prompts", "2", "--generation.max_new_tokens", "4"]) == 1
+    said = capsys.readouterr()
+    records = tmp_path / "runs" / "tiny" / "records.jsonl"
+    assert [record.key for record in read_records(records) if record.error] == [("1", 0)]
+    assert said.err == (
+        "error: 1 of 6 answers failed (tiny: 1), e.g. tiny on prompt '1': RuntimeError: the builder broke; the table "
+        f"is of the others, and {records} says why for each\n"
+    )
+    assert "The figures are of the others." in said.out
+
+
 @pytest.mark.parametrize(
     ("sections", "overrides", "said"),
     [

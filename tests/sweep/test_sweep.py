@@ -446,6 +446,28 @@ def test_a_trial_that_breaks_while_decoding_is_recorded_and_the_next_one_runs(
     assert "failed, RuntimeError: the builder broke" in capsys.readouterr().out
 
 
+def test_prompts_that_fail_while_the_best_are_confirmed_end_the_command_with_1(
+    experiment: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from specexp.bench.decoder_arm import DecoderArm
+
+    decode = DecoderArm.decode
+
+    def breaking(arm: DecoderArm, *given: Any, **named: Any) -> Any:
+        if arm.name == "chain of 2":  # in the search it is a trial
+            raise RuntimeError("the builder broke")
+        return decode(arm, *given, **named)
+
+    monkeypatch.setattr(DecoderArm, "decode", breaking)
+    experiment["sweep"] |= {"n_trials": 1, "enqueue": SWEEP["enqueue"][:1]}
+    assert main([write(experiment)]) == 1
+    said = capsys.readouterr()
+    assert "answers failed (chain of 2: all 3), e.g. chain of 2 on prompt" in said.err
+    assert "confirm.jsonl says why for each" in said.err
+    assert "the figures are of the others" in " ".join(said.out.split())
+    assert Path("artifacts/small/v1/artifact.json").exists()
+
+
 def test_a_study_of_two_objectives_is_confirmed_from_its_front(
     experiment: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
