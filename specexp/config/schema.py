@@ -26,7 +26,8 @@ class Pair:
         draft_dtype: Precision of the draft.
         device: As torch names it.
         attn_implementation: How attention is computed; other implementations take no tree mask.
-        mode: How both are run; ``eager`` runs their own code as it is.
+        mode: How both are run: ``eager`` by their own code as it is, ``compiled`` by passes compiled for this machine
+            (models of the Llama family on a CPU), ``auto`` compiled where that can be.
     """
 
     target: str = "stdlib"
@@ -35,7 +36,7 @@ class Pair:
     draft_dtype: Dtype = "float32"
     device: str = "cpu"
     attn_implementation: Literal["sdpa", "eager"] = "sdpa"
-    mode: Literal["eager"] = "eager"
+    mode: Literal["eager", "compiled", "auto"] = "eager"
 
 
 @dataclass(frozen=True)

@@ -86,6 +86,13 @@ class SlotCache(Cache, Slots):  # type: ignore[misc]
         return (2 * self._num_layers, slots, self._heads, capacity, self._head_dim)
 
     @property
+    def storage(self) -> torch.Tensor:
+        """``[2 * layers, slots, heads, rows, head_dim]``, keys and values of a layer in turns; another one after
+        :meth:`reserve` made room.
+        """
+        return self._storage
+
+    @property
     def capacity(self) -> int:
         """Rows a slot has room for."""
         return int(self._storage.shape[3])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import inf
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -17,6 +16,7 @@ from specexp.core.cache import SlotCache
 from specexp.core.masks import additive_mask, check_attention, context_limit
 from specexp.core.messages import type_and_line
 from specexp.core.runtime import Runtime
+from specexp.core.self_check import tolerance, tree_error
 from specexp.core.tree import TokenTree, TreeShape
 
 _PREFILL_CHUNK = 1024
@@ -212,13 +212,10 @@ class LanguageModel(Runtime):
         return logits
 
     def _self_check(self) -> None:
-        """The model must answer the rows of a tree as it answers the same tokens fed alone, without mask and cache.
-
-        The tree is wide, so that a position taken from a row's place in the cache would be far off.
-        """
+        """The model must answer the rows of a tree as it answers the same tokens fed alone, without mask and cache."""
         model_type, attention = self.model.config.model_type, self.model.config._attn_implementation
         try:
-            error = self._tree_error()
+            error = tree_error(self)
         except Exception as failure:  # of modelling code that knows no such mask, positions or cache
             raise ValueError(
                 f"the {model_type} model cannot do a tree pass with attn_implementation {attention!r} "
@@ -226,34 +223,8 @@ class LanguageModel(Runtime):
             ) from failure
         self.cache = self._empty_cache()  # without the room the check took
         self.passes = 0
-        tolerance = 0.01 if self.dtype in (torch.float32, torch.float64) else 0.15
-        if not error <= tolerance:
+        if not error <= tolerance(self.dtype):
             raise ValueError(
                 f"the {model_type} model failed the tree self-check (with attn_implementation {attention!r} the logits "
                 f"of a tree differ from its own by {error:.2g} of their spread): it cannot be used for tree passes"
             )
-
-    @torch.inference_mode()
-    def _tree_error(self) -> float:
-        """Difference of a row's logits from the model's own, as a share of their spread; the median of three rows,
-        since rounding may send a token of one of them to other experts.
-        """
-        siblings = 14
-        shape = TreeShape([-1, *[0] * siblings, 1], [-1, *range(siblings), 0])
-        prefix = [token % self.vocab_size for token in (5, 6, 7)]
-        tree = TokenTree(shape, np.arange(1, siblings + 3, dtype=np.int64) % self.vocab_size)
-        self.prefill(0, prefix)
-        answers = self.tree_pass([0], [tree])[0].double()
-        errors = []
-        for row in (1, siblings, siblings + 1):
-            branch = [int(tree.tokens[index]) for index in (0, *shape.path(row))]
-            alone = self.model(input_ids=torch.tensor([prefix + branch], device=self.device), use_cache=False)
-            expected = alone.logits[0, -1].double()
-            possible = expected > torch.finfo(self.dtype).min / 2
-            expected, answer = expected[possible], answers[row, possible]
-            error, spread = (answer - expected).norm(), (expected - expected.mean()).norm()
-            same = bool(
-                error <= 1e-6 * (1 + expected.norm())
-            )  # a model that always says the same has no spread
-            errors.append(0.0 if same else float(error / spread) if error.isfinite() else inf)
-        return sorted(errors)[1]

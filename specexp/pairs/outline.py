@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -58,10 +59,7 @@ def outline(
     check_source("target", target_source)
     if draft_source is not None:
         check_source("draft", draft_source)
-    try:
-        check_mode(mode)
-    except ValueError as error:
-        raise PairError("mode", str(error)) from error
+    _check_mode(mode)
     dtypes = _dtype("target_dtype", target_dtype), _dtype("draft_dtype", draft_dtype)
     _check_device(device)
     offline = "" if all(source is None or Path(source).is_dir() for source in sources) else why_unreachable()
@@ -87,7 +85,16 @@ def outline(
                 f"draft {draft_source!r} gives {drafted} logits, but target {target_source!r} gives {width}; where "
                 f"they differ, both need one for each of the tokenizer's {_tokens(tokenizer)} tokens",
             )
+    models = [model for model in (target_model, draft_model) if model is not None]
+    _check_mode(mode, models, device)
     return Outline(sources, dtypes, offline, tokenizer, target_model, draft_model)
+
+
+def _check_mode(mode: str, models: Sequence[PreTrainedModel] = (), device: str = "cpu") -> None:
+    try:
+        check_mode(mode, models, device)
+    except ValueError as error:
+        raise PairError("mode", str(error)) from error
 
 
 def tokenizer_of(role: str, source: str, offline: str) -> PreTrainedTokenizerBase:

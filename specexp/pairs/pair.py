@@ -70,7 +70,8 @@ def load_pair(
         draft_dtype: the draft's precision, one of the same.
         device: a torch device, which holds both.
         attn_implementation: the attention that ``transformers.PreTrainedModel.from_pretrained`` is asked for.
-        mode: how both are run: ``eager``, their own code as it is.
+        mode: how both are run: ``eager`` by their own code as it is, ``compiled`` by passes compiled for this machine
+            (models of the Llama family on a CPU), ``auto`` compiled where that can be.
 
     Raises:
         PairError: a model cannot be loaded, a dtype or mode is unknown, the device cannot be used, or the draft has

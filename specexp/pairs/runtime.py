@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from specexp.core.runtime import Runtime
@@ -9,8 +11,10 @@ from specexp.core.runtime import Runtime
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-MODES = ("eager",)
-"""How a Hugging Face model can be run; ``eager`` runs its own code, whatever the shapes."""
+MODES = ("eager", "compiled", "auto")
+"""How a Hugging Face model can be run: by its own code whatever the shapes; by passes compiled for this machine; or by
+these where there are such passes of it, and else by its own code, which is said."""
+log = logging.getLogger(__name__)
 
 
 def runtime_of(model: PreTrainedModel | Runtime, mode: str = "eager") -> Runtime:
@@ -28,14 +32,33 @@ def runtime_of(model: PreTrainedModel | Runtime, mode: str = "eager") -> Runtime
     check_mode(mode)
     from specexp.core.language_model import LanguageModel
 
-    return LanguageModel(model)
+    if mode == "eager":
+        return LanguageModel(model)
+    from specexp.runtimes.compiled import CompiledModel
+    from specexp.runtimes.kernels import CannotCompileError
+
+    try:
+        return CompiledModel(model, tell=log.warning)
+    except CannotCompileError as error:
+        if mode == "compiled":
+            raise
+        log.warning("running in eager mode, since %s", error)
+        return LanguageModel(model)
 
 
-def check_mode(mode: str) -> None:
-    """Refuse a mode that there is not.
+def check_mode(mode: str, models: Iterable[PreTrainedModel] = (), device: str = "cpu") -> None:
+    """Refuse a mode that there is not, and models that are to be compiled and cannot be; their weights are not read.
 
     Raises:
-        ValueError: one sentence with those that there are.
+        ValueError: one sentence with what is allowed.
     """
     if mode not in MODES:
         raise ValueError(f"mode is {mode!r}; allowed are {', '.join(MODES)}")
+    if mode == "compiled":
+        from specexp.runtimes.compiled import check_compiled
+
+        if not device.startswith("cpu"):
+            raise ValueError(f"mode is 'compiled', which is for the CPU, and device is {device!r}: allowed is eager")
+
+        for model in models:
+            check_compiled(model, log.warning)

@@ -1,0 +1,100 @@
+"""C++ of this package, compiled once a machine for exactly its processor and kept between runs."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Callable
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from specexp.core.messages import first_line
+
+FLAGS = ("-O3", "-march=native", "-std=c++17", "-ffp-contract=fast", "-fopenmp", "-shared", "-fPIC")
+MOST_KEPT = 8
+"""Libraries kept in the cache; the least recently used ones make room."""
+
+
+class CannotCompileError(ValueError):
+    """A model, or this machine, that compiled passes cannot be had for; one sentence."""
+
+
+def cache_folder() -> Path:
+    """Where compiled libraries are kept: ``specexp/kernels`` in ``XDG_CACHE_HOME``, or in ``~/.cache``."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "specexp" / "kernels"
+
+
+@cache
+def library(name: str, tell: Callable[[str], None] = lambda line: None) -> ctypes.CDLL:
+    """A library of this package, compiled now if this machine has not compiled it before.
+
+    Its file is named by a hash of source, flags, compiler and processor, so that a changed one is compiled anew.
+
+    Args:
+        name: name of the C++ file beside this one, without its ending.
+        tell: takes a line for a person if it must be compiled.
+
+    Raises:
+        CannotCompileError: there is no C++ compiler, or it fails.
+    """
+    source = Path(__file__).with_name(f"{name}.cpp")
+    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
+    if not compiler:
+        raise CannotCompileError(
+            "there is no C++ compiler (g++ or clang++ on PATH, or CXX): install one, or set pair.mode to eager"
+        )
+    folder = cache_folder()
+    file = folder / f"{name}-{_key(source, compiler)}.so"
+    if not file.exists():
+        tell(f"compiling {source.name} for this machine, kept in {folder}")
+        _compile(compiler, source, file)
+        _make_room(folder)
+    os.utime(file)
+    return ctypes.CDLL(str(file))
+
+
+def _key(source: Path, compiler: str) -> str:
+    try:
+        version = subprocess.run([compiler, "--version"], capture_output=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise CannotCompileError(
+            f"the C++ compiler {compiler!r} does not run: {first_line(error)}"
+        ) from error
+    processor = platform.processor() + platform.machine()
+    described = Path("/proc/cpuinfo")
+    if described.exists():
+        lines = described.read_text().splitlines()
+        processor += "".join(
+            sorted({line for line in lines if line.startswith(("flags", "model name", "Features"))})
+        )
+    parts = (source.read_bytes(), " ".join(FLAGS).encode(), version, processor.encode())
+    return sha256(b"\0".join(parts)).hexdigest()[:16]
+
+
+def _compile(compiler: str, source: Path, file: Path) -> None:
+    """Compile beside the place where the library belongs, and move it there whole."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=file.parent) as folder:
+            made = Path(folder) / file.name
+            command = [compiler, *FLAGS, str(source), "-o", str(made)]
+            ran = subprocess.run(command, capture_output=True, text=True, check=False)
+            if ran.returncode:
+                why = next((line for line in ran.stderr.splitlines() if "error" in line), ran.stderr)
+                raise CannotCompileError(f"{compiler} cannot compile {source.name}: {why.strip():.200}")
+            made.replace(file)
+    except OSError as error:
+        raise CannotCompileError(
+            f"{source.name} cannot be compiled into {file.parent}: {first_line(error)}"
+        ) from error
+
+
+def _make_room(folder: Path) -> None:
+    kept = sorted(folder.glob("*.so"), key=lambda one: one.stat().st_mtime)
+    for old in kept[:-MOST_KEPT]:
+        old.unlink(missing_ok=True)

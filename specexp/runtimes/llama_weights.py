@@ -1,0 +1,194 @@
+"""The weights of a Llama-like Hugging Face model in the order in which ``llama_pass.cpp`` reads them."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from specexp.runtimes.kernels import CannotCompileError
+
+ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+PANEL = 16
+"""Outputs of a product that are computed side by side."""
+_STEADY_ROTATIONS = ("default", "linear", "llama3", "yarn")
+
+
+class Layer(ctypes.Structure):
+    """As ``Layer`` in C++: addresses of a layer's weights."""
+
+    _fields_ = [
+        (name, ctypes.c_void_p)
+        for name in (
+            *("qkv", "out", "gate_up", "down"),
+            *("bias", "norm_attention", "norm_mlp", "norm_q", "norm_k"),
+        )
+    ]
+
+
+class Model(ctypes.Structure):
+    """As ``Model`` in C++: sizes, and addresses of what no layer owns."""
+
+    _fields_ = [
+        *(
+            (name, ctypes.c_int64)
+            for name in (
+                *("layers", "hidden", "heads", "kv_heads", "head_dim", "inner", "vocabulary"),
+                "is_bfloat16",
+            )
+        ),
+        ("epsilon", ctypes.c_float),
+        ("rotary_scale", ctypes.c_float),
+        ("frequencies", ctypes.c_void_p),
+        ("norm", ctypes.c_void_p),
+        ("embedding", ctypes.c_void_p),
+        ("head", ctypes.c_void_p),
+        ("of", ctypes.POINTER(Layer)),
+    ]
+
+
+class LlamaWeights:
+    """A copy of a model's weights: projections of the same input fused, bfloat16 as it is, others as float32.
+
+    Args:
+        model: one of :data:`ARCHITECTURES` on the CPU.
+
+    Raises:
+        CannotCompileError: it is another model, or one with something that the compiled pass does not know.
+
+    Attributes:
+        dtype: of weights and cache, bfloat16 or float32.
+        model: sizes and addresses, for C++.
+        widths: numbers a row takes in each of the buffers of a pass.
+        outputs: logits of a row, unused ones at the end included.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        check_model(model)
+        config, body = model.config, model.model
+        self._kept: list[torch.Tensor] = []
+        self.dtype = torch.bfloat16 if model.dtype == torch.bfloat16 else torch.float32
+        heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
+        head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+        self._layers = (Layer * config.num_hidden_layers)(*(self._layer(layer) for layer in body.layers))
+        self.model = Model(
+            layers=config.num_hidden_layers,
+            hidden=config.hidden_size,
+            heads=heads,
+            kv_heads=kv_heads,
+            head_dim=head_dim,
+            inner=config.intermediate_size,
+            vocabulary=config.vocab_size,
+            is_bfloat16=int(self.dtype == torch.bfloat16),
+            epsilon=config.rms_norm_eps,
+            rotary_scale=float(body.rotary_emb.attention_scaling),
+            frequencies=self._numbers(body.rotary_emb.inv_freq),
+            norm=self._numbers(body.norm.weight),
+            embedding=self._keep(body.embed_tokens.weight.to(self.dtype).contiguous()),
+            head=self._panels(model.lm_head.weight),
+            of=self._layers,
+        )
+        inner = _whole(config.intermediate_size)
+        projected = _whole((heads + 2 * kv_heads) * head_dim)
+        self.widths = (
+            config.hidden_size,
+            config.hidden_size,
+            max(heads * head_dim, inner),
+            max(projected, 2 * inner),
+        )
+        self.outputs = _whole(config.vocab_size)
+
+    def _layer(self, layer: Any) -> Layer:
+        attention, mlp = layer.self_attn, layer.mlp
+        projections = (attention.q_proj, attention.k_proj, attention.v_proj)
+        biases = [projection.bias for projection in projections if projection.bias is not None]
+        gate, up = (_panels(part.weight.to(self.dtype)) for part in (mlp.gate_proj, mlp.up_proj))
+        norms = [getattr(attention, name, None) for name in ("q_norm", "k_norm")]
+        inner = mlp.down_proj.weight.shape[1]
+        down = torch.nn.functional.pad(mlp.down_proj.weight, (0, _whole(inner) - inner))
+        return Layer(
+            qkv=self._panels(torch.cat([projection.weight for projection in projections])),
+            out=self._panels(attention.o_proj.weight),
+            gate_up=self._keep(torch.stack((gate, up), dim=1).contiguous()),
+            down=self._panels(down),
+            bias=self._numbers(_padded(torch.cat(biases))) if biases else None,
+            norm_attention=self._numbers(layer.input_layernorm.weight),
+            norm_mlp=self._numbers(layer.post_attention_layernorm.weight),
+            norm_q=None if norms[0] is None else self._numbers(norms[0].weight),
+            norm_k=None if norms[1] is None else self._numbers(norms[1].weight),
+        )
+
+    def _panels(self, weight: torch.Tensor) -> int:
+        return self._keep(_panels(weight.to(self.dtype)))
+
+    def _numbers(self, values: torch.Tensor) -> int:
+        return self._keep(values.detach().float().contiguous())
+
+    def _keep(self, tensor: torch.Tensor) -> int:
+        self._kept.append(tensor.detach())
+        return tensor.data_ptr()
+
+
+def check_model(model: PreTrainedModel) -> None:
+    """Refuse a model that the compiled pass would not compute, before anything is compiled.
+
+    Raises:
+        CannotCompileError: one sentence that says what it has and what is known.
+    """
+    name = type(model).__name__
+    if name not in ARCHITECTURES:
+        raise CannotCompileError(
+            f"compiled passes know {', '.join(ARCHITECTURES)}, and the model is a {name}"
+        )
+    config = model.config
+    rotation = (config.rope_parameters or {}).get("rope_type", "default")
+    heads = config.num_attention_heads
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+    found = [
+        (model.device.type not in ("cpu", "meta"), f"is on {model.device} and not on the CPU"),
+        (model.dtype not in _DTYPES, f"is {str(model.dtype).removeprefix('torch.')}, not {_DTYPE_NAMES}"),
+        (config.hidden_act != "silu", f"has the activation {config.hidden_act!r}, not 'silu'"),
+        (
+            rotation not in _STEADY_ROTATIONS,
+            f"has {rotation!r} rotations, not {', '.join(_STEADY_ROTATIONS)}",
+        ),
+        (
+            config.hidden_size % PANEL != 0,
+            f"has a hidden size of {config.hidden_size}, no multiple of {PANEL}",
+        ),
+        (head_dim % 8 != 0, f"has heads of {head_dim} numbers, no multiple of 8"),
+        (_other_biases(model), "has biases beside those of queries, keys and values"),
+    ]
+    why = next((what for wrong, what in found if wrong), "")
+    if why:
+        raise CannotCompileError(
+            f"the {config.model_type} model {why}, so that there is no compiled pass of it"
+        )
+
+
+_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+_DTYPE_NAMES = "bfloat16, float16 or float32"
+
+
+def _other_biases(model: PreTrainedModel) -> bool:
+    known = ("q_proj.bias", "k_proj.bias", "v_proj.bias")
+    return any(name.endswith("bias") and not name.endswith(known) for name, _ in model.named_parameters())
+
+
+def _whole(size: int) -> int:
+    """The next multiple of a panel."""
+    return -(-size // PANEL) * PANEL
+
+
+def _padded(values: torch.Tensor) -> torch.Tensor:
+    missing: Sequence[int] = [0] * (2 * values.dim() - 1) + [_whole(values.shape[0]) - values.shape[0]]
+    return torch.nn.functional.pad(values, missing)
+
+
+def _panels(weight: torch.Tensor) -> torch.Tensor:
+    """``[outputs, inputs]`` as ``[panels, inputs, 16]``, with zeros for outputs that there are not."""
+    padded = _padded(weight.detach())
+    return padded.view(-1, PANEL, padded.shape[1]).transpose(1, 2).contiguous()

@@ -1,0 +1,162 @@
+"""What every runtime promises, as tests that an implementation inherits, also one outside this project."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from copy import deepcopy
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+
+from specexp.builders import DySpecGreedy, StaticTree, TokenRecyclingTree
+from specexp.core.decode import Decoder
+from specexp.core.parts import Verifier
+from specexp.core.runtime import Runtime
+from specexp.core.tree import TokenTree, TreeShape
+from specexp.drafters import DraftModel, TokenRecycling
+from specexp.verifiers import Greedy, KeyedSampling
+
+SHAPE = TreeShape([-1, 0, 0, 1, 1, 2, 3], [-1, 0, 1, 0, 1, 0, 0])
+PATH = (0, 1, 3, 6)
+"""Rows of :data:`SHAPE` from the root down, with others between them."""
+
+
+class RuntimeContract(ABC):
+    """Tests of a :class:`~specexp.core.runtime.Runtime`.
+
+    Attributes:
+        tolerance: by how much logits of the same token behind the same tokens may differ between passes.
+    """
+
+    tolerance: ClassVar[float] = 1e-4
+
+    @abstractmethod
+    def runtime(self) -> Runtime:
+        """A new one, with empty slots, of a model with at least 60 tokens and 120 positions."""
+
+    def test_a_row_of_a_tree_answers_as_its_path_alone(self) -> None:
+        """Whatever else is fed in the pass."""
+        runtime, prompt = self.runtime(), _tokens(11)
+        runtime.prefill(0, prompt)
+        tree = TokenTree(SHAPE, np.array(_tokens(7, seed=1)))
+        answers = runtime.tree_pass([0], [tree])[0]
+        assert answers.shape == (7, runtime.vocab_size)
+        for row in range(7):
+            path = [int(tree.tokens[one]) for one in (0, *SHAPE.path(row))]
+            self._same(answers[row], _alone(runtime, [*prompt, *path]))
+
+    def test_what_is_committed_is_what_was_kept(self) -> None:
+        """The rows of the accepted path, and no other."""
+        runtime, prompt = self.runtime(), _tokens(9)
+        runtime.prefill(0, prompt)
+        tree = TokenTree(SHAPE, np.array(_tokens(7, seed=2)))
+        runtime.tree_pass([0], [tree])
+        runtime.commit(0, PATH)
+        assert runtime.length(0) == len(prompt) + len(PATH)
+        kept = [int(tree.tokens[row]) for row in PATH]
+        self._same(_answer(runtime, 0, 5), _alone(runtime, [*prompt, *kept, 5]))
+
+    def test_a_tree_may_grow_pass_by_pass(self) -> None:
+        """As one pass over the whole of it, also where the first pass feeds committed tokens."""
+        runtime, prompt = self.runtime(), _tokens(8)
+        runtime.prefill(0, prompt)
+        tree = TokenTree(SHAPE, np.array(_tokens(7, seed=3)))
+        whole = runtime.tree_pass([0], [tree])[0].clone()
+        runtime.commit(0, [0])
+        runtime.cache.truncate(0, len(prompt))
+        grown = []
+        for first, last in ((0, 1), (1, 3), (3, 7)):
+            visible = SHAPE.ancestor_mask[first:last, :last]
+            rows = slice(first, last)
+            grown.append(runtime.grow(0, tree.tokens[rows], SHAPE.depths[rows], visible))
+        self._same(torch.cat(grown), whole)
+        runtime.commit(0, PATH)
+        kept = [int(tree.tokens[row]) for row in PATH]
+        self._same(_answer(runtime, 0, 7), _alone(runtime, [*prompt, *kept, 7]))
+
+    def test_trees_of_several_slots_share_a_pass(self) -> None:
+        """Of different sizes, behind prefixes of different lengths, in any order."""
+        runtime = self.runtime()
+        prompts = {0: _tokens(5), 2: _tokens(13, seed=4), 1: _tokens(1, seed=5)}
+        runtime.cache.reserve(0, 3)
+        for slot, prompt in prompts.items():
+            runtime.prefill(slot, prompt)
+        trees = [TokenTree(SHAPE, np.array(_tokens(7, seed=6))), _root(3), _root(4)]
+        together = runtime.tree_pass(list(prompts), trees)
+        for slot, tree, answers in zip(prompts, trees, together, strict=True):
+            self._same(answers, runtime.tree_pass([slot], [tree])[0])
+
+    def test_prefill_answers_every_position_where_asked(self) -> None:
+        """A long prompt and what follows it are one text."""
+        runtime, prompt = self.runtime(), _tokens(60)
+        assert runtime.prefill(0, []) is None
+        assert runtime.prefill(0, prompt[:4]) is None
+        logits = runtime.prefill(0, prompt[4:], all_logits=True)
+        assert logits is not None
+        assert logits.shape == (56, runtime.vocab_size)
+        for place in (0, 30, 55):
+            self._same(logits[place], _alone(runtime, prompt[: place + 5]))
+
+    def test_slots_are_forgotten_and_forked(self) -> None:
+        """A fork goes on by itself."""
+        runtime, prompt = self.runtime(), _tokens(12)
+        runtime.cache.reserve(0, 2)
+        runtime.prefill(0, prompt)
+        runtime.cache.fork(0, 1, 10)
+        runtime.cache.truncate(0, 6)
+        assert [runtime.length(0), runtime.length(1)] == [6, 10]
+        self._same(_answer(runtime, 0, 9), _alone(runtime, [*prompt[:6], 9]))
+        self._same(_answer(runtime, 1, 9), _alone(runtime, [*prompt[:10], 9]))
+
+    def test_a_copy_has_the_same_weights_and_a_cache_of_its_own(self) -> None:
+        """What a drafter takes for another sequence."""
+        runtime, prompt = self.runtime(), _tokens(6)
+        runtime.prefill(0, prompt)
+        other = deepcopy(runtime)
+        assert other.length(0) == 0
+        other.cache.copy_from(runtime.cache, 4)
+        runtime.cache.truncate(0, 0)
+        self._same(_answer(other, 0, 9), _alone(runtime, [*prompt[:4], 9]))
+
+    @pytest.mark.parametrize("verifier", [Greedy(), KeyedSampling(temperature=0.8)], ids=["greedy", "keyed"])
+    def test_speculative_decoding_gives_the_tokens_of_plain_decoding(self, verifier: Verifier) -> None:
+        """Whatever drafts."""
+        runtime, prompt = self.runtime(), _tokens(7, seed=8)
+        plain = Decoder(runtime, verifier=verifier).generate(prompt, max_new_tokens=48).token_ids
+        draft = DraftModel(deepcopy(runtime))
+        for drafter, builder in (
+            (TokenRecycling(), TokenRecyclingTree()),
+            (draft, DySpecGreedy(9)),
+            (draft, StaticTree([[0], [1], [0, 0], [0, 1]])),
+        ):
+            decoder = Decoder(runtime, drafter, builder, verifier)
+            assert decoder.generate(prompt, max_new_tokens=48).token_ids == plain
+
+    def _same(self, answer: torch.Tensor, expected: torch.Tensor) -> None:
+        torch.testing.assert_close(
+            answer.double(), expected.double(), atol=self.tolerance, rtol=self.tolerance
+        )
+
+
+def _tokens(count: int, seed: int = 0) -> list[int]:
+    return [int(token) for token in np.random.default_rng(seed).integers(2, 60, count)]
+
+
+def _root(token: int) -> TokenTree:
+    return TokenTree(TreeShape([-1], [-1]), np.array([token]))
+
+
+def _answer(runtime: Runtime, slot: int, token: int) -> torch.Tensor:
+    return runtime.tree_pass([slot], [_root(token)])[0][0]
+
+
+def _alone(runtime: Runtime, tokens: Sequence[int]) -> torch.Tensor:
+    """The answer after a text that a runtime of its own is fed a token at a time."""
+    other = deepcopy(runtime)
+    for token in tokens[:-1]:
+        other.tree_pass([0], [_root(token)])
+        other.commit(0, [0])
+    return _answer(other, 0, tokens[-1])
