@@ -58,7 +58,9 @@ def check_mode(mode: str, models: Iterable[PreTrainedModel] = (), device: str = 
         from specexp.runtimes.compiled import check_compiled
 
         if not device.startswith("cpu"):
-            raise ValueError(f"mode is 'compiled', which is for the CPU, and device is {device!r}: allowed is eager")
+            raise ValueError(
+                f"mode is 'compiled', which is for the CPU, and device is {device!r}: allowed is eager"
+            )
 
         for model in models:
             check_compiled(model, log.warning)

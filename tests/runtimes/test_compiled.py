@@ -15,8 +15,8 @@ from specexp.builders import TokenRecyclingTree
 from specexp.core.decode import Decoder
 from specexp.core.language_model import LanguageModel
 from specexp.drafters import TokenRecycling
-from specexp.pairs.pair import PairError
 from specexp.pairs.runtime import runtime_of
+from specexp.pairs.sources import PairError
 from specexp.runtimes import kernels
 from specexp.runtimes.compiled import CompiledModel
 from specexp.runtimes.kernels import CannotCompileError, library
