@@ -24,6 +24,7 @@ from specexp.config import (
     build_task_items,
     build_verifier,
     is_multi_sequence,
+    prompts_error,
 )
 from specexp.core.messages import first_line
 
@@ -286,7 +287,8 @@ def check_prompts(config: Config, prompts: Sequence[Prompt], pair: ModelPair) ->
         if needed > limit:
             raise ConfigError(
                 f"{config.source_of(('data',))}: data: prompt {prompt.prompt_id!r} may take {needed} tokens "
-                f"and the target holds {limit}; set data.max_prompt_tokens with data.too_long: truncate"
+                f"and the target holds {limit}; set data.max_prompt_tokens: "
+                f"{max(len(prompt.token_ids) - needed + limit, 1)} with data.too_long: keep-last, keep-first or skip"
             )
 
 
@@ -302,7 +304,7 @@ def load_prompts(config: Config, pair: ModelPair) -> PromptDataModule:
     try:
         check_prompts(config, data.prompts, pair)
     except PromptSetError as error:
-        raise ConfigError(f"{config.source_of(('data', *error.key))}: data: {error}") from error
+        raise prompts_error(config, error) from error
     return data
 
 

@@ -10,6 +10,7 @@ from specexp.bench.equality import token_equality
 from specexp.bench.failures import failed_answers
 from specexp.bench.phases import breakdown
 from specexp.bench.record import MEASURED, PromptRecord
+from specexp.bench.short_answers import short_answers
 from specexp.bench.statistics import (
     Summary,
     arm_names,
@@ -137,6 +138,9 @@ def _notes(records: Sequence[PromptRecord], names: Sequence[str], baselines: Seq
     near = sum(record.difference is not None and record.difference.near_tie for record in good)
     if near:
         notes.append(f"{near} outputs part from plain decoding at a near tie of the {good[0].dtype} logits.")
+    short = short_answers(good, reference.arm)
+    if short is not None:
+        notes.append(short)
     failed = failed_answers(records)
     if failed is not None:
         notes.append(f"{failed}. The figures are of the others.")

@@ -18,6 +18,7 @@ from specexp.config.build import (
     build_workload,
     check_parts,
     is_multi_sequence,
+    prompts_error,
 )
 from specexp.config.config import (
     Config,
@@ -61,6 +62,7 @@ __all__ = [
     "is_multi_sequence",
     "is_replayed",
     "load_config",
+    "prompts_error",
     "recording_folder",
     "save_resolved",
 ]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from specexp.config.schema import Reasoning
     from specexp.core.latency import LatencyProfile
     from specexp.core.parts import Controller, Drafter, TreeBuilder, Verifier
-    from specexp.data import TaskItems, Workload
+    from specexp.data import PromptSetError, TaskItems, Workload
     from specexp.data.prompts import PromptDataModule
     from specexp.drafters.draft_source import DraftSource
     from specexp.pairs.pair import ModelPair
@@ -118,6 +118,20 @@ def build_data(config: Config, tokenizer: PreTrainedTokenizerBase) -> PromptData
     from specexp.data.prompts import PromptDataModule
 
     return PromptDataModule(build_workload(config), tokenizer)
+
+
+def prompts_error(config: Config, error: PromptSetError) -> ConfigError:
+    """What is wrong with prompts, and who named them.
+
+    Args:
+        config: Configuration of the experiment.
+        error: What the prompt set or the workload said.
+    """
+    if error.key:
+        return ConfigError(f"{config.source_of(('data', *error.key))}: data: {error}")
+    return ConfigError(
+        f"{str(error).removesuffix('.')} (data.prompts, {config.source_of(('data', 'prompts'))})"
+    )
 
 
 def build_generation(config: Config) -> Generation:

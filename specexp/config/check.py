@@ -156,12 +156,19 @@ class Checker:
         base = base_of(allowed)
         if not isinstance(given.get("class_path"), str):
             raise self.error((*key, "class_path"), f" is missing; name the {base.__name__} to use")
-        found = self.find_class(given["class_path"], base, (*key, "class_path"))
         init_args = given.get("init_args")
         if init_args is not None and not isinstance(init_args, Mapping):
             raise self.error((*key, "init_args"), f" is {init_args!r}; allowed is a mapping")
-        arguments = self.arguments(found, init_args or {}, (*key, "init_args"))
-        return {"class_path": given["class_path"], "init_args": arguments}
+        name, init_args = given["class_path"], init_args or {}
+        reader_of = getattr(base, "reader_of", None)  # of a family that may be given by a path
+        if (
+            reader_of is not None
+            and find_part(base, name) is None
+            and (reader := reader_of(name)) is not None
+        ):
+            name, init_args = reader, {"path": name, **init_args}
+        found = self.find_class(name, base, (*key, "class_path"))
+        return {"class_path": name, "init_args": self.arguments(found, init_args, (*key, "init_args"))}
 
     def find_class(self, name: str, base: type, key: Key) -> type:
         """The class a short name or dotted path means.

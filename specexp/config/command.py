@@ -9,6 +9,7 @@ from specexp.config.config import SECTIONS, Config
 from specexp.config.errors import ConfigError
 from specexp.config.files import COMMAND_LINE, parse_overrides
 from specexp.config.load import load_config
+from specexp.config.recognised import with_recognised_fields
 from specexp.config.resolved import annotated
 from specexp.core.messages import did_you_mean
 from specexp.core.secrets import masked
@@ -94,9 +95,12 @@ def run_command(
         overrides = [argument for argument in given[1:] if argument not in OPTIONS]
         _check_sections(overrides, short)
         config = load_config(given[0], overrides)
+        config, recognised = with_recognised_fields(config)
         if _PRINT_CONFIG in given:
             print(annotated(config), end="")
             return 0
+        for line in recognised:
+            print(line)
     except ConfigError as error:
         return fail(error)
     return answered(lambda: act(config, DRY_RUN in given), after)

@@ -27,6 +27,8 @@ def with_prompts_of(config: Config, stage: str | None) -> Config:
     if stage is None:
         return config
     own = dict(config.get(f"sweep.{stage}.data"))
+    if "prompts" in own:
+        own.setdefault("field", None)  # the search's may be another file's
     if "prompts" not in own and "offset" not in own:
         own["offset"] = _end_of(config, None if stage == "confirm" else "confirm")
     return apply_overrides(config, {"data": own}, f"sweep.{stage}.data")

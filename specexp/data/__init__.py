@@ -12,6 +12,7 @@ from specexp.data.human_eval import HumanEval
 from specexp.data.mbpp import MBPP
 from specexp.data.mt_bench import MTBench
 from specexp.data.open_web_text import OpenWebText
+from specexp.data.own_prompts import OwnPrompts
 from specexp.data.prompt import Prompt
 from specexp.data.prompt_set import PromptRow, PromptSet, PromptSetError, prompt_rows
 from specexp.data.raw_text import RawText
@@ -29,6 +30,7 @@ __all__ = [
     "HumanEval",
     "MTBench",
     "OpenWebText",
+    "OwnPrompts",
     "Prompt",
     "PromptRow",
     "PromptSet",

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing_extensions import override
 
 from specexp.data.prompt_set import PromptRow
-from specexp.data.source import Row, SourceTable
+from specexp.data.row import Row
+from specexp.data.source import SourceTable
 from specexp.data.table_prompts import TablePrompts
 
 
@@ -34,4 +35,4 @@ class Alpaca(TablePrompts):
 def _prompt(row: Row) -> str:
     instruction = row.text("instruction")
     # Most rows have no input, written as an empty text.
-    return f"{instruction}\n\n{row.text('input')}" if row.values["input"] else instruction
+    return f"{instruction}\n\n{row.text('input')}" if row.values.get("input") else instruction

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing_extensions import override
 
 from specexp.data.prompt_set import PromptRow
-from specexp.data.source import Row, SourceTable
+from specexp.data.row import Row
+from specexp.data.source import SourceTable
 from specexp.data.table_prompts import TablePrompts
 
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from specexp.data.prompt_set import Message
+
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
@@ -19,10 +21,12 @@ class Prompt:
     Attributes:
         prompt_id: the name of the prompt, unique in its set.
         category: what tables are grouped by.
-        turns: what the user says, one text a turn, as the prompt set has it.
+        turns: what the user says, one text a turn, without white space at its end, which tokenizers join with what
+            follows.
         token_ids: the first turn as the model sees it, with chat template or special tokens, cut as the workload says.
         index: the row in the set's own order, from 0, whatever the shuffling: random numbers are keyed by it.
         chat_template: whether turns are written with the tokenizer's chat template.
+        context: messages before the first turn, such as a system prompt.
 
     Example::
 
@@ -37,6 +41,7 @@ class Prompt:
     token_ids: tuple[int, ...]
     index: int
     chat_template: bool = False
+    context: tuple[Message, ...] = ()
 
     def turn_ids(
         self, tokenizer: PreTrainedTokenizerBase, turn: int, previous_token_ids: Sequence[int] = ()
@@ -94,7 +99,7 @@ class Prompt:
 
     def _after_answer(self, tokenizer: PreTrainedTokenizerBase, turn: int) -> str:
         """What the chat template writes between the answer before ``turn`` and the next one."""
-        messages = []
+        messages = list(self.context)
         for text in self.turns[:turn]:
             messages += [{"role": "user", "content": text}, {"role": "assistant", "content": ANSWER}]
         messages.append({"role": "user", "content": self.turns[turn]})
@@ -108,20 +113,24 @@ class Prompt:
         return after
 
 
-def first_turn_ids(tokenizer: PreTrainedTokenizerBase, text: str, chat_template: bool) -> list[int]:
-    """The first turn as the model sees it.
+def first_turn_ids(
+    tokenizer: PreTrainedTokenizerBase, text: str, chat_template: bool, context: Sequence[Message] = ()
+) -> list[int]:
+    """The first turn as the model sees it, with the messages before it.
 
     Args:
         tokenizer: the target's, which adds its special tokens where there is no template.
         text: what the user says.
-        chat_template: whether it is written with the tokenizer's chat template, up to where the answer starts.
+        chat_template: whether it is written with the tokenizer's chat template, up to where the answer starts; else
+            the texts of all messages stand with a blank line between them.
+        context: messages before it.
     """
     if not chat_template:
-        return list(tokenizer(text)["input_ids"])
-    message = {"role": "user", "content": text}
+        return list(tokenizer("\n\n".join([*(message["content"] for message in context), text]))["input_ids"])
+    messages = [*context, Message(role="user", content=text)]
     # A template writes the special tokens itself, so the tokenizer must not add them again.
     return _ids(
-        tokenizer, str(tokenizer.apply_chat_template([message], add_generation_prompt=True, tokenize=False))
+        tokenizer, str(tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False))
     )
 
 

@@ -1,20 +1,22 @@
 """The contract of a prompt set, and the one row format that every set is turned into.
 
-A row has three columns: ``prompt_id`` (unique in its set), ``category`` (what tables are grouped by) and ``turns``
-(what the user says, one text a turn). A set with several turns is answered turn by turn, with the model's own answers
-in the context of the next turn.
+A row has five columns: ``prompt_id`` (unique in its set), ``category`` (what tables are grouped by), ``turns``
+(what the user says, one text a turn), ``context`` (messages before the first turn, such as a system prompt) and
+``chat`` (whether it is made of chat messages). A set with several turns is answered turn by turn, with the model's own
+answers in the context of the next turn.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-COLUMNS = ("prompt_id", "category", "turns")
+COLUMNS = ("prompt_id", "category", "turns", "context", "chat")
 
 
 class PromptSetError(ValueError):
@@ -22,7 +24,8 @@ class PromptSetError(ValueError):
 
     Args:
         sentence: what is wrong.
-        key: the argument of :class:`~specexp.data.workload.Workload` that is to blame.
+        key: the argument of :class:`~specexp.data.workload.Workload` that is to blame; empty where it is what a file
+            holds.
     """
 
     def __init__(self, sentence: str, key: tuple[str, ...] = ("prompts", "init_args", "path")) -> None:
@@ -48,14 +51,49 @@ class PromptSet(ABC):
 
     prompt_tokens: int | None = None
 
+    @classmethod
+    def reader_of(cls, given: str) -> str | None:
+        """The class that reads a path or hub name given in place of a class; None where it names a class."""
+        last = given.rpartition(".")[2]
+        is_path = "." in given and not last[:1].isupper()  # classes are written so, endings of files are not
+        if any(mark in given for mark in "/\\~") or is_path or Path(given).exists():
+            return "OwnPrompts"
+        return None
+
+    def with_field(self, field: str) -> PromptSet:
+        """The same prompts, read from another field of the rows.
+
+        Raises:
+            ValueError: the set knows its fields.
+        """
+        raise ValueError(
+            f"field is for prompts of your own; {type(self).__name__} knows its fields: leave it out"
+        )
+
+    def first(self, count: int | None) -> Dataset:
+        """At least the first ``count`` prompts, all if None; a set that can reads no more than these."""
+        return self.load()
+
+    def remarks(self) -> list[str]:
+        """What of the rows was not obeyed when they were last read, in sentences."""
+        return []
+
     @abstractmethod
     def load(self) -> Dataset:
         """All prompts in the order of the file, with the columns ``prompt_id: str``, ``category: str``,
-        ``turns: list[str]``; the same rows at every call.
+        ``turns: list[str]``, ``context`` (a list of ``role`` and ``content``) and ``chat: bool``, as
+        :func:`prompt_rows` makes them; the same rows at every call.
 
         Raises:
             PromptSetError: the source is missing, unreadable, empty or of another format.
         """
+
+
+class Message(TypedDict):
+    """One message of a conversation."""
+
+    role: str
+    content: str
 
 
 class PromptRow(NamedTuple):
@@ -64,6 +102,8 @@ class PromptRow(NamedTuple):
     prompt_id: str
     category: str
     turns: list[str]
+    context: list[Message] = []  # noqa: RUF012 (never changed)
+    chat: bool = False
 
 
 def prompt_rows(rows: Iterable[PromptRow], where: str) -> Dataset:
@@ -83,17 +123,25 @@ def prompt_rows(rows: Iterable[PromptRow], where: str) -> Dataset:
     """
     from datasets import Dataset, Features, List, Value
 
-    columns: dict[str, list[str] | list[list[str]]] = {"prompt_id": [], "category": [], "turns": []}
+    columns: dict[str, list[Any]] = {column: [] for column in COLUMNS}
     first_seen: dict[str, int] = {}
     for number, row in enumerate(rows, start=1):
         earlier = first_seen.setdefault(row.prompt_id, number)
         if earlier != number:
             raise PromptSetError(
-                f"{where}: rows {earlier} and {number} share the prompt id {row.prompt_id!r}; ids are unique."
+                f"{where}: rows {earlier} and {number} share the prompt id {row.prompt_id!r}; ids are unique.",
+                (),
             )
         for column, value in zip(COLUMNS, row, strict=True):
-            columns[column].append(value)  # type: ignore[arg-type]
+            columns[column].append(value)
     if not first_seen:
-        raise PromptSetError(f"{where}: the data set is empty; at least one prompt is needed.")
+        raise PromptSetError(f"{where}: the data set is empty; at least one prompt is needed.", ())
     text = Value("string")
-    return Dataset.from_dict(columns, features=Features(prompt_id=text, category=text, turns=List(text)))
+    features = Features(
+        prompt_id=text,
+        category=text,
+        turns=List(text),
+        context=List({"role": text, "content": text}),
+        chat=Value("bool"),
+    )
+    return Dataset.from_dict(columns, features=features)

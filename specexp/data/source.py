@@ -1,4 +1,4 @@
-"""Read a table of prompts with ``datasets``: from a local file, a folder, a URL or the Hugging Face hub.
+"""Read a table of prompts: from a local file, a folder, a URL or the Hugging Face hub.
 
 Everything that can go wrong with a source is told here, once, in one sentence that names the source.
 """
@@ -6,8 +6,10 @@ Everything that can go wrong with a source is told here, once, in one sentence t
 from __future__ import annotations
 
 import difflib
+import logging
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -15,49 +17,13 @@ from typing import Any
 
 from specexp.core.messages import first_line
 from specexp.data.prompt_set import PromptSetError
+from specexp.data.row import Row
+from specexp.data.text_file import TEXT_ENDINGS, text_rows
 
 READERS = {".json": "json", ".jsonl": "json", ".txt": "text", ".parquet": "parquet", ".csv": "csv"}
 COMPRESSIONS = {".gz", ".bz2", ".xz", ".zst"}
-
-
-@dataclass(frozen=True)
-class Row:
-    """One row of a source, which knows where it stands."""
-
-    where: str  # the source
-    number: int  # counted from 1
-    values: dict[str, Any]
-
-    def text(self, key: str) -> str:
-        """The text under ``key``; raises PromptSetError when it is missing, blank or no text."""
-        value = self.values.get(key)
-        if not isinstance(value, str) or not value.strip():
-            raise self.error(key, "a text that is not blank", value)
-        return value
-
-    def texts(self, key: str) -> list[str]:
-        """The texts under ``key``, at least one; raises PromptSetError when it is anything else."""
-        value = self.values.get(key)
-        if not isinstance(value, list) or not value:
-            raise self.error(key, "a list of one or more texts", value)
-        for item in value:
-            if not isinstance(item, str) or not item.strip():
-                raise self.error(key, "a list of texts that are not blank", value)
-        return value
-
-    def label(self, key: str) -> str:
-        """The identifier under ``key``, a text or a whole number, as text."""
-        value = self.values.get(key)
-        return str(value) if isinstance(value, int) else self.text(key)
-
-    def error(self, key: str, expected: str, given: object) -> PromptSetError:
-        """What to raise when the value under ``key`` is not what was expected."""
-        shown = repr(given)
-        if len(shown) > 60:
-            shown = shown[:57] + "..."
-        return PromptSetError(
-            f"{self.where}: row {self.number}, key {key!r}: expected {expected}, found {shown}."
-        )
+_SAVED = {"state.json", "dataset_dict.json"}
+"""Files of a folder that ``datasets`` saved; the second of one with splits."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +31,7 @@ class SourceTable:
     """Rows as they stand in a source."""
 
     where: str
-    values: list[dict[str, Any]]
+    all_rows: Sequence[Row]
 
     def rows(self, *keys: str) -> Iterator[Row]:
         """The rows, in order.
@@ -74,15 +40,14 @@ class SourceTable:
             PromptSetError: one of ``keys`` is not a column; the message names the nearest one.
         """
         self._require(keys)
-        for number, values in enumerate(self.values, start=1):
-            yield Row(self.where, number, values)
+        yield from self.all_rows
 
     def has(self, key: str) -> bool:
         """Whether the source has a column of this name."""
         return key in self._columns()
 
     def _columns(self) -> list[str]:
-        return list(dict.fromkeys(key for values in self.values for key in values))
+        return list(dict.fromkeys(key for row in self.all_rows for key in row.values))
 
     def _require(self, keys: Sequence[str]) -> None:
         present = self._columns()
@@ -91,77 +56,163 @@ class SourceTable:
                 near = difflib.get_close_matches(key, present, n=1)
                 hint = f"; did you mean {near[0]!r}?" if near else "; is this the right prompt set for it?"
                 raise PromptSetError(
-                    f"{self.where}: no key {key!r} among {', '.join(map(repr, present))}{hint}"
+                    f"{self.where}: no key {key!r} among {', '.join(map(repr, present))}{hint}", ()
                 )
 
 
 def read_table(
     path: str, *, subset: str | None = None, split: str = "train", limit: int | None = None
 ) -> SourceTable:
-    """Read a source with ``datasets``.
-
-    Args:
-        path: a local file in its original format (``.json``, ``.jsonl``, ``.txt``, ``.parquet``, ``.csv``,
-            also compressed), a URL of one (``https://`` or ``hf://``), a local folder laid out like a hub
-            repository, or the name of a hub data set, ``owner/name``.
-        subset: the subset of a hub data set or folder; a single file has none.
-        split: the split of a hub data set or folder; a single file has none.
-        limit: how many rows are read, as a stream: of a large set nothing more is downloaded. Without a limit
-            ``datasets`` keeps what it downloads in its cache.
+    """The rows of a source, at least one; see :func:`read_rows`.
 
     Raises:
-        PromptSetError: there is no such source, it is not in the format its name says, or it has no row.
+        PromptSetError: as :func:`read_rows`; or it has no row.
 
     Example::
 
         read_table("gsm8k/test.jsonl").has("question")  # True
         read_table("openai/gsm8k", subset="main", split="test")
     """
+    rows = list(islice(read_rows(path, subset=subset, split=split, streaming=limit is not None), limit))
+    if not rows:
+        raise PromptSetError(f"{path}: the data set is empty; at least one prompt is needed.")
+    return SourceTable(path, rows)
+
+
+def read_rows(
+    path: str, *, subset: str | None = None, split: str = "train", streaming: bool = True
+) -> Iterator[Row]:
+    """The rows of a source, one after the other; of a local one nothing is read beyond the last that is taken.
+
+    Args:
+        path: a local file in its original format (``.json``, ``.jsonl``, ``.txt``, ``.parquet``, ``.csv``,
+            also compressed), a URL of one (``https://`` or ``hf://``), a folder that ``datasets`` saved, one laid out
+            like a hub repository, or the name of a hub data set, ``owner/name``.
+        subset: the subset of a hub data set or folder; a single file has none.
+        split: the split of a hub data set or folder; a single file has none.
+        streaming: whether no more of a hub data set is downloaded than is taken; otherwise ``datasets`` keeps all of it
+            in its cache.
+
+    Raises:
+        PromptSetError: there is no such source, or it is not in the format its name says.
+    """
+    local = Path(path).expanduser()
+    ending = _ending(path)
+    if "://" not in path and ending in TEXT_ENDINGS and _is_file(local):
+        return text_rows(local, path, ending)
+    return _rows_of_datasets(path, local, subset, split, streaming)
+
+
+def _rows_of_datasets(
+    path: str, local: Path, subset: str | None, split: str, streaming: bool
+) -> Iterator[Row]:
+    """The rows of whatever is no text file here, read with ``datasets``."""
     import datasets
 
-    arguments = _load_arguments(path, subset, split)
-    # A local file needs no second copy in the cache of datasets, which may be on a disk we cannot write to.
-    streaming = limit is not None or _is_local(arguments)
+    here = "://" not in path and _exists(local)
     try:
-        values = list(islice(datasets.load_dataset(**arguments, streaming=streaming), limit))
+        with _silent():
+            if here and local.is_dir() and _SAVED & {entry.name for entry in local.iterdir()}:
+                values = _split_of(datasets.load_from_disk(str(local)), path, split)
+            else:
+                # A local file needs no second copy in a cache, which may be on a disk we cannot write to.
+                arguments = _load_arguments(path, local, subset, split)
+                values = datasets.load_dataset(**arguments, streaming=streaming or here)
+            for number, row in enumerate(values, start=1):
+                yield Row(path, number, row)
+    except PromptSetError:
+        raise
     except Exception as error:  # datasets, pyarrow, fsspec and the hub client each raise their own
-        advice = "" if _is_local(arguments) else " Without network, give a local file as its path."
-        raise PromptSetError(f"{path}: cannot be read ({_reason(error)}).{advice}") from error
-    if not values:
-        raise PromptSetError(f"{path}: the data set is empty; at least one prompt is needed.")
-    return SourceTable(path, values)
+        if here or "://" in path:
+            raise PromptSetError(f"{path}: cannot be read ({_reason(error)}).", ()) from error
+        raise PromptSetError(
+            f"{path}: there is no such file{_near(local)}, and as a hub data set it cannot be read "
+            f"({_reason(error)}). Without network, give a local file as its path."
+        ) from error
 
 
-def _load_arguments(path: str, subset: str | None, split: str) -> dict[str, Any]:
+def _split_of(saved: Any, path: str, split: str) -> Any:
+    """One split of what ``datasets`` saved: the one that is named, or the only one."""
+    if not isinstance(saved, dict):
+        return saved
+    if len(saved) == 1:
+        return next(iter(saved.values()))
+    if split not in saved:
+        raise PromptSetError(
+            f"{path}: it has no split {split!r}; allowed are {', '.join(map(str, saved))}.",
+            ("prompts", "init_args", "split"),
+        )
+    return saved[split]
+
+
+def _load_arguments(path: str, local: Path, subset: str | None, split: str) -> dict[str, Any]:
     """The arguments of ``load_dataset`` for a source, which is not opened yet."""
-    reader = _reader(path)
-    if "://" in path:
+    reader = READERS.get(_ending(path))
+    if "://" in path or _is_file(local):
         if reader is None:
             raise PromptSetError(f"{path}: its format is not known; the name has to end in {_formats()}.")
-        return {"path": reader, "data_files": path, "split": "train"}
-    local = Path(path).expanduser()
-    if local.is_dir():
+        if "://" not in path and local.stat().st_size == 0:
+            raise PromptSetError(f"{path}: the data set is empty; at least one prompt is needed.", ())
+        return {"path": reader, "data_files": path if "://" in path else str(local), "split": "train"}
+    if _exists(local) and local.is_dir():
+        if not any(_ending(entry.name) in READERS for entry in local.rglob("*")):
+            raise PromptSetError(
+                f"{path}: the folder holds no data set: neither one saved by datasets (state.json) nor a file that "
+                f"ends in {_formats()}."
+            )
         return {"path": str(local), "name": subset, "split": split}
-    if local.is_file():
-        if reader is None:
-            raise PromptSetError(f"{path}: its format is not known; the name has to end in {_formats()}.")
-        if local.stat().st_size == 0:
-            raise PromptSetError(f"{path}: the data set is empty; at least one prompt is needed.")
-        return {"path": reader, "data_files": str(local), "split": "train"}
     if reader is None and re.fullmatch(r"[\w.-]+/[\w.-]+", path) and not path.startswith("."):
         return {"path": path, "name": subset, "split": split}
-    raise PromptSetError(f"{path}: there is no such file, and it is not a hub name (owner/name).")
+    what = "is no plain file" if _exists(local) else "there is no such file"
+    hub = "" if reader is not None else ", and it is not a hub name (owner/name)"
+    raise PromptSetError(f"{path}: {what}{hub}{_near(local)}.".replace("?.", "?"))
 
 
-def _reader(path: str) -> str | None:
+def _is_file(path: Path) -> bool:
+    """Whether there is such a plain file."""
+    return _exists(path) and path.is_file()
+
+
+def _exists(path: Path) -> bool:
+    """Whether there is something of this name; a name that no file can have names nothing."""
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
+
+
+def _near(path: Path) -> str:
+    """The name beside it that is nearest."""
+    try:
+        beside = [entry.name for entry in path.parent.iterdir()]
+    except (OSError, ValueError):
+        return ""
+    near = difflib.get_close_matches(path.name, beside, n=1)
+    return f"; did you mean {str(path.parent / near[0])!r}?" if near else ""
+
+
+def _ending(path: str) -> str:
+    """What the name ends in, without that of a compression."""
     suffixes = [suffix.lower() for suffix in Path(path).suffixes]
     if suffixes and suffixes[-1] in COMPRESSIONS:
         suffixes.pop()
-    return READERS.get(suffixes[-1]) if suffixes else None
+    return suffixes[-1] if suffixes else ""
 
 
 def _formats() -> str:
     return ", ".join(READERS) + f" (or one of them with {', '.join(sorted(COMPRESSIONS))})"
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Keep ``datasets`` from telling on its own what is told here in one sentence."""
+    logger = logging.getLogger("datasets")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _reason(error: BaseException) -> str:
@@ -169,7 +220,3 @@ def _reason(error: BaseException) -> str:
     while error.__cause__ is not None:
         error = error.__cause__
     return first_line(error)
-
-
-def _is_local(arguments: dict[str, Any]) -> bool:
-    return Path(arguments.get("data_files", arguments["path"])).exists()

@@ -6,12 +6,14 @@ This module does not import Lightning, so that a configuration with a workload i
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
+from specexp.core.messages import first_line
+from specexp.data.preparation import Preparation
 from specexp.data.prompt import Prompt, first_turn_ids
-from specexp.data.prompt_set import PromptSet, PromptSetError
+from specexp.data.prompt_set import Message, PromptSet, PromptSetError
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -33,10 +35,15 @@ class Workload:
         offset: how many prompts of that order are passed over.
         max_prompt_tokens: the longest first turn, in tokens, template and special tokens included; None for no limit.
             Later turns depend on the answers: see :meth:`Prompt.longest_context`.
-        too_long: what happens to a longer one. ``refuse``: the run stops before it starts. ``truncate``: the last
-            tokens stay, for what is asked stands mostly at the end, and with them a leading BOS token.
-        chat_template: whether turns are written with the tokenizer's chat template. A tokenizer without one gets the
-            plain text.
+        too_long: what happens to a longer one. ``refuse``: the run stops before it starts. ``keep-last``: the last
+            tokens stay, for what is asked stands mostly at the end, and with them a leading BOS token. ``keep-first``:
+            the first tokens stay. ``skip``: it is left out, and no other takes its place. All are counted and told.
+        chat_template: whether turns are written with the tokenizer's chat template. If null, chat messages are and
+            other prompts are not; if false, messages are joined by blank lines.
+        field: the field of prompts of your own that holds them, where several could; recognised if null.
+
+    Attributes:
+        preparation: what became of the prompts when they were last loaded.
 
     Example::
 
@@ -51,41 +58,72 @@ class Workload:
         shuffle_seed: Annotated[int, Field(ge=0)] | None = None,
         offset: Annotated[int, Field(ge=0)] = 0,
         max_prompt_tokens: Annotated[int, Field(ge=1)] | None = None,
-        too_long: Literal["refuse", "truncate"] = "refuse",
-        chat_template: bool = False,
+        too_long: Literal["refuse", "keep-last", "keep-first", "skip"] = "refuse",
+        chat_template: bool | None = None,
+        field: str | None = None,
     ) -> None:
+        if too_long != "refuse" and max_prompt_tokens is None:
+            raise ValueError(
+                f"too_long: {too_long} says what happens to prompts of more than max_prompt_tokens, which is not set: "
+                "set it, or leave too_long out"
+            )
         if chat_template and prompts.prompt_tokens is not None:
             raise ValueError(
                 f"chat_template: true does not go with {type(prompts).__name__}, whose prompts are the first "
                 f"{prompts.prompt_tokens} tokens of raw text; set chat_template: false."
             )
-        self.prompts = prompts
+        self.prompts = prompts if field is None else prompts.with_field(field)
         self.max_prompts = max_prompts
         self.shuffle_seed = shuffle_seed
         self.offset = offset
         self.max_prompt_tokens = max_prompt_tokens
         self.too_long = too_long
         self.chat_template = chat_template
+        self.preparation = Preparation()
 
     def load(self, tokenizer: PreTrainedTokenizerBase) -> list[Prompt]:
         """The chosen prompts in their order, at least one.
 
         Raises:
-            PromptSetError: the set cannot be read, ``offset`` passes over all of it, or a prompt is too long
-                or has no token.
+            PromptSetError: the set cannot be read, ``offset`` passes over all of it, a prompt is too long or has no
+                token, all were left out, or the tokenizer has no chat template and one is needed.
         """
-        chat_template = self.chat_template and tokenizer.chat_template is not None
-        return [
-            Prompt(
-                prompt_id=row["prompt_id"],
-                category=row["category"],
-                turns=tuple(row["turns"]),
-                token_ids=tuple(self._token_ids(tokenizer, row["prompt_id"], row["turns"][0], chat_template)),
-                index=row["index"],
-                chat_template=chat_template,
+        self.preparation = Preparation(
+            policy=self.too_long, limit=self.max_prompt_tokens, opening_tokens=self.prompts.prompt_tokens
+        )
+        prompts = [prompt for row in self.rows() if (prompt := self._prompt(tokenizer, row)) is not None]
+        self.preparation.taken = len(prompts)
+        self.preparation.remarks = self.prompts.remarks()
+        if not prompts:
+            raise PromptSetError(
+                f"all {len(self.preparation.skipped)} prompts of {self._name} have more tokens than max_prompt_tokens: "
+                f"{self.max_prompt_tokens}, and too_long: skip leaves none; raise it.",
+                ("max_prompt_tokens",),
             )
-            for row in self.rows()
-        ]
+        return prompts
+
+    def _prompt(self, tokenizer: PreTrainedTokenizerBase, row: dict[str, Any]) -> Prompt | None:
+        """A row as a prompt; None where it is too long and left out."""
+        chat_template = bool(row.get("chat")) if self.chat_template is None else self.chat_template
+        if chat_template and tokenizer.chat_template is None:
+            raise PromptSetError(self._no_template(row["prompt_id"]), ("chat_template",))
+        turns = tuple(turn.rstrip() for turn in row["turns"])
+        context = tuple(row.get("context") or ())
+        prompt_id = row["prompt_id"]
+        ids = self._token_ids(tokenizer, prompt_id, turns[0], chat_template, context)
+        if ids is None:
+            return None
+        if turns != tuple(row["turns"]):
+            self.preparation.stripped.append(prompt_id)
+        return Prompt(prompt_id, row["category"], turns, tuple(ids), row["index"], chat_template, context)
+
+    def _no_template(self, prompt_id: str) -> str:
+        if self.chat_template:
+            return "chat_template is true, but the tokenizer has none; set it to false, or take a chat model."
+        return (
+            f"prompt {prompt_id!r} of {self._name} is made of chat messages, but the tokenizer has no chat template; "
+            "take a chat model, or set data.chat_template: false, which joins their texts with blank lines."
+        )
 
     def rows(self) -> Dataset:
         """The chosen prompts in their order, not tokenized: ``prompt_id``, ``category``, ``turns`` and ``index``.
@@ -93,7 +131,9 @@ class Workload:
         Raises:
             PromptSetError: the set cannot be read, or ``offset`` passes over all of it.
         """
-        rows = self.prompts.load()
+        # An order of its own needs all of them.
+        whole = self.max_prompts is None or self.shuffle_seed is not None
+        rows = self.prompts.first(None if whole else self.offset + int(self.max_prompts or 0))
         if self.offset >= len(rows):
             raise PromptSetError(
                 f"offset: {self.offset} passes over all {len(rows)} prompts of {self._name}; "
@@ -111,9 +151,23 @@ class Workload:
         return type(self.prompts).__name__
 
     def _token_ids(
-        self, tokenizer: PreTrainedTokenizerBase, prompt_id: str, text: str, chat_template: bool
-    ) -> list[int]:
-        ids = first_turn_ids(tokenizer, text, chat_template)[: self.prompts.prompt_tokens]
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        prompt_id: str,
+        text: str,
+        chat_template: bool,
+        context: tuple[Message, ...],
+    ) -> list[int] | None:
+        """The first turn's tokens, as many as may be; None where it is left out."""
+        try:
+            whole = first_turn_ids(tokenizer, text, chat_template, context)
+        except Exception as error:  # templates are programs, and some refuse a role
+            raise PromptSetError(
+                f"prompt {prompt_id!r} of {self._name} cannot be tokenized ({first_line(error)}).", ()
+            ) from error
+        ids = whole[: self.prompts.prompt_tokens]
+        if len(ids) < len(whole):
+            self.preparation.openings.append(prompt_id)
         if not ids:
             raise PromptSetError(f"prompt {prompt_id!r} of {self._name} has no token with this tokenizer.")
         limit = self.max_prompt_tokens
@@ -122,9 +176,21 @@ class Workload:
         if self.too_long == "refuse":
             raise PromptSetError(
                 f"prompt {prompt_id!r} of {self._name} has {len(ids)} tokens, more than max_prompt_tokens: "
-                f"{limit}; raise it, or set too_long: truncate.",
+                f"{limit}; raise it, or set too_long: keep-last, keep-first or skip.",
                 ("max_prompt_tokens",),
             )
+        if self.too_long == "skip":
+            self.preparation.skipped[prompt_id] = len(ids)
+            return None
+        self.preparation.cut[prompt_id] = len(ids)
+        if self.too_long == "keep-first":
+            if chat_template:
+                raise PromptSetError(
+                    f"prompt {prompt_id!r} of {self._name} has {len(ids)} tokens, and too_long: keep-first would cut "
+                    "off where its chat template lets the answer begin; set too_long: keep-last or skip.",
+                    ("too_long",),
+                )
+            return ids[:limit]
         # Models trained with a BOS token answer badly without it.
         kept = ids[:1] if ids[0] == tokenizer.bos_token_id and limit > 1 else []
         return kept + ids[len(ids) - (limit - len(kept)) :]

@@ -64,7 +64,7 @@ def learn(config: Config, pair: ModelPair | None = None) -> ControllerLearning:
     from specexp.bench.experiment import use_threads
     from specexp.bench.make_arm import make_arm
     from specexp.bench.trainer import build_trainer, interruptible
-    from specexp.config import build_data, build_generation, build_latency, is_replayed
+    from specexp.config import build_data, build_generation, build_latency, is_replayed, prompts_error
     from specexp.data import PromptSetError
     from specexp.fit.learning_module import ControllerLearning
 
@@ -83,7 +83,7 @@ def learn(config: Config, pair: ModelPair | None = None) -> ControllerLearning:
         try:
             data.setup("fit")
         except PromptSetError as error:
-            raise ConfigError(f"{config.source_of(('data',))}: data: {error}") from error
+            raise prompts_error(config, error) from error
     spec = ArmSpec(
         name,
         build_generation(config),

@@ -20,6 +20,7 @@ from specexp.config import (
     build_pair,
     build_parts,
     build_workload,
+    prompts_error,
 )
 from specexp.core.messages import counted, type_and_line
 from specexp.data import Prompt, PromptSetError
@@ -195,7 +196,7 @@ def load_prompts(plan: RecordingPlan, pair: ModelPair) -> list[Prompt]:
         try:
             prompts = build_workload(config).load(pair.tokenizer)
         except PromptSetError as error:
-            raise ConfigError(f"{config.source_of(('data', *error.key))}: data: {error}") from error
+            raise prompts_error(config, error) from error
         check_prompts(config, prompts, pair)
         for prompt in prompts:
             known = found.setdefault(prompt.prompt_id, prompt)

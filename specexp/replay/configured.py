@@ -13,6 +13,7 @@ from specexp.config import (
     build_verifier,
     build_workload,
     is_replayed,
+    prompts_error,
     recording_folder,
 )
 from specexp.core.messages import first_line
@@ -155,7 +156,7 @@ def recorded_data(
     try:
         missing = first_not_recorded(data.prompts, recording, config.get("generation.samples"))
     except PromptSetError as error:
-        raise ConfigError(f"{config.source_of(('data', *error.key))}: data: {error}") from error
+        raise prompts_error(config, error) from error
     except ValueError as error:  # without tokenizer, a prompt is not there
         missing = first_line(error).removeprefix("recording: ")
     if missing is not None:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from specexp.bench.experiment import ExperimentArms
     from specexp.bench.record import PromptRecord
+    from specexp.data.preparation import Preparation
     from specexp.data.prompts import PromptDataModule
     from specexp.pairs.pair import ModelPair
 
@@ -111,7 +112,7 @@ def run(config: Config, pair: ModelPair | None = None) -> list[PromptRecord]:
     folder = folder_of(config)
     save_resolved(config, folder)
     records = decode(config, experiment, data, folder / RECORDS, trainer)
-    report(config, experiment, records, folder)
+    report(config, experiment, records, folder, data.workload.preparation)
     return records
 
 
@@ -149,7 +150,13 @@ def decode(
     return module.records
 
 
-def report(config: Config, experiment: ExperimentArms, records: Sequence[PromptRecord], folder: Path) -> None:
+def report(
+    config: Config,
+    experiment: ExperimentArms,
+    records: Sequence[PromptRecord],
+    folder: Path,
+    preparation: Preparation,
+) -> None:
     """Publish the tables, the figure and what the analyses saw.
 
     Args:
@@ -157,6 +164,7 @@ def report(config: Config, experiment: ExperimentArms, records: Sequence[PromptR
         experiment: Its arms.
         records: Records of the run.
         folder: Folder of the results, ``<output>/<name>``.
+        preparation: What became of the prompts before they were decoded.
     """
     from specexp.bench.publish import Report, publish
     from specexp.bench.report import (
@@ -177,6 +185,7 @@ def report(config: Config, experiment: ExperimentArms, records: Sequence[PromptR
     results = results_table(records, title, baselines=baselines, published=published)
     answered = {record.arm for record in records if not record.error}
     results.notes += fidelity_sentences(arm for arm in experiment.arms if arm.name in answered)
+    results.notes += preparation.notes()
     tables = {
         "arms": results,
         "categories": category_table(records, baseline=baselines[0], published=published),
@@ -185,6 +194,7 @@ def report(config: Config, experiment: ExperimentArms, records: Sequence[PromptR
     found = Report(
         {name: table for name, table in tables.items() if table is not None},
         {"figure": draw(config, records, baselines[0])},
+        preparation.files(),
         data={"table": long_table(records, baselines=baselines)},
         summary=summary_of(records, baselines[0]),
         page="table",

@@ -43,6 +43,8 @@ def conclude(study: Study, settings: Sweep, backend: StudyBackend, output: Study
         confirmation.records,
         backend.predict(None),
     )
+    preparation = backend.confirming.data("confirm").workload.preparation
+    shown.notes += preparation.notes()
     said = [
         *sentences(confirmation.confirmed, confirmation.records),
         *backend.sentences(confirmation.winner),
@@ -50,6 +52,7 @@ def conclude(study: Study, settings: Sweep, backend: StudyBackend, output: Study
     report = Report(
         tables={"confirm": shown},
         data={"confirm": shown},
+        files=preparation.files(),
         sentences=said,
         page="confirm",
         parts=[

@@ -9,6 +9,7 @@ from specexp.bench.equality import Equality, token_equality
 from specexp.bench.failures import failed_answers
 from specexp.bench.record import MEASURED, PromptRecord
 from specexp.bench.report import clock_notes
+from specexp.bench.short_answers import short_answers
 from specexp.bench.statistics import arm_names, paired_speedup, summarise
 from specexp.bench.table import Column, Table
 from specexp.sweep.backend import EAGER
@@ -79,7 +80,7 @@ def table(
         confirmation.rows.append([meaning, 0, 0, *figures, *over])
     prompts = len({record.prompt_id for record in records})
     own = summarise(records, AR)
-    failed = failed_answers(records)
+    failed, short = failed_answers(records), short_answers(records, AR)
     confirmation.notes = [
         f"{prompts} prompts the search did not see, {own.verifier}, target {own.dtype}, state "
         f"{_states(records)}; "
@@ -87,6 +88,7 @@ def table(
         f"of plain decoding's answers {100 * own.eos_share:.0f} % end by EOS, {100 * own.loop_share:.0f} % in a "
         "loop (which flatters every method)",
         _equality(confirmed, records),
+        *([] if short is None else [short]),
         *([] if failed is None else [f"{failed}; the figures are of the others"]),
         *clock_notes([record for record in records if not record.error]),
     ]

@@ -9,9 +9,10 @@ from typing_extensions import override
 from specexp.artifacts.environment import device_name
 from specexp.bench.experiment import check_prompts
 from specexp.bench.live import LiveBackend
-from specexp.config import ConfigError, build_data
+from specexp.config import ConfigError, build_data, prompts_error
 from specexp.config.stages import with_prompts_of
 from specexp.core.masks import context_limit
+from specexp.data import PromptSetError
 from specexp.sweep.backend import StudyBackend
 from specexp.sweep.study_config import StudyConfig
 
@@ -61,8 +62,12 @@ class LiveStudyBackend(StudyBackend):
     @override
     def load_data(self, stage: str | None) -> PromptDataModule:
         config = self.study_config.config
-        data = build_data(with_prompts_of(config, stage), self.pair.tokenizer)
-        check_prompts(config, data.prompts, self.pair)
+        staged = with_prompts_of(config, stage)
+        data = build_data(staged, self.pair.tokenizer)
+        try:
+            check_prompts(config, data.prompts, self.pair)
+        except PromptSetError as error:
+            raise prompts_error(staged, error) from error
         return data
 
     @override

@@ -25,9 +25,12 @@ class PromptSetContract:
         raise NotImplementedError(f"{type(self).__name__} has to override the fixture prompt_set.")
 
     def test_rows_have_the_common_columns(self, prompt_set: PromptSet) -> None:
-        """Exactly ``prompt_id``, ``category`` and ``turns``, of these types."""
+        """Exactly those of :func:`specexp.data.prompt_rows`, of these types."""
         text = Value("string")
-        assert prompt_set.load().features == Features(prompt_id=text, category=text, turns=List(text))
+        message = {"role": text, "content": text}
+        assert prompt_set.load().features == Features(
+            prompt_id=text, category=text, turns=List(text), context=List(message), chat=Value("bool")
+        )
 
     def test_there_is_at_least_one_prompt(self, prompt_set: PromptSet) -> None:
         """An empty set is an error of ``load``, not a set."""

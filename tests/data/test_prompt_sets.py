@@ -277,7 +277,7 @@ class TestErrors:
     def test_content_of_another_format(self, tmp_path: Path):
         path = tmp_path / "questions.jsonl"
         path.write_text("How many?\n")
-        with pytest.raises(PromptSetError, match=r"questions\.jsonl: cannot be read \(.+\)") as caught:
+        with pytest.raises(PromptSetError, match=r"questions\.jsonl: line 1 is no JSON \(.+\)") as caught:
             GSM8K(str(path)).load()
         assert "\n" not in str(caught.value)
 
@@ -301,19 +301,21 @@ class TestErrors:
     def test_blank_text_names_row_and_key(self, write, bad):
         path = write("q.jsonl", [{"question": "How many?"}, {"question": bad}])
         with pytest.raises(
-            PromptSetError, match=r"q\.jsonl: row 2, key 'question': expected a text .*, found"
+            PromptSetError, match=r"q\.jsonl: line 2, key 'question': expected a text .*, found"
         ):
             GSM8K(path).load()
 
     @pytest.mark.parametrize("turns", [[], None, ["Hello", " "]])
     def test_bad_turns_name_row_and_key(self, write, turns):
         path = write("q.jsonl", [QUESTIONS[2], {"question_id": 1, "category": "qa", "turns": turns}])
-        with pytest.raises(PromptSetError, match=r"q\.jsonl: row 2, key 'turns': expected"):
+        with pytest.raises(PromptSetError, match=r"q\.jsonl: line 2, key 'turns': expected"):
             SpecBench(path).load()
 
     def test_turns_that_are_one_text(self, write):
         path = write("q.jsonl", [{"question_id": 1, "category": "qa", "turns": "Hello?"}])
-        with pytest.raises(PromptSetError, match=r"row 1, key 'turns': expected a list of one or more texts"):
+        with pytest.raises(
+            PromptSetError, match=r"line 1, key 'turns': expected a list of one or more texts"
+        ):
             SpecBench(path).load()
 
     def test_repeated_id(self, write):

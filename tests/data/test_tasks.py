@@ -158,11 +158,11 @@ class TestBlocksworld(TaskContract):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"answer": "#### 1"}', "row 2, key 'question': expected a text"),
-        ('{"question": " ", "answer": "#### 1"}', "row 2, key 'question': expected a text"),
-        ('{"question": "a"}', "row 2, key 'answer': expected a text"),
-        ('{"question": "a", "answer": "1"}', "row 2, key 'answer': expected a number after ####, found '1'"),
-        ('{"question": "a", "answer": "#### one"}', "row 2, key 'answer': expected a number after ####"),
+        ('{"answer": "#### 1"}', "line 2, key 'question': expected a text"),
+        ('{"question": " ", "answer": "#### 1"}', "line 2, key 'question': expected a text"),
+        ('{"question": "a"}', "line 2, key 'answer': expected a text"),
+        ('{"question": "a", "answer": "1"}', "line 2, key 'answer': expected a number after ####, found '1'"),
+        ('{"question": "a", "answer": "#### one"}', "line 2, key 'answer': expected a number after ####"),
     ],
 )
 def test_a_wrong_row_of_gsm8k_is_named(tmp_path, line, message):

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specexp.data import Prompt, PromptRow, PromptSet, PromptSetError, Workload, prompt_rows
+from specexp.data.prompt_set import Message
 
 
 class Letters(PromptSet):
@@ -92,14 +93,16 @@ def test_only_chosen_prompts_are_measured(tokenizer):
 
 
 def test_truncation_keeps_the_last_tokens(tokenizer):
-    (prompt,) = Workload(Letters(["much too long"]), max_prompt_tokens=5, too_long="truncate").load(tokenizer)
+    (prompt,) = Workload(Letters(["much too long"]), max_prompt_tokens=5, too_long="keep-last").load(
+        tokenizer
+    )
     assert tokenizer.decode(prompt.token_ids) == " long"
     assert prompt.turns == ("much too long",)
 
 
 def test_truncation_keeps_the_bos_token(tokenizer):
     tokenizer.bos_token = "<s>"
-    (prompt,) = Workload(Letters(["<s>too long"]), max_prompt_tokens=5, too_long="truncate").load(tokenizer)
+    (prompt,) = Workload(Letters(["<s>too long"]), max_prompt_tokens=5, too_long="keep-last").load(tokenizer)
     assert tokenizer.decode(prompt.token_ids) == "<s>long"
 
 
@@ -120,7 +123,96 @@ def test_chat_template_where_the_tokenizer_has_one(chat_tokenizer):
     assert chat_tokenizer.decode(prompt.token_ids) == "<|user|>A<|end|><|assistant|>"
 
 
-def test_plain_text_where_the_tokenizer_has_no_template(tokenizer):
-    (prompt,) = Workload(Letters("A"), chat_template=True).load(tokenizer)
-    assert not prompt.chat_template
-    assert tokenizer.decode(prompt.token_ids) == "A"
+def test_a_chat_template_that_the_tokenizer_has_not_is_refused(tokenizer):
+    with pytest.raises(PromptSetError, match="chat_template is true, but the tokenizer has none"):
+        Workload(Letters("A"), chat_template=True).load(tokenizer)
+
+
+class Chat(PromptSet):
+    """One conversation with a system prompt."""
+
+    def load(self):
+        before = [
+            Message(role="system", content="Be brief."),
+            Message(role="user", content="Hi"),
+            Message(role="assistant", content="Yes?"),
+        ]
+        return prompt_rows([PromptRow("c", "chat", ["Why? "], before, chat=True)], where="Chat")
+
+
+def test_chat_messages_are_written_with_the_template_with_what_came_before(chat_tokenizer):
+    (prompt,) = Workload(Chat()).load(chat_tokenizer)
+    assert chat_tokenizer.decode(prompt.token_ids) == (
+        "<|system|>Be brief.<|end|><|user|>Hi<|end|><|assistant|>Yes?<|end|><|user|>Why?<|end|><|assistant|>"
+    )
+
+
+def test_chat_messages_need_a_template_unless_their_plain_form_is_chosen(tokenizer):
+    with pytest.raises(
+        PromptSetError, match=r"made of chat messages.*no chat template.*chat_template: false"
+    ):
+        Workload(Chat()).load(tokenizer)
+    (prompt,) = Workload(Chat(), chat_template=False).load(tokenizer)
+    assert tokenizer.decode(prompt.token_ids) == "Be brief.\n\nHi\n\nYes?\n\nWhy?"
+
+
+def test_a_template_that_refuses_a_role_is_one_sentence(chat_tokenizer):
+    chat_tokenizer.chat_template = "{{ raise_exception('System role not supported') }}"
+    with pytest.raises(
+        PromptSetError, match=r"'c' of Chat cannot be tokenized \(System role not supported\)"
+    ):
+        Workload(Chat()).load(chat_tokenizer)
+
+
+def test_white_space_at_the_end_of_a_turn_is_left_out_and_told(tokenizer):
+    workload = Workload(Letters(["def f():\n    ", "  x"]))
+    prompts = workload.load(tokenizer)
+    assert [prompt.turns for prompt in prompts] == [("def f():",), ("  x",)]
+    assert tokenizer.decode(prompts[0].token_ids) == "def f():"
+    assert workload.preparation.stripped == ["p0"]
+    assert workload.preparation.notes() == ["White space at the end of 1 prompt left out."]
+
+
+@pytest.mark.parametrize(
+    ("policy", "kept", "note"),
+    [
+        (
+            "keep-last",
+            ["short", " long"],
+            "1 of 2 prompts cut to the last 5 of up to 13 tokens (too_long: keep-last).",
+        ),
+        (
+            "keep-first",
+            ["short", "much "],
+            "1 of 2 prompts cut to the first 5 of up to 13 tokens (too_long: keep-first).",
+        ),
+        ("skip", ["short"], "1 prompt of more than 5 tokens left out (too_long: skip)."),
+    ],
+)
+def test_what_happens_to_a_prompt_that_is_too_long_is_counted(tokenizer, policy, kept, note):
+    workload = Workload(Letters(["short", "much too long"]), max_prompt_tokens=5, too_long=policy)
+    assert [tokenizer.decode(prompt.token_ids) for prompt in workload.load(tokenizer)] == kept
+    assert workload.preparation.notes() == [note]
+    assert '"p1": 13' in workload.preparation.files()["prompts.json"]
+
+
+def test_texts_of_which_only_the_first_tokens_are_prompts_are_counted(tokenizer):
+    workload = Workload(Letters(["Once upon a time", "Oh"], prompt_tokens=4))
+    workload.load(tokenizer)
+    assert workload.preparation.notes() == [
+        "1 of 2 prompts are the first 4 tokens of a longer text (prompt_tokens)."
+    ]
+
+
+def test_policies_that_would_leave_nothing_or_break_a_template_are_refused(tokenizer, chat_tokenizer):
+    with pytest.raises(PromptSetError, match=r"all 1 prompts of Letters .* too_long: skip leaves none"):
+        Workload(Letters(["much too long"]), max_prompt_tokens=5, too_long="skip").load(tokenizer)
+    with pytest.raises(PromptSetError, match="keep-first would cut off where"):
+        Workload(Chat(), max_prompt_tokens=5, too_long="keep-first").load(chat_tokenizer)
+    with pytest.raises(ValueError, match=r"too_long: skip says what happens .* which is not set"):
+        Workload(Letters(), too_long="skip")
+
+
+def test_a_field_is_chosen_of_own_prompts_alone():
+    with pytest.raises(ValueError, match="field is for prompts of your own; Letters knows its fields"):
+        Workload(Letters(), field="text")

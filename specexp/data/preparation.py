@@ -1,0 +1,74 @@
+"""What became of prompts on their way from a file to the model: nothing of it happens unsaid."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from specexp.core.messages import counted
+
+
+@dataclass
+class Preparation:
+    """Counts of one loading of a workload.
+
+    Attributes:
+        taken: Prompts that are decoded.
+        policy: What happened to those that were too long.
+        limit: Most tokens of a prompt; None where there is no limit.
+        cut: Tokens that a cut prompt had, by its id.
+        skipped: The same of those that were left out.
+        opening_tokens: How many first tokens of raw texts are prompts; None of prompts that stand as they are.
+        openings: Ids of the raw texts of which more was left.
+        stripped: Ids of prompts from whose end white space was taken.
+        remarks: What of the rows was not obeyed.
+    """
+
+    taken: int = 0
+    policy: str = "refuse"
+    limit: int | None = None
+    cut: dict[str, int] = field(default_factory=dict)
+    skipped: dict[str, int] = field(default_factory=dict)
+    opening_tokens: int | None = None
+    openings: list[str] = field(default_factory=list)
+    stripped: list[str] = field(default_factory=list)
+    remarks: Sequence[str] = ()
+
+    def notes(self) -> list[str]:
+        """The same in sentences; none where prompts are decoded as they stand."""
+        said = list(self.remarks)
+        if self.cut:
+            end = "last" if self.policy == "keep-last" else "first"
+            said.append(
+                f"{len(self.cut)} of {counted(self.taken, 'prompt')} cut to the {end} {self.limit} of up to "
+                f"{max(self.cut.values())} tokens (too_long: {self.policy})."
+            )
+        if self.skipped:
+            said.append(
+                f"{counted(len(self.skipped), 'prompt')} of more than {self.limit} tokens left out (too_long: skip)."
+            )
+        if self.openings:
+            said.append(
+                f"{len(self.openings)} of {counted(self.taken, 'prompt')} are the first {self.opening_tokens} tokens "
+                "of a longer text (prompt_tokens)."
+            )
+        if self.stripped:
+            said.append(f"White space at the end of {counted(len(self.stripped), 'prompt')} left out.")
+        return said
+
+    def files(self) -> dict[str, str]:
+        """``prompts.json``, which says of every prompt what became of it; nothing where they stand as they were."""
+        if not self.notes():
+            return {}
+        found = {
+            "taken": self.taken,
+            "too_long": self.policy,
+            "max_prompt_tokens": self.limit,
+            "cut": self.cut,
+            "skipped": self.skipped,
+            "first_tokens_of_longer_texts": {"prompt_tokens": self.opening_tokens, "prompts": self.openings},
+            "white_space_left_out": self.stripped,
+            "remarks": list(self.remarks),
+        }
+        return {"prompts.json": f"{json.dumps(found, indent=1)}\n"}

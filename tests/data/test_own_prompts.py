@@ -1,0 +1,134 @@
+"""Prompts of somebody's own: every form a file may have, and the conversation it is read as."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from specexp.data import OwnPrompts, PromptSetError, Workload
+from specexp.testing.prompt_sets import PromptSetContract
+
+CHAT = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "Hi"},
+    {"role": "assistant", "content": "Yes?"},
+    {"role": "user", "content": "Why?"},
+]
+ASKED = {"turns": ["Why?"], "context": CHAT[:3], "chat": True}
+REQUEST = {"model": "m", "messages": CHAT, "max_tokens": 9, "temperature": 0.2}
+SHARE_GPT = [
+    {"from": who, "value": message["content"]}
+    for who, message in zip(("system", "human", "gpt", "human"), CHAT, strict=True)
+]
+
+
+class TestOwnPrompts(PromptSetContract):
+    @pytest.fixture
+    def prompt_set(self, write):
+        return OwnPrompts(write("my.jsonl", [{"prompt": "A"}, {"prompt": "B", "category": "qa"}]))
+
+
+def lines(*rows: object) -> str:
+    return "".join(f"{json.dumps(row)}\n" for row in rows)
+
+
+def one(folder: Path, name: str, content: str | bytes, field: str | None = None) -> dict[str, object]:
+    """The only row of a file."""
+    path = folder / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    prompts = OwnPrompts(str(path))
+    (row,) = (prompts if field is None else prompts.with_field(field)).load()
+    return row
+
+
+@pytest.mark.parametrize(
+    ("row", "read"),
+    [
+        ({"prompt": "Why?"}, {"turns": ["Why?"], "chat": False}),
+        ({"text": "Why?"}, {"turns": ["Why?"]}),
+        ({"question": "Why?", "answer": "so"}, {"turns": ["Why?"]}),
+        ({"instruction": "Sort.", "input": "3, 1", "output": "1, 3"}, {"turns": ["Sort.\n\n3, 1"]}),
+        (
+            {"turns": ["Why?", "And then?"], "category": "qa"},
+            {"turns": ["Why?", "And then?"], "category": "qa"},
+        ),
+        ({"prompt": ["Why?", "And then?"]}, {"turns": ["Why?", "And then?"]}),
+        ({"messages": CHAT}, ASKED),
+        ({"prompt": CHAT}, ASKED),
+        ({"messages": [*CHAT, {"role": "assistant", "content": "So."}]}, ASKED),
+        ({"conversations": SHARE_GPT}, ASKED),
+        ({"conversations": SHARE_GPT[1:], "system": "Be brief."}, ASKED),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": "Why?"}]}]},
+            {"turns": ["Why?"]},
+        ),
+        ({"messages": [{"role": "developer", "content": "Be brief."}, *CHAT[1:]]}, ASKED),
+        ({"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": REQUEST}, ASKED),
+        ({"custom_id": "a", "body": {"model": "m", "prompt": "Why?"}}, {"turns": ["Why?"], "prompt_id": "a"}),
+        (REQUEST, ASKED),
+        ({"id": 7, "prompt": "Why?"}, {"prompt_id": "7"}),
+        ({"prompt": "Why?"}, {"prompt_id": "0", "category": "own", "context": []}),
+    ],
+)
+def test_a_row_is_read_by_what_its_field_holds(tmp_path: Path, row: dict, read: dict):
+    found = one(tmp_path, "my.jsonl", lines(row))
+    assert {key: found[key] for key in read} == read
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("my.json", json.dumps([{"prompt": "Why?"}], indent=1)),
+        ("my.json", json.dumps({"prompt": "Why?"}, indent=1)),
+        ("my.jsonl", json.dumps([{"prompt": "Why?"}])),
+        ("my.jsonl", '\ufeff\n{"prompt": "Why?"}\n\n'),
+        ("my.txt", "\nWhy?\n\n"),
+        ("my.csv", "id,prompt\n1,Why?\n"),
+        ("my.csv", 'prompt,answer\n"Why?","a, \nb"\n'),
+    ],
+)
+def test_every_format_of_text(tmp_path: Path, name: str, content: str):
+    assert one(tmp_path, name, content)["turns"] == ["Why?"]
+
+
+def test_numbers_in_a_csv_file_stay_as_they_are_written(tmp_path: Path):
+    assert one(tmp_path, "my.csv", "prompt\n007\n")["turns"] == ["007"]
+
+
+def test_what_datasets_wrote_is_read(tmp_path: Path):
+    from datasets import Dataset, DatasetDict
+
+    rows = Dataset.from_list([{"messages": CHAT}])
+    rows.to_parquet(tmp_path / "my.parquet")
+    rows.save_to_disk(tmp_path / "saved")
+    DatasetDict(test=rows).save_to_disk(tmp_path / "split")
+    for name in ("my.parquet", "saved", "split"):
+        (row,) = OwnPrompts(str(tmp_path / name)).load()
+        assert {key: row[key] for key in ASKED} == ASKED
+    DatasetDict(test=rows, dev=rows).save_to_disk(tmp_path / "splits")
+    with pytest.raises(PromptSetError, match=r"splits: it has no split 'train'; allowed are test, dev"):
+        OwnPrompts(str(tmp_path / "splits")).load()
+
+
+def test_a_field_that_is_named_is_read_whatever_others_there_are(tmp_path: Path):
+    content = lines({"prompt": "A", "text": "B", "query": "C"})
+    assert one(tmp_path, "my.jsonl", content, "text")["turns"] == ["B"]
+    assert one(tmp_path, "my.jsonl", content, "query")["turns"] == ["C"]
+
+
+def test_what_requests_ask_beside_their_prompts_is_told(tmp_path: Path):
+    path = tmp_path / "my.jsonl"
+    path.write_text(lines({"body": REQUEST}, {"body": {"prompt": "A", "max_tokens": 1}}))
+    prompts = OwnPrompts(str(path))
+    prompts.load()
+    (remark,) = prompts.remarks()
+    assert "is not obeyed: max_tokens (2), temperature (1); generation and verifier say" in remark
+
+
+def test_no_more_of_a_file_is_read_than_is_asked_for(tmp_path: Path):
+    path = tmp_path / "my.jsonl"
+    path.write_text(lines({"prompt": "A"}, {"prompt": "B"}) + "what follows is not even JSON\n")
+    workload = Workload(OwnPrompts(str(path)), max_prompts=1, offset=1)
+    assert workload.rows()["turns"] == [["B"]]
+    with pytest.raises(PromptSetError, match="line 3 is no JSON"):
+        Workload(OwnPrompts(str(path)), max_prompts=1, shuffle_seed=0).rows()
