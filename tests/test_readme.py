@@ -25,7 +25,7 @@ SHORT = {
         *("--data.max_prompts", "2", "--generation.max_new_tokens", "16", "--generation.samples", "2"),
     ],
     "specexp.verify": [
-        *("--verify.toy_samples", "50", "--verify.samples", "20", "--verify.first_tokens", "2"),
+        *("--verify.total_variation", "0.5", "--verify.samples", "20", "--verify.first_tokens", "2"),
         *("--data.max_prompts", "2", "--generation.max_new_tokens", "16"),
     ],
     "specexp.profile": [

@@ -95,20 +95,22 @@ class Verify:
     """How much ``specexp.verify`` tests.
 
     Args:
-        level: Probability that a run refuses compositions that are exact, all its tests together.
-        toy_samples: Continuations of every composition on the toy target.
-        toy_tokens: First tokens whose joint is tested there.
+        level: Probability with which a composition that is exact is refused.
+        total_variation: Deviation of the joint of three tokens on the toy targets that is to be found or excluded.
+        toy_triples: Triples of tokens on each toy target at most; as many as a decision needs if null.
         prompts: How many prompts' first tokens are tested on the configured models.
         samples: Continuations of each of those prompts.
         first_tokens: How many tokens are tested jointly there.
+        workers: Processes that decode on the toy targets; as many as cores if null.
     """
 
-    level: Annotated[float, Field(gt=0, lt=1)] = 0.01
-    toy_samples: Count = 4000
-    toy_tokens: Annotated[int, Field(ge=1, le=6)] = 4
+    level: Annotated[float, Field(gt=0, lt=1)] = 0.001
+    total_variation: Annotated[float, Field(ge=0.001, lt=1)] = 0.05
+    toy_triples: Count | None = None
     prompts: Count = 2
     samples: Count = 400
     first_tokens: Annotated[int, Field(ge=1, le=4)] = 3
+    workers: Count | None = None
 
 
 @dataclass(frozen=True)

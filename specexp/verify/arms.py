@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from specexp.bench.arm import describe
 from specexp.config import (
     ComposedArm,
     Config,
@@ -58,14 +57,9 @@ class Claim:
     @property
     def checks(self) -> list[str]:
         """The tests it calls for."""
-        found = ["token equality"] if self.deterministic else []
+        found = ["token equality", "toy equality"] if self.deterministic else []
         found += ["toy joint"] if self.sampled else []
         return found + ([] if self.deterministic else ["first tokens"])
-
-    @property
-    def tests(self) -> int:
-        """Statistical tests on the toy target: two of each joint."""
-        return (2 if self.deterministic else 4) if self.sampled else 0
 
 
 def ours(config: Config) -> tuple[Config, list[str]]:
@@ -128,17 +122,3 @@ def _law(arm: ComposedArm, verifier: Verifier) -> Law:
             "temperature, so the law its output should have is unknown and nothing can be verified"
         )
     return Law(float(temperature), getattr(verifier, "top_k", None), getattr(verifier, "top_p", None))
-
-
-def count_tests(claims: Sequence[Claim], prompts: int) -> int:
-    """All statistical tests of a run, among which its level is shared.
-
-    Args:
-        claims: Claims of the file.
-        prompts: Prompts whose first tokens are tested: two tests each against the target's probabilities, for every
-            composition that draws noise of its own and for plain decoding by each verifier that samples, and one
-            against plain samples.
-    """
-    drawn = [claim for claim in claims if not claim.deterministic]
-    plain = {describe(claim.verifier) for claim in claims if claim.sampled}
-    return sum(claim.tests for claim in claims) + prompts * (3 * len(drawn) + 2 * len(plain))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from specexp.bench.arm import EngineArm, describe
@@ -12,14 +13,18 @@ from specexp.bench.equality import compare, token_equality
 from specexp.bench.experiment import arm_specs
 from specexp.bench.live import LiveBackend
 from specexp.bench.make_arm import make_arm
-from specexp.config import Config, build_parts, build_verifier
+from specexp.config import Config, build_verifier
 from specexp.core.messages import first_line, type_and_line
 from specexp.core.parts import Parts
 from specexp.core.sampling import Processors
-from specexp.verify.arms import Claim, claims_of, count_tests
+from specexp.verify.arms import Claim, claims_of
+from specexp.verify.branches import Branches
 from specexp.verify.first_tokens import Starts, compare_starts, likely_starts, say
-from specexp.verify.joint import joint_test, toy_decoder
+from specexp.verify.joint import Chunks, JointTest, compose, equality_test, sample_until_known
+from specexp.verify.progress import TimeLeft
 from specexp.verify.result import Finding, LosslessReport
+from specexp.verify.toy_run import ToyLaw, toy_vocabulary
+from specexp.verify.workers import ToyTask, ToyWorkers
 
 if TYPE_CHECKING:
     from specexp.bench.record import PromptRecord
@@ -40,12 +45,14 @@ def verify(
 ) -> LosslessReport:
     """Test every composition of a file.
 
+    The level of a composition is shared by the toy targets and the configured models.
+
     Args:
         config: Configuration with our own arms alone.
         backend: The models.
         prompts: Prompts on which outputs are compared; of the first few, the law of the first tokens is tested.
         skipped: Names of the arms that were left out.
-        tell: Takes a line about what is tested next.
+        tell: Takes a line about what is tested next, and how long it will take at most.
 
     Raises:
         ConfigError: the parts do not go with the models.
@@ -53,35 +60,34 @@ def verify(
     claims = claims_of(config)
     settings = config.get("verify")
     few = list(prompts)[: settings["prompts"]]
-    tests = count_tests(claims, len(few))
-    level = settings["level"] / max(1, tests)
     specs = [dataclasses.replace(spec, latency=None) for spec in arm_specs(config)]
     if len(specs) == 1:  # the file is plain decoding itself
         specs.append(dataclasses.replace(specs[0], name=claims[0].arm.title))
     arms = [make_arm(spec, backend) for spec in specs[1:]]
     plains: dict[str, _Plain] = {}
     findings = []
-    for claim, arm in zip(claims, arms, strict=True):
-        assert isinstance(arm, EngineArm)
-        tell(f"{claim.arm.title}: {', '.join(claim.checks)}")
-        name = describe(claim.verifier)
-        plain = plains.get(name)
-        if plain is None:
-            plain = plains[name] = _Plain(claim, specs[0], backend, few, settings)
-        finding = Finding(claim.arm.title, name, claim.verifier.lossless)
-        if claim.deterministic:
-            finding = _check_outputs(finding, arm, plain, prompts, config.get("generation.samples"))
-        if claim.sampled:
-            finding = _check_toy(finding, claim, backend.model.vocab_size, settings, level)
-            finding = _check_first_tokens(finding, claim, arm, plain, level)
-        findings.append(finding)
+    with ToyWorkers(settings["workers"]) as workers:
+        for number, (claim, arm) in enumerate(zip(claims, arms, strict=True), 1):
+            assert isinstance(arm, EngineArm)
+            tell(f"{number} of {len(claims)}: {claim.arm.title}: {', '.join(claim.checks)}")
+            name = describe(claim.verifier)
+            plain = plains.get(name)
+            if plain is None:
+                plain = plains[name] = _Plain(claim, specs[0], backend, few, settings)
+            finding = Finding(claim.arm.title, name, claim.verifier.lossless, settings["level"] / 2)
+            if claim.deterministic:
+                finding = _check_outputs(finding, arm, plain, prompts, config.get("generation.samples"))
+            finding = _check_toy(finding, claim, plain, backend.model.vocab_size, workers, tell)
+            if claim.sampled:
+                finding = _check_first_tokens(finding, claim, arm, plain)
+            findings.append(finding)
     return LosslessReport(
         name=config.get("name"),
         findings=tuple(findings),
-        plain=tuple(control for plain in plains.values() for control in plain.control(level)),
+        plain=tuple(control for plain in plains.values() for control in plain.control()),
         skipped=tuple(skipped),
         level=settings["level"],
-        tests=tests,
+        total_variation=settings["total_variation"],
         setting=f"target in {arms[0].dtype} on {arms[0].device}",
     )
 
@@ -95,7 +101,7 @@ class _Plain:
         spec: ArmSpec,
         backend: LiveBackend,
         few: Sequence[Prompt],
-        settings: Mapping[str, float],
+        settings: Mapping[str, Any],
     ) -> None:
         self.claim = claim
         self.settings = settings
@@ -107,6 +113,7 @@ class _Plain:
         self.arm = arm
         self._few = [(prompt.prompt_id, prompt.turn_ids(backend.tokenizer, 0, [])) for prompt in few]
         self.starts: list[tuple[Starts, list[int], list[list[int]]]] = []
+        self.joint: JointTest | None = None
         self._records: dict[tuple[str, int], PromptRecord] = {}
 
     def record(self, prompt: Prompt, sample: int) -> PromptRecord:
@@ -115,6 +122,18 @@ class _Plain:
         if key not in self._records:
             self._records[key] = self.arm.decode(prompt, sample)
         return self._records[key]
+
+    def sample(self, run: Chunks, law: ToyLaw, tell: TimeLeft) -> JointTest:
+        """The law of what is decoded so on the toy targets."""
+        return sample_until_known(
+            run,
+            law,
+            not self.claim.deterministic,
+            self.settings["total_variation"],
+            self.settings["level"] / 2,
+            self.settings["toy_triples"],
+            tell,
+        )
 
     def say_first(self) -> None:
         """Find the likeliest beginnings after the first prompts, and sample them.
@@ -131,13 +150,14 @@ class _Plain:
             said = say(self.model, self.parts, starts, prompt, samples, self.seed + _OTHER_NOISE)
             self.starts.append((starts, prompt, said))
 
-    def control(self, level: float) -> list[Finding]:
+    def control(self) -> list[Finding]:
         """Its samples against the target's probabilities, if they were drawn: the test must pass them."""
         if not self.starts:
             return []
         verifier = describe(self.claim.verifier)
-        tests = tuple(compare_starts(starts, said, None, level) for starts, _, said in self.starts)
-        return [Finding("plain decoding", verifier, self.claim.verifier.lossless, first_tokens=tests)]
+        tests = tuple(compare_starts(starts, said) for starts, _, said in self.starts)
+        level = self.settings["level"] / 2
+        return [Finding("plain decoding", verifier, self.claim.verifier.lossless, level, first_tokens=tests)]
 
 
 def _check_outputs(
@@ -146,7 +166,9 @@ def _check_outputs(
     """Compare outputs token for token, every prompt and sample; an error is noted and the others go on."""
     records: list[PromptRecord] = []
     errors = []
+    exercised = Branches()
     arm.reset()
+    arm.observers = (exercised.note,)
     for prompt in prompts:
         for sample in range(samples):
             try:
@@ -161,13 +183,12 @@ def _check_outputs(
         finding,
         equality=token_equality(records, arm.name),
         differences=tuple(record for record in records if record.difference is not None),
+        exercised=exercised,
         errors=tuple(errors),
     )
 
 
-def _check_first_tokens(
-    finding: Finding, claim: Claim, arm: EngineArm, plain: _Plain, level: float
-) -> Finding:
+def _check_first_tokens(finding: Finding, claim: Claim, arm: EngineArm, plain: _Plain) -> Finding:
     """Test the law of the first tokens on the configured models; of a deterministic verifier plain decoding's alone,
     whose outputs the others must equal.
     """
@@ -176,38 +197,45 @@ def _check_first_tokens(
         plain.say_first()
         for starts, prompt, said in plain.starts if not claim.deterministic else ():
             own = say(plain.model, arm.parts, starts, prompt, len(said), plain.seed)
-            tests.append(compare_starts(starts, own, said, level))
+            tests.append(compare_starts(starts, own))
     except Exception as error:  # whatever a part raises is that part's finding
         return dataclasses.replace(finding, errors=(*finding.errors, f"first tokens: {type_and_line(error)}"))
     return dataclasses.replace(finding, first_tokens=tuple(tests))
 
 
 def _check_toy(
-    finding: Finding, claim: Claim, models_vocabulary: int, settings: Mapping[str, float], level: float
+    finding: Finding, claim: Claim, plain: _Plain, models_vocabulary: int, workers: ToyWorkers, tell: Tell
 ) -> Finding:
-    """Test the joint on the toy target; parts tied to the models' vocabulary get one as wide."""
+    """Test equality and law on the toy targets; parts tied to the models' vocabulary get one as wide."""
+    law = ToyLaw(**dataclasses.asdict(claim.law))
+    try:
+        law = _fitting(ToyTask(claim.arm.config, law, "law"), models_vocabulary)
+    except ValueError as error:  # e.g. a matrix as wide as the models' vocabulary
+        return dataclasses.replace(finding, not_tested=first_line(error))
+    left = TimeLeft(claim.arm.title, tell)
+    try:
+        if claim.deterministic:
+            run = partial(workers.run, ToyTask(claim.arm.config, law, "equality"))
+            finding = dataclasses.replace(finding, toy_equality=equality_test(run, left))
+        if not claim.sampled:
+            return finding
+        if not claim.deterministic:
+            run = partial(workers.run, ToyTask(claim.arm.config, law, "law"))
+            return dataclasses.replace(finding, joint=plain.sample(run, law, left))
+        if plain.joint is None:  # what is said without drafts is one law for all that equal it
+            run = partial(workers.run, ToyTask(claim.arm.config, law, "plain law"))
+            plain.joint = plain.sample(run, law, left)
+        return dataclasses.replace(finding, joint=plain.joint)
+    except Exception as error:  # whatever a part raises is that part's finding
+        return dataclasses.replace(finding, errors=(*finding.errors, f"toy target: {type_and_line(error)}"))
 
-    def make_parts(draft: Any) -> Parts:
-        return build_parts(claim.arm.config, draft)
 
-    for vocabulary in (None, models_vocabulary):
-        try:
-            toy_decoder(make_parts, claim.law.temperature, vocabulary)
-        except ValueError as error:  # e.g. a matrix as wide as the models' vocabulary
-            reason = first_line(error)
-            continue
-        try:
-            test = joint_test(
-                make_parts,
-                **dataclasses.asdict(claim.law),
-                samples=int(settings["toy_samples"]),
-                tokens=int(settings["toy_tokens"]),
-                level=level,
-                vocabulary=vocabulary,
-            )
-        except Exception as error:  # whatever a part raises is that part's finding
-            return dataclasses.replace(
-                finding, errors=(*finding.errors, f"toy target: {type_and_line(error)}")
-            )
-        return dataclasses.replace(finding, joint=test)
-    return dataclasses.replace(finding, not_tested=reason)
+def _fitting(task: ToyTask, models_vocabulary: int) -> ToyLaw:
+    """The law on a toy that is just wide enough for the parts, or as wide as the models."""
+    try:
+        law = dataclasses.replace(task.law, vocabulary=toy_vocabulary(task.make_parts))
+        compose(task.make_parts, law)
+    except ValueError:
+        law = dataclasses.replace(task.law, vocabulary=models_vocabulary)
+        compose(task.make_parts, law)
+    return law

@@ -9,10 +9,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from specexp.bench.pictures import BLUE, GREY, INK, ORANGE, new_figure
-from specexp.verify.joint import JointTest
+from specexp.verify.first_tokens import first_p_value
+from specexp.verify.joint import ToyLawTest
 from specexp.verify.result import Finding, LosslessReport
 
-_SEQUENCES = 24
+_CELLS = 24
 _LEAST = 1e-12
 
 
@@ -23,7 +24,7 @@ def figures(found: LosslessReport) -> dict[str, Figure]:
         shown["equality"] = equality_bars(found)
     if any(finding.joint is not None for finding in found.findings):
         shown["joint"] = joint_panels(found)
-    if found.tests:
+    if any(_p_values(finding) for finding in found.all):
         shown["p_values"] = p_values(found)
     return shown
 
@@ -51,16 +52,16 @@ def equality_bars(found: LosslessReport) -> Figure:
 
 
 def joint_panels(found: LosslessReport) -> Figure:
-    """The likeliest token sequences on the toy target: observed shares with error bars on exact probabilities."""
-    tests = [(finding, finding.joint) for finding in found.findings if finding.joint is not None]
-    columns = min(3, len(tests))
+    """The likeliest triples of tokens on the toy targets: observed shares with error bars on exact probabilities."""
+    tests = [(finding, toy) for finding in found.findings if finding.joint for toy in finding.joint.toys]
+    columns = min(4, len(tests))
     rows = math.ceil(len(tests) / columns)
     figure, grid = new_figure(
-        4.4 * columns + 0.6, 0.8 + 2.3 * rows, f"First tokens on the toy target: {found.name}", rows, columns
+        3.6 * columns + 0.6, 0.8 + 2.1 * rows, f"Three tokens on the toy targets: {found.name}", rows, columns
     )
     cells = [ax for row in grid for ax in row]
-    for ax, (finding, test) in zip(cells, tests, strict=False):
-        _joint_panel(ax, finding, test)
+    for ax, (finding, toy) in zip(cells, tests, strict=False):
+        _joint_panel(ax, finding, toy)
     for ax in cells[len(tests) :]:
         ax.set_axis_off()
     for row in grid:
@@ -68,21 +69,20 @@ def joint_panels(found: LosslessReport) -> Figure:
     return figure
 
 
-def _joint_panel(ax: Axes, finding: Finding, test: JointTest) -> None:
-    exact = test.probabilities[:_SEQUENCES]
-    samples = test.tokens.samples
-    share = test.counts[:_SEQUENCES] / samples
-    error = 2 * np.sqrt(exact * (1 - exact) / samples)
+def _joint_panel(ax: Axes, finding: Finding, toy: ToyLawTest) -> None:
+    fit = toy.fits["tokens"]
+    exact, share = (part[:_CELLS] / fit.samples for part in (fit.expected, fit.observed))
     places = np.arange(exact.size)
     ax.bar(places, exact, color=GREY, width=0.8)
-    ax.errorbar(places, share, yerr=error, fmt=".", color=BLUE if test.passed else ORANGE, ms=4, lw=0.9)
-    labels = ["".join(map(str, sequence)) for sequence in test.sequences[:_SEQUENCES].tolist()]
-    ax.set_xticks(places, labels, rotation=90, fontsize=5)
-    ax.set_title(f"{finding.title}\np = {test.p_value:.3g}, {finding.verdict}", fontsize=8, color=INK)
+    error = 2 * np.sqrt(exact * (1 - exact) / fit.samples)
+    colour = ORANGE if toy.decision == "found" else BLUE
+    ax.errorbar(places, share, yerr=error, fmt=".", color=colour, ms=4, lw=0.9)
+    ax.set_xticks([])
+    ax.set_title(f"{finding.title}, {toy.manner}: TV below {toy.below:.3f}", fontsize=8, color=INK)
 
 
 def p_values(found: LosslessReport) -> Figure:
-    """Every p-value of every composition on a logarithmic axis; the level of each test is a line."""
+    """Every p-value of every composition on a logarithmic axis, as a share of the level of its test."""
     rows = [(finding, _p_values(finding)) for finding in found.all]
     rows = [(finding, values) for finding, values in rows if values]
     figure, [[ax]] = new_figure(7.5, 1.4 + 0.36 * max(len(rows), 2), f"p-values: {found.name}")
@@ -91,23 +91,17 @@ def p_values(found: LosslessReport) -> Figure:
         ax.scatter(
             [max(value, _LEAST) for value in values], [place] * len(values), s=18, color=colour, alpha=0.7
         )
-    ax.axvline(found.level_of_each, color=INK, lw=0.9, ls=":")
+    ax.axvline(1.0, color=INK, lw=0.9, ls=":")
     ax.set_xscale("log")
-    ax.set_xlim(right=2.0)
-    ax.set_yticks(
-        range(len(rows)), [f"{finding.title}: {finding.verdict}" for finding, _ in rows], fontsize=8
-    )
+    ax.set_yticks(range(len(rows)), [finding.title for finding, _ in rows], fontsize=8)
     ax.invert_yaxis()
-    ax.set_xlabel(
-        f"p-value (refused left of {found.level_of_each:.2g}; {_LEAST:g} stands for less)", fontsize=9
-    )
+    ax.set_xlabel(f"p-value / level of the test (refused left of 1; {_LEAST:g} stands for less)", fontsize=9)
     return figure
 
 
 def _p_values(finding: Finding) -> list[float]:
-    values = [] if finding.joint is None else [fit.p_value for fit in finding.joint.fits]
-    for test in finding.first_tokens:
-        values.append(test.fit.p_value)
-        if test.against_plain is not None:
-            values.append(test.against_plain)
+    toys = () if finding.joint is None else finding.joint.toys
+    values = [fit.p_value / toy.least for toy in toys for fit in toy.fits.values()]
+    if finding.first_tokens:
+        values.append(first_p_value(finding.first_tokens) / finding.level)
     return values

@@ -1,91 +1,150 @@
-"""The law of what a composition says, tested on a target whose every probability is known.
+"""The law of what a composition says, tested on targets whose every probability is known until a deviation is found or
+excluded.
 
-Two joints are tested, for a verifier may be right in each step and wrong across them, as with noise that is frozen:
-the first tokens of a continuation, against the enumerated probabilities of all sequences; and the first tokens of
-three consecutive steps, each placed in the distribution it should come from.
+Several joints are tested, for a verifier may be right in each step and wrong across them, as with noise that is frozen,
+or right on average and wrong behind accepted drafts: three consecutive tokens, the first tokens of three consecutive
+steps, tokens by their place in a step, tokens by the one before them, and how often the first candidate comes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specexp.core.decode import Decoder
-from specexp.core.outcome import Outcome
-from specexp.core.parts import Parts
-from specexp.core.sampling import Processors
-from specexp.verify.statistics import GoodnessOfFit, goodness_of_fit
-from specexp.verify.toy import LIVE, PROMPT, ToyTarget, toy_models
+from specexp.verify.branches import Branches
+from specexp.verify.statistics import (
+    POWER,
+    GoodnessOfFit,
+    goodness_of_fit,
+    of_known_choices,
+    samples_needed,
+)
+from specexp.verify.toy import MANNERS, Manner
+from specexp.verify.toy_run import (
+    BLOCK,
+    CELLS,
+    CHUNK,
+    TOKENS,
+    PartsFactory,
+    Tally,
+    ToyLaw,
+    sample_chunk,
+    toy_vocabulary,
+)
 
-PartsFactory = Callable[[Any], Parts]
-"""Gives new parts; it is handed the toy draft model, for drafters that need one."""
+LOOKS = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 0.35, 0.45, 0.6, 0.8, 1.0)
+"""Shares of the most samples at which the counts are looked at."""
+_EXCLUDING = 6
+"""Looks, the last ones, that may exclude a deviation: their chances of missing one add up."""
+_SPARE = 0.5
+"""Share of the level that is given away: chi-square's tail is only nearly that of counts."""
+_STATISTICS = 5
+BLOCKS = CHUNK * TOKENS // BLOCK
+"""Triples of tokens of a chunk."""
+EQUALITY_CHUNKS = 8
+Chunks = Callable[[Manner, range], Iterable[Tally]]
+"""Decodes chunks of these numbers on a toy of this manner."""
+Tell = Callable[[str, int, int], None]
+"""Takes what is being sampled, how much of it there is, and how much there will be at most."""
+Decision = Literal["found", "excluded", "undecided"]
 
-STEPS = 3
-"""Consecutive steps whose joint is tested."""
-PLACES = 5
-"""Equally probable places of a token in its distribution."""
-_MOST_TOKENS = 512
+
+@dataclass(frozen=True)
+class ToyLawTest:
+    """What one manner of toy target gave.
+
+    Attributes:
+        manner: Of the toy.
+        law: ``[LIVE]`` what the target says with, by place in its law.
+        tally: Everything that was counted.
+        fits: Tests by what they look at; ``tokens`` is the joint of three consecutive ones.
+        least: Level of each test at each look.
+        below: Total variation that the joint's stays below, with 95 % confidence over all looks.
+        decision: A deviation was found; or one of the stated size excluded; or neither within what was allowed.
+    """
+
+    manner: Manner
+    law: NDArray[np.float64]
+    tally: Tally
+    fits: Mapping[str, GoodnessOfFit]
+    least: float
+    below: float
+    decision: Decision
+
+    @property
+    def worst(self) -> str:
+        """The test with the least p-value."""
+        return min(self.fits, key=lambda name: self.fits[name].p_value)
 
 
 @dataclass(frozen=True)
 class JointTest:
-    """What the continuations of one composition said on the toy target.
+    """What the continuations of one composition said on the toy targets.
 
     Attributes:
-        tokens: The joint of the first ``tested_tokens`` tokens against enumeration.
-        steps: The joint of the first tokens of three consecutive steps; None for a deterministic verifier, whose
-            output is right even where a coupled drafter has looked ahead at its noise, so that where a step ends
-            depends on what comes next.
-        tested_tokens: T.
-        steps_needed: Mean number of steps that gave the T tokens.
-        tokens_per_step: New tokens a step, over all steps.
-        sequences: ``[m, T]`` possible sequences, the most probable first.
-        counts: ``[m]`` how often each was said.
-        probabilities: ``[m]`` of each.
+        toys: By manner.
+        total_variation: Deviation of the joint of three tokens that was to be found or excluded.
+        level: Probability that all tests at all looks refuse an exact sampler.
     """
 
-    tokens: GoodnessOfFit
-    steps: GoodnessOfFit | None
-    tested_tokens: int
-    steps_needed: float
-    tokens_per_step: float
-    sequences: NDArray[np.int64]
-    counts: NDArray[np.int64]
-    probabilities: NDArray[np.float64]
-
-    @property
-    def fits(self) -> tuple[GoodnessOfFit, ...]:
-        """The tests that were made."""
-        return (self.tokens,) if self.steps is None else (self.tokens, self.steps)
+    toys: tuple[ToyLawTest, ...]
+    total_variation: float
+    level: float
 
     @property
     def passed(self) -> bool:
         """Whether no test finds a difference from the target."""
-        return all(fit.passed for fit in self.fits)
+        return all(toy.decision != "found" for toy in self.toys)
+
+    @property
+    def excluded(self) -> bool:
+        """Whether the deviation is excluded on all toys."""
+        return all(toy.decision == "excluded" for toy in self.toys)
 
     @property
     def p_value(self) -> float:
-        """The least of the chi-square tests."""
-        return min(fit.p_value for fit in self.fits)
+        """The least one, after all that were looked at."""
+        least = min(toy.fits[toy.worst].p_value / toy.least for toy in self.toys)
+        return min(1.0, least * self.level)
 
     @property
-    def total_variation(self) -> float:
-        """Of the first tokens' joint, rare sequences pooled."""
-        return self.tokens.total_variation
+    def below(self) -> float:
+        """Total variation that every toy's joint stays below."""
+        return max(toy.below for toy in self.toys)
 
     @property
-    def bound(self) -> float:
-        """What exact samples keep below."""
-        return self.tokens.bound
+    def blocks(self) -> int:
+        """Triples of tokens, all toys together."""
+        return sum(toy.tally.blocks for toy in self.toys)
 
     @property
-    def detectable(self) -> float:
-        """Total variation of the first tokens' joint that is surely found, with 90 % probability."""
-        return self.tokens.detectable
+    def branches(self) -> Branches:
+        """How the steps ended, all toys together."""
+        total = Branches()
+        for toy in self.toys:
+            total.add(toy.tally.branches)
+        return total
+
+    @property
+    def sentence(self) -> str:
+        """What is known now."""
+        if not self.passed:
+            return "deviation found"
+        if self.excluded:
+            return (
+                f"no deviation above total variation {self.total_variation:g} of the joint of three tokens found "
+                f"(power {100 * POWER:.0f} %)"
+            )
+        return (
+            f"no deviation found, and above total variation {self.below:.2g} none is left "
+            f"(power {100 * POWER:.0f} %): {self.total_variation:g} needs more samples"
+        )
 
 
 def joint_test(
@@ -94,22 +153,22 @@ def joint_test(
     temperature: float = 1.0,
     top_k: int | None = None,
     top_p: float | None = None,
-    samples: int = 4000,
-    tokens: int = 4,
+    total_variation: float = 0.05,
     level: float = 1e-3,
+    most: int | None = None,
     vocabulary: int | None = None,
     seed: int = 0,
 ) -> JointTest:
-    """Decode many continuations of one prompt on a toy target, and test their law.
+    """Sample a composition on the toy targets until a deviation from the target's law is found or excluded.
 
     Args:
         make_parts: Gives new parts, exactly as configured; called with the toy draft model.
         temperature: The target is to be sampled at; with ``top_k`` and ``top_p`` it says what is right.
         top_k: Top-k of the target.
         top_p: Top-p of the target.
-        samples: continuations.
-        tokens: T; all continuations go on for three steps at least.
-        level: Probability with which each test refuses an exact sampler (two tests a joint).
+        total_variation: Deviation of the joint of three tokens to be found or excluded.
+        level: Probability with which exact samples are refused.
+        most: Triples of tokens on each toy at most; as many as the decision needs if None.
         vocabulary: V; just wide enough for the parts if None.
         seed: Seed of the toy models and of the run.
 
@@ -117,132 +176,158 @@ def joint_test(
         ValueError: the parts do not go with the toy models, or one fails; the sentence says why.
 
     Example:
-        >>> joint_test(lambda draft: Parts(DraftModel(draft), Chain(), SampleMatch())).passed  # doctest: +SKIP
-        True
+        >>> joint_test(lambda draft: Parts(DraftModel(draft), Chain(), SampleMatch())).sentence  # doctest: +SKIP
+        'no deviation above total variation 0.05 of the joint of three tokens found (power 95 %)'
     """
-    target, decoder = toy_decoder(make_parts, temperature, vocabulary, seed)
-    processors = Processors(temperature, top_k, top_p)
-    sequences, probabilities = target.joint(processors, tokens)
-    order = np.argsort(-probabilities, kind="stable")
-    sequences, probabilities = sequences[order], probabilities[order]
-    said = [_continue(decoder, tokens, seed, number) for number in range(samples)]
-    counts, elsewhere = _count(sequences, np.array([one.token_ids[:tokens] for one in said]))
-    return JointTest(
-        tokens=goodness_of_fit(
-            np.append(counts, elsewhere), np.append(probabilities, 0.0), level=level, seed=seed
-        ),
-        steps=None
-        if decoder.parts.verifier.sampling == "deterministic"
-        else _test_steps(said, target, processors, level, seed),
-        tested_tokens=tokens,
-        steps_needed=float(np.mean([one.steps_of(tokens) for one in said])),
-        tokens_per_step=sum(sum(one.lengths) for one in said) / sum(len(one.lengths) for one in said),
-        sequences=sequences,
-        counts=counts,
-        probabilities=probabilities,
-    )
+    law = ToyLaw(temperature, top_k, top_p, vocabulary or toy_vocabulary(make_parts), seed)
+    decoder = compose(make_parts, law)
+
+    def chunks(manner: Manner, numbers: range) -> Iterable[Tally]:
+        return (sample_chunk(make_parts, law, manner, number) for number in numbers)
+
+    own_noise = decoder.parts.verifier.sampling != "deterministic"
+    return sample_until_known(chunks, law, own_noise, total_variation, level, most)
 
 
-def toy_decoder(
-    make_parts: PartsFactory, temperature: float, vocabulary: int | None = None, seed: int = 0
-) -> tuple[ToyTarget, Decoder]:
-    """The toy target, and the parts composed with it.
+def compose(make_parts: PartsFactory, law: ToyLaw) -> Decoder:
+    """The parts on a toy target.
 
     Raises:
         ValueError: they do not go together.
     """
-    target, draft = toy_models(vocabulary or vocabulary_for(make_parts), temperature, seed=seed)
-    return target, Decoder(target, *make_parts(draft))
+    toy = law.toy("open")
+    return Decoder(toy.target, *make_parts(toy.draft))
 
 
-def vocabulary_for(make_parts: PartsFactory) -> int:
-    """The smallest toy vocabulary in which the parts find as many candidates as they insist on."""
-    parts = make_parts(toy_models(LIVE + 1)[1])
-    asked = (
-        0 if parts.builder is None or parts.builder.accepts_fewer_candidates else parts.builder.max_candidates
-    )
-    offered = 0 if parts.drafter is None else parts.drafter.max_candidates
-    return max(LIVE + 1, asked, offered)
+def sample_until_known(
+    chunks: Chunks,
+    law: ToyLaw,
+    own_noise: bool,
+    total_variation: float,
+    level: float,
+    most: int | None = None,
+    tell: Tell = lambda what, done, most: None,
+) -> JointTest:
+    """Sample and look, until every toy has a decision or one has found a deviation.
 
+    The looks share the level, and the last of them the chance of missing a deviation: each adds its own.
 
-class _Enough(Exception):  # noqa: N818
-    """Ends a continuation that is long enough."""
-
-
-class _Continuation:
-    """One continuation, noted step by step.
-
-    Attributes:
-        token_ids: Said so far.
-        lengths: Tokens of each step.
+    Args:
+        chunks: Decodes.
+        law: Of the target.
+        own_noise: Whether the verifier draws noise of its own, step by step. Another's output is right even where a
+            coupled drafter has looked ahead at its noise, so that where a step ends depends on what comes next.
+        total_variation: To be found or excluded.
+        level: Probability with which exact samples are refused.
+        most: Triples of tokens on each toy at most.
+        tell: Takes how far it is.
     """
-
-    def __init__(self, tokens: int) -> None:
-        self.wanted = tokens
-        self.token_ids: list[int] = []
-        self.lengths: list[int] = []
-
-    def __call__(self, outcome: Outcome) -> None:
-        self.token_ids += outcome.new_token_ids
-        self.lengths.append(len(outcome.new_token_ids))
-        if len(self.token_ids) >= self.wanted and len(self.lengths) >= STEPS:
-            raise _Enough
-
-    def steps_of(self, tokens: int) -> int:
-        """How many steps the first tokens took."""
-        return int(np.searchsorted(np.cumsum(self.lengths), tokens)) + 1
-
-
-def _continue(decoder: Decoder, tokens: int, seed: int, number: int) -> _Continuation:
-    noted = _Continuation(tokens)
-    try:
-        decoder.generate(PROMPT, max_new_tokens=_MOST_TOKENS, seed=seed, sequence=number, observers=(noted,))
-    except _Enough:
-        return noted
-    raise ValueError(
-        f"{STEPS} steps gave more than {_MOST_TOKENS} tokens: the tree is too deep for the toy test"
-    )
+    each = level * _SPARE / (len(LOOKS) * len(MANNERS) * (_STATISTICS if own_noise else 2))
+    toys = {manner: _Sampled(manner, law, own_noise, total_variation, each, most) for manner in MANNERS}
+    for look in range(len(LOOKS)):
+        for toy in toys.values():
+            if toy.decision != "undecided":
+                continue
+            numbers = toy.numbers(look)
+            for done, tally in enumerate(chunks(toy.manner, numbers), numbers.start + 1):
+                toy.tally.add(tally)
+                tell(f"{toy.manner} toy", done * BLOCKS, toy.most)
+            toy.look(look)
+        if any(toy.decision == "found" for toy in toys.values()):
+            break
+    return JointTest(tuple(toy.result() for toy in toys.values()), total_variation, level)
 
 
-def _count(sequences: NDArray[np.int64], said: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
-    """``[m]`` how often each of ``[m, T]`` sequences is among ``[n, T]``, and how many are none of them."""
-    place = {tuple(sequence): index for index, sequence in enumerate(sequences.tolist())}
-    counts, elsewhere = np.zeros(len(place), dtype=np.int64), 0
-    for one in said.tolist():
-        index = place.get(tuple(one))
-        if index is None:
-            elsewhere += 1
-        else:
-            counts[index] += 1
-    return counts, elsewhere
+class _Sampled:
+    """The samples of one toy so far."""
+
+    def __init__(
+        self,
+        manner: Manner,
+        law: ToyLaw,
+        own_noise: bool,
+        total_variation: float,
+        each: float,
+        most: int | None,
+    ) -> None:
+        self.manner = manner
+        self.law = law.toy(manner).law(law.processors)
+        self.own_noise = own_noise
+        self.total_variation = total_variation
+        self.each = each
+        degrees = int((self.law > 0).sum()) ** BLOCK - 1
+        self.miss = (1 - POWER) / _EXCLUDING
+        needed = samples_needed(total_variation, degrees, each, 1 - self.miss)
+        self._plan = [needed * share for share in LOOKS]
+        self.most = needed if most is None else min(needed, most)
+        self.tally = Tally()
+        self.fits: dict[str, GoodnessOfFit] = {}
+        self.below = 1.0
+        self.decision: Decision = "undecided"
+        self._chunks = 0
+
+    def numbers(self, look: int) -> range:
+        """Chunks still to be decoded before a look."""
+        wanted = math.ceil(min(self._plan[look], self.most) / BLOCKS)
+        numbers = range(self._chunks, max(wanted, self._chunks))
+        self._chunks = numbers.stop
+        return numbers
+
+    def look(self, look: int) -> None:
+        """Decide, if the counts allow it."""
+        self.fits = tests_of(self.tally, self.law, self.own_noise)
+        if any(fit.p_value < self.each for fit in self.fits.values()):
+            self.decision = "found"
+        self.below = self.fits["tokens"].total_variation_below(self.miss)
+        last = look == len(LOOKS) - 1 and self.tally.blocks >= self._plan[-1]
+        early = look >= len(LOOKS) - _EXCLUDING and self.below <= self.total_variation
+        if self.decision == "undecided" and (last or early):
+            self.decision = "excluded"
+
+    def result(self) -> ToyLawTest:
+        """What is known now."""
+        return ToyLawTest(self.manner, self.law, self.tally, self.fits, self.each, self.below, self.decision)
 
 
-def _test_steps(
-    said: list[_Continuation], target: ToyTarget, processors: Processors, level: float, seed: int
-) -> GoodnessOfFit:
-    """The first token of each of three steps, as its place in the distribution after what came before it.
+def tests_of(tally: Tally, law: NDArray[np.float64], own_noise: bool) -> dict[str, GoodnessOfFit]:
+    """Every test of the counts against the target's law.
 
-    A token that holds the stretch [a, b) of its distribution function gets a uniform place in it, so that the three
-    places are independent and uniform whatever the target, if each step starts afresh from the target.
+    Args:
+        tally: Counts.
+        law: ``[LIVE]`` by place.
+        own_noise: Whether where a step ends may be looked at.
     """
-    after = target.probabilities(processors)
-    upto = np.cumsum(after, axis=2)
-    inside = np.random.default_rng(seed).random((len(said), STEPS))
-    counts = np.zeros((PLACES,) * STEPS, dtype=np.int64)
-    impossible = 0
-    for one, uniforms in zip(said, inside, strict=True):
-        history = [*PROMPT, *one.token_ids]
-        at = len(PROMPT)
-        places = []
-        for length, uniform in zip(one.lengths[:STEPS], uniforms, strict=True):
-            before, last, token = min(history[at - 2], LIVE), min(history[at - 1], LIVE), history[at]
-            share = after[before, last, token]
-            impossible += share == 0
-            place = (upto[before, last, token] - share + uniform * share) * PLACES
-            places.append(min(int(place), PLACES - 1))
-            at += length
-        counts[tuple(places)] += 1
-    flat = np.append(counts.ravel(), impossible)
-    return goodness_of_fit(
-        flat, np.append(np.full(counts.size, 1 / counts.size), 0.0), level=level, seed=seed
-    )
+    shares = np.append(law, 0.0)
+    joint = np.einsum("i,j,k->ijk", shares, shares, shares).ravel()
+    fits = {
+        "tokens": goodness_of_fit(tally.tokens.ravel(), joint),
+        "by last token": goodness_of_fit(tally.by_last, shares),
+    }
+    if own_noise:
+        if tally.starts.sum():
+            fits["steps"] = goodness_of_fit(tally.starts.ravel(), joint)
+        fits["by place in a step"] = goodness_of_fit(tally.by_place, shares)
+        if tally.first_choice[0]:
+            fits["first candidate"] = of_known_choices(*tally.first_choice.tolist())
+    assert all(counts.shape[-1] == CELLS for counts in (tally.by_place, tally.by_last))
+    return fits
+
+
+def equality_test(chunks: Chunks, tell: Tell = lambda what, done, most: None) -> Tally:
+    """Compare a composition whose output is decided with what it has to say on the toy targets, token for token.
+
+    Args:
+        chunks: Decodes and compares.
+        tell: Takes how far it is.
+    """
+    total = Tally()
+    for manner in MANNERS:
+        for done, tally in enumerate(chunks(manner, range(EQUALITY_CHUNKS)), 1):
+            total.add(tally)
+            tell(f"{manner} toy, token equality", done, EQUALITY_CHUNKS)
+    return total
+
+
+def chance_below(samples: int) -> float:
+    """Share of wrong tokens that would have shown among so many with a probability of 95 %."""
+    return 1.0 if samples == 0 else float(1 - (1 - POWER) ** (1 / samples))

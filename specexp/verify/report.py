@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 
 from specexp.bench.publish import Report
 from specexp.bench.table import Cell, Column, Table
+from specexp.verify.branches import Branches
+from specexp.verify.first_tokens import first_p_value
 from specexp.verify.result import Finding, LosslessReport
-from specexp.verify.statistics import POWER
+from specexp.verify.statistics import POWER, p_text
 
 _MOST_DIFFERENCES = 40
 
@@ -23,6 +26,7 @@ def report(found: LosslessReport) -> Report:
         "verdicts": verdict_table(found),
         "differences": difference_table(found),
         "toy": toy_table(found),
+        "branches": branch_table(found),
         "first_tokens": first_token_table(found),
     }
     return Report(
@@ -38,26 +42,26 @@ def report(found: LosslessReport) -> Report:
 def verdict_table(found: LosslessReport) -> Table:
     """One row a composition."""
     columns = [Column("composition"), Column("verifier"), Column("verdict"), Column("equal outputs")]
-    columns += [Column("toy joint, p", 4), Column("first tokens, p", 4)]
+    columns += [Column("toy tokens that differ"), Column("toy joint, p"), Column("first tokens, p")]
     table = Table(f"Is it lossless? {found.name}", columns)
     for finding in (*found.findings, *(control for control in found.plain if control.failed)):
-        first = [test.fit.p_value for test in finding.first_tokens]
+        toy = finding.toy_equality
         table.rows.append(
             [
                 finding.title,
                 finding.verifier,
                 finding.verdict,
                 None if finding.equality is None else str(finding.equality),
-                None if finding.joint is None else finding.joint.p_value,
-                min(first) if first else None,
+                None if toy is None else f"{len(toy.wrong)} in {toy.said:,}",
+                None if finding.joint is None else p_text(finding.joint.p_value),
+                p_text(first_p_value(finding.first_tokens)) if finding.first_tokens else None,
             ]
         )
-    table.notes = [f"{found.setting[0].upper()}{found.setting[1:]}."]
-    if found.tests:
-        table.notes.append(
-            f"{found.tests} statistical tests share the level {found.level:g}: each refuses at p below "
-            f"{found.level_of_each:.2g} (Bonferroni). The least p-value is shown."
-        )
+    table.notes = [
+        f"{found.setting[0].upper()}{found.setting[1:]}.",
+        f"A composition that is exact is refused with a probability of {found.level:g}, half of it on the toy targets "
+        "(Bonferroni over tests and looks; p is of all of them together) and half on the configured models.",
+    ]
     if found.skipped:
         table.notes.append(f"Not verified, for they are not our loops: {', '.join(found.skipped)}.")
     table.notes += [
@@ -68,6 +72,12 @@ def verdict_table(found: LosslessReport) -> Table:
     for finding in found.all:
         if finding.errors:
             table.notes.append(f"{finding.title}: {len(finding.errors)} errors, e.g. {finding.errors[0]}")
+        if finding.toy_equality is not None and finding.toy_equality.wrong:
+            sequence, token, said, expected = finding.toy_equality.wrong[0]
+            table.notes.append(
+                f"{finding.title}: on a toy target, token {token} of continuation {sequence} was {said} instead of "
+                f"{expected}."
+            )
     return table
 
 
@@ -95,80 +105,108 @@ def difference_table(found: LosslessReport) -> Table:
     return table
 
 
-def toy_table(found: LosslessReport) -> Table:
-    """The joints on the toy target, with what they could have found."""
-    columns = [Column("composition"), Column("continuations"), Column("steps"), Column("tokens/step")]
-    columns += [Column("cells"), Column("p", 4), Column("TV", 3), Column("bound", 3), Column("finds TV", 3)]
-    columns += [Column("3 steps: cells"), Column("p", 4), Column("TV", 3), Column("bound", 3)]
-    table = Table("Toy target: joint of the first tokens, and of three consecutive steps", [*columns])
-    tokens = 0
+def branch_table(found: LosslessReport) -> Table:
+    """How the steps ended on which all this rests."""
+    columns = [
+        Column("composition"),
+        Column("decoded"),
+        Column("tokens"),
+        Column("steps"),
+        Column("tree rows"),
+    ]
+    columns += [Column("rejections"), Column("how steps ended"), Column("never")]
+    table = Table("What was exercised", columns)
     for finding in found.findings:
-        test = finding.joint
-        if test is None:
-            continue
-        tokens = test.tested_tokens
-        row: list[Cell] = [
-            finding.title,
-            test.tokens.samples,
-            f"{test.steps_needed:.2f}",
-            test.tokens_per_step,
-        ]
-        row += [
-            test.tokens.observed.size,
-            test.tokens.p_value,
-            test.total_variation,
-            test.bound,
-            test.detectable,
-        ]
-        if test.steps is None:
-            row += [None] * 4
-        else:
-            steps = test.steps
-            row += [steps.observed.size, steps.p_value, steps.total_variation, steps.bound]
-        table.rows.append(row)
+        for where, tokens, branches in _exercised(finding):
+            table.rows.append(
+                [
+                    *(finding.title, where, f"{tokens:,}", f"{branches.steps:,}", f"{branches.rows:,}"),
+                    *(f"{branches.rejections:,}", str(branches), "; ".join(branches.never) or None),
+                ]
+            )
     table.notes = [
-        f"Joint of the first {tokens} tokens against all enumerated sequences (rare ones pooled): Pearson's chi-square "
-        "and total variation (TV), whose bound exact samples exceed at most at the level of each test. steps: mean "
-        "number of steps these tokens took.",
-        f"finds TV: whatever its form, a deviation of this total variation over the cells is found with "
-        f"{100 * POWER:.0f} % probability.",
-        "3 steps: joint of the first token of each of three consecutive steps, as its place in the distribution it "
-        "should come from; not for deterministic verifiers, where a coupled drafter may look ahead.",
+        "rejected at depth d: every drafted token of that depth behind the accepted ones was refused; at depth 1 none "
+        "was accepted. never: branches of the verifier that no step took, of which nothing is known."
+    ]
+    return table
+
+
+def _exercised(finding: Finding) -> list[tuple[str, int, Branches]]:
+    found = []
+    if finding.exercised is not None and finding.equality is not None:
+        found.append(("configured models", finding.exercised.tokens, finding.exercised))
+    if finding.toy_equality is not None:
+        found.append(("toy targets, equality", finding.toy_equality.said, finding.toy_equality.branches))
+    elif finding.joint is not None:
+        found.append(("toy targets, law", finding.joint.branches.tokens, finding.joint.branches))
+    return found
+
+
+def toy_table(found: LosslessReport) -> Table:
+    """The laws on the toy targets, with what they exclude."""
+    columns = [Column("composition"), Column("toy"), Column("triples"), Column("tokens/step")]
+    columns += [Column("cells"), Column("p of the joint"), Column("TV below", 3), Column("decision")]
+    columns += [Column("least p"), Column("of")]
+    table = Table("Toy targets: the joint of three tokens, and where a deviation may hide", [*columns])
+    for finding in found.findings:
+        for toy in () if finding.joint is None else finding.joint.toys:
+            joint, worst, steps = toy.fits["tokens"], toy.worst, toy.tally.branches.steps
+            row: list[Cell] = [
+                *(finding.title, toy.manner, f"{toy.tally.blocks:,}", toy.tally.branches.tokens / steps),
+                *(joint.observed.size, p_text(joint.p_value), toy.below, toy.decision),
+                *(p_text(toy.fits[worst].p_value), worst),
+            ]
+            table.rows.append(row)
+    table.notes = [
+        "Joint of three consecutive tokens, each as its place in the target's law, against the product of that law "
+        "(rare cells pooled): Pearson's chi-square, looked at up to 9 times until p is below the share of the level "
+        f"that each test has at each look, or a total variation (TV) of {found.total_variation:g} is excluded.",
+        f"TV below: whatever its form, a greater deviation over the cells would have shown with {100 * POWER:.0f} % "
+        "probability, all looks together.",
+        "open: several tokens are likely, the draft is right, too sure, opposed, elsewhere or half right. sure: one "
+        "token mostly comes. least p of: the joint (tokens); first tokens of three consecutive steps; tokens by the "
+        "one before; by place in a step; how often the first candidate comes, where nothing is drawn.",
+        "A deterministic verifier's law is its own without drafts, which the compositions equal token for token.",
     ]
     return table
 
 
 def first_token_table(found: LosslessReport) -> Table:
     """The first tokens on the configured models."""
-    columns = [Column("composition"), Column("prompt"), Column("samples"), Column("cells"), Column("p", 4)]
-    columns += [Column("TV", 3), Column("bound", 3), Column("finds TV", 3), Column("p vs plain samples", 4)]
-    table = Table("Configured models: the first tokens", columns)
+    columns = [Column("composition"), Column("prompt"), Column("samples"), Column("cells"), Column("p")]
+    columns += [Column("p of all prompts"), Column("finds TV", 3)]
+    table = Table("Configured models: the first tokens, by Pearson's chi-square", columns)
     titled = [(finding.title, finding) for finding in found.findings]
     titled += [(f"{finding.title}, {finding.verifier}", finding) for finding in found.plain]
     for title, finding in titled:
-        for test in finding.first_tokens:
+        for number, test in enumerate(finding.first_tokens):
             fit = test.fit
+            every: list[Cell] = [None, None]
+            if number == 0:
+                every = [p_text(first_p_value(finding.first_tokens)), finding.first_detectable]
             table.rows.append(
-                [
-                    *(title, test.prompt_id, fit.samples, fit.observed.size, fit.p_value),
-                    *(fit.total_variation, fit.bound, fit.detectable, test.against_plain),
-                ]
+                [title, test.prompt_id, fit.samples, fit.observed.size, p_text(fit.p_value), *every]
             )
     table.notes = [
-        "Counts of the likeliest beginnings and of all others together, against the target's own probabilities (exact, "
-        "from tree passes) and against as many samples of plain decoding with other noise (two-sample chi-square)."
+        "Counts of the likeliest beginnings and of all others together (cells fixed beforehand by the target's own "
+        "exact probabilities, from tree passes; rare ones pooled). The sum over the prompts is tested at "
+        f"{found.level / 2:g}; plain decoding is the control.",
+        f"finds TV: a deviation of this total variation over the cells, whatever its form, is found with "
+        f"{100 * POWER:.0f} % probability.",
     ]
     return table
 
 
 def verdict_line(found: LosslessReport) -> str:
-    """The whole result in a line."""
+    """The whole result in a sentence, with what could have been found."""
     failed = [finding for finding in found.all if finding.failed]
-    lossy = [finding for finding in found.findings if not finding.lossless and not finding.failed]
     if failed:
         return f"FAILED: {', '.join(_name(finding) for finding in failed)}"
-    text = f"{len(found.findings) - len(lossy)} compositions are lossless here"
-    return text + (f"; {len(lossy)} labelled lossy" if lossy else "")
+    verdicts = Counter(finding.verdict for finding in found.findings)
+    return ". ".join(
+        f"{count} {'composition' if count == 1 else 'compositions'}: {verdict}"
+        for verdict, count in verdicts.items()
+    )
 
 
 def _name(finding: Finding) -> str:

@@ -1,4 +1,4 @@
-"""Do counts come from these probabilities? Pearson's chi-square, total variation, and what both can detect."""
+"""Do counts come from these probabilities? Pearson's chi-square, what it can find, and what it excludes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, stats
 
-RARE = 5.0
-"""Cells expected less often than this are pooled: the chi-square approximation needs no better."""
-POWER = 0.9
+RARE = 10.0
+"""Cells expected less often than this are pooled: far out in its tail the chi-square approximation needs so many."""
+POWER = 0.95
 """Probability with which a deviation of the stated size is found."""
-_NULL_SAMPLES = 400
 
 
 @dataclass(frozen=True)
@@ -24,82 +23,79 @@ class GoodnessOfFit:
         observed: ``[c]`` counts of the pooled cells.
         expected: ``[c]`` expected counts.
         impossible: Counts in cells of probability 0, of which there may be none at all.
-        chi_square: Pearson's statistic.
-        p_value: Its p-value at ``c - 1`` degrees of freedom; 0 if an impossible cell was hit.
-        total_variation: Half the sum of the absolute differences of observed and expected shares.
-        bound: Total variation that exact samples exceed with at most the probability ``level``.
-        level: Level of each of the two tests.
-        detectable: Every deviation with at least this total variation over the pooled cells is found by the
-            chi-square test with a probability of at least 90 %; with one possible cell, by a count elsewhere.
+        chi_square: Pearson's statistic; of several strata their sum.
+        degrees: Its degrees of freedom.
+        p_value: Its p-value; 0 if an impossible cell was hit.
     """
 
     observed: NDArray[np.float64]
     expected: NDArray[np.float64]
     impossible: int
     chi_square: float
+    degrees: int
     p_value: float
-    total_variation: float
-    bound: float
-    level: float
-    detectable: float
 
     @property
     def samples(self) -> int:
         """How many were counted."""
         return round(float(self.observed.sum())) + self.impossible
 
-    @property
-    def passed(self) -> bool:
-        """Whether neither test finds a difference."""
-        return self.p_value >= self.level and self.total_variation <= self.bound
+    def total_variation_below(self, miss: float) -> float:
+        """Bound on the total variation of the law that was sampled from the stated one, over the pooled cells.
+
+        A deviation ``d`` from cell probabilities ``p`` has the non-centrality ``n * sum(d**2 / p)``, which is at least
+        ``4 * n * TV**2`` (Cauchy-Schwarz), whatever its form; so a law further off than the bound gives a statistic as
+        small as this one with at most the probability ``miss``.
+
+        Args:
+            miss: Probability that the bound is too small.
+        """
+        if self.impossible:
+            return 1.0
+        if self.degrees == 0:  # one cell, and whatever else is said shows at once
+            return 1.0 - float(miss ** (1 / self.samples))
+        if stats.chi2.cdf(self.chi_square, self.degrees) <= miss:
+            return 0.0
+        most = 100.0 + 10 * self.chi_square
+        noncentrality = optimize.brentq(
+            lambda value: stats.ncx2.cdf(self.chi_square, self.degrees, value) - miss, 1e-9, most
+        )
+        return min(1.0, math.sqrt(noncentrality / (4 * self.samples)))
 
 
-def goodness_of_fit(
-    counts: NDArray[np.int64], probabilities: NDArray[np.float64], *, level: float, seed: int = 0
-) -> GoodnessOfFit:
+def goodness_of_fit(counts: NDArray[np.int64], probabilities: NDArray[np.float64]) -> GoodnessOfFit:
     """Test counts against known probabilities.
 
-    The bound on total variation is its mean over simulated exact samples plus what McDiarmid's inequality allows
-    at ``level``, so it needs no assumption about the tail.
-
     Args:
-        counts: ``[m]`` how often each cell was seen.
+        counts: ``[m]`` how often each cell was seen, or ``[s, m]`` of strata of one law each.
         probabilities: ``[m]`` of the cells; what they lack of 1 belongs to no cell and is shared among all.
-        level: Probability with which each of the two tests refuses exact samples.
-        seed: Seed of the simulation.
 
     Raises:
         ValueError: nothing was counted.
     """
-    n = int(counts.sum())
-    if n == 0:
+    strata = np.atleast_2d(counts)
+    if strata.sum() == 0:
         raise ValueError("there is nothing to test: no sample was counted")
     possible = probabilities > 0
-    impossible = int(counts[~possible].sum())
     shares = probabilities[possible] / probabilities[possible].sum()
-    observed, expected = pooled(counts[possible].astype(np.float64), n * shares)
+    impossible = int(strata[:, ~possible].sum())
+    cells = []
+    for stratum in strata[:, possible].astype(np.float64):
+        if stratum.sum():
+            cells.append(pooled(stratum, stratum.sum() * shares))
+    if not cells:  # nothing but what is impossible
+        cells = [(np.zeros(1), np.full(1, float(impossible)))]
+    observed, expected = (np.concatenate(part) for part in zip(*cells, strict=True))
     chi_square = float(((observed - expected) ** 2 / expected).sum())
-    degrees = observed.size - 1
+    degrees = observed.size - len(cells)
     p_value = 1.0 if degrees == 0 else float(stats.chi2.sf(chi_square, degrees))
-    null = np.random.default_rng(seed).multinomial(n, expected / expected.sum(), size=_NULL_SAMPLES)
-    mean = float(np.abs(null - expected).sum(axis=1).mean()) / (2 * n)
-    return GoodnessOfFit(
-        observed,
-        expected,
-        impossible,
-        chi_square,
-        0.0 if impossible else p_value,
-        (float(np.abs(observed - expected).sum()) + impossible) / (2 * n),
-        mean + math.sqrt(math.log(1 / level) / (2 * n)),
-        level,
-        1 - (1 - POWER) ** (1 / n) if shares.size == 1 else detectable_total_variation(n, degrees, level),
-    )
+    return GoodnessOfFit(observed, expected, impossible, chi_square, degrees, 0.0 if impossible else p_value)
 
 
 def pooled(
     observed: NDArray[np.float64], expected: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Merge the rarest cells until every cell is expected at least :data:`RARE` times.
+    """Merge the rarest cells until every cell is expected at least :data:`RARE` times, or one is left.
 
     Args:
         observed: ``[m]`` counts.
@@ -119,47 +115,67 @@ def pooled(
     return np.append(observed[:kept], rest[0]), np.append(expected[:kept], rest[1])
 
 
-def detectable_total_variation(samples: int, degrees: int, level: float) -> float:
-    """Smallest total variation that the chi-square test surely finds, with probability :data:`POWER`.
+def of_known_choices(count: float, hits: float, expected: float, variance: float) -> GoodnessOfFit:
+    """Test how often guesses came true whose probabilities were known, each another: the square of a normal deviate.
 
-    A deviation ``d`` from cell probabilities ``p`` has the non-centrality ``n * sum(d**2 / p)``, which is at least
-    ``4 * n * TV**2`` (Cauchy-Schwarz), whatever its form.
+    Args:
+        count: Guesses.
+        hits: Those that came true.
+        expected: Sum of their probabilities.
+        variance: Sum of ``p * (1 - p)``.
+    """
+    observed, wanted = np.array([hits, count - hits]), np.array([expected, count - expected])
+    if variance < RARE:
+        return GoodnessOfFit(observed, wanted, 0, 0.0, 0, 1.0)
+    square = (hits - expected) ** 2 / variance
+    return GoodnessOfFit(observed, wanted, 0, square, 1, float(stats.chi2.sf(square, 1)))
+
+
+def noncentrality(degrees: int, level: float, power: float = POWER) -> float:
+    """Of a deviation that the chi-square test at this level finds with this probability.
+
+    Args:
+        degrees: Degrees of freedom, at least 1.
+        level: Level of the test.
+        power: Probability of finding it.
+    """
+    threshold = stats.chi2.isf(level, degrees)
+    found = optimize.brentq(
+        lambda value: stats.ncx2.sf(threshold, degrees, value) - power, 1e-9, 100.0 + 10 * threshold
+    )
+    return float(found)
+
+
+def detectable_total_variation(samples: int, degrees: int, level: float, power: float = POWER) -> float:
+    """Smallest total variation that the chi-square test surely finds, whatever its form.
 
     Args:
         samples: n.
-        degrees: Degrees of freedom; 0 can find nothing.
+        degrees: Degrees of freedom; with 0 one cell holds everything, and only what is impossible shows.
         level: Level of the test.
+        power: Probability of finding it.
     """
     if degrees == 0:
-        return 1.0
-    threshold = stats.chi2.isf(level, degrees)
-    needed = optimize.brentq(
-        lambda noncentrality: stats.ncx2.sf(threshold, degrees, noncentrality) - POWER,
-        1e-9,
-        100.0 + 10 * threshold,
-    )
-    return min(1.0, math.sqrt(needed / (4 * samples)))
+        return float(1 - (1 - power) ** (1 / samples))
+    return min(1.0, math.sqrt(noncentrality(degrees, level, power) / (4 * samples)))
 
 
-def two_sample_p_value(counts: NDArray[np.int64], others: NDArray[np.int64]) -> float:
-    """Chi-square test that two samples have one distribution; 1 where one cell holds both.
+def samples_needed(total_variation: float, degrees: int, level: float, power: float = POWER) -> int:
+    """Samples that surely show a deviation of this total variation, whatever its form.
 
     Args:
-        counts: ``[m]`` of the first sample.
-        others: ``[m]`` of the second, in the same cells.
+        total_variation: Of the law over its cells.
+        degrees: Degrees of freedom; 0 where one cell holds everything.
+        level: Level of the test.
+        power: Probability of finding it.
     """
-    n, m = int(counts.sum()), int(others.sum())
-    total = (counts + others).astype(np.float64)
-    order = np.argsort(-total, kind="stable")
-    smaller = min(n, m) / (n + m)  # a cell is as rare as the smaller sample makes it
-    kept = int((total[order] * smaller >= RARE).sum())
-    while kept > 0 and 0 < total[order[kept:]].sum() * smaller < RARE:
-        kept -= 1
-    table = np.array(
-        [[*(sample[order[:kept]].tolist()), float(sample[order[kept:]].sum())] for sample in (counts, others)]
-    )
-    table = table[:, table.sum(axis=0) > 0]
-    if table.shape[1] < 2:
-        return 1.0
-    expected = table.sum(axis=1, keepdims=True) * table.sum(axis=0, keepdims=True) / table.sum()
-    return float(stats.chi2.sf(((table - expected) ** 2 / expected).sum(), table.shape[1] - 1))
+    if degrees == 0:
+        return math.ceil(math.log(1 - power) / math.log(1 - total_variation))
+    return math.ceil(noncentrality(degrees, level, power) / (4 * total_variation**2))
+
+
+def p_text(p_value: float | None) -> str | None:
+    """A p-value as a person reads it; one too small to tell is never 0."""
+    if p_value is None:
+        return None
+    return "<1e-4" if p_value < 1e-4 else f"{p_value:.4f}"

@@ -1,34 +1,43 @@
-"""A target and a draft whose every probability one can enumerate, fast enough for thousands of continuations."""
+"""A target and a draft whose every probability one knows by hand, fast enough for many thousands of tokens.
+
+What the target says after any two tokens is one law, whose tokens are permuted: counted by its *place*, the likeliest
+first, every token of every continuation is an independent draw from that law, whatever was said before. So each token
+of a run is a sample, and the joint law of three consecutive places is a product.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import SimpleNamespace
-from typing import Any
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from transformers import PreTrainedConfig
 from typing_extensions import override
 
-from specexp.core.cache import SlotCache
-from specexp.core.language_model import LanguageModel
+from specexp.core.runtime import Runtime, Slots
 from specexp.core.sampling import Processors
 from specexp.core.tree import TokenTree
 
 LIVE = 5
 """Tokens that are ever said; a vocabulary may be wider where a part needs more candidates."""
-PROMPT = (0, 1, 2, 3, 4, 0, 2, 4, 1, 3, 0, 1, 2)
-"""Every token stands in it, and some pairs twice: retrieval and recycling have something to offer."""
 CONTEXT_LIMIT = 2048
-_NEGLIGIBLE = 1e-12
+Manner = Literal["open", "sure"]
+MANNERS: tuple[Manner, ...] = ("open", "sure")
+"""``open``: several tokens are likely, and the draft is right, too sure, opposed, elsewhere or half right, by the last
+token, so that drafts are rejected at every depth. ``sure``: one token mostly comes, and the draft is right or too sure,
+so that deep drafts are accepted to their leaves."""
+_LAWS = {"open": (0.46, 0.24, 0.15, 0.1, 0.05), "sure": (0.86, 0.06, 0.04, 0.025, 0.015)}
+_SHARPNESS = {"open": (1.0, 2.5, -1.0, 0.0, 0.75), "sure": (1.0, 1.5, 1.0, 2.0, 1.0)}
+"""What the target's scores are multiplied with in the draft's, by the last token."""
+_ELSEWHERE = {"open": (0.0, 0.0, 0.0, 1.5, 0.75), "sure": (0.0, 0.0, 0.0, 0.0, 0.0)}
+"""The same of scores that have nothing to do with the target's."""
 
 
-class _Committed(SlotCache):
+class _Committed(Slots):
     """The tokens a slot holds, in place of keys and values; the semantics are the real cache's."""
 
-    def __init__(self) -> None:  # no storage, so nothing of the base class is set up
+    def __init__(self) -> None:
         self.tokens: list[list[int]] = []
         self.fed: list[list[int]] = []
         self.reserve(0)
@@ -48,140 +57,162 @@ class _Committed(SlotCache):
     def commit(self, slot: int, rows: Sequence[int]) -> None:
         fed = self.fed[slot]
         self.tokens[slot] += [fed[row] for row in rows]
+        self.fed[slot] = []
 
     @override
     def truncate(self, slot: int, length: int) -> None:
         del self.tokens[slot][length:]
+        self.fed[slot] = []
 
     @override
     def fork(self, source: int, target: int, length: int) -> None:
         self.tokens[target] = self.tokens[source][:length]
 
-
-class ToyDraft(torch.nn.Module):
-    """A draft model, shaped like a Hugging Face causal LM, whose logits depend on the last token alone.
-
-    Args:
-        table: ``[LIVE + 1, V]`` logits after each token.
-    """
-
-    def __init__(self, table: NDArray[np.float64]) -> None:
-        super().__init__()
-        self.table = torch.from_numpy(table)
-        self.config = PreTrainedConfig(
-            vocab_size=int(table.shape[1]),
-            max_position_embeddings=CONTEXT_LIMIT,
-            num_hidden_layers=1,
-            num_attention_heads=1,
-            hidden_size=2,
-            attn_implementation="sdpa",
-        )
-        self.device = torch.device("cpu")
-        self.dtype = torch.float64
-        self.eval()
+    @override
+    def copy_from(self, other: _Committed, length: int) -> None:
+        self.tokens[0] = other.tokens[0][:length]
+        self.fed[0] = []
 
     @override
-    def forward(self, input_ids: torch.Tensor, logits_to_keep: int = 0, **_: Any) -> SimpleNamespace:
-        """``[b, rows, V]`` logits."""
-        return SimpleNamespace(logits=self.table[input_ids[:, -logits_to_keep:].clamp(max=LIVE)])
+    def nbytes(self) -> int:
+        return 0
 
 
-class ToyTarget(LanguageModel):
-    """A target whose logits stand in a table: a function of the last two tokens it can see.
+class ToyModel(Runtime):
+    """A model whose logits stand in a table: a function of the last two tokens it can see.
 
-    It takes the place of a wrapped Hugging Face model: tree passes look each row's parent up, the root's in the
-    cache, so that a cache with wrong rows gives other probabilities.
+    Passes look each row's parent up, the root's in the cache, so that a cache with wrong rows gives other
+    probabilities.
 
     Args:
         table: ``[LIVE + 1, LIVE + 1, V]`` logits after (last but one, last); the last class stands for every token
             that is never said, and for a missing one.
     """
 
+    cache: _Committed
+
     def __init__(self, table: NDArray[np.float64]) -> None:
-        # the wrapped model only states vocabulary, dtype and limits: every pass is answered here
-        super().__init__(ToyDraft(table[LIVE]), self_check=False)
+        super().__init__()
+        self.model = None
         self.table = table
-        self.cache: _Committed = _Committed()
+        self.vocab_size = int(table.shape[2])
+        self.context_limit = CONTEXT_LIMIT
+        self.device = torch.device("cpu")
+        self.dtype = torch.float64
+        self.cache = _Committed()
 
     @override
     def prefill(
         self, slot: int, token_ids: Sequence[int], *, all_logits: bool = False
     ) -> torch.Tensor | None:
-        """Commit tokens; ``[p, V]`` logits if asked for."""
         self.cache.reserve(0, slot + 1)
         held = self.cache.tokens[slot]
         before = [held[-1] if held else LIVE, *token_ids[:-1]]
         held += token_ids
         if not all_logits or not token_ids:
             return None
-        return torch.from_numpy(self.table[_classes(before), _classes(token_ids)])
+        return torch.from_numpy(self.table[classes(before), classes(token_ids)])
 
     @override
     def tree_pass(self, slots: Sequence[int], trees: Sequence[TokenTree]) -> list[torch.Tensor]:
-        """For each tree ``[n + 1, V]`` logits."""
         self.passes += 1
         answers = []
         for slot, tree in zip(slots, trees, strict=True):
             self.cache.fed[slot] = tree.tokens.tolist()
-            classes = np.minimum(tree.tokens, LIVE)
-            before = classes[tree.shape.parents]
+            last = classes(tree.tokens)
+            before = last[tree.shape.parents]
             before[0] = min([LIVE, *self.cache.tokens[slot][-1:]])
-            answers.append(torch.from_numpy(self.table[before, classes]))
+            answers.append(torch.from_numpy(self.table[before, last]))
         return answers
 
-    def probabilities(self, processors: Processors) -> NDArray[np.float64]:
-        """``[LIVE + 1, LIVE + 1, V]`` what the target samples from after two tokens."""
-        scores = processors.scores(torch.from_numpy(self.table.reshape(-1, self.vocab_size)))
-        return np.asarray(scores.softmax(dim=-1).numpy()).reshape(self.table.shape)
+    @override
+    def grow(
+        self,
+        slot: int,
+        tokens: NDArray[np.int64],
+        depths: NDArray[np.int64],
+        visible: NDArray[np.bool_],
+    ) -> torch.Tensor:
+        self.passes += 1
+        self.cache.reserve(0, slot + 1)
+        committed, fed = self.cache.tokens[slot], self.cache.fed[slot]
+        first = len(fed)
+        fed += tokens.tolist()
+        before = []
+        for row, seen in enumerate(visible[:, :-1].tolist(), first):
+            above = next((at for at in range(row - 1, -1, -1) if seen[at]), None)
+            before.append((committed[-1] if committed else LIVE) if above is None else fed[above])
+        return torch.from_numpy(self.table[classes(before), classes(tokens)])
 
-    def joint(
-        self, processors: Processors, tokens: int, prompt: Sequence[int] = PROMPT
-    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Every sequence of ``tokens`` tokens after the prompt that plain sampling may give.
+    @override
+    def synchronize(self) -> None:
+        return None
 
-        Args:
-            processors: Temperature, top-k and top-p of the target.
-            tokens: T.
-            prompt: Tokens before it, at least two.
+    def __deepcopy__(self, memo: dict[int, object]) -> ToyModel:
+        """The same table with an empty cache of its own."""
+        return ToyModel(self.table)
 
-        Returns:
-            ``[m, T]`` sequences and their ``[m]`` probabilities; what is left out has less than 1e-12 each.
-        """
-        after = self.probabilities(processors)
-        sequences = np.empty((1, 0), dtype=np.int64)
-        probabilities = np.ones(1)
-        last = np.array([prompt[-2:]], dtype=np.int64)  # [m, 2]
-        for _ in range(tokens):
-            grown = probabilities[:, np.newaxis] * after[_classes(last[:, 0]), _classes(last[:, 1])]  # [m, V]
-            rows, said = np.nonzero(grown > _NEGLIGIBLE)
-            probabilities = grown[rows, said]
-            sequences = np.concatenate((sequences[rows], said[:, np.newaxis]), axis=1)
-            last = np.stack((last[rows, 1], said), axis=1)
-        return sequences, probabilities
+    def __reduce__(self) -> tuple[type[ToyModel], tuple[NDArray[np.float64]]]:
+        """The same in another process, with an empty cache."""
+        return ToyModel, (self.table,)
 
 
-def toy_models(
-    vocabulary: int = 8, temperature: float = 1.0, agreement: float = 0.6, seed: int = 0
-) -> tuple[ToyTarget, ToyDraft]:
-    """A target, and a draft that agrees with it in part.
+class Toy(NamedTuple):
+    """A target and its draft.
+
+    Attributes:
+        target: what is sampled.
+        draft: a draft model for it, that sees the last two tokens as well.
+        places: ``[LIVE + 1, LIVE + 1, LIVE]`` place of each token in the target's law after two tokens, the likeliest
+            first.
+    """
+
+    target: ToyModel
+    draft: ToyModel
+    places: NDArray[np.int64]
+
+    def law(self, processors: Processors) -> NDArray[np.float64]:
+        """``[LIVE]`` what the target says with, by place, after any two tokens."""
+        shares = processors.probabilities(torch.from_numpy(self.target.table[0, 0]))[:LIVE]
+        law = np.empty(LIVE)
+        law[self.places[0, 0]] = np.where(shares > 1e-12, shares, 0.0)
+        law /= law.sum()
+        return law
+
+    def places_of(self, token_ids: Sequence[int]) -> NDArray[np.int64]:
+        """``[t - 2]`` place of every token but the first two; ``LIVE`` for one that is never said."""
+        tokens = classes(token_ids)
+        before, last, said = tokens[:-2], tokens[1:-1], tokens[2:]
+        return np.where(said < LIVE, self.places[before, last, np.minimum(said, LIVE - 1)], LIVE)
+
+
+def toy_models(vocabulary: int = 8, temperature: float = 1.0, manner: Manner = "open", seed: int = 0) -> Toy:
+    """A target, and a draft that agrees with it as its manner says.
 
     Args:
         vocabulary: V, at least :data:`LIVE`; the tokens beyond those have next to no probability.
-        temperature: Temperature of the sampling, at which they must stay improbable.
-        agreement: Weight of the target's own logits in the draft's, from 0 to 1.
+        temperature: Temperature of the sampling: there the target's law is the manner's own.
+        manner: How likely its likeliest token is, and how right the draft.
         seed: Seed of the tables.
     """
     if vocabulary < LIVE:
         raise ValueError(f"the toy vocabulary was {vocabulary}; at least {LIVE} tokens are needed")
     generator = np.random.default_rng(seed)
-    silent = -30.0 * max(1.0, temperature)
-    target = np.full((LIVE + 1, LIVE + 1, vocabulary), silent)
-    target[..., :LIVE] = 1.2 * generator.standard_normal((LIVE + 1, LIVE + 1, LIVE))
-    draft = np.full((LIVE + 1, vocabulary), silent)
-    own = generator.standard_normal((LIVE + 1, LIVE))
-    draft[..., :LIVE] = agreement * target[..., :LIVE].mean(axis=0) * 2 + (1 - agreement) * 2 * own
-    return ToyTarget(target), ToyDraft(draft)
+    states = (LIVE + 1, LIVE + 1)
+    places = generator.permuted(np.broadcast_to(np.arange(LIVE), (*states, LIVE)), axis=2)
+    if manner == "sure":  # the last token alone decides, so that what was seen once can be foreseen
+        places = np.broadcast_to(places[:1], places.shape)
+    elsewhere = generator.permuted(places, axis=2)
+    scores = np.log(np.array(_LAWS[manner]))
+    sharp, other = (np.array([*table[manner], 1.0]) for table in (_SHARPNESS, _ELSEWHERE))
+    drafted = sharp[:, np.newaxis] * scores[places] + other[:, np.newaxis] * scores[elsewhere]
+    target, draft = (np.full((*states, vocabulary), -40.0 * max(1.0, temperature)) for _ in range(2))
+    scale = temperature or 1.0
+    target[..., :LIVE] = scale * scores[places]
+    draft[..., :LIVE] = scale * drafted
+    return Toy(ToyModel(target), ToyModel(draft), places)
 
 
-def _classes(tokens: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+def classes(tokens: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+    """Tokens, all that are never said in one class."""
     return np.minimum(np.asarray(tokens, dtype=np.int64), LIVE)

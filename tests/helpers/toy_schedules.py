@@ -9,9 +9,11 @@ from specexp.drafters import DraftModel, PromptLookup, TokenRecycling
 from specexp.scheduling import FirstCome, Job, LeastProgress, MostConfident
 from specexp.testing.fakes import PausingDrafter
 from specexp.verifiers import Greedy, KeyedSampling
-from specexp.verify.toy import LIVE, ToyTarget, toy_models
+from specexp.verify.toy import LIVE, ToyModel, toy_models
 
-TARGET, DRAFT = toy_models(vocabulary=6, seed=5)
+TARGET, DRAFT = toy_models(vocabulary=6, seed=5)[:2]
+PROMPT = (0, 1, 2, 3, 4, 0, 2, 4, 1, 3, 0, 1, 2)
+"""Every token stands in it, and some pairs twice: retrieval and recycling have something to offer."""
 POLICIES = (FirstCome, LeastProgress, MostConfident)
 VERIFIERS = {"greedy": Greedy, "keyed": lambda: KeyedSampling(1.0)}
 PARTS = {
@@ -23,7 +25,7 @@ PARTS = {
 PROMPTS = ((0, 1, 2, 3, 4, 0, 1), (3,), (2, 4), (1, 0, 1, 0))
 
 
-class PausingTarget(ToyTarget):
+class PausingTarget(ToyModel):
     """The same target after a pause."""
 
     def __init__(self, pause):
@@ -43,7 +45,7 @@ def pausing(parts, pause):
 @cache
 def plain(verifier, prompt, sequence, eos):
     """What plain decoding says, up to 12 tokens; shorter outputs are beginnings of it."""
-    decoder = Decoder(ToyTarget(TARGET.table), verifier=VERIFIERS[verifier]())
+    decoder = Decoder(ToyModel(TARGET.table), verifier=VERIFIERS[verifier]())
     result = decoder.generate(prompt, max_new_tokens=12, eos_token_id=eos, sequence=sequence, seed=0)
     return tuple(result.token_ids)
 

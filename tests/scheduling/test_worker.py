@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.small_models import small_model
-from helpers.toy_schedules import DRAFT, TARGET
+from helpers.toy_schedules import DRAFT, PROMPT, TARGET
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,7 +21,7 @@ from specexp.scheduling import Batched, Job, Scheduled, SerialSpeculative
 from specexp.scheduling.messages import Shapes, memory_of
 from specexp.testing.fakes import hashed_model
 from specexp.verifiers import KeyedSampling, RejectionSampling
-from specexp.verify.toy import PROMPT, ToyTarget, toy_models
+from specexp.verify.toy import ToyModel, toy_models
 
 KNOWN = [TreeShape.from_rank_paths([[0] * depth for depth in range(1, length)]) for length in range(1, 8)]
 
@@ -104,7 +104,7 @@ class Clock(Controller):
 def test_a_controller_is_told_the_seconds_of_every_step(execution):
     """They add up to the sequence's, but for learning, which is not over when they are told."""
     clock = Clock()
-    with execution.open(ToyTarget(TARGET.table), Parts(DraftModel(DRAFT), Chain(3), None, clock)) as executor:
+    with execution.open(ToyModel(TARGET.table), Parts(DraftModel(DRAFT), Chain(3), None, clock)) as executor:
         results = executor.run([Job(PROMPT, number, 30) for number in range(3)]).results
     for number, result in enumerate(results):
         for phase in ("draft", "build", "target", "verify", "commit"):
@@ -124,7 +124,7 @@ def test_observers_may_keep_what_they_saw(execution):
         kept.append((outcome, q, outcome.logits.clone()))
 
     parts = Parts(DraftModel(DRAFT), KConfig([2, 2], candidates="drawn"), RejectionSampling(1.0))
-    with execution.open(ToyTarget(TARGET.table), parts) as executor:
+    with execution.open(ToyModel(TARGET.table), parts) as executor:
         executor.run([Job(PROMPT, number, 12) for number in range(3)], observers=[keep])
     assert any(q for _, q, _ in kept)
     for outcome, q, logits in kept:
@@ -135,12 +135,12 @@ def test_observers_may_keep_what_they_saw(execution):
 def test_a_used_drafter_can_be_opened():
     """Its twins begin anew, whatever it holds of an unfinished step."""
     drafter = DraftModel(hashed_model(6))
-    with SerialSpeculative().open(ToyTarget(TARGET.table), Parts(drafter, Chain(2))) as executor:
+    with SerialSpeculative().open(ToyModel(TARGET.table), Parts(drafter, Chain(2))) as executor:
         first = executor.run([Job(PROMPT, 0, 9)]).results[0]
     drafter.begin(context := Context(PROMPT), None)
     build = Chain(2).build(context.root, Plan())
     drafter.propose(context, next(build))
-    with Batched(3).open(ToyTarget(TARGET.table), Parts(drafter, Chain(2))) as executor:
+    with Batched(3).open(ToyModel(TARGET.table), Parts(drafter, Chain(2))) as executor:
         assert [r.token_ids for r in executor.run([Job(PROMPT, n, 9) for n in range(3)]).results] == [
             first.token_ids
         ] * 3
@@ -178,5 +178,5 @@ def test_messages_that_no_pipe_holds_block_nobody(workers):
         .token_ids
         for job in jobs
     ]
-    with Scheduled(4, verify_batch=2, workers=workers).open(ToyTarget(target.table), parts) as executor:
+    with Scheduled(4, verify_batch=2, workers=workers).open(ToyModel(target.table), parts) as executor:
         assert [result.token_ids for result in executor.run(jobs).results] == expected

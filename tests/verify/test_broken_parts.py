@@ -15,6 +15,7 @@ from specexp.drafters import DraftModel, PromptLookup
 from specexp.verifiers import RejectionSampling, SampleMatch
 from specexp.verifiers.rejection_sampling import normalised, sample, without
 from specexp.verify.joint import joint_test
+from specexp.verify.statistics import goodness_of_fit
 
 WIDE = [[0], [1], [2]]
 LEVEL = 1e-6
@@ -164,9 +165,9 @@ def selected(tree, kept):
 
 
 def drawn(builder, verifier, temperature=0.5, level=LEVEL):
-    """The joint of a composition whose draft is more peaked than the target, so that much is rejected."""
+    """The laws of a composition whose draft is more peaked than the target, so that much is rejected."""
     return joint_test(
-        lambda draft: Parts(DraftModel(draft, temperature), builder, verifier), samples=1000, level=level
+        lambda draft: Parts(DraftModel(draft, temperature), builder, verifier), most=640, level=level
     )
 
 
@@ -223,12 +224,12 @@ def test_the_same_parts_unbroken_pass(builder, verifier):
     assert drawn(builder, verifier, level=1e-3).passed
 
 
-def test_frozen_noise_shows_only_across_steps():
-    """Token by token the law is right, so a test of one step cannot see it: the joint of three steps does."""
+def test_frozen_noise_shows_only_across_tokens():
+    """Token by token the law is right, so a test of single tokens cannot see it: the joints do."""
     make = lambda draft: Parts(PromptLookup(candidates=1), Chain(1), FrozenMatch())  # noqa: E731
-    assert joint_test(make, samples=1500, tokens=1, level=1e-3).tokens.passed
-    assert joint_test(make, samples=1500, tokens=3, level=LEVEL).tokens.p_value < LEVEL
-    assert joint_test(make, samples=1500, tokens=1, level=LEVEL).steps.p_value < LEVEL
+    toy = joint_test(make, most=640, level=LEVEL).toys[0]
+    assert toy.fits["tokens"].p_value < 1e-12
+    assert goodness_of_fit(toy.tally.by_last.sum(axis=0), np.append(toy.law, 0.0)).p_value > 1e-4
 
 
 def test_point_masses_that_count_as_drawn_are_refused():

@@ -7,12 +7,12 @@ joint of what is said under rejection sampling, so each builder and each drafter
 whose chi-squares are added up.
 """
 
-import math
 from functools import partial
 from itertools import product
 
 import pytest
 from helpers.combined_fit import combined_p_value
+from helpers.toy_schedules import PROMPT
 
 from specexp.builders import (
     BeamRerank,
@@ -35,13 +35,16 @@ from specexp.core.parts import Drafter, Parts, TreeBuilder, Verifier
 from specexp.core.sampling import Processors
 from specexp.drafters import DraftModel, PhraseCache, PromptLookup, TokenRecycling, Union
 from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling, SampleMatch, TypicalAcceptance
-from specexp.verify.joint import joint_test, toy_decoder
+from specexp.verify.joint import compose, joint_test
 from specexp.verify.statistics import detectable_total_variation
-from specexp.verify.toy import PROMPT, toy_models
+from specexp.verify.toy import toy_models
+from specexp.verify.toy_run import ToyLaw, toy_vocabulary
 
 TEMPERATURES = (0.3, 0.6, 1.0, 1.5)
 CUTS = ({}, {"top_k": 4, "top_p": 0.9})
 LAWS = [{"temperature": temperature, **cut} for temperature, cut in product(TEMPERATURES, CUTS)]
+FEW = 80
+"""Triples of tokens of each toy in tests that are many."""
 SAMPLED_LAWS = [LAWS[1], LAWS[4], LAWS[7]]
 """Cold and cut, as it is, hot and cut."""
 TREE = [[0], [1], [2], [0, 0], [0, 1], [1, 0], [0, 0, 0]]
@@ -105,6 +108,10 @@ def parts(drafter: str, builder: str, verifier: Verifier):
     return lambda draft: Parts(DRAFTERS[drafter](draft), BUILDERS[builder](), verifier)
 
 
+def on_a_toy(make_parts, seed: int) -> Decoder:
+    return compose(make_parts, ToyLaw(0.7, vocabulary=toy_vocabulary(make_parts), seed=seed))
+
+
 def company(builder: str) -> str:
     """The drafter that a builder is sampled with: a draft model, whose draws say most, with phrases for grafts."""
     return "phrases_model" if "graft" in builder else "model"
@@ -130,27 +137,20 @@ def test_no_part_is_left_out():
 @pytest.mark.parametrize(("drafter", "builder"), SAMPLED, ids=lambda name: name)
 def test_a_sampled_joint_is_the_targets(drafter, builder):
     assert valid(drafter, builder, RejectionSampling())
-    samples = 60 if "phrases" in drafter else 110
     tests = [
-        joint_test(
-            parts(drafter, builder, RejectionSampling(**law)),
-            **law,
-            samples=samples,
-            tokens=3,
-            level=1e-5,
-            seed=seed,
-        )
+        joint_test(parts(drafter, builder, RejectionSampling(**law)), **law, most=FEW, level=1e-3, seed=seed)
         for seed, law in enumerate(SAMPLED_LAWS)
     ]
     assert [law for law, test in zip(SAMPLED_LAWS, tests, strict=True) if not test.passed] == []
-    assert combined_p_value([test.tokens for test in tests]) > 1e-4
-    assert combined_p_value([test.steps for test in tests if test.steps is not None]) > 1e-4
+    fits = [toy.fits for test in tests for toy in test.toys]
+    for name in ("tokens", "steps", "by last token", "by place in a step"):
+        assert combined_p_value([fit[name] for fit in fits]) > 1e-4
 
 
 @pytest.mark.parametrize("builder", ["static", "static_drawn", "spec_infer"])
 def test_sampling_and_matching_says_the_targets_joint(builder):
     """What was drafted, and how, does not matter to it: one tree of each kind of node."""
-    test = joint_test(parts("model", builder, SampleMatch()), samples=150, tokens=3)
+    test = joint_test(parts("model", builder, SampleMatch()), most=FEW)
     assert test.passed
 
 
@@ -163,29 +163,29 @@ def test_a_draft_distribution_that_is_cut_changes_nothing(builder):
         lambda draft: Parts(
             DraftModel(draft, temperature=0.6, top_k=3, top_p=0.8), BUILDERS[builder](), RejectionSampling()
         ),
-        samples=200,
-        tokens=3,
+        most=FEW,
     )
     assert test.passed
 
 
 def test_what_the_sampled_joints_can_find():
     """Total variation that the three settings of one composition find together, whatever its form."""
-    tests = [
-        joint_test(parts("lookup", "chain", SampleMatch(**law)), **law, samples=110, tokens=3, seed=seed)
+    fits = [
+        toy.fits["tokens"]
         for seed, law in enumerate(SAMPLED_LAWS)
+        for toy in joint_test(parts("lookup", "chain", SampleMatch(**law)), **law, most=FEW, seed=seed).toys
     ]
-    degrees = sum(test.tokens.observed.size - 1 for test in tests)
-    assert detectable_total_variation(110 * len(SAMPLED_LAWS), degrees, 1e-4) < 0.22
+    samples, degrees = sum(fit.samples for fit in fits), sum(fit.degrees for fit in fits)
+    assert detectable_total_variation(samples, degrees, 1e-4) < 0.2
 
 
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: "-".join(map(str, law.values())))
 def test_the_law_of_keyed_sampling_is_the_targets(law):
     """Plain decoding's; with drafts the output is the same, as the next test shows."""
-    test = joint_test(lambda draft: Parts(None, None, KeyedSampling(**law)), **law, samples=1200)
+    test = joint_test(lambda draft: Parts(None, None, KeyedSampling(**law)), **law, most=640)
     assert test.passed
-    assert test.steps is None
-    assert test.detectable < 0.16
+    assert test.below < 0.15
+    assert {*test.toys[0].fits} == {"tokens", "by last token"}
 
 
 @pytest.mark.parametrize(
@@ -196,10 +196,11 @@ def test_the_law_of_keyed_sampling_is_the_targets(law):
 def test_a_deterministic_output_is_that_of_plain_decoding(drafter, builder):
     """Token for token, so that every pair is shown by a few steps of each."""
     for seed, verifier in enumerate([Greedy(), KeyedSampling(0.6), KeyedSampling(1.5, 4, 0.9)]):
-        target, decoder = toy_decoder(parts(drafter, builder, verifier), 0.7, seed=seed)
+        decoder = on_a_toy(parts(drafter, builder, verifier), seed)
+        target = decoder.model
         request = {"max_new_tokens": 16, "seed": seed, "sequence": "one"}
-        expected = Decoder(target, verifier=verifier).generate(PROMPT, **request, seed=0).token_ids
-        assert decoder.generate(PROMPT, **request, seed=0).token_ids == expected
+        expected = Decoder(target, verifier=verifier).generate(PROMPT, **request).token_ids
+        assert decoder.generate(PROMPT, **request).token_ids == expected
 
 
 REUSED = [pair for pair in product(DRAFTERS, BUILDERS) if "phrases" not in pair[0] and "graft" not in pair[1]]
@@ -220,7 +221,8 @@ def test_with_reuse_at_draft_and_target_the_output_is_that_of_plain_decoding(dra
 
     grafted = 0
     for seed, verifier in enumerate([Greedy(), KeyedSampling(0.7), KeyedSampling(1.5, 4, 0.9)]):
-        target, decoder = toy_decoder(partial(reusing, verifier=verifier), 0.7, seed=seed)
+        decoder = on_a_toy(partial(reusing, verifier=verifier), seed)
+        target = decoder.model
         expected = Decoder(target, verifier=verifier).generate(PROMPT, max_new_tokens=24, seed=0)
         outcomes = []
         found = decoder.generate(PROMPT, max_new_tokens=24, observers=[outcomes.append], seed=0)
@@ -243,8 +245,7 @@ def test_with_reuse_at_draft_and_target_the_output_is_that_of_plain_decoding(dra
 def test_a_controller_changes_nothing(controller):
     test = joint_test(
         lambda draft: Parts(DraftModel(draft), DySpecThreshold(0.1, 8), RejectionSampling(), controller),
-        samples=200,
-        tokens=3,
+        most=FEW,
     )
     assert test.passed
 
@@ -258,8 +259,7 @@ def test_a_choice_between_drawn_and_ranked_trees_changes_nothing():
             RejectionSampling(),
             Bandit("choices", [0, 1, 2, None], policy="thompson"),
         ),
-        samples=200,
-        tokens=3,
+        most=FEW,
     )
     assert test.passed
 
@@ -267,28 +267,24 @@ def test_a_choice_between_drawn_and_ranked_trees_changes_nothing():
 def test_the_lossy_verifier_is_found_out():
     for law in LAWS:
         make = parts("model", "static", TypicalAcceptance(**law))
-        assert not joint_test(make, **law, samples=150, tokens=3, level=1e-3).passed
+        assert not joint_test(make, **law, most=8 * FEW, level=1e-3).passed
 
 
 def test_a_verifier_at_another_temperature_is_found_out():
     make = parts("lookup", "chain", RejectionSampling(0.8))
-    assert not joint_test(make, temperature=1.0, samples=4000, level=1e-4).passed
+    assert not joint_test(make, temperature=1.0, level=1e-4).passed
 
 
 def test_temperature_zero_has_one_output():
     make = parts("model", "static_drawn", RejectionSampling(0.0))
-    test = joint_test(make, temperature=0.0, samples=200)
-    assert test.passed
-    assert test.sequences.shape == (1, 4)
-    assert test.counts.tolist() == [200]
-    assert math.isclose(test.detectable, 1 - 0.1 ** (1 / 200))
-    warm = joint_test(parts("model", "static_drawn", RejectionSampling(1.0)), temperature=0.0, samples=20)
+    test = joint_test(make, temperature=0.0)
+    assert test.excluded
+    assert [toy.law.tolist() for toy in test.toys] == [[1.0, 0.0, 0.0, 0.0, 0.0]] * 2
+    warm = joint_test(parts("model", "static_drawn", RejectionSampling(1.0)), temperature=0.0)
     assert not warm.passed
     assert warm.p_value == 0.0
 
 
 def test_the_expected_law_is_that_of_transformers_processors():
-    target = toy_models(temperature=0.6)[0]
-    sequences, probabilities = target.joint(Processors(0.6, 3, 0.9), 3)
-    assert probabilities.sum() == pytest.approx(1.0)
-    assert len(sequences) <= 3**3
+    law = toy_models(temperature=0.6).law(Processors(0.6, 3, 0.9))
+    assert law == pytest.approx([46 / 85, 24 / 85, 15 / 85, 0, 0])

@@ -5,6 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
+from helpers.toy_schedules import PROMPT
 
 from specexp.builders import StaticTree
 from specexp.core.decode import Decoder
@@ -16,8 +17,8 @@ from specexp.scheduling import Job, SerialSpeculative
 from specexp.testing.fakes import FakeCausalLM
 from specexp.verifiers import KeyedSampling
 from specexp.verify.first_tokens import likely_starts
-from specexp.verify.joint import vocabulary_for
-from specexp.verify.toy import LIVE, PROMPT, toy_models
+from specexp.verify.toy import LIVE, MANNERS, toy_models
+from specexp.verify.toy_run import toy_vocabulary
 
 TREE = [[0], [1], [0, 0], [0, 1], [1, 0], [0, 0, 0]]
 
@@ -57,55 +58,80 @@ def test_samples_of_one_prompt_share_its_prefill():
     assert [one.token_ids for one in several] == [one.token_ids for one in alone]
 
 
-@pytest.mark.parametrize("law", [(1.0, None, None), (0.5, 3, 0.9), (1.5, None, 0.7)])
-def test_every_sequence_has_the_product_of_its_tokens_probabilities(law):
-    target = toy_models(vocabulary=6, temperature=law[0])[0]
+@pytest.mark.parametrize("manner", MANNERS)
+@pytest.mark.parametrize("law", [(1.0, None, None), (0.5, 3, 0.95), (1.5, None, 0.7)])
+def test_after_any_two_tokens_the_target_has_one_law_by_place(law, manner):
     processors = Processors(*law)
-    sequences, probabilities = target.joint(processors, 3)
-    assert probabilities.sum() == pytest.approx(1.0, abs=1e-9)
-    known = dict(zip(map(tuple, sequences.tolist()), probabilities.tolist(), strict=True))
-    for sequence in product(range(LIVE), repeat=3):
-        history = [*PROMPT, *sequence]
-        expected = 1.0
-        for place in range(len(PROMPT), len(history)):
-            logits = torch.from_numpy(target.table[history[place - 2], history[place - 1]])
-            expected *= processors.probabilities(logits)[history[place]]
-        assert known.get(sequence, 0.0) == pytest.approx(expected, abs=1e-9)
+    toy = toy_models(vocabulary=6, temperature=law[0], manner=manner)
+    for before, last in product(range(LIVE + 1), repeat=2):
+        shares = processors.probabilities(torch.from_numpy(toy.target.table[before, last]))
+        tokens = np.argsort(toy.places[before, last])
+        assert shares[tokens] == pytest.approx(toy.law(processors), abs=1e-9)
+        for place, token in enumerate(tokens):
+            assert toy.places_of([before, last, int(token)]).tolist() == [place]
+    assert toy.places_of([0, 1, LIVE]).tolist() == [LIVE]
+
+
+def test_laws_by_hand():
+    toy = toy_models(temperature=0.5)
+    assert toy.law(Processors(0.5)) == pytest.approx([0.46, 0.24, 0.15, 0.1, 0.05])
+    assert toy.law(Processors(0.5, 2)) == pytest.approx([46 / 70, 24 / 70, 0, 0, 0])
+    assert toy.law(Processors(0.0)).tolist() == [1, 0, 0, 0, 0]
+    hotter = np.sqrt([0.46, 0.24, 0.15, 0.1, 0.05])
+    assert toy.law(Processors(1.0)) == pytest.approx(hotter / hotter.sum())
+
+
+def test_the_draft_is_as_right_as_its_manner_says():
+    target, draft, _ = toy_models()
+    p, q = (torch.from_numpy(model.table[..., :LIVE]).softmax(-1).numpy() for model in (target, draft))
+    far = np.abs(p - q).sum(-1).mean(axis=0) / 2  # by the last token
+    assert far[0] == pytest.approx(0, abs=1e-9)
+    assert far[1] > 0.2
+    assert (q[:, 1].max(axis=-1) > p[:, 1].max(axis=-1)).all()
+    assert far[2] > 0.5
+    assert far.argmax() in (2, 3)
+    sure, certain, _ = toy_models(manner="sure")
+    assert sure.table[0] == pytest.approx(sure.table[1])  # the last token alone decides
+    assert certain.table[:, 0] == pytest.approx(sure.table[:, 0])
+
+
+def test_a_growing_draft_sees_what_stands_above_each_row():
+    toy = toy_models(vocabulary=6)
+    draft = toy.draft
+    draft.prefill(0, [3, 1])
+    first = draft.grow(0, np.array([4]), np.array([0]), np.ones((1, 1), dtype=bool))
+    assert first[0].tolist() == draft.table[1, 4].tolist()
+    visible = np.array([[True, True, False], [True, False, True]])
+    below = draft.grow(0, np.array([0, 2]), np.array([1, 1]), visible)
+    assert below.tolist() == [draft.table[4, 0].tolist(), draft.table[4, 2].tolist()]
+    draft.commit(0, [0, 2])
+    assert draft.cache.tokens[0] == [3, 1, 4, 2]
 
 
 def test_the_likeliest_beginnings_have_their_exact_probabilities():
-    target = toy_models(vocabulary=8)[0]
+    toy = toy_models(vocabulary=8)
     processors = Processors(0.8, None, 0.95)
-    sequences, probabilities = target.joint(processors, 2)
-    starts = likely_starts(target, "a", PROMPT, processors, 2)
-    known = dict(zip(map(tuple, sequences.tolist()), probabilities.tolist(), strict=True))
-    assert len(starts.sequences) == min(48, len(known))
-    assert [known[start] for start in starts.sequences] == pytest.approx(starts.probabilities.tolist())
+    law = toy.law(processors)
+    starts = likely_starts(toy.target, "a", PROMPT, processors, 2)
+    assert len(starts.sequences) == (law > 0).sum() ** 2
+    known = [law[toy.places_of([*PROMPT[-2:], *start])].prod() for start in starts.sequences]
+    assert known == pytest.approx(starts.probabilities.tolist())
     assert starts.count([starts.sequences[1], starts.sequences[1], (7, 7)])[[1, -1]].tolist() == [2, 1]
 
 
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 20.0])
 def test_silent_tokens_stay_silent(temperature):
-    target = toy_models(vocabulary=64, temperature=temperature)[0]
-    after = target.probabilities(Processors(temperature))
-    assert after[..., LIVE:].sum(axis=-1).max() < 1e-9
+    target = toy_models(vocabulary=64, temperature=temperature).target
+    after = (torch.from_numpy(target.table) / temperature).softmax(-1)
+    assert after[..., LIVE:].sum(-1).max() < 1e-9
 
 
 def test_the_vocabulary_is_as_wide_as_the_parts_ask():
     def parts(drafter, rank):
         return lambda draft: Parts(drafter or DraftModel(draft), StaticTree([[r] for r in range(rank)]), None)
 
-    assert vocabulary_for(parts(PromptLookup(candidates=2), 2)) == LIVE + 1
-    assert vocabulary_for(parts(TokenRecycling(k=16), 2)) == 16
-    assert vocabulary_for(parts(None, 12)) == 12
+    assert toy_vocabulary(parts(PromptLookup(candidates=2), 2)) == LIVE + 1
+    assert toy_vocabulary(parts(TokenRecycling(k=16), 2)) == 16
+    assert toy_vocabulary(parts(None, 12)) == 12
     with pytest.raises(ValueError, match="at least 5"):
         toy_models(vocabulary=4)
-
-
-def test_the_draft_agrees_with_the_target_in_part():
-    target, draft = toy_models()
-    logits = torch.from_numpy(target.table[:, :, :LIVE])
-    p = logits.softmax(-1).numpy()
-    q = draft.table[None, :, :LIVE].softmax(-1).numpy()
-    variation = np.abs(p - q).sum(-1).mean() / 2
-    assert 0.15 < variation < 0.5

@@ -17,7 +17,8 @@ from specexp.verify.__main__ import main
 
 DRAFT = {"drafter": {"class_path": "DraftModel"}}
 DRAWN = {"builder": {"class_path": "Chain", "init_args": {"length": 2, "candidates": "drawn"}}}
-FEW = {"toy_samples": 300, "toy_tokens": 3, "prompts": 1, "samples": 60, "first_tokens": 2}
+FEW = {"total_variation": 0.3, "prompts": 1, "samples": 60, "first_tokens": 2, "workers": 1}
+EXCLUDED = "no deviation above total variation 0.3 of the joint of three tokens found (power 95 %)"
 
 
 class Overeager(RejectionSampling):
@@ -109,11 +110,14 @@ def test_deterministic_verifiers_are_compared_token_for_token(experiment, report
     assert [finding["title"] for finding in found["findings"]] == ["greedy", "keyed", "a draft model"]
     for finding in found["findings"]:
         assert finding["equality"] == {"compared": 8, "equal": 8, "near_ties": 0, "wrong": 0}
-        assert finding["verdict"] == "lossless"
-    assert found["findings"][0]["toy"] is None
-    assert found["findings"][1]["toy"]["tokens"]["samples"] == 300
-    assert found["findings"][1]["toy"]["steps"] is None
-    assert found["tests"] == 2 + 2  # the keyed joint, and plain keyed sampling on the one prompt
+        assert finding["exercised"]["steps"] > 0
+        assert finding["toy_equality"]["wrong"] == []
+    greedy, keyed, _ = found["findings"]
+    assert greedy["verdict"] == "no token differs, fewer than 1 in 2,564 can (power 95 %)"
+    assert greedy["toy_equality"]["tokens"] == 2 * 8 * 10 * 48
+    assert greedy["toy"] is None
+    assert keyed["verdict"] == f"{greedy['verdict']}; {EXCLUDED}"
+    assert {*keyed["toy"]["targets"]["open"]["tests"]} == {"tokens", "by last token"}
     assert found["skipped"] == ["Hugging Face's lookup", "hf-eager"]
     folder = tmp_path / "runs" / "verify" / "tiny"
     assert {path.name for path in folder.iterdir()} == {
@@ -121,7 +125,10 @@ def test_deterministic_verifiers_are_compared_token_for_token(experiment, report
         *("equality.png", "joint.png", "p_values.png"),
     }
     written = (folder / "report.md").read_text()
-    assert written.startswith("# 3 compositions are lossless here\n")
+    assert written.startswith(
+        "# 2 compositions: no token differs, fewer than 1 in 2,564 can (power 95 %). 1 composition"
+    )
+    assert "rejected at depth 1 to 3" in written
     assert "Not verified, for they are not our loops: Hugging Face's lookup, hf-eager." in written
     assert "8/8" in capsys.readouterr().out
     assert main([str(folder / "config.yaml"), "--name", "again"]) == 0
@@ -139,19 +146,23 @@ def test_verifiers_that_sample_are_tested_by_their_law(experiment, report, capsy
     found = report()
     verdicts = {finding["title"]: finding["verdict"] for finding in found["findings"]}
     assert verdicts == {
-        **dict.fromkeys(("drawn", "points", "match"), "lossless"), "typical": "lossy, as labelled"
+        **dict.fromkeys(("drawn", "points", "match"), EXCLUDED), "typical": "lossy, as labelled"
     }  # fmt: skip
     for finding in found["findings"]:
         assert finding["equality"] is None
-        assert finding["toy"]["steps"]["samples"] == 300
-        assert [test["samples"] for test in finding["first_tokens"]] == [60]
-        assert finding["first_tokens"][0]["p_value_against_plain"] is not None
+        assert finding["toy"]["branches"]["never"] == []
+        assert [test["samples"] for test in finding["first_tokens"]["prompts"]] == [60]
+        assert 0.1 < finding["first_tokens"]["detectable_total_variation"] < 0.9
     assert [finding["verifier"].partition("(")[0] for finding in found["plain"]] == [
         "RejectionSampling", "SampleMatch", "TypicalAcceptance"
     ]  # fmt: skip
-    assert found["tests"] == 4 * 4 + 4 * 3 + 3 * 2
-    assert found["level_of_each"] == pytest.approx(0.01 / 34)
-    assert "3 compositions are lossless here; 1 labelled lossy" in capsys.readouterr().out
+    for finding in found["findings"][:3]:
+        toys = finding["toy"]["targets"].values()
+        assert [toy["decision"] for toy in toys] == ["excluded"] * 2
+        assert finding["toy"]["total_variation_below"] <= 0.3
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"3 compositions: {EXCLUDED}. 1 composition: lossy, as labelled" in said
+    assert "1 of 4: drawn: toy joint, first tokens" in said
 
 
 def test_a_false_claim_is_exit_code_1(experiment, report, capsys):
@@ -164,14 +175,27 @@ def test_a_false_claim_is_exit_code_1(experiment, report, capsys):
     (finding,) = found["findings"]
     assert not found["passed"]
     assert finding["labelled_lossless"]
-    assert finding["toy"]["tokens"]["p_value"] < 1e-6
-    assert finding["first_tokens"][0]["p_value"] < found["level_of_each"]
+    assert finding["toy"]["p_value"] < 1e-6
+    assert finding["first_tokens"]["p_value"] < finding["first_tokens"]["level"]
 
 
 def test_plain_decoding_alone_can_be_verified(experiment, report):
     path = experiment(drafter=None, builder=None, verifier={"class_path": "SampleMatch"})
     assert main([path]) == 0
-    assert [finding["verdict"] for finding in report()["findings"]] == ["lossless"]
+    assert [finding["verdict"] for finding in report()["findings"]] == [EXCLUDED]
+
+
+def test_what_is_not_excluded_is_said_and_exit_code_3(experiment, report, capsys):
+    path = experiment(drafter={"class_path": "PromptLookup"}, verifier={"class_path": "RejectionSampling"})
+    assert main([path, "--verify.total_variation", "0.05", "--verify.toy_triples", "80"]) == 3
+    (finding,) = report()["findings"]
+    assert not report()["known"]
+    below = finding["toy"]["total_variation_below"]
+    assert below > 0.05
+    assert finding["verdict"] == (
+        f"no deviation found, and above total variation {below:.2g} none is left (power 95 %): 0.05 needs more samples"
+    )
+    assert finding["verdict"] in " ".join(capsys.readouterr().out.split())
 
 
 def test_differences_of_a_low_precision_are_listed_and_excused(experiment, report, tmp_path):
@@ -188,7 +212,7 @@ def test_differences_of_a_low_precision_are_listed_and_excused(experiment, repor
 
 def test_a_part_that_fails_is_exit_code_1(experiment, report, capsys):
     assert main([experiment(drafter={"class_path": "verify.test_verify.Failing"})]) == 1
-    assert "tiny (4 ERRORS)" in capsys.readouterr().out
+    assert "tiny (5 ERRORS)" in capsys.readouterr().out
     assert report()["findings"][0]["errors"][0].endswith("RuntimeError: no idea")
     sampled = experiment(
         drafter={"class_path": "verify.test_verify.Failing"}, verifier={"class_path": "RejectionSampling"}
@@ -219,7 +243,7 @@ def test_parts_tied_to_a_vocabulary_get_a_toy_as_wide(experiment, report):
     path = experiment(**sections, verifier={"class_path": "RejectionSampling"})
     assert main([path]) == 0
     assert report()["findings"][0]["not_tested"] is None
-    assert report()["findings"][0]["toy"]["tokens"]["samples"] == 300
+    assert report()["findings"][0]["toy"]["targets"]["open"]["decision"] == "excluded"
 
 
 def test_a_dry_run_lists_the_tests_and_writes_nothing(experiment, tmp_path, capsys):
@@ -231,8 +255,8 @@ def test_a_dry_run_lists_the_tests_and_writes_nothing(experiment, tmp_path, caps
     }
     assert main([experiment(arms=arms), "--dry-run"]) == 0
     assert capsys.readouterr().out.splitlines() == [
-        "greedy: token equality",
-        "keyed: token equality, toy joint",
+        "greedy: token equality, toy equality",
+        "keyed: token equality, toy equality, toy joint",
         "drawn: toy joint, first tokens",
         "not verified, for they are not our loops: theirs, hf-eager",
     ]
@@ -243,7 +267,7 @@ def test_a_dry_run_lists_the_tests_and_writes_nothing(experiment, tmp_path, caps
     ("sections", "overrides", "said"),
     [
         ({}, ["--verify.level", "2"], "verify.level is 2"),
-        ({}, ["--verify.toy_sample", "9"], "did you mean 'verify.toy_samples'?"),
+        ({}, ["--verify.sample", "9"], "did you mean 'verify.samples'?"),
         (
             {"verifier": {"class_path": "verify.test_verify.Lawless"}},
             [],
