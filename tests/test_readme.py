@@ -25,7 +25,16 @@ SHORT = {
         *("--data.max_prompts", "2", "--generation.max_new_tokens", "16", "--generation.samples", "2"),
     ],
     "specexp.verify": [
-        *("--verify.total_variation", "0.5", "--verify.samples", "20", "--verify.first_tokens", "2"),
+        *(
+            "--verify.total_variation",
+            "0.5",
+            "--verify.toy_tokens",
+            "900",
+            "--verify.samples",
+            "20",
+            "--verify.first_tokens",
+            "2",
+        ),
         *("--data.max_prompts", "2", "--generation.max_new_tokens", "16"),
     ],
     "specexp.profile": [

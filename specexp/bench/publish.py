@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from specexp.bench.table import Table
+    from specexp.config import Config
     from specexp.tracking import TrackedRun, Tracker
 
+_LONGEST_TAG = 64  # that W&B takes
 PIPE_WIDTH = 160
 """Characters of a line where the output is no terminal."""
 
@@ -135,6 +137,22 @@ def publish(
     console.print(f"Results in {folder}", highlight=False, markup=False, soft_wrap=True)
     if tracker is not None and (hint := tracker.sync_hint()):
         console.print(f"W&B: {hint}", highlight=False, markup=False, soft_wrap=True)
+
+
+def tracker_of(config: Config, name: str, folder: str | Path) -> Tracker:
+    """W&B's bridge of a command: its ``tracking`` section, and the model and device as tags beside its own.
+
+    Args:
+        config: Configuration of the command.
+        name: Group of its runs.
+        folder: Of its results.
+    """
+    from specexp.tracking import Tracker
+
+    tracking = dict(config.get("tracking"))
+    model = Path(config.get("pair.target")).name
+    tags = dict.fromkeys([*tracking.pop("tags"), model, config.get("pair.device")])
+    return Tracker(name, folder, tags=[tag[:_LONGEST_TAG] for tag in tags if tag], **tracking)
 
 
 def files_of(report: Report) -> dict[str, str | bytes]:

@@ -98,6 +98,7 @@ class Verify:
         level: Probability with which a composition that is exact is refused.
         total_variation: Deviation of the joint of three tokens on the toy targets that is to be found or excluded.
         toy_triples: Triples of tokens on each toy target at most; as many as a decision needs if null.
+        toy_tokens: Tokens on the toy targets that are compared with what a deterministic verifier has to say.
         prompts: How many prompts' first tokens are tested on the configured models.
         samples: Continuations of each of those prompts.
         first_tokens: How many tokens are tested jointly there.
@@ -107,6 +108,7 @@ class Verify:
     level: Annotated[float, Field(gt=0, lt=1)] = 0.001
     total_variation: Annotated[float, Field(ge=0.001, lt=1)] = 0.05
     toy_triples: Count | None = None
+    toy_tokens: Count = 8000
     prompts: Count = 2
     samples: Count = 400
     first_tokens: Annotated[int, Field(ge=1, le=4)] = 3

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from specexp.config import Config, ConfigError
 from specexp.config.command import fail, run_command
 from specexp.core.messages import first_line
+from specexp.tracking.dashboard import Dashboard, build_workspace, describe_dashboard
 from specexp.tracking.mode import logged_in
 
 if TYPE_CHECKING:
@@ -34,22 +35,22 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _act(config: Config, dry_run: bool) -> int:
+    dashboard = dashboard_of(config, config.file, needs_entity=not dry_run)
+    if dry_run:
+        show(dashboard)
+        return 0
     try:
-        workspace = dashboard_of(config, config.file, needs_entity=not dry_run)
+        workspace = build_workspace(dashboard)
     except ImportError:
         return fail('the dashboard needs wandb-workspaces: pip install -e ".[dashboard]"', 1)
-    if dry_run:
-        show(workspace)
-        return 0
     return publish(workspace)
 
 
-def dashboard_of(config: Config, file: str, needs_entity: bool = True) -> Workspace:
-    """Build the workspace of an experiment's study, from its name, search space and ``tracking`` section.
+def dashboard_of(config: Config, file: str, needs_entity: bool = True) -> Dashboard:
+    """What the workspace of an experiment's study shows, from its name, search space and ``tracking`` section.
 
     Raises:
         ConfigError: the file has no sweep section, or nothing says who will own the workspace.
-        ImportError: the extra ``dashboard`` is not installed.
     """
     sweep = config.section("sweep")
     if not sweep:
@@ -60,10 +61,8 @@ def dashboard_of(config: Config, file: str, needs_entity: bool = True) -> Worksp
         raise ConfigError(
             "tracking.entity is not set: --entity names the W&B user or team that will own the dashboard"
         )
-    from specexp.tracking.dashboard import build_dashboard
-
     latency = config.section("latency")
-    return build_dashboard(
+    return describe_dashboard(
         config.get("name"),
         list(sweep["space"]),
         entity or "your-entity",
@@ -72,14 +71,13 @@ def dashboard_of(config: Config, file: str, needs_entity: bool = True) -> Worksp
     )
 
 
-def show(workspace: Workspace) -> None:
+def show(dashboard: Dashboard) -> None:
     """Print what would be published."""
-    print(f"{workspace.name} -> {workspace.entity}/{workspace.project}")
-    for section in workspace.sections:
-        print(f"  {section.name}")
-        for panel in section.panels:
-            title = getattr(panel, "title", None)
-            print(f"    {type(panel).__name__}" + (f": {title}" if title else ""))
+    print(f"{dashboard.name} -> {dashboard.entity}/{dashboard.project}")
+    for name, panels in dashboard.sections.items():
+        print(f"  {name}")
+        for panel in panels:
+            print(f"    {panel.kind}" + (f": {panel.title}" if panel.title else ""))
 
 
 def publish(workspace: Workspace) -> int:

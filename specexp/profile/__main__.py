@@ -73,12 +73,11 @@ def run(config: Config, pair: ModelPair | None = None) -> LoadedArtifact:
     """
     from specexp.bench.experiment import load_prompts
     from specexp.bench.live import LiveBackend
-    from specexp.bench.publish import publish, terminal
+    from specexp.bench.publish import publish, terminal, tracker_of
     from specexp.bench.trainer import quiet_libraries
     from specexp.config.artifacts import save_artifact
     from specexp.profile.report import report
     from specexp.profile.run import measure
-    from specexp.tracking import Tracker
 
     quiet_libraries()
     check_profiling(config)
@@ -103,7 +102,7 @@ def run(config: Config, pair: ModelPair | None = None) -> LoadedArtifact:
         fingerprint=backend.fingerprint(),
         name=name,
     )
-    tracker = Tracker(name, folder, **config.get("tracking"))
+    tracker = tracker_of(config, name, folder)
     found = report(profile, measured, artifact)
     publish(found, folder, tracker, console, kind="profile", config=config.to_dict())
     return artifact

@@ -166,7 +166,7 @@ def report(
         folder: Folder of the results, ``<output>/<name>``.
         preparation: What became of the prompts before they were decoded.
     """
-    from specexp.bench.publish import Report, publish
+    from specexp.bench.publish import Report, publish, tracker_of
     from specexp.bench.report import (
         category_table,
         fidelity_sentences,
@@ -174,7 +174,6 @@ def report(
         phase_table,
         results_table,
     )
-    from specexp.tracking import Tracker
 
     title = config.get("question") or config.get("name")
     if config.get("paper"):
@@ -200,7 +199,7 @@ def report(
         page="table",
         parts=[analysis.report(records) for analysis in experiment.analyses],
     )
-    tracker = Tracker(config.get("name"), folder, **config.get("tracking"))
+    tracker = tracker_of(config, config.get("name"), folder)
     publish(found, folder, tracker, config=config.to_dict())
 
 

@@ -112,10 +112,10 @@ def _search(study_config: StudyConfig, settings: Sweep, command: str) -> int:
     except OSError as problem:
         why = problem.strerror or problem
         return fail(f"{key}: {folder} cannot be written ({why}): set --{key} to a folder that can")
+    from specexp.bench.publish import tracker_of
     from specexp.sweep.output import StudyOutput
     from specexp.sweep.session import Session, silence
     from specexp.sweep.study import build_pruner, build_sampler
-    from specexp.tracking import Tracker
 
     silence()
     console = Console(highlight=False)
@@ -124,7 +124,7 @@ def _search(study_config: StudyConfig, settings: Sweep, command: str) -> int:
     try:
         build_sampler(settings, checker=study_config.config.checker)
         build_pruner(settings, study_config.config.checker)
-        tracker = Tracker(study_config.name, folder, **study_config.config.get("tracking"))
+        tracker = tracker_of(study_config.config, study_config.name, folder)
         Session(study_config, settings, StudyOutput(folder, console, tracker, command)).run()
     except StudyError as problem:
         return fail(problem, 1)

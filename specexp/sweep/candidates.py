@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from optuna import Study
+from optuna import Study, Trial
 from optuna.trial import FrozenTrial, TrialState
 
 from specexp.sweep.trials import FINISHED
@@ -43,6 +43,16 @@ class Measurement:
 
     log_speedups: Mapping[int, float]
     metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+class Watcher(Protocol):
+    """Told of every trial that is measured, as it goes."""
+
+    def begin(self, trial: Trial, attributes: Mapping[str, Any]) -> None:
+        """A trial is about to be measured, whose candidate has these attributes."""
+
+    def prompt(self, trial: Trial, place: int, log_speedup: float) -> None:
+        """A prompt of it was measured."""
 
 
 class Bench(Protocol):

@@ -17,6 +17,7 @@ from specexp.sweep.confirmation_table import sentences, table
 from specexp.sweep.error import StudyError
 from specexp.sweep.export import export_best
 from specexp.sweep.output import StudyOutput
+from specexp.sweep.tracked_trials import setting_of, summary_of
 from specexp.sweep.trials import confirmable, speedups_of, trial_row
 from specexp.sweep.winner import pictures_of_winner
 
@@ -67,13 +68,14 @@ def conclude(study: Study, settings: Sweep, backend: StudyBackend, output: Study
         if folder is not None:
             artifacts.append(Attached(folder, study_config.name, settings.export.kind))
     rows = [trial_row(trial, list(settings.objectives)) for trial in study.get_trials(deepcopy=False)]
-    with output.tracker.study(config=study_config.config.to_dict()) as run:
+    setting = {**study_config.config.to_dict(), **setting_of(study_config.config)}
+    with output.tracker.study(config=setting) as run:
         run.table("trials", [{**row, **speedups_of(row)} for row in rows])
         for part in report.whole():
             track(part, run)
         for path in sorted((output.folder / "plots").glob("*.png")):
             run.picture(path.stem, path)
-        track(Report(artifacts=artifacts), run)
+        track(Report(artifacts=artifacts, summary=summary_of(confirmation.winner)), run)
     failed = failed_answers(confirmation.records)
     if failed is not None:
         raise StudyError(

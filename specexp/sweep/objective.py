@@ -12,7 +12,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from specexp.bench.metrics import violation
 from specexp.config.sweep import Sweep
-from specexp.sweep.candidates import Bench, Candidate, CandidatePool, Measurement, Report
+from specexp.sweep.candidates import Bench, Candidate, CandidatePool, Measurement, Report, Watcher
 from specexp.sweep.goals import MAX_DRAFT_NODES, figure_of
 from specexp.sweep.space import Space
 from specexp.tracking.names import SPEEDUP
@@ -28,8 +28,11 @@ class Objective:
     are not pruned.
     """
 
-    def __init__(self, settings: Sweep, bench: Bench, candidates: CandidatePool) -> None:
+    def __init__(
+        self, settings: Sweep, bench: Bench, candidates: CandidatePool, watcher: Watcher | None = None
+    ) -> None:
         self.settings = settings
+        self.watcher = watcher
         self.bench = bench
         self.candidates = candidates
         self.space = Space(settings)
@@ -55,11 +58,25 @@ class Objective:
         if original is not None:
             return self._copy(trial, original)
         self._refuse_too_large(trial, candidate)
-        measurement = self.bench.measure(candidate, self._reporter(trial), trial.number)
+        if self.watcher is not None:
+            self.watcher.begin(trial, candidate.attributes)
+        measurement = self.bench.measure(candidate, self._watched(trial), trial.number)
         trial.set_user_attr("prompts", len(measurement.log_speedups))
         trial.set_user_attr("metrics", dict(measurement.metrics))
         self._constrain(trial, measurement.metrics)
         return self._values(measurement)
+
+    def _watched(self, trial: Trial) -> Report:
+        """The reporter, with the watcher told first."""
+        report, watcher = self._reporter(trial), self.watcher
+        if watcher is None:
+            return report
+
+        def told(prompt: int, log_speedup: float) -> bool:
+            watcher.prompt(trial, prompt, log_speedup)
+            return report(prompt, log_speedup)
+
+        return told
 
     def _reporter(self, trial: Trial) -> Report:
         def report(prompt: int, log_speedup: float) -> bool:

@@ -30,14 +30,13 @@ from specexp.sweep.output import StudyOutput
 from specexp.sweep.plots import save_plots
 from specexp.sweep.study import digest_of, open_study, others_running, resume, run_study
 from specexp.sweep.study_config import StudyConfig
+from specexp.sweep.tracked_trials import TrackedTrials, setting_of
 from specexp.sweep.trials import (
     distinct_finished,
     is_modelled,
     name_of_trial,
     reason_of,
-    speedups_of,
     state_of,
-    trial_row,
     write_trials,
 )
 
@@ -171,12 +170,22 @@ class Session:
         done = len(distinct_finished(study))
         bar.stage("search", self.settings.n_trials, done=done, prompts=len(bench.prompts))
 
+        tracked = None
+        if bench.backend.tracks_trials:
+            tracked = TrackedTrials(
+                self.output.tracker, setting_of(self.study_config.config), list(self.settings.objectives)
+            )
+
         def after(study: Study, trial: FrozenTrial) -> None:
-            if bench.backend.tracks_trials:
-                self._track(trial)
+            if tracked is not None:
+                tracked.end(trial)
             bar.trial(len(distinct_finished(study)), self._line(study, trial))
 
-        return run_study(study, self.settings, bench, after)
+        try:
+            return run_study(study, self.settings, bench, after, tracked)
+        finally:
+            if tracked is not None:
+                tracked.interrupt()
 
     def _line(self, study: Study, trial: FrozenTrial) -> str:
         nodes = trial.user_attrs.get("attributes", {}).get("nodes")
@@ -197,16 +206,6 @@ class Session:
         return f"{what}: {shown}" + (
             f", pruned after {trial.user_attrs['pruned_at']} prompts" if state == "pruned" else ""
         )
-
-    def _track(self, trial: FrozenTrial) -> None:
-        row = trial_row(trial, list(self.settings.objectives))
-        resolved = trial.user_attrs.get("attributes", {}).get("resolved", {})
-        with self.output.tracker.trial(trial.number, trial.params, config=resolved) as run:
-            for prompt, log_speedup in trial.intermediate_values.items():
-                name = "modelled_speedup" if is_modelled(trial) else "speedup"
-                run.log({name: math.exp(log_speedup)}, step=prompt)
-            filled = {key: value for key, value in row.items() if value is not None}
-            run.summary({**filled, **speedups_of(row)})
 
 
 def silence() -> None:

@@ -23,7 +23,7 @@ from specexp.config.check import Checker
 from specexp.config.sweep import Sweep
 from specexp.core.messages import first_line
 from specexp.core.secrets import masked
-from specexp.sweep.candidates import Bench, CandidatePool
+from specexp.sweep.candidates import Bench, CandidatePool, Watcher
 from specexp.sweep.distinct import ENUMERATING, DistinctSampler
 from specexp.sweep.error import StudyError
 from specexp.sweep.goals import directions_of
@@ -129,7 +129,13 @@ def requeue(study: Study, trial: FrozenTrial) -> None:
     study.enqueue_trial({**fixed, **trial.params}, user_attrs=attributes)
 
 
-def run_study(study: Study, settings: Sweep, bench: Bench, after_trial: AfterTrial | None = None) -> str:
+def run_study(
+    study: Study,
+    settings: Sweep,
+    bench: Bench,
+    after_trial: AfterTrial | None = None,
+    watcher: Watcher | None = None,
+) -> str:
     """Run trials until ``settings.n_trials`` distinct ones are finished, or the space is exhausted.
 
     Returns:
@@ -141,7 +147,7 @@ def run_study(study: Study, settings: Sweep, bench: Bench, after_trial: AfterTri
     """
     target = settings.n_trials
     candidates = CandidatePool(study, bench)
-    objective = Objective(settings, bench, candidates)
+    objective = Objective(settings, bench, candidates, watcher)
     patience = max(20, 2 * target)
     barren = 0
     sampler = study.sampler

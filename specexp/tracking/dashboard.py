@@ -1,9 +1,10 @@
-"""The W&B workspace that compares the runs of a study, kept as code."""
+"""What compares the runs of a study in W&B, kept as code: its panels, and the workspace that is made of them."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from specexp.tracking.names import (
@@ -26,97 +27,156 @@ TRIAL_TABLE = "trials"
 TREE_PICTURE = "tree"
 
 
-def build_dashboard(
+@dataclass(frozen=True)
+class Panel:
+    """One panel.
+
+    Attributes:
+        kind: Name of its class in ``wandb_workspaces.reports.v2``.
+        title: Heading; empty where it has none.
+        options: Its other arguments; ``x`` and ``y`` are names of summary values, ``searched`` keys of the space.
+    """
+
+    kind: str
+    title: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Dashboard:
+    """The workspace of a study, before anything of W&B is needed.
+
+    Attributes:
+        study: Name of the study: the group its runs are filtered by.
+        entity: W&B entity that will own it.
+        project: W&B project of the runs.
+        speedup: Summary value that the runs are ordered by.
+        sections: Panels by heading.
+    """
+
+    study: str
+    entity: str
+    project: str
+    speedup: str
+    sections: dict[str, list[Panel]]
+
+    @property
+    def name(self) -> str:
+        """Name of the workspace."""
+        return f"specexp {self.study}"
+
+
+def describe_dashboard(
     study: str, searched: Sequence[str], entity: str, project: str, modelled: bool = False
-) -> Workspace:
-    """Build the workspace of a study; needs neither the network nor an account.
+) -> Dashboard:
+    """Say what the workspace of a study shows.
 
     Args:
-        study: Name of the study: the group its runs are filtered by.
+        study: Name of the study.
         searched: Dotted keys of the search space, as in ``sweep.space``; an axis of the plot each.
         entity: W&B entity that will own it.
         project: W&B project of the runs.
         modelled: Whether the study's seconds are a latency profile's, so that its runs call them modelled.
+
+    Example:
+        >>> describe_dashboard("tree_shape", ["builder.init_args.nodes"], "me", "specexp").name
+        'specexp tree_shape'
+    """
+    before = MODELLED if modelled else ""
+    speedup, word = f"{before}{SPEEDUP}", before.replace("_", " ")
+    called = speedup.replace("_", " ")
+    return Dashboard(
+        study,
+        entity,
+        project,
+        speedup,
+        {
+            "Which setup is fastest": [
+                _scatter(f"{called.capitalize()} over AR by nodes", NODES, speedup),
+                _scatter("Tokens per step by nodes", NODES, TOKENS_PER_STEP),
+                _scatter(f"{called.capitalize()} over AR by tokens per step", TOKENS_PER_STEP, speedup),
+                Panel(
+                    "ParallelCoordinatesPlot", f"Searched values and {called}", {"searched": list(searched)}
+                ),
+                Panel("ParameterImportancePlot", options={"with_respect_to": speedup}),
+            ],
+            "Where a step spends its time": [
+                Panel(
+                    "BarPlot",
+                    f"{word}seconds per phase".capitalize(),
+                    {
+                        "metrics": [before + PHASE_PREFIX + phase for phase in PHASES],
+                        "title_x": f"{word}seconds",
+                    },
+                ),
+                Panel(
+                    "BarPlot",
+                    f"{word}tokens per second".capitalize(),
+                    {"metrics": [before + TOKENS_PER_SECOND]},
+                ),
+            ],
+            "Trials and trees": [
+                Panel("WeavePanelSummaryTable", options={"table_name": TRIAL_TABLE}),
+                Panel("MediaBrowser", "Tree", {"media_keys": [TREE_PICTURE], "num_columns": 1}),
+            ],
+        },
+    )
+
+
+def _scatter(title: str, x: str, y: str) -> Panel:
+    return Panel("ScatterPlot", title, {"x": x, "y": y, "regression": False})
+
+
+def build_workspace(dashboard: Dashboard) -> Workspace:
+    """Make the workspace; needs neither the network nor an account.
 
     Returns:
         A ``wandb_workspaces`` workspace, not yet saved: ``.save()`` publishes it.
 
     Raises:
         ImportError: the extra ``dashboard`` is not installed.
-
-    Example:
-        >>> build_dashboard("tree_shape", ["builder.init_args.nodes"], "me", "specexp").name
-        'specexp tree_shape'
     """
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
     import wandb_workspaces.workspaces as ws
 
-    before = MODELLED if modelled else ""
-    speedup = f"{before}{SPEEDUP}"
+    shown = (dashboard.speedup, NODES, DEPTH, TOKENS_PER_STEP)
     return ws.Workspace(
-        entity=entity,
-        project=project,
-        name=f"specexp {study}",
+        entity=dashboard.entity,
+        project=dashboard.project,
+        name=dashboard.name,
         sections=[
             ws.Section(
-                name="Which setup is fastest",
-                panels=_speed_panels(searched, speedup),
+                name=name,
+                panels=[_panel(panel, dashboard.speedup) for panel in panels],
                 is_open=True,
-                pinned=True,
-            ),
-            ws.Section(name="Where a step spends its time", panels=_phase_panels(before), is_open=True),
-            ws.Section(name="Trials and trees", panels=_study_panels(), is_open=True),
+                pinned=place == 0,
+            )
+            for place, (name, panels) in enumerate(dashboard.sections.items())
         ],
         runset_settings=ws.RunsetSettings(
-            filters=ws.And(ws.Metric("Group") == study),
-            order=[ws.Ordering(ws.Summary(speedup), ascending=False)],
-            pinned_columns=[f"summary:{name}" for name in (speedup, NODES, DEPTH, TOKENS_PER_STEP)],
+            filters=ws.And(ws.Metric("Group") == dashboard.study),
+            order=[ws.Ordering(ws.Summary(dashboard.speedup), ascending=False)],
+            pinned_columns=[f"summary:{name}" for name in shown],
         ),
     )
 
 
-def _speed_panels(searched: Sequence[str], speedup: str) -> list[Any]:
+def _panel(panel: Panel, speedup: str) -> Any:
     import wandb_workspaces.reports.v2 as wr
 
-    axes = [
-        wr.ParallelCoordinatesPlotColumn(
-            wr.Config(f"{PARAMETERS}.{parameter_key(key, searched)}"),
-            display_name=parameter_key(key, searched),
-        )
-        for key in searched
-    ]
-    axes.append(wr.ParallelCoordinatesPlotColumn(wr.SummaryMetric(speedup)))
-    called = speedup.replace("_", " ")
-    return [
-        _scatter(f"{called.capitalize()} over AR by nodes", NODES, speedup),
-        _scatter("Tokens per step by nodes", NODES, TOKENS_PER_STEP),
-        _scatter(f"{called.capitalize()} over AR by tokens per step", TOKENS_PER_STEP, speedup),
-        wr.ParallelCoordinatesPlot(title=f"Searched values and {called}", columns=axes),
-        wr.ParameterImportancePlot(with_respect_to=speedup),
-    ]
-
-
-def _scatter(title: str, x: str, y: str) -> Any:
-    import wandb_workspaces.reports.v2 as wr
-
-    return wr.ScatterPlot(title=title, x=wr.SummaryMetric(x), y=wr.SummaryMetric(y), regression=False)
-
-
-def _phase_panels(before: str) -> list[Any]:
-    import wandb_workspaces.reports.v2 as wr
-
-    phases = [before + PHASE_PREFIX + phase for phase in PHASES]
-    word = before.replace("_", " ")
-    return [
-        wr.BarPlot(title=f"{word}seconds per phase".capitalize(), metrics=phases, title_x=f"{word}seconds"),
-        wr.BarPlot(title=f"{word}tokens per second".capitalize(), metrics=[before + TOKENS_PER_SECOND]),
-    ]
-
-
-def _study_panels() -> list[Any]:
-    import wandb_workspaces.reports.v2 as wr
-
-    return [
-        wr.WeavePanelSummaryTable(table_name=TRIAL_TABLE),
-        wr.MediaBrowser(title="Tree", media_keys=[TREE_PICTURE], num_columns=1),
-    ]
+    options = dict(panel.options)
+    for axis in {"x", "y"} & options.keys():
+        options[axis] = wr.SummaryMetric(options[axis])
+    if "searched" in options:
+        searched = options.pop("searched")
+        keys = [parameter_key(key, searched) for key in searched]
+        options["columns"] = [
+            *(
+                wr.ParallelCoordinatesPlotColumn(wr.Config(f"{PARAMETERS}.{key}"), display_name=key)
+                for key in keys
+            ),
+            wr.ParallelCoordinatesPlotColumn(wr.SummaryMetric(speedup)),
+        ]
+    if panel.title:
+        options["title"] = panel.title
+    return getattr(wr, panel.kind)(**options)

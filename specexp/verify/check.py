@@ -216,7 +216,9 @@ def _check_toy(
     try:
         if claim.deterministic:
             run = partial(workers.run, ToyTask(claim.arm.config, law, "equality"))
-            finding = dataclasses.replace(finding, toy_equality=equality_test(run, left))
+            finding = dataclasses.replace(
+                finding, toy_equality=equality_test(run, plain.settings["toy_tokens"], left)
+            )
         if not claim.sampled:
             return finding
         if not claim.deterministic:

@@ -30,6 +30,7 @@ from specexp.verify.toy_run import (
     BLOCK,
     CELLS,
     CHUNK,
+    COMPARED,
     TOKENS,
     PartsFactory,
     Tally,
@@ -47,7 +48,6 @@ _SPARE = 0.5
 _STATISTICS = 5
 BLOCKS = CHUNK * TOKENS // BLOCK
 """Triples of tokens of a chunk."""
-EQUALITY_CHUNKS = 8
 Chunks = Callable[[Manner, range], Iterable[Tally]]
 """Decodes chunks of these numbers on a toy of this manner."""
 Tell = Callable[[str, int, int], None]
@@ -313,18 +313,21 @@ def tests_of(tally: Tally, law: NDArray[np.float64], own_noise: bool) -> dict[st
     return fits
 
 
-def equality_test(chunks: Chunks, tell: Tell = lambda what, done, most: None) -> Tally:
+def equality_test(chunks: Chunks, tokens: int, tell: Tell = lambda what, done, most: None) -> Tally:
     """Compare a composition whose output is decided with what it has to say on the toy targets, token for token.
 
     Args:
         chunks: Decodes and compares.
+        tokens: To compare, at least.
         tell: Takes how far it is.
     """
     total = Tally()
+    each = CHUNK * COMPARED
+    numbers = range(math.ceil(tokens / (len(MANNERS) * each)))
     for manner in MANNERS:
-        for done, tally in enumerate(chunks(manner, range(EQUALITY_CHUNKS)), 1):
+        for done, tally in enumerate(chunks(manner, numbers), 1):
             total.add(tally)
-            tell(f"{manner} toy, token equality", done, EQUALITY_CHUNKS)
+            tell(f"{manner} toy, tokens compared", done * each, len(numbers) * each)
     return total
 
 

@@ -24,6 +24,8 @@ BLOCK = 3
 """Consecutive tokens, and steps, whose joint is tested."""
 TOKENS = 24
 """Tokens of a continuation."""
+COMPARED = 48
+"""Tokens of a continuation that is compared."""
 CHUNK = 10
 """Continuations that parts decode before they are made anew, so that what they carry on is in play."""
 _PLACES = 4
@@ -150,7 +152,7 @@ def compare_chunk(make_parts: PartsFactory, law: ToyLaw, manner: Manner, number:
         prompt = _prompt(law.seed, sequence)
         said = decoder.generate(
             prompt,
-            max_new_tokens=2 * TOKENS,
+            max_new_tokens=COMPARED,
             seed=law.seed,
             sequence=sequence,
             observers=(tally.branches.note,),
@@ -175,14 +177,14 @@ def _expected(toy: Toy, law: ToyLaw, verifier: Verifier, prompt: list[int], sequ
     """
     if law.temperature > 0 and not verifier.noise_temperature:
         alone = Decoder(toy.target, verifier=verifier)
-        return alone.generate(prompt, max_new_tokens=2 * TOKENS, seed=law.seed, sequence=sequence).token_ids
+        return alone.generate(prompt, max_new_tokens=COMPARED, seed=law.seed, sequence=sequence).token_ids
     import torch
 
     rows = torch.from_numpy(toy.target.table.reshape(-1, law.vocabulary))
     scores = law.processors.scores(rows).float().numpy().reshape(toy.target.table.shape)
     context = Context(prompt, seed=law.seed, sequence=sequence)
     history = list(prompt)
-    for position in range(len(prompt), len(prompt) + 2 * TOKENS):
+    for position in range(len(prompt), len(prompt) + COMPARED):
         before, last = classes(history[-2:])
         after = scores[before, last]
         if law.temperature > 0:

@@ -59,8 +59,7 @@ def run(config: Config) -> Answer:
         ConfigError: The file cannot be used, or the recording does not hold what it asks for; nothing is written then.
         OSError: The folder cannot be written, because the disk is full.
     """
-    from specexp.bench.publish import publish, terminal
-    from specexp.tracking import Tracker
+    from specexp.bench.publish import publish, terminal, tracker_of
     from specexp.what_if.answer import answer
     from specexp.what_if.report import report
 
@@ -68,7 +67,7 @@ def run(config: Config) -> Answer:
     name = config.get("name")
     folder = Path(config.get("output")) / name
     save_resolved(config, folder)
-    tracker = Tracker(name, folder, **config.get("tracking"))
+    tracker = tracker_of(config, name, folder)
     title = config.get("question") or "What if"
     told = report(found, title)
     publish(told, folder, tracker, terminal(_WIDTH), kind="what_if", config=config.to_dict())

@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 
-ws = pytest.importorskip("wandb_workspaces.workspaces", reason="needs the extra dashboard")
-
-from specexp.dashboard.__main__ import main  # noqa: E402
-from specexp.tracking.dashboard import build_dashboard  # noqa: E402
+from specexp.dashboard.__main__ import main
+from specexp.tracking.dashboard import build_workspace, describe_dashboard
 
 EXPERIMENT = """
 name: shapes
@@ -38,7 +36,8 @@ def experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_the_workspace_compares_the_runs_of_its_study() -> None:
     keys = ["builder", "builder.init_args.nodes"]
-    workspace = build_dashboard("tree_shape", keys, entity="team", project="specexp")
+    ws = pytest.importorskip("wandb_workspaces.workspaces", reason="needs the extra dashboard")
+    workspace = build_workspace(describe_dashboard("tree_shape", keys, entity="team", project="specexp"))
     view = workspace._to_model()  # what save() would send; there is no public name for it
     spec = view.model_dump(by_alias=True, exclude_none=True)["spec"]["section"]
 
@@ -69,7 +68,10 @@ def test_the_workspace_compares_the_runs_of_its_study() -> None:
 def test_a_study_under_a_latency_profile_is_compared_by_what_its_runs_call_modelled(
     experiment: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    workspace = build_dashboard("shapes", ["builder"], entity="team", project="specexp", modelled=True)
+    pytest.importorskip("wandb_workspaces.workspaces", reason="needs the extra dashboard")
+    workspace = build_workspace(
+        describe_dashboard("shapes", ["builder"], entity="team", project="specexp", modelled=True)
+    )
     sent = str(workspace._to_model().model_dump(by_alias=True, exclude_none=True))
     for name in ("modelled_speedup", "modelled_tokens_per_second", "modelled_seconds/target"):
         assert f"'{name}'" in sent or f":{name}" in sent
@@ -81,7 +83,11 @@ def test_a_study_under_a_latency_profile_is_compared_by_what_its_runs_call_model
     assert "Modelled speedup over AR by nodes" in capsys.readouterr().out
 
 
-def test_a_dry_run_shows_the_panels(experiment: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_shows_the_panels_without_the_extra(
+    experiment: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "wandb_workspaces.workspaces", None)
+    monkeypatch.setitem(sys.modules, "wandb_workspaces.reports.v2", None)
     assert main([experiment, "--project", "mine", "--dry-run"]) == 0
     shown = capsys.readouterr().out.splitlines()
     assert shown[0] == "specexp shapes -> your-entity/mine"
@@ -93,14 +99,17 @@ def test_what_is_missing_is_said_in_one_sentence(
 ) -> None:
     assert main([experiment]) == 2
     assert "--entity names" in capsys.readouterr().err
-    assert main([experiment, "--entity", "team"]) == 1
-    assert "wandb login" in capsys.readouterr().err
-
     monkeypatch.setitem(sys.modules, "wandb_workspaces.workspaces", None)
     assert main([experiment, "--entity", "team"]) == 1
     said = capsys.readouterr().err
     assert '".[dashboard]"' in said
     assert said.count("\n") == 1
+
+
+def test_who_is_not_logged_in_is_told_so(experiment: str, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("wandb_workspaces.workspaces", reason="needs the extra dashboard")
+    assert main([experiment, "--entity", "team"]) == 1
+    assert "wandb login" in capsys.readouterr().err
 
 
 def test_an_experiment_without_a_study_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,7 +122,9 @@ def test_an_experiment_without_a_study_is_refused(tmp_path: Path, capsys: pytest
 def test_a_refusal_of_the_server_is_one_sentence(
     experiment: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def refuse(_: ws.Workspace) -> None:
+    ws = pytest.importorskip("wandb_workspaces.workspaces", reason="needs the extra dashboard")
+
+    def refuse(_: object) -> None:
         raise ValueError("entity team not found\nTraceback ...")
 
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)

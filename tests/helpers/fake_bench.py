@@ -15,6 +15,7 @@ from specexp.config.sweep import Sweep
 from specexp.sweep.candidates import Candidate, Measurement, Report
 from specexp.sweep.journal import study_lock
 from specexp.sweep.study import open_study, resume, run_study
+from specexp.sweep.tracked_trials import TrackedTrials
 
 PROMPTS = 12
 
@@ -82,12 +83,15 @@ def settings(**changes: Any) -> Sweep:
     return read_section({**SECTION, **changes})
 
 
-def search(folder: Path, bench: FakeBench, chosen: Sweep, name: str = "fake") -> Any:
+def search(
+    folder: Path, bench: FakeBench, chosen: Sweep, name: str = "fake", watched: TrackedTrials | None = None
+) -> Any:
     folder.mkdir(parents=True, exist_ok=True)
     with study_lock(folder):
         study = open_study(name, chosen, folder, "workload")
         resume(study, chosen, alone=chosen.storage is None)
-        run_study(study, chosen, bench)
+        after = None if watched is None else lambda study, trial: watched.end(trial)
+        run_study(study, chosen, bench, after, watched)
     return study
 
 

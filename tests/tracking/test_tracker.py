@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from helpers.offline_runs import ACCOUNT, offline_runs, records
 from matplotlib.figure import Figure
 
 from specexp.tracking import Tracker
@@ -19,31 +20,9 @@ PARAMS = {"builder": {"name": "parametric", "class_path": "ParametricTree"}, "bu
 
 @pytest.fixture(autouse=True)
 def _no_account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in (
-        "WANDB_API_KEY",
-        "WANDB_IDENTITY_TOKEN_FILE",
-        "WANDB_MODE",
-        "WANDB_BASE_URL",
-        "WANDB_DATA_DIR",
-    ):
+    for name in ACCOUNT:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-
-
-def offline_runs(folder: Path) -> list[dict[str, Any]]:
-    """Every offline run below ``folder`` as ``wandb leet inspect --summary`` tells it, in order of name."""
-    runs = [json.loads(inspect(run, "--summary")) for run in (folder / "wandb").glob("offline-run-*")]
-    return sorted(runs, key=lambda run: str(run["name"]))
-
-
-def inspect(run: Path, *options: str) -> str:
-    command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", *options, str(run)]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
-
-
-def records(run: Path, kind: str) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in inspect(run).splitlines() if line.startswith("{")]
-    return [line[kind] for line in lines if line["type"] == kind]
 
 
 def test_a_trial_is_an_offline_run_of_the_study_s_group(tmp_path: Path) -> None:

@@ -17,7 +17,14 @@ from specexp.verify.__main__ import main
 
 DRAFT = {"drafter": {"class_path": "DraftModel"}}
 DRAWN = {"builder": {"class_path": "Chain", "init_args": {"length": 2, "candidates": "drawn"}}}
-FEW = {"total_variation": 0.3, "prompts": 1, "samples": 60, "first_tokens": 2, "workers": 1}
+FEW = {
+    "total_variation": 0.3,
+    "toy_tokens": 900,
+    "prompts": 1,
+    "samples": 60,
+    "first_tokens": 2,
+    "workers": 1,
+}
 EXCLUDED = "no deviation above total variation 0.3 of the joint of three tokens found (power 95 %)"
 
 
@@ -113,8 +120,8 @@ def test_deterministic_verifiers_are_compared_token_for_token(experiment, report
         assert finding["exercised"]["steps"] > 0
         assert finding["toy_equality"]["wrong"] == []
     greedy, keyed, _ = found["findings"]
-    assert greedy["verdict"] == "no token differs, fewer than 1 in 2,564 can (power 95 %)"
-    assert greedy["toy_equality"]["tokens"] == 2 * 8 * 10 * 48
+    assert greedy["verdict"] == "no token differs, fewer than 1 in 321 can (power 95 %)"
+    assert greedy["toy_equality"]["tokens"] == 2 * 10 * 48
     assert greedy["toy"] is None
     assert keyed["verdict"] == f"{greedy['verdict']}; {EXCLUDED}"
     assert {*keyed["toy"]["targets"]["open"]["tests"]} == {"tokens", "by last token"}
@@ -126,7 +133,7 @@ def test_deterministic_verifiers_are_compared_token_for_token(experiment, report
     }
     written = (folder / "report.md").read_text()
     assert written.startswith(
-        "# 2 compositions: no token differs, fewer than 1 in 2,564 can (power 95 %). 1 composition"
+        "# 2 compositions: no token differs, fewer than 1 in 321 can (power 95 %). 1 composition"
     )
     assert "rejected at depth 1 to 3" in written
     assert "Not verified, for they are not our loops: Hugging Face's lookup, hf-eager." in written

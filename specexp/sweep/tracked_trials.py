@@ -1,0 +1,104 @@
+"""What W&B is told of a study: a run of every trial, written as it goes, and what the study is compared by."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from optuna import Trial
+from optuna.trial import FrozenTrial
+
+from specexp.artifacts.environment import device_name, package_versions
+from specexp.bench.record import MEASURED
+from specexp.config import Config
+from specexp.sweep.confirmed import Confirmed
+from specexp.sweep.trials import speedups_of, trial_row
+from specexp.tracking import Tracker
+from specexp.tracking.names import MODELLED, SPEEDUP, TOKENS_PER_SECOND, TOKENS_PER_STEP
+from specexp.tracking.tracked_run import TrackedRun
+
+
+class TrackedTrials:
+    """Writes a run for every trial; of what is measured in no time, as by a table, once it is over.
+
+    Args:
+        tracker: W&B's bridge.
+        setting: What stands in the configuration of every run, see :func:`setting_of`.
+        objectives: Names of its objectives.
+    """
+
+    def __init__(self, tracker: Tracker, setting: Mapping[str, Any], objectives: Sequence[str]) -> None:
+        self._tracker = tracker
+        self._setting = dict(setting)
+        self._objectives = list(objectives)
+        self._live: dict[int, TrackedRun] = {}
+
+    def begin(self, trial: Trial, attributes: Mapping[str, Any]) -> None:
+        """A trial is about to be measured."""
+        self._live[trial.number] = self._start(trial.number, trial.params, attributes)
+
+    def prompt(self, trial: Trial, place: int, log_speedup: float) -> None:
+        """A prompt of it was measured."""
+        self._log(self._live[trial.number], trial.user_attrs["attributes"], place, log_speedup)
+
+    def end(self, trial: FrozenTrial) -> None:
+        """It is over, whether it was measured or not."""
+        run = self._live.pop(trial.number, None)
+        if run is None:
+            attributes = trial.user_attrs.get("attributes", {})
+            run = self._start(trial.number, trial.params, attributes)
+            for place, log_speedup in trial.intermediate_values.items():
+                self._log(run, attributes, place, log_speedup)
+        row = trial_row(trial, self._objectives)
+        with run:
+            run.summary(
+                {**{key: value for key, value in row.items() if value is not None}, **speedups_of(row)}
+            )
+
+    def interrupt(self) -> None:
+        """What is under way is over."""
+        while self._live:
+            _, run = self._live.popitem()
+            run.summary({"state": "interrupted"})
+            run.finish(exit_code=1)
+
+    def _start(self, number: int, params: Mapping[str, Any], attributes: Mapping[str, Any]) -> TrackedRun:
+        whole = {**self._setting, **attributes.get("resolved", {})}
+        return self._tracker.trial(number, params, config=whole)
+
+    def _log(self, run: TrackedRun, attributes: Mapping[str, Any], place: int, log_speedup: float) -> None:
+        modelled = MODELLED if "clock" in attributes else ""
+        run.log({f"{modelled}{SPEEDUP}": math.exp(log_speedup)}, step=place)
+
+
+def summary_of(winner: Confirmed) -> dict[str, Any]:
+    """What studies are compared by: the winner of the confirmation, and its figures there."""
+    modelled = "" if winner.over_ar.clock == MEASURED else MODELLED
+    return {
+        "winner": winner.label,
+        "winner_trial": winner.trial,
+        f"{modelled}{SPEEDUP}": winner.over_ar.ratio,
+        f"{modelled}{SPEEDUP}_low": winner.over_ar.low,
+        f"{modelled}{SPEEDUP}_high": winner.over_ar.high,
+        f"{modelled}{TOKENS_PER_SECOND}": winner.tokens_per_second,
+        TOKENS_PER_STEP: winner.tokens_per_step,
+    }
+
+
+def setting_of(config: Config) -> dict[str, Any]:
+    """What makes figures of two studies comparable, for the configuration of a run: what decodes what, how and where.
+
+    Args:
+        config: Configuration of the study; its passwords are hidden.
+    """
+    whole = config.to_dict()
+    device = whole["pair"]["device"]
+    sections = {name: whole.get(name) for name in ("pair", "verifier", "data", "generation", "latency")}
+    return {
+        **{name: section for name, section in sections.items() if section is not None},
+        "model": whole["pair"]["target"],
+        "device": device,
+        "device_name": device_name(device),
+        "versions": package_versions(),
+    }

@@ -1,0 +1,41 @@
+"""What stands in the files of offline W&B runs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ACCOUNT = (
+    "WANDB_API_KEY",
+    "WANDB_IDENTITY_TOKEN_FILE",
+    "WANDB_MODE",
+    "WANDB_BASE_URL",
+    "WANDB_DATA_DIR",
+)
+"""Variables that would make a run an online one, or write it elsewhere."""
+
+
+def offline_runs(folder: Path) -> list[dict[str, Any]]:
+    """Every offline run below ``folder`` as ``wandb leet inspect --summary`` tells it, with its ``folder``, in order of
+    name.
+    """
+    runs = [
+        {**json.loads(inspect(run, "--summary")), "folder": run}
+        for run in (folder / "wandb").glob("offline-run-*")
+    ]
+    return sorted(runs, key=lambda run: str(run["name"]))
+
+
+def inspect(run: Path, *options: str) -> str:
+    """What ``wandb leet inspect`` prints of a run."""
+    command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", *options, str(run)]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def records(run: Path, kind: str) -> list[dict[str, Any]]:
+    """All records of a kind, such as ``history``."""
+    lines = [json.loads(line) for line in inspect(run).splitlines() if line.startswith("{")]
+    return [line[kind] for line in lines if line["type"] == kind]

@@ -1,0 +1,122 @@
+"""What W&B is told of a study, read back from the files of offline runs."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from helpers.fake_bench import PROMPTS, FakeBench, search, settings
+from helpers.offline_runs import ACCOUNT, offline_runs, records
+
+from specexp.bench.publish import tracker_of
+from specexp.bench.statistics import Speedup
+from specexp.config import Config, load_config
+from specexp.sweep.candidates import Candidate, Measurement, Report
+from specexp.sweep.confirmed import Confirmed
+from specexp.sweep.tracked_trials import TrackedTrials, setting_of, summary_of
+from specexp.tracking import Tracker
+
+PAUSE = 0.1
+
+
+@pytest.fixture(autouse=True)
+def _no_account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ACCOUNT:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    file = tmp_path / "mine.yaml"
+    content: dict[str, Any] = {
+        "name": "mine",
+        "data": {"prompts": {"class_path": "StdlibFunctions", "init_args": {"split": "validation"}}},
+        "drafter": {"class_path": "TokenRecycling"},
+        "builder": {"class_path": "Chain"},
+        "verifier": {"class_path": "KeyedSampling"},
+        "tracking": {"tags": ["night"]},
+        "sweep": {
+            "n_trials": 2,
+            "storage": "postgresql://me:very-secret@host/db",
+            "space": {"builder.init_args.length": {"type": "int", "low": 1, "high": 8}},
+        },
+    }
+    file.write_text(yaml.safe_dump(content))
+    return load_config(file)
+
+
+class Slow(FakeBench):
+    """Takes its time; fails with 30 nodes."""
+
+    def measure(self, candidate: Candidate, report: Report, trial: int) -> Measurement:
+        time.sleep(PAUSE)
+        if candidate.attributes["nodes"] == 30:
+            raise RuntimeError("out of memory")
+        return super().measure(candidate, report, trial)
+
+
+def test_trials_are_written_as_they_run(tmp_path: Path) -> None:
+    """One that fails while it is measured, one that is refused before, one that is measured."""
+    known = [
+        {"name": f"chain {nodes}", "builder": {"class_path": "Chain", "init_args": {"nodes": nodes}}}
+        for nodes in (30, 13, 20)
+    ]
+    tracker = Tracker("fake", tmp_path)
+    watched = TrackedTrials(tracker, {"model": "stdlib", "device": "cpu"}, ["speedup"])
+    search(tmp_path, Slow(), settings(enqueue=known, n_trials=1), watched=watched)
+
+    assert tracker.failures == {}
+    failed, refused, whole = runs = offline_runs(tmp_path)
+    assert [run["summary"]["state"] for run in runs] == ["failed", "failed", "complete"]
+    assert refused["summary"]["reason"] == "ValueError: thirteen nodes do not go together"
+    assert all((run["config"]["model"], run["config"]["device"]) == ("stdlib", "cpu") for run in runs)
+    assert min(run["summary"]["_runtime"] for run in (failed, whole)) >= PAUSE
+    history = [record["item"]["speedup"] for record in records(whole["folder"], "history")]
+    assert len(history) == PROMPTS
+    assert history[0] == pytest.approx(math.exp(0.5))
+
+
+def test_an_interrupted_trial_is_closed(tmp_path: Path) -> None:
+    class Interrupted(FakeBench):
+        def measure(self, candidate: Candidate, report: Report, trial: int) -> Measurement:
+            report(0, 0.5)
+            raise KeyboardInterrupt
+
+    watched = TrackedTrials(Tracker("fake", tmp_path), {}, ["speedup"])
+    with pytest.raises(KeyboardInterrupt):
+        search(tmp_path, Interrupted(), settings(), watched=watched)
+    watched.interrupt()
+    (run,) = offline_runs(tmp_path)
+    assert (run["summary"]["state"], run["exit_code"]) == ("interrupted", 1)
+
+
+def test_runs_say_what_decodes_what_how_and_where(config: Config) -> None:
+    setting = setting_of(config)
+    assert {"pair", "verifier", "data", "generation", "device_name"} <= setting.keys()
+    assert (setting["model"], setting["device"]) == ("stdlib", "cpu")
+    assert setting["verifier"]["class_path"].endswith("KeyedSampling")
+    assert "torch" in setting["versions"]
+    assert "very-secret" not in str({**config.to_dict(), **setting})
+
+
+def test_model_and_device_are_tags(config: Config, tmp_path: Path) -> None:
+    assert tracker_of(config, "mine", tmp_path).tags == ("night", "stdlib", "cpu")
+
+
+def test_a_study_is_compared_by_its_winner() -> None:
+    found = Speedup("trial 3", "engine", math.log(1.5), 1.5, 1.4, 1.6, 40)
+    winner = Confirmed("trial 3", 3, (), {}, 0.4, 2.5, 300.0, found, None)
+    assert summary_of(winner) == {
+        "winner": "trial 3",
+        "winner_trial": 3,
+        "speedup": 1.5,
+        "speedup_low": 1.4,
+        "speedup_high": 1.6,
+        "tokens_per_second": 300.0,
+        "tokens_per_step": 2.5,
+    }
