@@ -40,8 +40,10 @@ def drawing(draft):
     return DraftModel(draft, temperature=0.6)
 
 
-def compared(make_parts, tokens=2000, temperature=0.0):
-    law = ToyLaw(temperature, vocabulary=toy_vocabulary(make_parts))
+def compared(make_parts, tokens=2000):
+    verifier = make_parts(None).verifier
+    law = {name: getattr(verifier, name, None) for name in ("temperature", "top_k", "top_p")}
+    law = ToyLaw(**{**law, "temperature": law["temperature"] or 0.0}, vocabulary=toy_vocabulary(make_parts))
     return equality_test(
         lambda manner, numbers: (compare_chunk(make_parts, law, manner, number) for number in numbers), tokens
     )
@@ -75,7 +77,7 @@ def test_a_greedy_verifier_that_is_seldom_wrong_is_found(verifier):
 
 @pytest.mark.parametrize("verifier", [Greedy(), KeyedSampling(0.6), KeyedSampling(1.5, 4, 0.9)])
 def test_healthy_deterministic_verifiers_say_what_is_known_beforehand(verifier):
-    tally = compared(sampled(recycling, RANKED["tree"], verifier), 900, getattr(verifier, "temperature", 0.0))
+    tally = compared(sampled(recycling, RANKED["tree"], verifier), 900)
     assert tally.wrong == []
     assert tally.said >= 900
     assert tally.branches.rejections > 50
@@ -89,7 +91,7 @@ def test_a_verifier_that_draws_other_noise_than_its_own_is_found():
         def target_token(self, context, logits, position):
             return super().target_token(context, logits, position + (position % 37 == 0))
 
-    assert compared(sampled(recycling, RANKED["chain"], Shifted(0.6)), 900, 0.6).wrong
+    assert compared(sampled(recycling, RANKED["chain"], Shifted(0.6)), 900).wrong
 
 
 HEALTHY = [
