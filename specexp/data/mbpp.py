@@ -38,9 +38,10 @@ class MBPP(TablePrompts):
                 yield PromptRow(row.label("question_id"), row.text("category"), row.texts("turns"))
         else:
             for row in table.rows("task_id", "text", "test_list"):
-                yield PromptRow(row.label("task_id"), "code", [_as_docstring(row)])
+                yield PromptRow(row.label("task_id"), "code", [as_docstring(row)])
 
 
-def _as_docstring(row: Row) -> str:
+def as_docstring(row: Row) -> str:
+    """A task of the original form as the prompt of the other one."""
     task, first_test = row.text("text"), row.texts("test_list")[0]
     return f'Create a Python script for this problem:\n```python\n"""\n{task}\n{first_test}\n"""\n\n```'

@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from specexp.data.corpus.python_source import PythonLibrary
+from specexp.data.corpus.text_source import TextSource
+
 _SHAPE = '''
 def {name}_{i}(values, limit={i}):
     """Collect what {name} number {i} makes of the values, up to a limit."""
@@ -57,9 +60,17 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def cache(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache folder of `CodeRows` with the corpus of the small library."""
+    """A cache folder of `CorpusRows` with the corpus of the small library."""
     from specexp.fit.training.corpus import build_corpus
 
     folder = tmp_path_factory.mktemp("cache")
-    build_corpus(stdlib_root=library, packages={}).save_to_disk(folder / "corpus")
+    build_corpus(sources_of(library)).save_to_disk(folder / "corpus")
     return folder
+
+
+def sources_of(library: Path) -> dict[str, TextSource]:
+    """The small library and its tests as sources."""
+    return {
+        "library": PythonLibrary(root=str(library)),
+        "library-tests": PythonLibrary("tests", root=str(library)),
+    }

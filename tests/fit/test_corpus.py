@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from specexp.data.corpus.python_source import PythonLibrary, PythonPackages
 from specexp.data.corpus.sources import Document, documents_of, fingerprint, is_repetitive
 from specexp.data.corpus.split import TEST_MODULES, VALIDATION_MODULES, split_of
-from specexp.fit.training.corpus import PACKAGES, build_corpus, held_out_texts
+from specexp.fit.training.corpus import held_out_texts
 
 
 @pytest.mark.parametrize(
@@ -32,9 +34,15 @@ def test_no_module_is_in_two_splits() -> None:
     assert not VALIDATION_MODULES & TEST_MODULES
 
 
-def test_held_out_modules_their_tests_and_copies_of_them_are_not_training_text(library: Path) -> None:
-    corpus = build_corpus(stdlib_root=library, packages={})
-    modules = {split: set(corpus[split]["module"]) for split in corpus}
+@pytest.fixture(scope="module")
+def corpus(cache: Path) -> Any:
+    import datasets
+
+    return datasets.load_from_disk(str(cache / "corpus"))
+
+
+def test_held_out_modules_their_tests_and_copies_of_them_are_not_training_text(corpus: Any) -> None:
+    modules = {split: set(corpus[split]["name"]) for split in corpus}
     assert modules["train"] == {"json", "asyncio", "copied", "test.test_asyncio"}
     assert modules["validation"] == {"random"}
     assert modules["test"] == {"zipfile"}
@@ -45,18 +53,23 @@ def test_held_out_modules_their_tests_and_copies_of_them_are_not_training_text(l
     assert any("original_1" in text for text in corpus["train"]["text"])
 
 
-def test_origins_tell_library_tests_and_packages_apart(library: Path) -> None:
-    corpus = build_corpus(
-        stdlib_root=library, packages={"click": PACKAGES["click"], "no_such_package": ("MIT", 9)}
-    )
-    by_origin = {row["origin"]: row["module"] for row in corpus["train"]}
-    assert by_origin["stdlib-test"] == "test.test_asyncio"
-    assert by_origin.get("package", "click.core").startswith("click.")
+def test_rows_name_their_source(corpus: Any) -> None:
+    source_of = {row["name"]: row["source"] for row in corpus["train"]}
+    assert source_of["test.test_asyncio"] == "library-tests"
+    assert source_of["asyncio"] == "library"
 
 
-def test_held_out_texts_are_those_of_the_corpus(library: Path) -> None:
-    corpus = build_corpus(stdlib_root=library, packages={})
-    assert held_out_texts("test", stdlib_root=library) == list(corpus["test"]["text"])
+def test_packages_are_training_text_alone_and_missing_ones_are_left_out() -> None:
+    source = PythonPackages(["click", "jsonargparse"])
+    assert all(text.name.startswith(("click.", "jsonargparse.")) for text in source.texts("train"))
+    assert not list(source.texts("test"))
+    with pytest.raises(ValueError, match="licence of 'no_such_package' is not known"):
+        PythonPackages(["no_such_package"])
+
+
+def test_held_out_texts_are_those_of_the_corpus(library: Path, corpus: Any) -> None:
+    texts = held_out_texts(PythonLibrary(root=str(library)), "test")
+    assert [text.text for text in texts] == list(corpus["test"]["text"])
 
 
 def test_documents_are_dedented_outermost_functions_with_their_decorators(tmp_path: Path) -> None:

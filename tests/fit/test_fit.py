@@ -8,6 +8,7 @@ import pytest
 import torch
 import yaml
 
+from specexp.data.corpus.python_source import PythonLibrary
 from specexp.fit.__main__ import fit, main
 from specexp.pairs.pair import load_pair
 
@@ -29,12 +30,16 @@ def train(
 ) -> Any:
     from lightning.pytorch.loggers import CSVLogger
 
-    from specexp.fit.training.data import CodeRows
+    from specexp.fit.training.data import CorpusRows
     from specexp.fit.training.module import CausalLMTraining
 
     arguments = {"max_steps": 6, "repetition_from": 0.3, **arguments}
     model = CausalLMTraining(ARCHITECTURE, **arguments)
-    data = CodeRows(str(cache), row_length=128, batch_size=2, validation_rows=2, vocab_size=400)
+    sources: dict[str, Any] = {
+        "library": PythonLibrary(),
+        "library-tests": PythonLibrary("tests"),
+    }  # as in the cache
+    data = CorpusRows(str(cache), sources, row_length=128, batch_size=2, validation_rows=2, vocab_size=400)
     trainer = {
         "logger": CSVLogger(work / "logs"),
         "log_every_n_steps": 1,
@@ -127,7 +132,7 @@ def test_a_teacher_with_another_vocabulary_is_refused(whole: tuple[Path, Any]) -
     [
         (["--model.init_args.minuts", "5"], "did you mean 'model.init_args.minutes'"),
         (["--model.init_args.seed", "first"], "model.init_args.seed is 'first'; allowed is an integer"),
-        (["--model.class_path", "specexp.fit.training.data.CodeRows"], "is no LightningModule"),
+        (["--model.class_path", "specexp.fit.training.data.CorpusRows"], "is no LightningModule"),
         (["--model.init_args.minutes", "null"], "model: a training needs a budget"),
         (["--trainer.precisoin", "32-true"], "did you mean 'trainer.precision'"),
         (["--checkpoint_every", "0"], "an integer of at least 1"),
@@ -148,13 +153,21 @@ def test_the_command_names_a_missing_file(capsys: pytest.CaptureFixture[str]) ->
     assert "missing.yaml" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["target", "draft"])
-def test_the_command_runs_the_shipped_configurations(name: str, cache: Path, tmp_path: Path) -> None:
-    config = yaml.safe_load((RECIPES / f"{name}.yaml").read_text())
-    arguments = config["model"]["init_args"]
-    arguments["architecture"] = ARCHITECTURE
-    arguments.update(minutes=None, max_steps=2, teacher=None)
-    config["data"]["init_args"].update(cache_dir=str(cache), row_length=128, batch_size=2, vocab_size=400)
+@pytest.mark.parametrize("name", ["target", "target_decay", "draft"])
+def test_the_command_runs_the_shipped_recipe(
+    name: str, whole: tuple[Path, Any], cache: Path, tmp_path: Path
+) -> None:
+    """In its smoke form: a smaller architecture, two steps, and the small library as its only source."""
+    from specexp.config.files import read_layers
+
+    config: dict[str, Any] = dict(read_layers(RECIPES / f"{name}.yaml").values)
+    before = str(whole[0] / "export")
+    model = config["model"]["init_args"]
+    model.update(architecture=ARCHITECTURE, minutes=None, max_steps=2)
+    model.update({role: before for role in ("start", "teacher") if model.get(role)})
+    data = config["data"]["init_args"]
+    data.update(sources={"library": {"class_path": "PythonLibrary"}}, weights=None)
+    data.update(cache_dir=str(cache), row_length=128, batch_size=2, vocab_size=400)
     config["trainer"].update(logger=False, accelerator="cpu", val_check_interval=2)
     config.update(work_dir=str(tmp_path / "work"), export_to=str(tmp_path / "export"))
     file = tmp_path / "config.yaml"
@@ -162,3 +175,16 @@ def test_the_command_runs_the_shipped_configurations(name: str, cache: Path, tmp
     assert main([str(file), "--data.init_args.seed", "3"]) == 0
     assert (tmp_path / "export" / "model.safetensors").is_file()
     assert (tmp_path / "work" / "checkpoints" / "last.ckpt").is_file()
+
+
+def test_a_phase_starts_from_weights_alone_and_stays_on_its_plateau(whole: tuple[Path, Any]) -> None:
+    from specexp.fit.training.module import CausalLMTraining
+
+    phase = CausalLMTraining(ARCHITECTURE, max_steps=100, plateau=1.0, start=str(whole[0] / "export"))
+    trained = whole[1].model.state_dict()
+    for name, value in phase.model.state_dict().items():
+        assert torch.equal(value, trained[name].bfloat16().float()), name
+    assert phase.batches_done == 0
+    phase.batches_done = 100
+    assert phase.lr_scale() == 1.0
+    assert CausalLMTraining(ARCHITECTURE, max_steps=100, plateau=0.0).lr_scale() == 1 / 60

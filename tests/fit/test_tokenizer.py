@@ -47,9 +47,16 @@ def test_a_text_begins_with_bos_and_does_not_end_with_eos(tokenizer: PreTrainedT
     assert tokenizer.eos_token_id not in ids
 
 
-def test_a_line_break_is_one_token_with_its_indentation(tokenizer: PreTrainedTokenizerBase) -> None:
-    assert "Ċ" + 8 * "Ġ" in tokenizer.get_vocab()
-    head, rest = "    def f(self, x):", "\n        if x:"
+def test_digits_are_single_and_line_breaks_stand_apart_from_indentation(
+    tokenizer: PreTrainedTokenizerBase,
+) -> None:
+    tokens = tokenizer.tokenize("        if x:\n        return 123")
+    assert tokens[-3:] == ["1", "2", "3"]
+    assert not any("ĊĠ" in token for token in tokenizer.get_vocab())
+
+
+def test_a_prompt_may_end_behind_a_line_break(tokenizer: PreTrainedTokenizerBase) -> None:
+    head, rest = "    def f(self, x):\n", "        if x:"
     joined = tokenizer(head + rest, add_special_tokens=False)["input_ids"]
     parts = [tokenizer(part, add_special_tokens=False)["input_ids"] for part in (head, rest)]
     assert joined == parts[0] + parts[1]

@@ -1,8 +1,9 @@
-"""Training rows: whole documents, each ``bos text eos``, drawn by origin and joined into rows of equal
+"""Training rows: whole documents, each ``bos text eos``, drawn by source and joined into rows of equal
 length."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 from collections.abc import Iterator
@@ -14,15 +15,21 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 from typing_extensions import override
 
+from specexp.data.corpus.text_source import TextSource
+
 if TYPE_CHECKING:
     import datasets
     from transformers import PreTrainedTokenizerBase
 
 
+_TOKENIZER_CHARACTERS = 24_000_000
+"""What a tokenizer of 4,096 tokens is trained on; more of the same changes rare tokens alone."""
+
+
 class MixedRows(IterableDataset[torch.Tensor]):
     """An endless, reproducible stream of batches ``[batch_size, row_length]`` of token ids.
 
-    An origin is drawn for every document so that the *token* shares approach ``weights``; each origin is
+    A source is drawn for every document so that the *token* shares approach ``weights``; each source is
     passed through in a new shuffled order every time. Batch ``i`` depends on the arguments alone, so a stream
     that starts at ``first_batch`` continues an earlier one exactly.
     """
@@ -76,39 +83,49 @@ class MixedRows(IterableDataset[torch.Tensor]):
                 yield self.documents[origin][index]
 
 
-class CodeRows(lightning.LightningDataModule):
+class CorpusRows(lightning.LightningDataModule):
     """The corpus of `build_corpus` as rows, with its tokenizer; both are made once and kept in ``cache_dir``.
 
     Args:
         cache_dir: Where the corpus and the tokenizer are kept; remove it to build them again.
+        sources: Where the text comes from, each under a name.
+        weights: Share of the training tokens by source; one that is not named gives none. All get the same where it is
+            absent.
         row_length: Tokens per row.
         batch_size: Rows per batch.
-        weights: Share of the training tokens by origin (``stdlib``, ``stdlib-test``, ``package``).
-        validation_rows: So many rows of held-out functions make up the validation loss while training.
+        validation_rows: So many rows of every source's held-out text make up the validation losses while training.
         vocab_size: Size of a tokenizer that has to be trained.
+        tokenizer_from: Folder of a tokenizer to be used as it is; one is trained on the corpus when absent.
         seed: Seed of the order of the documents.
     """
 
     def __init__(
         self,
         cache_dir: str,
-        row_length: int = 512,
-        batch_size: int = 8,
+        sources: dict[str, TextSource],
         weights: dict[str, float] | None = None,
-        validation_rows: int = 48,
+        row_length: int = 1024,
+        batch_size: int = 4,
+        validation_rows: int = 8,
         vocab_size: int = 4096,
+        tokenizer_from: str | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__()
+        unknown = sorted((weights or {}).keys() - sources.keys())
+        if unknown:
+            raise ValueError(f"weights names {unknown[0]!r}, but the sources are {', '.join(sources)}")
         self.cache_dir = Path(cache_dir)
+        self.sources = sources
+        self.weights = weights or dict.fromkeys(sources, 1.0)
         self.row_length = row_length
         self.batch_size = batch_size
-        self.weights = weights or {"stdlib": 0.45, "stdlib-test": 0.12, "package": 0.43}
         self.validation_rows = validation_rows
         self.vocab_size = vocab_size
+        self.tokenizer_from = tokenizer_from
         self.seed = seed
         self._documents: dict[str, list[list[int]]] = {}
-        self._validation: list[int] = []
+        self._validation: dict[str, list[int]] = {}
 
     @override
     def prepare_data(self) -> None:
@@ -118,11 +135,11 @@ class CodeRows(lightning.LightningDataModule):
 
         if not (self.cache_dir / "corpus").exists():
             self.cache_dir.mkdir(parents=True, exist_ok=True)
-            corpus = build_corpus()
+            corpus = build_corpus(self.sources)
             partial = self.cache_dir / f"corpus.{os.getpid()}"
             corpus.save_to_disk(partial)
             partial.rename(self.cache_dir / "corpus")
-        if not (self.cache_dir / "tokenizer").exists():
+        if self.tokenizer_from is None and not (self.cache_dir / "tokenizer").exists():
             tokenizer = train_tokenizer(self._tokenizer_texts(), vocab_size=self.vocab_size)
             tokenizer.save_pretrained(self.cache_dir / "tokenizer")
 
@@ -130,15 +147,11 @@ class CodeRows(lightning.LightningDataModule):
     def setup(self, stage: str | None = None) -> None:
         corpus = self.corpus()
         tokenizer = self.tokenizer()
-        self._documents = {}
-        for origin in self.weights:
-            chosen = corpus["train"].filter(
-                lambda value, o=origin: value == o, input_columns="origin", keep_in_memory=True
-            )
-            self._documents[origin] = _encode(tokenizer, chosen["text"][:])
-        self._validation = [
-            token for ids in _encode(tokenizer, corpus["validation"]["text"][:]) for token in ids
-        ]
+        self._documents = {name: _encode(tokenizer, _texts(corpus["train"], name)) for name in self.weights}
+        self._validation = {
+            name: [token for ids in _encode(tokenizer, _texts(corpus["validation"], name)) for token in ids]
+            for name in self.sources
+        }
 
     def corpus(self) -> datasets.DatasetDict:
         """The corpus as text, after `prepare_data`."""
@@ -152,7 +165,9 @@ class CodeRows(lightning.LightningDataModule):
         """The tokenizer, after `prepare_data`."""
         from transformers import AutoTokenizer
 
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(self.cache_dir / "tokenizer")
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            self.tokenizer_from or self.cache_dir / "tokenizer"
+        )
         return tokenizer
 
     @override
@@ -171,15 +186,30 @@ class CodeRows(lightning.LightningDataModule):
 
     @override
     def val_dataloader(self) -> DataLoader[torch.Tensor]:
-        count = min(self.validation_rows, len(self._validation) // self.row_length)
-        rows = torch.tensor(self._validation[: count * self.row_length]).view(count, self.row_length)
-        return DataLoader(rows, batch_size=self.batch_size)  # type: ignore[arg-type]
+        rows = [
+            torch.tensor(tokens[start : start + self.row_length])
+            for tokens in self._validation.values()
+            for start in range(0, len(tokens) - self.row_length + 1, self.row_length)[: self.validation_rows]
+        ]
+        return DataLoader(torch.stack(rows), batch_size=self.batch_size)  # type: ignore[arg-type]
 
     def _tokenizer_texts(self) -> Iterator[str]:
-        train = self.corpus()["train"]
-        for text, origin in zip(train["text"], train["origin"], strict=True):
-            for _ in range(3 if origin == "stdlib" else 1):
+        """Texts by the shares of the training tokens; a source that is too small for its share comes again."""
+        rows = self.corpus()["train"]
+        for name, weight in self.weights.items():
+            left = _TOKENIZER_CHARACTERS * weight / sum(self.weights.values())
+            texts = _texts(rows, name)
+            random.Random(name).shuffle(texts)
+            for text in itertools.cycle(texts):
+                left -= len(text)
+                if left < 0:
+                    break
                 yield text
+
+
+def _texts(rows: datasets.Dataset, source: str) -> list[str]:
+    """The texts of one source."""
+    return [text for text, name in zip(rows["text"], rows["source"], strict=True) if name == source]
 
 
 def _encode(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> list[list[int]]:

@@ -100,14 +100,14 @@ def shares(outputs: Sequence[Sequence[int]], eos_token_id: int) -> dict[str, flo
 def figures(folder: str, *, prompts: int, temperature: float, dtype: str = "bfloat16") -> dict[str, Any]:
     """All figures of one model."""
     from specexp.data.stdlib import StdlibFunctions
-    from specexp.fit.training.corpus import held_out_texts
+    from specexp.fit.training.corpus import held_out_functions
     from specexp.pairs.pair import load_pair
 
     pair = load_pair(folder, target_dtype=dtype)
     texts = [turns[0] for turns in StdlibFunctions("test").load()["turns"]][:prompts]
     result: dict[str, Any] = {"model": folder, "dtype": dtype, "prompts": len(texts)}
     for split in ("validation", "test"):
-        result[f"{split}_loss"] = held_out_loss(pair.target, pair.tokenizer, held_out_texts(split))
+        result[f"{split}_loss"] = held_out_loss(pair.target, pair.tokenizer, held_out_functions(split))
     for value in (0.0, temperature):
         outputs = continuations(pair.target, pair.tokenizer, texts, temperature=value)
         result["greedy" if value == 0 else f"temperature_{value}"] = shares(
@@ -127,14 +127,14 @@ def agreement(folder: str, draft: str, *, functions: int = 60, temperature: floa
     """
     import torch
 
-    from specexp.fit.training.corpus import held_out_texts
+    from specexp.fit.training.corpus import held_out_functions
     from specexp.pairs.pair import load_pair
 
     pair = load_pair(folder, draft)
     assert pair.draft is not None
     same = common = count = 0.0
     with torch.inference_mode():
-        for text in list(held_out_texts("test"))[:functions]:
+        for text in list(held_out_functions("test"))[:functions]:
             ids = torch.tensor([pair.tokenizer(text, verbose=False)["input_ids"][:512]])
             p, q = (
                 (model(input_ids=ids, use_cache=False).logits[0].float() / temperature).softmax(dim=-1)

@@ -22,8 +22,9 @@ class CausalLMTraining(lightning.LightningModule):
     """Trains a `LlamaForCausalLM` on rows of token ids ``[batch, length]``.
 
     The learning rate follows the progress of the budget, whichever of ``minutes`` and ``max_steps`` is nearer
-    to its
-    end: a short rise, a plateau, then a line down to zero. Minutes spent are kept in the checkpoint.
+    to its end: a short rise, a plateau, then a line down to zero. Minutes spent are kept in the checkpoint. A long
+    training is several of these, each a phase that starts from the weights of the one before: on the plateau alone as
+    long as one likes, and at last down.
 
     Args:
         architecture: Arguments of `transformers.LlamaConfig`.
@@ -32,7 +33,8 @@ class CausalLMTraining(lightning.LightningModule):
         muon_lr: See `MuonAdamW`.
         adamw_lr: See `MuonAdamW`.
         weight_decay: See `MuonAdamW`.
-        plateau: Share of the budget after which the learning rate goes down.
+        plateau: Share of the budget after which the learning rate goes down; 1 ends on the plateau.
+        start: Folder of an exported model whose weights are the first ones; random ones when absent.
         teacher: Folder or hub id of a model to be distilled from; its vocabulary must be the same.
         distillation: Weight of the divergence from the teacher; the rest is cross-entropy.
         repetition_from: Share of the budget from which the last row of a batch is made repetitive, see
@@ -50,6 +52,7 @@ class CausalLMTraining(lightning.LightningModule):
         adamw_lr: float = 3e-3,
         weight_decay: float = 0.01,
         plateau: float = 0.3,
+        start: str | None = None,
         teacher: str | None = None,
         distillation: float = 0.8,
         repetition_from: float = 1.0,
@@ -82,8 +85,12 @@ class CausalLMTraining(lightning.LightningModule):
             for name, parameter in self.model.named_parameters():
                 if name.endswith(("o_proj.weight", "down_proj.weight")):
                     parameter.zero_()
+        if start is not None:
+            self.model.load_state_dict(_pretrained(start, config.vocab_size, "start").state_dict())
         self._teacher: tuple[nn.Module, ...] = (
-            () if teacher is None else (_frozen(teacher, config.vocab_size),)
+            ()
+            if teacher is None
+            else (_pretrained(teacher, config.vocab_size, "teacher").requires_grad_(False),)
         )
         self.line_ends: torch.Tensor
         self.register_buffer("line_ends", torch.zeros(config.vocab_size, dtype=torch.bool))
@@ -100,7 +107,7 @@ class CausalLMTraining(lightning.LightningModule):
                     f"{self.line_ends.numel()}"
                 )
             for token, index in tokenizer.get_vocab().items():
-                self.line_ends[index] = token.startswith("Ċ")
+                self.line_ends[index] = "Ċ" in token
 
     @override
     def configure_optimizers(self) -> torch.optim.Optimizer:
@@ -118,8 +125,8 @@ class CausalLMTraining(lightning.LightningModule):
     def lr_scale(self) -> float:
         """Factor on the peak learning rates at this moment."""
         rise = min(1.0, (self.batches_done + 1) / 60)
-        fall = min(1.0, (1.0 - self.progress) / (1.0 - self.plateau))
-        return rise * max(fall, 0.005)
+        fall = 1.0 if self.progress < self.plateau else (1.0 - self.progress) / max(1e-9, 1.0 - self.plateau)
+        return rise * (1.0 if self.plateau == 1.0 else max(fall, 0.005))
 
     @override
     def on_train_start(self) -> None:
@@ -209,15 +216,15 @@ class CausalLMTraining(lightning.LightningModule):
         self.seconds_done = spent["seconds"]
 
 
-def _frozen(source: str, vocab_size: int) -> nn.Module:
-    """A teacher: not a submodule of the student, so never in its checkpoint."""
+def _pretrained(source: str, vocab_size: int, role: str) -> nn.Module:
+    """A model in evaluation mode; a teacher is kept out of the student's submodules, so it is in no checkpoint."""
     from transformers import AutoModelForCausalLM
 
-    teacher: Any = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
-    if teacher.config.vocab_size != vocab_size:
+    model: Any = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+    if model.config.vocab_size != vocab_size:
         raise ValueError(
-            f"the teacher {source!r} has {teacher.config.vocab_size} tokens, "
+            f"the {role} {source!r} has {model.config.vocab_size} tokens, "
             f"but architecture.vocab_size is {vocab_size}"
         )
-    frozen: nn.Module = teacher.eval().requires_grad_(False)
-    return frozen
+    evaluated: nn.Module = model.eval()
+    return evaluated

@@ -114,10 +114,10 @@ def orthogonalised(matrices: torch.Tensor, *, iterations: int = 5) -> torch.Tens
         matrices: ``[n, rows, columns]``.
 
     Returns:
-        ``[n, rows, columns]`` in bfloat16.
+        ``[n, rows, columns]``, in bfloat16 on a GPU; few processors multiply it fast, so elsewhere in float32.
     """
     a, b, c = _COEFFICIENTS
-    x: torch.Tensor = matrices.bfloat16()  # [n, rows, columns]
+    x: torch.Tensor = matrices.bfloat16() if matrices.is_cuda else matrices.float()  # [n, rows, columns]
     tall = x.shape[-2] > x.shape[-1]
     if tall:
         x = x.mT
