@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from specexp.data.corpus.split import Split
 from specexp.data.corpus.text_source import Probe, Text, TextSource, split_of_name
-from specexp.data.corpus.worked import Step, Worked, documents, probes
+from specexp.data.corpus.worked import Worked, WorkedStep, documents, probes
 
 _NAMES = [
     "Ada",
@@ -125,7 +125,7 @@ class _Story:
         self.name, self.other = rng.sample(_NAMES, 2)
         self.things = rng.choice(_THINGS)
         self.sentences: list[str] = []
-        self.steps: list[Step] = []
+        self.steps: list[WorkedStep] = []
         self.amount = 0
 
     def begin(self) -> None:
@@ -224,4 +224,4 @@ class _Story:
         )
 
     def _step(self, question: str, answer: str) -> None:
-        self.steps.append(Step(question, answer))
+        self.steps.append(WorkedStep(question, answer))

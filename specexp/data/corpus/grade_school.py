@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from specexp.data.corpus.split import Split
 from specexp.data.corpus.text_source import Probe, Text, TextSource, split_of_name
-from specexp.data.corpus.worked import Step, Worked, documents, probes
+from specexp.data.corpus.worked import Worked, WorkedStep, documents, probes
 from specexp.data.source import read_table
 
 _CALCULATION = re.compile(r"<<[^<>]*>>")
@@ -58,18 +58,20 @@ def worked_of(question: str, answer: str) -> Worked:
     """
     text, _, number = answer.rpartition("####")
     question = " ".join(question.split())
-    steps: list[Step] = []
+    steps: list[WorkedStep] = []
     waiting: list[str] = []
     for line in text.strip().splitlines():
         waiting.append(_CALCULATION.sub("", line).strip())
         if "<<" in line:
             whole = " ".join(waiting)
-            steps.append(Step(_asked(waiting[-1]), whole))
+            steps.append(WorkedStep(_asked(waiting[-1]), whole))
             waiting = []
     if steps:
         asked = re.split(r"(?<=[.!?])\s+", question)[-1]
         last = steps.pop()
-        steps.append(Step(asked if asked.endswith("?") else last.question, " ".join([last.answer, *waiting])))
+        steps.append(
+            WorkedStep(asked if asked.endswith("?") else last.question, " ".join([last.answer, *waiting]))
+        )
     return Worked(question, tuple(steps), number.strip())
 
 

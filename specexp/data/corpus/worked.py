@@ -21,7 +21,7 @@ WITH_HEAD = 0.05
 _TASK = GSM8K("")
 
 
-class Step(NamedTuple):
+class WorkedStep(NamedTuple):
     """A question easier than the problem, and its answer with the calculation."""
 
     question: str
@@ -32,7 +32,7 @@ class Worked(NamedTuple):
     """A word problem with its steps and its answer, a number."""
 
     problem: str
-    steps: tuple[Step, ...]
+    steps: tuple[WorkedStep, ...]
     answer: str
 
 

@@ -1,51 +1,88 @@
-"""``python -m specexp.fit.training.evaluate [MODEL ...]``: the figures of a model card.
+"""``python -m specexp.fit.training.evaluate TARGET [DRAFT ...] [--recipe FILE] [--key value]``: a model card's figures.
 
-Loss on the held-out functions of both splits (nats per token, bits per byte), and of continuations of the
-held-out test prompts the share that loops and the share ended by EOS, greedy and at a temperature. Of the embedded pair
-also how well the draft agrees with the target.
+Every source of a recipe is a domain, measured on its held-out texts: loss, how well each draft agrees with the target,
+how the target's continuations end, and the answers to problems that can be checked. Without a recipe the domains are
+those that need no file. TARGET is what `load_pair` takes, such as ``stdlib``.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specexp.bench.looping import loops
+from specexp.data.corpus.text_source import Probe, TextSource
 
 if TYPE_CHECKING:
+    import pandas as pd
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
-def held_out_loss(
+def losses(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], *, row_length: int = 512
 ) -> dict[str, float]:
-    """Loss on documents joined into rows, as in training: ``nats_per_token``, ``bits_per_byte`` and
-    ``tokens``."""
+    """Loss on texts, each by itself and cut at ``row_length`` tokens: nats a token and bits a byte."""
     import torch
     import torch.nn.functional as F
 
-    eos = tokenizer.eos_token_id
-    encoded: Any = tokenizer(list(texts), verbose=False)["input_ids"]
-    ids = [token for document in encoded for token in [*document, eos]]
-    rows = torch.tensor(ids[: len(ids) // row_length * row_length]).view(-1, row_length)
-    total, count = 0.0, 0
+    nats = tokens = size = 0.0
     with torch.inference_mode():
-        for first in range(0, len(rows), 8):
-            batch = rows[first : first + 8]
-            logits = (
-                model(input_ids=batch.to(model.device), use_cache=False).logits[:, :-1].flatten(0, 1).float()
+        for ids in encoded(tokenizer, texts, row_length):
+            logits = model(input_ids=ids.to(model.device), use_cache=False).logits[0, :-1].float()
+            nats += float(F.cross_entropy(logits, ids[0, 1:].to(model.device), reduction="sum"))
+            tokens += ids.shape[1] - 1
+            size += len(tokenizer.decode(ids[0, 1:], skip_special_tokens=True).encode())
+    return {
+        "nats a token": nats / tokens,
+        "bits a byte": nats / math.log(2) / size,
+        "bytes a token": size / tokens,
+    }
+
+
+def agreement(
+    target: PreTrainedModel,
+    draft: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    texts: Sequence[str],
+    *,
+    temperature: float,
+    row_length: int = 512,
+) -> dict[str, float]:
+    """In how many places a draft has its target's most likely token, and the probability that both share.
+
+    What is shared is the mean of ``sum(min(p, q))`` of the distributions at a temperature.
+    """
+    import torch
+
+    same = common = count = 0.0
+    with torch.inference_mode():
+        for ids in encoded(tokenizer, texts, row_length):
+            p, q = (
+                (
+                    model(input_ids=ids.to(model.device), use_cache=False).logits[0].float() / temperature
+                ).softmax(-1)
+                for model in (target, draft)
             )
-            total += float(F.cross_entropy(logits, batch[:, 1:].flatten().to(model.device), reduction="sum"))
-            count += logits.shape[0]
-    nats = total / count
-    characters = sum(len(text.encode()) for text in texts)
-    bits = nats / math.log(2) * len(ids) / characters
-    return {"nats_per_token": round(nats, 4), "bits_per_byte": round(bits, 4), "tokens": float(count)}
+            same += float((p.argmax(dim=-1) == q.argmax(dim=-1)).sum())
+            common += float(torch.minimum(p, q).sum())
+            count += ids.shape[1]
+    return {"same best token": same / count, f"shared at {temperature}": common / count}
+
+
+def encoded(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], length: int) -> Iterator[Any]:
+    """Token ids ``[1, n]`` of every text that has at least two, closed by EOS, at most ``length`` of each."""
+    import torch
+
+    for text in texts:
+        ids: Any = tokenizer(text, verbose=False)["input_ids"]
+        if len(ids) > 1:
+            yield torch.tensor([[*ids, tokenizer.eos_token_id][:length]])
 
 
 def continuations(
@@ -91,80 +128,131 @@ def shares(outputs: Sequence[Sequence[int]], eos_token_id: int) -> dict[str, flo
     """Share of continuations that loop, share that ended by EOS, and their mean length."""
     count = len(outputs)
     return {
-        "loops": round(sum(loops(output) for output in outputs) / count, 4),
-        "ended_by_eos": round(sum(output[-1] == eos_token_id for output in outputs) / count, 4),
-        "mean_tokens": round(sum(len(output) for output in outputs) / count, 1),
+        "loops": sum(loops(output) for output in outputs) / count,
+        "ended by EOS": sum(output[-1] == eos_token_id for output in outputs) / count,
+        "tokens": sum(len(output) for output in outputs) / count,
     }
 
 
-def figures(folder: str, *, prompts: int, temperature: float, dtype: str = "bfloat16") -> dict[str, Any]:
-    """All figures of one model."""
-    from specexp.data.stdlib import StdlibFunctions
-    from specexp.fit.training.corpus import held_out_functions
-    from specexp.pairs.pair import load_pair
+def opening(text: str) -> str:
+    """The first lines of a text, about 40 % of it but no more than 600 characters, as a prompt to be continued."""
+    kept = ""
+    for line in text.splitlines(keepends=True):
+        if kept and len(kept) + len(line) > min(600, 0.4 * len(text)):
+            break
+        kept += line
+    return kept.rstrip() if len(kept) < len(text) else text[: len(text) // 2]
 
-    pair = load_pair(folder, target_dtype=dtype)
-    texts = [turns[0] for turns in StdlibFunctions("test").load()["turns"]][:prompts]
-    result: dict[str, Any] = {"model": folder, "dtype": dtype, "prompts": len(texts)}
-    for split in ("validation", "test"):
-        result[f"{split}_loss"] = held_out_loss(pair.target, pair.tokenizer, held_out_functions(split))
-    for value in (0.0, temperature):
-        outputs = continuations(pair.target, pair.tokenizer, texts, temperature=value)
-        result["greedy" if value == 0 else f"temperature_{value}"] = shares(
-            outputs, pair.tokenizer.eos_token_id
+
+def answers(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, probes: Sequence[Probe]
+) -> dict[str, dict[str, float]]:
+    """By kind of problem, the share of greedy answers that are right, and of those that can be read."""
+    told: dict[str, list[bool | None]] = defaultdict(list)
+    by_length: dict[int, list[Probe]] = defaultdict(list)
+    for probe in probes:
+        by_length[probe.ending.max_new_tokens].append(probe)
+    for length, some in by_length.items():
+        outputs = continuations(
+            model, tokenizer, [probe.prompt for probe in some], temperature=0, max_new_tokens=length
         )
-    return result
+        for probe, output in zip(some, outputs, strict=True):
+            text = tokenizer.decode(output, skip_special_tokens=True)
+            told[probe.kind].append(probe.is_right(probe.ending.cut(text)))
+    return {
+        kind: {
+            "right": sum(one is True for one in values) / len(values),
+            "readable": sum(one is not None for one in values) / len(values),
+            "problems": len(values),
+        }
+        for kind, values in told.items()
+    }
 
 
-def agreement(folder: str, draft: str, *, functions: int = 60, temperature: float = 0.7) -> dict[str, float]:
-    """How often a draft (float32) has its target's (bfloat16) most likely token, and the probability they share.
+def domain_table(
+    target: str, drafts: Sequence[str], sources: Mapping[str, TextSource], *, texts: int, temperature: float
+) -> pd.DataFrame:
+    """One row a domain and model: losses, agreement with the target, and how continuations end."""
+    import pandas as pd
 
-    Args:
-        folder: Folder of the target.
-        draft: Folder of the draft.
-        functions: Held-out functions of the test modules, 512 tokens of each at most.
-        temperature: Temperature of the distributions whose common mass ``sum(min(p, q))`` is averaged.
-    """
-    import torch
-
-    from specexp.fit.training.corpus import held_out_functions
+    from specexp.fit.training.corpus import held_out_texts
     from specexp.pairs.pair import load_pair
 
-    pair = load_pair(folder, draft)
-    assert pair.draft is not None
-    same = common = count = 0.0
-    with torch.inference_mode():
-        for text in list(held_out_functions("test"))[:functions]:
-            ids = torch.tensor([pair.tokenizer(text, verbose=False)["input_ids"][:512]])
-            p, q = (
-                (model(input_ids=ids, use_cache=False).logits[0].float() / temperature).softmax(dim=-1)
-                for model in (pair.target, pair.draft)
-            )
-            same += float((p.argmax(dim=-1) == q.argmax(dim=-1)).sum())
-            common += float(torch.minimum(p, q).sum())
-            count += ids.shape[1]
-    return {"same_best_token": round(same / count, 3), "common_mass": round(common / count, 3)}
+    pairs = [load_pair(target, draft) for draft in drafts] or [load_pair(target)]
+    tokenizer, eos = pairs[0].tokenizer, pairs[0].tokenizer.eos_token_id
+    models = {"target": pairs[0].target}
+    models |= {
+        Path(pair_draft).name: pair.draft
+        for pair_draft, pair in zip(drafts, pairs, strict=False)
+        if pair.draft
+    }
+    if not drafts and pairs[0].draft is not None:
+        models["draft"] = pairs[0].draft
+    rows = []
+    for domain, source in sources.items():
+        held = [text.text for text in held_out_texts(source, "test")[:texts]]
+        for name, model in models.items() if held else ():
+            row: dict[str, Any] = {"domain": domain, "model": name, **losses(model, tokenizer, held)}
+            if name != "target":
+                row |= agreement(models["target"], model, tokenizer, held, temperature=temperature)
+            for value in (0.0, temperature):
+                outputs = continuations(model, tokenizer, [opening(text) for text in held], temperature=value)
+                row |= {f"{key}, T={value:g}": share for key, share in shares(outputs, eos).items()}
+            rows.append(row)
+    return pd.DataFrame(rows).set_index(["domain", "model"])
+
+
+def answer_table(target: str, sources: Mapping[str, TextSource], *, problems: int) -> pd.DataFrame:
+    """One row a domain and kind of problem: the share of the target's answers that are right and readable."""
+    import pandas as pd
+
+    from specexp.pairs.pair import load_pair
+
+    pair = load_pair(target)
+    rows = [
+        {"domain": domain, "problem": kind, **shares_of_kind}
+        for domain, source in sources.items()
+        if (probes := list(islice(source.probes("test"), 2 * problems)))
+        for kind, shares_of_kind in answers(pair.target, pair.tokenizer, probes).items()
+    ]
+    return pd.DataFrame(rows).set_index(["domain", "problem"])
+
+
+def without_files() -> dict[str, TextSource]:
+    """The domains that need no file."""
+    from specexp.data.corpus.arithmetic import Arithmetic
+    from specexp.data.corpus.blocks_plans import BlocksPlans
+    from specexp.data.corpus.python_source import PythonLibrary
+
+    return {"library": PythonLibrary(), "arithmetic": Arithmetic(200), "blocks": BlocksPlans(200)}
 
 
 def main(arguments: list[str] | None = None) -> int:
     """The command; returns its exit code."""
-    embedded = Path(__file__).parent.parent / "pairs" / "stdlib"
     parser = argparse.ArgumentParser(prog="python -m specexp.fit.training.evaluate", description=__doc__)
-    parser.add_argument("models", nargs="*", help="folders; the embedded target and draft when absent")
-    parser.add_argument("--prompts", type=int, default=300, help="so many held-out test prompts")
-    parser.add_argument("--temperature", type=float, default=0.7, help="of the sampled continuations")
-    parser.add_argument("--dtype", default="bfloat16", help="bfloat16 or float32")
-    options = parser.parse_args(arguments)
-    for folder in options.models or [str(embedded / "target"), str(embedded / "draft")]:
-        result = figures(
-            folder, prompts=options.prompts, temperature=options.temperature, dtype=options.dtype
-        )
-        print(json.dumps(result, indent=2))
-    if not options.models:
-        together = agreement(
-            str(embedded / "target"), str(embedded / "draft"), temperature=options.temperature
-        )
-        print(json.dumps({"agreement": together}, indent=2))
+    parser.add_argument("target", help="a folder, a hub id, or the name of an embedded pair")
+    parser.add_argument(
+        "drafts", nargs="*", help="folders or hub ids; an embedded pair's own draft when absent"
+    )
+    parser.add_argument("--recipe", help="a training whose sources are the domains; --data.* override it")
+    parser.add_argument("--texts", type=int, default=100, help="so many held-out texts of every domain")
+    parser.add_argument(
+        "--problems", type=int, default=100, help="so many problems of every domain that has some"
+    )
+    parser.add_argument(
+        "--temperature", type=float, default=0.7, help="of sampled continuations and what is shared"
+    )
+    options, overrides = parser.parse_known_args(arguments)
+    sources = without_files()
+    if options.recipe is not None:
+        from specexp.fit.__main__ import read_fit
+
+        sources = read_fit(options.recipe, overrides)["data"].sources
+    table = domain_table(
+        options.target, options.drafts, sources, texts=options.texts, temperature=options.temperature
+    )
+    print(table.round(3).to_string(), end="\n\n")
+    print(answer_table(options.target, sources, problems=options.problems).round(3).to_string())
     return 0
 
 

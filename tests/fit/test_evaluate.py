@@ -1,0 +1,85 @@
+"""The figures of a model card, on a model whose next token is known: the one that a table says follows."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from specexp.data.corpus.text_source import Probe
+from specexp.data.tasks.task import Ending
+from specexp.fit.training.evaluate import agreement, answers, losses, opening, shares
+
+
+class Letters:
+    """A tokenizer of single letters, of which ``.`` closes a text."""
+
+    eos_token_id = pad_token_id = ord(".")
+    padding_side = "left"
+
+    def __call__(self, text: Any, return_tensors: str | None = None, **_: Any) -> dict[str, Any]:
+        if return_tensors is None:
+            return {"input_ids": [ord(letter) for letter in text]}
+        ids = torch.tensor([[ord(letter) for letter in one] for one in text])
+        return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+
+    def decode(self, ids: Any, skip_special_tokens: bool = False) -> str:
+        text = "".join(chr(int(token)) for token in ids)
+        return text.replace(".", "") if skip_special_tokens else text
+
+
+class Alphabet:
+    """After every letter the next one of the alphabet comes with a probability, and any other is equally rare."""
+
+    device = "cpu"
+
+    def __init__(self, sure: float) -> None:
+        self.sure = sure
+
+    def __call__(self, input_ids: torch.Tensor, **_: Any) -> Any:
+        p = torch.full((*input_ids.shape, 128), (1 - self.sure) / 127)
+        return SimpleNamespace(logits=p.scatter(-1, (input_ids + 1)[..., None] % 128, self.sure).log())
+
+    def generate(self, input_ids: torch.Tensor, max_new_tokens: int, **_: Any) -> torch.Tensor:
+        for _step in range(max_new_tokens):
+            input_ids = torch.cat([input_ids, input_ids[:, -1:] + 1], dim=1)
+        return input_ids
+
+
+TOKENIZER: Any = Letters()
+SURE: Any = Alphabet(0.5)
+UNSURE: Any = Alphabet(0.25)
+
+
+def test_losses_are_those_of_the_tokens_that_follow() -> None:
+    found = losses(SURE, TOKENIZER, ["abcd"])
+    rare = -math.log(0.5 / 127)
+    assert found["nats a token"] == pytest.approx((3 * math.log(2) + rare) / 4)
+    assert found["bytes a token"] == pytest.approx(3 / 4)  # EOS has none
+    assert found["bits a byte"] == pytest.approx((3 * math.log(2) + rare) / math.log(2) / 3)
+
+
+def test_agreement_by_hand() -> None:
+    found = agreement(SURE, UNSURE, TOKENIZER, ["abcd"], temperature=1.0)
+    assert found["same best token"] == 1.0
+    assert found["shared at 1.0"] == pytest.approx(0.25 + 127 * 0.5 / 127)
+
+
+def test_answers_are_read_up_to_their_ending() -> None:
+    probe = Probe("next", "a", lambda text: {"bc": True, "cd": False}.get(text), Ending(("d",), 4))
+    others = [probe._replace(prompt="b", ending=Ending(("e",), 4)), probe._replace(prompt="f")]
+    found = answers(SURE, TOKENIZER, [probe, *others])
+    assert found["next"] == {"right": pytest.approx(1 / 3), "readable": pytest.approx(2 / 3), "problems": 3}
+
+
+def test_shares_of_how_continuations_end() -> None:
+    looping = [1, 2] * 40
+    assert shares([looping, [5, 9]], 9) == {"loops": 0.5, "ended by EOS": 0.5, "tokens": 41.0}
+
+
+def test_an_opening_ends_with_a_line_and_leaves_most_of_the_text() -> None:
+    assert opening("one\ntwo\nthree\nfour\nfive\n") == "one\ntwo"
+    assert opening("one line alone") == "one lin"
