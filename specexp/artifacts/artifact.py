@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from specexp.artifacts.error import ArtifactError
 from specexp.artifacts.fingerprint import Fingerprint, fingerprint, first_difference
+from specexp.artifacts.learned_state import STATE, STATE_FILES, State, state_in
 from specexp.artifacts.manifest import Manifest
 from specexp.artifacts.parts import PARTS, Spec, checked_specs, init_args_of
 
@@ -37,9 +38,13 @@ class Artifact:
         purpose: what it is for, where no format can express it; empty otherwise.
         learned: family of the part whose learned state it holds; None for kinds that hold no such state.
         made_by: class of that part, by the module that defines it; empty where there is none.
+        holds_state: whether whatever its parts had learned may lie beside them, see :mod:`.learned_state`.
+        plain: whether it means to decode plainly, without drafter and builder.
         value: what an argument gets that refers to it, see :class:`~specexp.core.references.Reference`; None where no
             argument takes this kind.
         recorded: the parts of ``parts.json`` by family.
+        state: what drafter and controller had learned, by family; empty where they start from nothing.
+        state_bytes: what that takes.
     """
 
     kind: ClassVar[str]
@@ -49,6 +54,8 @@ class Artifact:
     purpose: ClassVar[str] = ""
     learned: ClassVar[Literal["drafter", "controller"] | None] = None
     made_by: ClassVar[str] = ""
+    holds_state: ClassVar[bool] = False
+    plain: ClassVar[bool] = False
     value: Any = None
 
     def __init__(self, manifest: Manifest, payloads: Mapping[str, Any], folder: Path) -> None:
@@ -59,7 +66,16 @@ class Artifact:
         self.recorded: dict[str, Spec] = {}
         if PARTS in payloads:
             self.recorded = checked_specs(payloads[PARTS], self.where(PARTS))
+        self.state: dict[str, State] = state_in(payloads, self.where(STATE))
+        self.state_bytes: int = sum(
+            manifest.payloads[file]["bytes"] for file in STATE_FILES if file in manifest.payloads
+        )
         self.read(payloads)
+
+    @classmethod
+    def files(cls) -> tuple[str, ...]:
+        """Names of all payloads that it may have."""
+        return (*cls.required, *cls.optional, *(STATE_FILES if cls.holds_state else ()))
 
     @classmethod
     def payloads_of(cls, parts: Mapping[str, Any], attributes: Mapping[str, Any]) -> dict[str, Any] | None:

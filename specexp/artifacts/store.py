@@ -216,8 +216,8 @@ def _check_payload_names(kind: type[Artifact], manifest: Manifest, folder: Path)
         if file not in manifest.payloads:
             raise ArtifactError(f"{folder}: payloads has no {file!r}, which a {kind.kind} needs")
     for file in manifest.payloads:
-        if file not in (*kind.required, *kind.optional):
-            hint = did_you_mean(file, (*kind.required, *kind.optional))
+        if file not in kind.files():
+            hint = did_you_mean(file, kind.files())
             raise ArtifactError(f"{folder}: payloads has {file!r}, which a {kind.kind} does not hold{hint}")
 
 

@@ -3,8 +3,7 @@
 ``artifacts/tree_shape`` holds the versions ``v1``, ``v2``, ... and, for each alias, a small file such as
 ``best.json`` with ``{"version": "v2"}``. A file is replaced in one step on every operating system, which
 neither a symbolic link nor a copied folder is; the path ``artifacts/tree_shape/best`` is understood wherever
-an artifact is loaded, and ``artifacts/tree_shape`` alone means ``best``, or ``latest`` where no best one is
-known.
+an artifact is loaded, and ``artifacts/tree_shape`` alone means ``best``.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from uuid import uuid4
 from specexp.artifacts.error import ArtifactError
 from specexp.artifacts.manifest import MANIFEST, canonical_json, read_bytes, read_json
 
-ALIASES = ("best", "latest")
+BEST = "best"
 _VERSION = re.compile(r"v[1-9][0-9]*")
 _ALIAS = re.compile(r"[a-z][a-z0-9_-]*")
 
@@ -35,15 +34,17 @@ def resolve(path: Path) -> Path:
         if (path / MANIFEST).exists():
             return path
         if path.is_dir():
-            for alias in ALIASES:
-                if _alias_file(path, alias).is_file():
-                    return _target(path, alias)
-            raise ArtifactError(f"{path}: {MANIFEST} is missing")
+            if _alias_file(path, BEST).is_file():
+                return _target(path, BEST)
+            missing, known = MANIFEST, _names_in(path)
+            if known:
+                missing = f"{BEST}.json"
+            raise ArtifactError(
+                f"{path}: {missing} is missing" + (f"; name one of {', '.join(known)}" if known else "")
+            )
         if _ALIAS.fullmatch(path.name) and _alias_file(path.parent, path.name).is_file():
             return _target(path.parent, path.name)
-        known = versions(path.parent)
-        if known:
-            known = sorted(entry.stem for entry in path.parent.glob("*.json")) + known
+        known = _names_in(path.parent)
     except (OSError, ValueError) as error:
         if isinstance(error, ArtifactError):
             raise
@@ -58,6 +59,12 @@ def versions(folder: Path) -> list[str]:
         return []
     names = [entry.name for entry in folder.iterdir() if _VERSION.fullmatch(entry.name) and entry.is_dir()]
     return sorted(names, key=lambda name: int(name[1:]))
+
+
+def _names_in(folder: Path) -> list[str]:
+    """Aliases and versions; none where there is no version."""
+    known = versions(folder)
+    return sorted(entry.stem for entry in folder.glob("*.json")) + known if known else []
 
 
 def set_alias(folder: Path, alias: str, version: str) -> None:

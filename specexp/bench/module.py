@@ -41,6 +41,7 @@ class EvaluationModule(LightningModule):
         baseline: Name of the arm of plain decoding that outputs are compared with; None compares none.
         records_path: JSONL file that records are appended to after every prompt; None keeps them in memory only.
         samples: Continuations of every prompt.
+        first_sample: Number of the first of them.
         orders: All prompts in another order, by the name of an arm that takes them so.
         every: By the name of an arm, how many prompts apart it decodes one; every prompt where it is not named.
         on_records: Called with the records of each prompt, e.g. to track them; the test decodes nothing more
@@ -66,6 +67,7 @@ class EvaluationModule(LightningModule):
         baseline: str | None = "engine",
         records_path: str | Path | None = None,
         samples: int = 1,
+        first_sample: int = 0,
         orders: Mapping[str, Sequence[Prompt]] | None = None,
         every: Mapping[str, int] | None = None,
         on_records: Callable[[Sequence[PromptRecord]], bool | None] | None = None,
@@ -84,6 +86,7 @@ class EvaluationModule(LightningModule):
         self.arms = tuple(arms)
         self.plain = plain if isinstance(plain, EngineArm) else None
         self.samples = samples
+        self.first_sample = first_sample
         self.records_path = None if records_path is None else Path(records_path)
         self.orders = dict(orders or {})
         self.every = dict(every or {})
@@ -124,8 +127,9 @@ class EvaluationModule(LightningModule):
             self._warm_up(prompt)
         new: list[PromptRecord] = []
         arms = [arm for arm in self.arms if batch_index % self.every.get(arm.name, 1) == 0]
-        for sample in range(self.samples):
-            shift = (batch_index * self.samples + sample) % len(arms)
+        for number in range(self.samples):
+            sample = self.first_sample + number
+            shift = (batch_index * self.samples + number) % len(arms)
             for place, arm in enumerate(arms[shift:] + arms[:shift]):
                 own = self.orders[arm.name][batch_index] if arm.name in self.orders else prompt
                 self._prompts[own.prompt_id] = own

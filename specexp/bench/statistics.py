@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 RESAMPLES = 10_000
+METRIC_RESAMPLES = 2_000
 CONFIDENCE = 0.95
 _SCALARS = ("str", "int", "float", "bool")
 
@@ -226,6 +227,32 @@ def bootstrap_interval(
     ).confidence_interval
     mean = values.mean()  # of equal values the resamples differ from it in the last bit
     return float(min(found.low, mean)), float(max(found.high, mean))
+
+
+def metric_interval(
+    records: Iterable[PromptRecord], arm: str, name: str, *, seed: int = 0
+) -> tuple[float, float] | None:
+    """The bootstrap interval of a metric over an arm's prompts; None where there are fewer than two.
+
+    Args:
+        records: Records of a run; those of other arms are passed over.
+        arm: Name of the arm.
+        name: Name of the metric.
+        seed: Seed of the bootstrap.
+    """
+    by_prompt: dict[str, list[PromptRecord]] = defaultdict(list)
+    for record in records:
+        if record.arm == arm and not record.error:
+            by_prompt[record.prompt_id].append(record)
+    prompts = list(by_prompt.values())
+    if len(prompts) < 2:
+        return None
+    metric = next(one for one in metrics.METRICS if one.name == name)
+    drawn = np.random.default_rng(seed).integers(len(prompts), size=(METRIC_RESAMPLES, len(prompts)))
+    values = [metric.over([record for place in row for record in prompts[place]]) for row in drawn]
+    tail = (1 - CONFIDENCE) / 2
+    low, high = np.quantile(np.array(values, dtype=np.float64), [tail, 1 - tail])
+    return float(low), float(high)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typing_extensions import override
 
 from specexp.artifacts import Artifact, ArtifactError, Fingerprint, read_artifact, write_artifact
+from specexp.artifacts.learned_state import STATE
 from specexp.artifacts.parts import PARTS, Spec
 from specexp.artifacts.trust import Trust, is_inside, trust_in
 from specexp.config.annotations import PartOf
@@ -90,12 +92,16 @@ class LoadedArtifact:
 
     @cached_property
     def parts(self) -> Parts:
-        """Drafter, builder, verifier and controller for ``Decoder(target, *artifact.parts)``.
+        """Drafter, builder, verifier and controller for ``Decoder(target, *artifact.parts)``, knowing what they had
+        learned where the artifact holds it; without drafter and builder where it says not to speculate.
 
         Raises:
             ArtifactError: the artifact records no drafter or builder, or its parts do not go together.
         """
-        parts = Parts(self.drafter, self.builder, self.verifier, self.controller)
+        if self.content.plain:
+            parts = Parts(verifier=self.verifier)
+        else:
+            parts = Parts(self.drafter, self.builder, self.verifier, self.controller)
         try:
             check_composition(*parts)
         except ValueError as error:
@@ -143,7 +149,8 @@ class LoadedArtifact:
             draft: the draft model, for a drafter that needs one.
 
         Raises:
-            ArtifactError: it belongs to another model. ``Decoder(target, *artifact.parts)`` does not ask.
+            ArtifactError: it belongs to another model, or its parts do not go with this one.
+                ``Decoder(target, *artifact.parts)`` does not ask whose they are.
             ValueError: the drafter needs a draft model and none is given.
         """
         from specexp.core.decode import Decoder
@@ -151,8 +158,12 @@ class LoadedArtifact:
 
         self.content.check(target.model if isinstance(target, Runtime) else target)
         parts = self.parts
-        self.drafter.use_draft_model(draft)
-        return Decoder(target, *parts)
+        if parts.drafter is not None:
+            parts.drafter.use_draft_model(draft)
+        try:
+            return Decoder(target, *parts)
+        except ValueError as error:
+            raise ArtifactError(f"{self.folder}: {first_line(error)}") from error
 
     def open(self, target: PreTrainedModel | Runtime, draft: PreTrainedModel | None = None) -> Executor:
         """The strategy at work on the model this artifact belongs to. Close it, or use it in a ``with`` statement.
@@ -174,7 +185,7 @@ class LoadedArtifact:
         return self.execution.open(model, self.new_parts(draft))
 
     def new_parts(self, draft: PreTrainedModel | None = None) -> Parts:
-        """Parts in their initial state, made anew at every call.
+        """Parts in the state that the artifact holds, or else in their initial one, made anew at every call.
 
         Args:
             draft: the draft model, for a drafter that needs one.
@@ -184,8 +195,8 @@ class LoadedArtifact:
             ValueError: the drafter needs a draft model and none is given.
         """
         new = LoadedArtifact(self.content, self._trust).parts
-        assert new.drafter is not None
-        new.drafter.use_draft_model(draft)
+        if new.drafter is not None:
+            new.drafter.use_draft_model(draft)
         return new
 
     def _needed(self, family: str) -> Any:
@@ -206,7 +217,16 @@ class LoadedArtifact:
         # all of them are checked before any is made
         values = {family: checkers[family].checked(family, spec) for family, spec in self._specs.items()}
         self.execution_spec = values.get("execution")
-        return {family: checkers[family].made(family, value) for family, value in values.items()}
+        made = {family: checkers[family].made(family, value) for family, value in values.items()}
+        for family, state in self.content.state.items():
+            where = f"{self.content.where(STATE)}: {family}"
+            if family not in made:
+                raise ArtifactError(f"{where} is recorded nowhere, so nothing has this state")
+            try:
+                made[family].load_state_dict(deepcopy(state))
+            except Exception as error:  # what a state holds is the part's own to check
+                raise ArtifactError(f"{where} is no state of this part ({type_and_line(error)})") from error
+        return made
 
 
 class _Checker(Checker):

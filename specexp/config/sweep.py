@@ -217,11 +217,14 @@ class Confirm:
 
     Args:
         best: How many trials are measured again.
+        again: Whether a study that has ended is confirmed once more, and both confirmations are pooled
+            (``--confirm-again``).
         of_each: A key of the space, the best of each of whose choices is confirmed too.
         data: Overrides of the experiment's ``data``.
     """
 
     best: Annotated[int, Field(ge=1)] = 3
+    again: bool = False
     of_each: str | None = None
     data: dict[str, Any] = field(default_factory=dict)
 
@@ -233,10 +236,13 @@ class Export:
     Args:
         to: Folder of the artifact.
         kind: Kind of the artifact.
+        cold: Whether what drafter and controller had learned is left out (``--cold``); their speed without it is then
+            measured and stated beside the confirmed one.
     """
 
     to: str
     kind: StudyKind = "static-tree"
+    cold: bool = False
 
 
 @dataclass(frozen=True)
@@ -265,6 +271,8 @@ class Sweep:
         learn: Prompts that every candidate learns from before it is measured.
         confirm: How the best are measured again; null for no confirmation.
         export: What is left of the winner; null for nothing.
+        require_gain: Whether the command ends with 3 where nothing is faster than plain decoding, by the interval
+            (``--require-gain``).
 
     Raises:
         ValueError: an entry does not go with the others.
@@ -283,6 +291,7 @@ class Sweep:
     learn: Learn | None = None
     confirm: Confirm | None = None
     export: Export | None = None
+    require_gain: bool = False
 
     def __post_init__(self) -> None:
         self._check_space()

@@ -17,6 +17,16 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{many}"
 
 
+def size_of(size: float) -> str:
+    """Bytes for a person.
+
+    Example:
+        >>> size_of(1_300_000), size_of(4_200)
+        ('1.3 MB', '4.2 kB')
+    """
+    return f"{size / 1e6:.1f} MB" if size >= 1e5 else f"{size / 1e3:.1f} kB"
+
+
 def did_you_mean(name: object, allowed: Iterable[str]) -> str:
     """``; did you mean 'nodes'?`` or, where nothing is near, ``; allowed are ...`` (``""`` without any).
 

@@ -35,6 +35,7 @@ from specexp.core.decode import Decoder, OutcomeObserver
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts
 from specexp.core.runtime import Runtime
+from specexp.deployment.generation_fields import kept_back
 from specexp.deployment.group_generation import GroupGeneration
 from specexp.deployment.processed_sampling import ProcessedSampling
 from specexp.deployment.request import drawn_seed, eos_ids, refuse, serves
@@ -72,12 +73,13 @@ def custom_generate(
     It respects the whole generation config (``max_new_tokens``, ``max_length``, ``eos_token_id``,
     ``do_sample``, ``temperature``, ``top_k``, ``top_p``, penalties, ``max_time``, given processors and
     stopping criteria; ``stop_strings`` as a ``StopStringCriteria``, for ``generate`` keeps the tokenizer from
-    callables). The verifier of the artifact is replaced by what the generation config asks for. One KV cache
-    serves all calls with one model, which take turns if they come from several threads. The output ends at the
-    model's context, which plain ``generate`` oversteps with a warning.
+    callables); a field that plain ``generate`` would follow and nothing here does is refused in a sentence. The
+    verifier of the artifact is replaced by what the generation config asks for. One KV cache serves all calls
+    with one model, which take turns if they come from several threads. The output ends at the model's context,
+    which plain ``generate`` oversteps with a warning.
 
-    ``generate`` keeps ``streamer`` from callables too, so that it gets the prompt alone: give
-    ``model.generate(..., token_streamer=TextStreamer(tokenizer))`` instead.
+    ``streamer`` is shown every token, and an ``assistant_model`` refused, though ``generate`` keeps both from
+    callables: they are read off the frame that calls. A ``tokenizer`` it drops before that.
 
     Args:
         artifact_or_parts: an artifact, or drafter, builder and, optionally, verifier and controller.
@@ -89,8 +91,9 @@ def custom_generate(
     Raises:
         ValueError: a path is given, or the drafter needs a draft model and there is none.
         ValueError: when called, what cannot be done here: batches without a schedule, beams, contrastive search and
-            other ways to generate, ``return_dict_in_generate``, padded or embedded prompts, positions or inputs of
-            another kind, a filled cache, or a model the artifact does not belong to; one sentence each.
+            other ways to generate, another cache, ``return_dict_in_generate``, padded or embedded prompts, positions or
+            inputs of another kind, a filled cache, or a model the artifact does not belong to; one sentence each.
+            :mod:`~specexp.deployment.generation_fields` lists the fields.
 
     Example:
         >>> model.generate(ids, custom_generate=custom_generate(artifact))  # doctest: +SKIP
@@ -116,11 +119,12 @@ def custom_generate(
         stopping_criteria: StoppingCriteriaList,
         generation_config: GenerationConfig,
         seed: int | None = None,
-        token_streamer: BaseStreamer | None = None,
         **model_kwargs: Any,
     ) -> torch.Tensor:
         nonlocal served
-        refuse(input_ids, generation_config, model_kwargs)
+        kept = kept_back()
+        streamer: BaseStreamer | None = kept.get("streamer")  # generate has shown it the prompt
+        refuse(input_ids, generation_config, model_kwargs, kept)
         with wrapping:
             if served is None or not serves(served, model):
                 if artifact is not None:
@@ -134,20 +138,18 @@ def custom_generate(
             temperature=generation_config.temperature or 1.0,
         )
         decoder = Decoder(target, *parts._replace(verifier=verifier))
-        if token_streamer is not None:
-            token_streamer.put(input_ids.cpu())
         try:
             new_tokens = decoder.generate(
                 input_ids,
                 max_new_tokens=generation_config.max_length - input_ids.shape[1],
                 eos_token_id=eos_ids(generation_config),
                 seed=seed,
-                observers=_observers(stopping_criteria, input_ids, token_streamer),
+                observers=_observers(stopping_criteria, input_ids, streamer),
             ).token_ids
         except _Stopped as stopped:
             new_tokens = stopped.new_tokens
-        if token_streamer is not None:
-            token_streamer.end()
+        if streamer is not None:
+            streamer.end()
         return torch.cat(
             (input_ids, torch.tensor([new_tokens], dtype=torch.long, device=input_ids.device)), dim=1
         )

@@ -11,6 +11,7 @@ import torch
 from transformers.generation import EosTokenCriteria, MaxLengthCriteria, StoppingCriteriaList
 
 from specexp.core.context import Context, PerSequence
+from specexp.deployment.generation_fields import kept_back
 from specexp.deployment.processed_sampling import ProcessedSampling
 from specexp.deployment.request import drawn_seed, eos_ids, refuse, serves
 from specexp.pairs.runtime import runtime_of
@@ -74,7 +75,13 @@ class GroupGeneration:
         model_kwargs: dict[str, Any],
     ) -> torch.Tensor:
         padding = _padding(input_ids, model_kwargs.get("attention_mask"))
-        refuse(input_ids[:1], generation_config, {**model_kwargs, "attention_mask": None}, padding)
+        kept = kept_back()
+        if kept.get("streamer") is not None:
+            raise ValueError(
+                "custom_generate of specexp: streamer is not supported for a schedule, whose rows end in any order: "
+                "leave it out, or give custom_generate the parts alone"
+            )
+        refuse(input_ids[:1], generation_config, {**model_kwargs, "attention_mask": None}, kept, padding)
         rows = input_ids.tolist()
         self._verifier.ask(
             logits_processor, generation_config, [row[:pad] for row, pad in zip(rows, padding, strict=True)]

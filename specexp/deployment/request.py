@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel
-from transformers.generation import GenerationConfig, GenerationMode
+from transformers.generation import GenerationConfig
 
 from specexp.core.runtime import Runtime
+from specexp.deployment.generation_fields import first_refused, refused_argument
 
 
 def drawn_seed(given: int | None, default: int | None, config: GenerationConfig) -> int:
@@ -31,15 +32,15 @@ def eos_ids(config: GenerationConfig) -> list[int]:
     return [] if eos is None else [int(token) for token in torch.as_tensor(eos).flatten()]
 
 
-_MODES = (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE, GenerationMode.ASSISTED_GENERATION)
 _ANSWERED = ("attention_mask", "inputs_embeds", "past_key_values", "position_ids")
-_WITHOUT_EFFECT = ("use_cache", "logits_to_keep", "output_attentions", "output_hidden_states", "return_dict")
+_WITHOUT_EFFECT = ("use_cache", "logits_to_keep", "return_dict")
 
 
 def refuse(
     input_ids: torch.Tensor,
     config: GenerationConfig,
     model_kwargs: dict[str, Any],
+    kept: Mapping[str, Any],
     padding: Sequence[int] = (0,),
 ) -> None:
     """Refuse a request that the loop cannot answer.
@@ -48,6 +49,7 @@ def refuse(
         input_ids: ``[1, p]``; of a batch that can be answered, the first row.
         config: what the call is configured with.
         model_kwargs: what else the model would be given.
+        kept: what ``generate`` keeps from callables.
         padding: masked tokens before the prompt of every row.
 
     Raises:
@@ -60,15 +62,11 @@ def refuse(
         for name, value in model_kwargs.items()
         if value is not None and name not in (*_ANSWERED, *_WITHOUT_EFFECT)
     ]
-    mode, problem = config.get_generation_mode(), None
-    if config.num_beams is not None and config.num_beams > 1:
-        problem = f"num_beams={config.num_beams} is not supported: use num_beams=1"
-    elif mode not in _MODES:
-        problem = f"{mode.value.replace('_', ' ')} is not supported: use greedy search or sampling"
+    problem = refused_argument(kept, config) or first_refused(config)
+    if problem is not None:
+        pass
     elif batch != 1:
         problem = f"a batch of {batch} is not supported: give one prompt and num_return_sequences=1"
-    elif config.return_dict_in_generate:
-        problem = "return_dict_in_generate=True is not supported: the token ids alone are returned"
     elif input_ids.shape[1] == 0 or model_kwargs.get("inputs_embeds") is not None:
         problem = "a prompt of embeddings is not supported: give input_ids with at least one token"
     elif model_kwargs.get("attention_mask") is not None:

@@ -239,12 +239,13 @@ class PhraseCache(Drafter):
 
     @override
     def check_vocabulary(self, vocab_size: int) -> None:
-        """Check the inner drafter; phrases hold tokens of the target's vocabulary alone."""
+        """Check the inner drafter; phrases, preloaded or restored, hold tokens of the target's vocabulary alone."""
         if self.drafter is not None:
             self.drafter.check_vocabulary(vocab_size)
-        if self._initial.largest_token >= vocab_size:
+        largest = max(self._initial.largest_token, self.store.largest_token)
+        if largest >= vocab_size:
             raise ValueError(
-                f"the preloaded phrases hold token id {self._initial.largest_token}; "
+                f"the preloaded phrases hold token id {largest}; "
                 f"the target's vocabulary has ids 0 to {vocab_size - 1}"
             )
 

@@ -185,6 +185,8 @@ class TokenRecycling(Drafter):
         for name, array in arrays.items():
             if array.shape != (rows, self.k):
                 raise ValueError(f"the saved {name} is {list(array.shape)}, this drafter's {[rows, self.k]}")
+        if rows:
+            _check_matrix(arrays["matrix"], self.k)
         self._matrix = arrays["matrix"].astype(np.int32)
         if self.coupled:
             self._logits = arrays["logits"].astype(np.float32)

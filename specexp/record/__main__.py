@@ -73,8 +73,9 @@ def run(config: Config, pair: ModelPair | None = None) -> Recording:
     from specexp.bench.progress import StageBar
     from specexp.bench.publish import terminal
     from specexp.bench.trainer import quiet_libraries
+    from specexp.core.messages import size_of
     from specexp.record.live_sample import to_table
-    from specexp.record.making import Making, size_of
+    from specexp.record.making import Making
 
     quiet_libraries()
     console = terminal(_WIDTH)

@@ -22,7 +22,7 @@ from specexp.config import (
     build_workload,
     prompts_error,
 )
-from specexp.core.messages import counted, type_and_line
+from specexp.core.messages import counted, size_of, type_and_line
 from specexp.data import Prompt, PromptSetError
 from specexp.record.folder import alone_in, go_on, keep_learned, manifest_of, missing_in, next_file
 from specexp.record.plan import RecordingPlan, plan_recording, refusal
@@ -219,16 +219,6 @@ def _check_context(plan: RecordingPlan, pair: ModelPair) -> None:
                     f"makes trees of up to {counted(builder.max_nodes, 'node')} and the {role}'s context holds "
                     f"{counted(limit, 'token')}: lower its budget",
                 )
-
-
-def size_of(size: float) -> str:
-    """Bytes for a person.
-
-    Example:
-        >>> size_of(1_300_000), size_of(4_200)
-        ('1.3 MB', '4.2 kB')
-    """
-    return f"{size / 1e6:.1f} MB" if size >= 1e5 else f"{size / 1e3:.1f} kB"
 
 
 def estimate(first: Sequence[RecordedTurn], turns: int, max_new_tokens: int, files: int) -> str:

@@ -29,22 +29,42 @@ from specexp.sweep.study_config import StudyConfig
 USAGE = """usage: python -m specexp.sweep EXPERIMENT.yaml [--dry-run] [--n-trials N] [--storage URL] [--key value ...]
 
 Searches the space of an experiment's sweep: section with Optuna, measures the best few again on prompts the search did
-not see, and exports the winner; the same command goes on where it stopped.
+not see, and exports the winner; the same command goes on where it stopped, and of a study that has ended it prints the
+result.
 --dry-run checks the file and shows what would be searched; --n-trials N ends with that many finished, distinct trials;
---storage URL names a database, so that several workers share the study; any other --dotted.key overrides the file,
+--storage URL names a database, so that several workers share the study; --confirm-again confirms the best of a study
+that has ended once more and pools the measurements; --cold exports the winner without what it learned;
+--require-gain ends with 3 where nothing is faster than plain decoding; any other --dotted.key overrides the file,
 e.g. --data.max_prompts 8 --sweep.confirm.best 5 --tracking.mode disabled."""
 
+FLAGS = {
+    "--confirm-again": "sweep.confirm.again",
+    "--cold": "sweep.export.cold",
+    "--require-gain": "sweep.require_gain",
+}
+"""Options without a value, by the key that they set to true."""
+
 SHORT = {"n-trials": "sweep.n_trials", "storage": "sweep.storage"}
+
+NO_GAIN = 3
+"""Exit code of ``--require-gain`` where nothing is faster than plain decoding."""
 
 WIDTH = 120
 """Of tables that go to a file, where 80 columns would break them up."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit code: 0, 1 for a study that cannot go on, 2 for a mistake."""
+    """Run the command.
+
+    Returns:
+        Its exit code: 0, 1 for a study that cannot go on, 2 for a mistake, 3 for a study without a gain where one is
+        required.
+    """
     arguments = list(sys.argv[1:] if argv is None else argv)
     command = shlex.join(["python", "-m", "specexp.sweep", *arguments])
-    return run_command(USAGE, arguments, partial(_act, command=command), SHORT, GOES_ON)
+    given = [f"--{FLAGS[one]}=true" if one in FLAGS else one for one in arguments]
+    short = SHORT | {flag.removeprefix("--"): key for flag, key in FLAGS.items()}
+    return run_command(USAGE, given, partial(_act, command=command), short, GOES_ON)
 
 
 def _act(config: Config, dry_run: bool, command: str) -> int:
@@ -125,7 +145,7 @@ def _search(study_config: StudyConfig, settings: Sweep, command: str) -> int:
         build_sampler(settings, checker=study_config.config.checker)
         build_pruner(settings, study_config.config.checker)
         tracker = tracker_of(study_config.config, study_config.name, folder)
-        Session(study_config, settings, StudyOutput(folder, console, tracker, command)).run()
+        gain = Session(study_config, settings, StudyOutput(folder, console, tracker, command)).run()
     except StudyError as problem:
         return fail(problem, 1)
     except OSError as problem:
@@ -137,7 +157,7 @@ def _search(study_config: StudyConfig, settings: Sweep, command: str) -> int:
     except ValueError as problem:
         remove_unused(folder, made)
         return fail(problem)
-    return 0
+    return NO_GAIN if settings.require_gain and not gain else 0
 
 
 def prepare_folder(folder: Path) -> list[Path]:

@@ -58,11 +58,6 @@ class StudyBackend(ABC):
     def device(self) -> str:
         """Where the models run, or ran."""
 
-    @property
-    @abstractmethod
-    def clock(self) -> str:
-        """Whose seconds a study compares."""
-
     @abstractmethod
     def load_data(self, stage: str | None) -> PromptDataModule:
         """The prompts of the search, or of a stage, all of which can be answered.
@@ -121,14 +116,27 @@ class StudyBackend(ABC):
         """The arm, having learned from :attr:`warm_start_prompts`, from where every later reset of it starts."""
         if self.warm_start_prompts:
             arm.reset()
-            for prompt in self.warm_start_prompts:
-                if self.study_config.multi_sequence:
-                    # One sequence after the other, so that what is learned does not depend on timing.
-                    arm.decode_observed(prompt, 0, lambda outcome: None)
-                else:
-                    arm.decode(prompt)
-            arm.remember()
+            self._teach(arm, self.warm_start_prompts)
         return arm
+
+    def deployed(self, arm: EngineArm) -> EngineArm:
+        """The arm as a deployment of it starts: what it carries from prompt to prompt it has learned on the search's
+        prompts too, and every later reset of it returns to that.
+        """
+        self.warm_started(arm)
+        if carries(arm.parts):
+            self._teach(arm, self.data().prompts)
+        return arm
+
+    def _teach(self, arm: EngineArm, prompts: Sequence[Prompt]) -> None:
+        """Let an arm learn from prompts, and remember what it knows then."""
+        for prompt in prompts:
+            if self.study_config.multi_sequence:
+                # One sequence after the other, so that what is learned does not depend on timing.
+                arm.decode_observed(prompt, 0, lambda outcome: None)
+            else:
+                arm.decode(prompt)
+        arm.remember()
 
     def decode(self, arm: Arm, prompt: Prompt) -> list[PromptRecord]:
         """Decode every continuation of a prompt."""
@@ -182,3 +190,11 @@ class StudyBackend(ABC):
     def provenance(self, best: Confirmed) -> dict[str, Any]:
         """What an artifact says of where its figures come from, beside study and command."""
         return {}
+
+
+def carries(parts: Parts) -> bool:
+    """Whether drafter or controller know more after a prompt than before it, and start the next one from that; one that
+    states no policy of its state keeps it.
+    """
+    learning = [part for part in (parts.drafter, parts.controller) if part is not None]
+    return any(part.shares_state or (not hasattr(part, "state") and part.state_dict()) for part in learning)

@@ -2,28 +2,60 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from io import StringIO
+from typing import TYPE_CHECKING
 
 from optuna import Study
+from optuna.trial import FrozenTrial
+from rich.console import Console
 
 from specexp.bench.failures import failed_answers
 from specexp.bench.progress import StageBar
 from specexp.bench.publish import Attached, Report, publish, track
-from specexp.config.sweep import Sweep
-from specexp.sweep.backend import StudyBackend
+from specexp.config.sweep import Confirm, Sweep
+from specexp.sweep.backend import StudyBackend, carries
+from specexp.sweep.concluded import CONFIRM, Concluded, earlier_records
 from specexp.sweep.confirm import Confirmation, confirm, select
 from specexp.sweep.confirmation_table import sentences, table
 from specexp.sweep.error import StudyError
-from specexp.sweep.export import export_best
+from specexp.sweep.export import BEST_TREE, Exported, Exporter
 from specexp.sweep.output import StudyOutput
+from specexp.sweep.study import digest_of
+from specexp.sweep.study_config import StudyConfig
 from specexp.sweep.tracked_trials import setting_of, summary_of
 from specexp.sweep.trials import confirmable, speedups_of, trial_row
 from specexp.sweep.winner import pictures_of_winner
 
+if TYPE_CHECKING:
+    from specexp.bench.record import PromptRecord
+    from specexp.bench.table import Table
 
-def conclude(study: Study, settings: Sweep, backend: StudyBackend, output: StudyOutput) -> None:
-    """Confirm the best trials of a searched study, export the winner, and publish both.
+
+def concluded(
+    study: Study, settings: Sweep, study_config: StudyConfig, output: StudyOutput
+) -> Concluded | None:
+    """The end of a study that came to one, where nothing has changed since; None where there is something to measure.
+
+    Args:
+        study: The study, as it lies in its storage.
+        settings: Its sweep section.
+        study_config: The experiment.
+        output: Where its results are.
+
+    Raises:
+        StudyError: What it keeps cannot be read.
+    """
+    kept = Concluded.load(output.folder)
+    same = kept is not None and kept.of == _of(study, settings, study_config)
+    return kept if same and settings.confirm is not None and not settings.confirm.again else None
+
+
+def conclude(study: Study, settings: Sweep, backend: StudyBackend, output: StudyOutput) -> Concluded:
+    """Confirm the best trials of a searched study, export the winner, publish both, and keep what was said.
+
+    What was confirmed before on the same prompts is pooled with it.
 
     Args:
         study: The study, searched.
@@ -35,7 +67,12 @@ def conclude(study: Study, settings: Sweep, backend: StudyBackend, output: Study
         StudyError: No trial can be confirmed; or, once all is published, prompts of the confirmation failed.
         OSError: Something cannot be written.
     """
-    confirmation = _confirm(study, settings, backend, output)
+    kept = Concluded.load(output.folder)
+    measured_on = _measured_on(study, settings, backend.study_config)
+    earlier = earlier_records(output.folder, kept, measured_on, backend.confirming.samples)
+    if kept is not None and kept.measured_on != measured_on:
+        kept = None
+    confirmation = _confirm(study, settings, backend, output, kept, earlier)
     study_config = backend.study_config
     shown = table(
         study_config.name,
@@ -43,6 +80,8 @@ def conclude(study: Study, settings: Sweep, backend: StudyBackend, output: Study
         confirmation.confirmed,
         confirmation.records,
         backend.predict(None),
+        confirmations=confirmation.confirmations,
+        warm=any(carries(arm.parts) for arm in confirmation.arms.values()),
     )
     preparation = backend.confirming.data("confirm").workload.preparation
     shown.notes += preparation.notes()
@@ -62,51 +101,108 @@ def conclude(study: Study, settings: Sweep, backend: StudyBackend, output: Study
         ],
     )
     publish(report, output.folder, console=output.console)
-    artifacts = []
+    exported = Exported((), confirmation.winner.over_ar.is_faster)
     if settings.export is not None:
-        folder = export_best(settings.export, confirmation, backend, output)
-        if folder is not None:
-            artifacts.append(Attached(folder, study_config.name, settings.export.kind))
-    rows = [trial_row(trial, list(settings.objectives)) for trial in study.get_trials(deepcopy=False)]
-    setting = {**study_config.config.to_dict(), **setting_of(study_config.config)}
-    with output.tracker.study(config=setting) as run:
-        run.table("trials", [{**row, **speedups_of(row)} for row in rows])
-        for part in report.whole():
-            track(part, run)
-        for path in sorted((output.folder / "plots").glob("*.png")):
-            run.picture(path.stem, path)
-        track(Report(artifacts=artifacts, summary=summary_of(confirmation.winner)), run)
+        exporter = Exporter(settings.export, study, confirmation, backend, output)
+        exported = exporter.run(None if kept is None else kept.deployed)
+    for sentence in exported.said:
+        output.say(sentence)
+    _track(study, settings, report, exported, confirmation, backend, output)
     failed = failed_answers(confirmation.records)
     if failed is not None:
         raise StudyError(
-            f"{failed}; the confirmation is of the others, and {records_of(output)} says why for each"
+            f"{failed}; the confirmation is of the others, and {output.folder / CONFIRM} says why for each"
         )
+    found = Concluded(
+        _of(study, settings, study_config),
+        measured_on,
+        confirmation.confirmations,
+        _text(shown, [*said, *exported.said], output.console.width),
+        exported.gain,
+        exported.deployed,
+    )
+    found.save(output.folder)
+    return found
 
 
-def records_of(output: StudyOutput) -> Path:
-    """File of the confirmation's records."""
-    return output.folder / "confirm.jsonl"
+def _of(study: Study, settings: Sweep, study_config: StudyConfig) -> str:
+    """Digest of what the end of a study depends on: what was measured, and what is done with it."""
+    assert settings.confirm is not None
+    trials = select(study, settings.confirm.best, settings.confirm.of_each)
+    export = None if settings.export is None else asdict(settings.export)
+    return digest_of(
+        [
+            _measured_on(study, settings, study_config),
+            [trial.user_attrs.get("digest") for trial in trials],
+            export,
+        ]
+    )
 
 
-def _confirm(study: Study, settings: Sweep, backend: StudyBackend, output: StudyOutput) -> Confirmation:
+def _measured_on(study: Study, settings: Sweep, study_config: StudyConfig) -> str:
+    """Digest of what confirmations share that can be pooled; a study that started over has trials of its own."""
+    assert settings.confirm is not None
+    learn = None if settings.learn is None else asdict(settings.learn)
+    begun = study.get_trials(deepcopy=False)[0].datetime_start
+    return digest_of([study_config.workload(), settings.confirm.data, learn, str(begun)])
+
+
+def _text(shown: Table, said: Sequence[object], width: int) -> str:
+    """The table and the sentences as they are printed, without colours."""
+    console = Console(file=StringIO(), width=width, highlight=False)
+    console.print(shown.to_rich())
+    for sentence in said:
+        console.print(str(sentence), markup=False, soft_wrap=True)
+    assert isinstance(console.file, StringIO)
+    return console.file.getvalue()
+
+
+def _confirm(
+    study: Study,
+    settings: Sweep,
+    backend: StudyBackend,
+    output: StudyOutput,
+    kept: Concluded | None,
+    earlier: Sequence[PromptRecord],
+) -> Confirmation:
     stage = settings.confirm
     assert stage is not None
-    trials = select(study, stage.best, stage.of_each)
-    if not trials:
-        raise StudyError(
-            "no trial was measured on every prompt within the constraints, so none can be confirmed"
-        )
+    trials = _trials(study, stage, kept)
     confirming = backend.confirming
+    confirmations = 1 if kept is None or not earlier else kept.confirmations + 1
     with StageBar(output.console) as bar:
         prompts = len(confirming.data("confirm").prompts)
         bar.stage(f"confirming {len(trials)} candidates on other prompts", prompts * confirming.samples)
-        found = confirm(trials, confirming, records_of(output), bar.prompt, stage.of_each)
+        found = confirm(
+            trials,
+            confirming,
+            output.folder / CONFIRM,
+            bar.prompt,
+            stage.of_each,
+            earlier=earlier,
+            confirmations=confirmations,
+        )
     searched = {trial.number: trial.user_attrs["metrics"] for trial in trials}
     predicted = [
         replace(one, predicted=backend.predicted(one.attributes["resolved"], searched[one.trial]))
         for one in found.confirmed
     ]
     return replace(found, confirmed=predicted)
+
+
+def _trials(study: Study, stage: Confirm, kept: Concluded | None) -> list[FrozenTrial]:
+    """What is confirmed: the best of the search, and what is deployed already."""
+    trials = select(study, stage.best, stage.of_each)
+    if not trials:
+        raise StudyError(
+            "no trial was measured on every prompt within the constraints, so none can be confirmed"
+        )
+    deployed = () if kept is None or kept.deployed is None else (kept.deployed.trial, kept.deployed.tree)
+    chosen = {trial.number for trial in trials}
+    return [
+        *trials,
+        *(trial for trial in confirmable(study) if trial.number in deployed and trial.number not in chosen),
+    ]
 
 
 def _yardstick(study: Study, confirmation: Confirmation, backend: StudyBackend) -> list[Report]:
@@ -121,3 +217,27 @@ def _yardstick(study: Study, confirmation: Confirmation, backend: StudyBackend) 
         return []
     said, picture = found
     return [Report(sentences=said, page="yardstick", figures={"goodput_budget": picture})]
+
+
+def _track(
+    study: Study,
+    settings: Sweep,
+    report: Report,
+    exported: Exported,
+    confirmation: Confirmation,
+    backend: StudyBackend,
+    output: StudyOutput,
+) -> None:
+    name, config = backend.study_config.name, backend.study_config.config
+    rows = [trial_row(trial, list(settings.objectives)) for trial in study.get_trials(deepcopy=False)]
+    artifacts = [
+        Attached(one.folder, name if number == 0 else f"{name}-{BEST_TREE}", one.kind)
+        for number, one in enumerate(exported.written)
+    ]
+    with output.tracker.study(config={**config.to_dict(), **setting_of(config)}) as run:
+        run.table("trials", [{**row, **speedups_of(row)} for row in rows])
+        for part in report.whole():
+            track(part, run)
+        for path in sorted((output.folder / "plots").glob("*.png")):
+            run.picture(path.stem, path)
+        track(Report(artifacts=artifacts, summary=summary_of(confirmation.winner)), run)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,19 +13,22 @@ from typing_extensions import override
 
 from specexp.bench.acceptance_counts import AcceptanceCounter
 from specexp.bench.analysis import Analysis
-from specexp.bench.arm import EngineArm
+from specexp.bench.arm import Arm, EngineArm
 from specexp.bench.module import EvaluationModule
 from specexp.bench.publish import Report
 from specexp.bench.record import PromptRecord
 from specexp.bench.statistics import paired_speedup, summarise
 from specexp.bench.trainer import build_trainer, interruptible
-from specexp.sweep.backend import EAGER, StudyBackend
+from specexp.sweep.backend import EAGER, StudyBackend, carries
 from specexp.sweep.confirmed import Confirmed
 from specexp.sweep.trials import confirmable, name_of_trial
 
 if TYPE_CHECKING:
+    from specexp.bench.statistics import Speedup
+    from specexp.config import Config
     from specexp.core.outcome import Outcome
     from specexp.core.parts import Parts
+    from specexp.data import Prompt
     from specexp.scheduling import TimeLine
 
 AR = "engine"
@@ -70,7 +73,8 @@ class Confirmation:
 
     Attributes:
         confirmed: The candidates, fastest first.
-        records: Records of all arms.
+        records: Records of all arms, of this confirmation and those it is pooled with.
+        confirmations: How many these are.
         arms: The candidates' arms by name, closed.
         watch: What was seen of their steps.
     """
@@ -79,6 +83,7 @@ class Confirmation:
     records: Sequence[PromptRecord]
     arms: Mapping[str, EngineArm]
     watch: Watch
+    confirmations: int = 1
 
     @property
     def winner(self) -> Confirmed:
@@ -115,28 +120,34 @@ def confirm(
     records_path: Path,
     tick: Callable[[], None],
     of_each: str | None = None,
+    earlier: Sequence[PromptRecord] = (),
+    confirmations: int = 1,
 ) -> Confirmation:
     """Decode the prompts of the confirmation by every candidate, interleaved, and plainly, by us and by others.
+
+    Every candidate starts as a deployment of it would, see :meth:`StudyBackend.deployed`. A further confirmation is
+    further samples of the same prompts, paired with plain decoding's of that time.
 
     Args:
         trials: What is confirmed.
         backend: Who answers.
-        records_path: File of all records; what an earlier confirmation left there is removed.
+        records_path: File of all records, which are appended.
         tick: Called after every prompt.
         of_each: Key of the space whose choices are compared.
+        earlier: Records of earlier confirmations.
+        confirmations: How many there are with this one.
     """
-    records_path.unlink(missing_ok=True)
     arms = {}
     for trial in trials:
-        config = backend.study_config.with_overrides(trial.user_attrs["attributes"]["resolved"])
-        arm = backend.compose(name_of_trial(trial), config)
-        arms[arm.name] = backend.warm_started(arm)
+        arm = backend.compose(name_of_trial(trial), _config_of(trial, backend))
+        arms[arm.name] = backend.deployed(arm)
     watch = Watch()
     module = EvaluationModule(
         [backend.plain(), *backend.other_arms(), *arms.values()],
         baseline=AR,
         records_path=records_path,
         samples=backend.samples,
+        first_sample=(confirmations - 1) * backend.samples,
         on_records=lambda records: tick(),
         analyses=[watch] if all(arm.shows_steps for arm in arms.values()) else [],
     )
@@ -146,9 +157,66 @@ def confirm(
             trainer.test(module, datamodule=backend.data("confirm"), verbose=False)
     finally:
         module.close()
-    records = module.records
+    records = [*earlier, *module.records]
     confirmed = [_confirmed(trial, arm, records, of_each) for trial, arm in zip(trials, arms, strict=True)]
-    return Confirmation(rank(confirmed), records, arms, watch)
+    return Confirmation(rank(confirmed), records, arms, watch, confirmations)
+
+
+class FirstAnswers(Arm):
+    """A candidate that forgets what it learned before every prompt, as a deployment answers its first request.
+
+    Args:
+        arm: The candidate.
+    """
+
+    def __init__(self, arm: EngineArm) -> None:
+        self.arm = arm
+        self.name = f"{arm.name}, cold"
+        self.generation, self.verifier, self.latency = arm.generation, arm.verifier, arm.latency
+        self.dtype, self.device, self.state = arm.dtype, arm.device, "cold"
+
+    @override
+    def decode(self, prompt: Prompt, sample: int = 0, max_new_tokens: int | None = None) -> PromptRecord:
+        self.arm.reset()
+        return replace(self.arm.decode(prompt, sample, max_new_tokens), arm=self.name, state=self.state)
+
+    @override
+    def close(self) -> None:
+        self.arm.close()
+
+
+def cold_figures(
+    trial: FrozenTrial, backend: StudyBackend, records_path: Path
+) -> tuple[float, Speedup] | None:
+    """Tokens per step of a candidate that has learned nothing before a prompt, and its speedup over plain decoding, on
+    the prompts of the confirmation; None where it does not learn from prompt to prompt.
+
+    Args:
+        trial: The candidate.
+        backend: Who answers.
+        records_path: File of its records and of plain decoding's beside them.
+    """
+    arm = backend.compose(name_of_trial(trial), _config_of(trial, backend))
+    if not carries(arm.parts):
+        arm.close()
+        return None
+    records_path.unlink(missing_ok=True)
+    cold = FirstAnswers(backend.warm_started(arm))
+    module = EvaluationModule(
+        [backend.plain(), cold], baseline=AR, records_path=records_path, samples=backend.samples
+    )
+    trainer = build_trainer(backend.study_config.config, enable_progress_bar=False)
+    try:
+        with interruptible():
+            trainer.test(module, datamodule=backend.data("confirm"), verbose=False)
+    finally:
+        module.close()
+    speedup = paired_speedup(module.records, cold.name, AR)
+    return summarise(module.records, cold.name).tokens_per_step, speedup
+
+
+def _config_of(trial: FrozenTrial, backend: StudyBackend) -> Config:
+    return backend.study_config.with_overrides(trial.user_attrs["attributes"]["resolved"])
 
 
 def _confirmed(

@@ -23,6 +23,9 @@ def table(
     confirmed: Sequence[Confirmed],
     records: Sequence[PromptRecord],
     predicted_ar: Predicted | None = None,
+    *,
+    confirmations: int = 1,
+    warm: bool = False,
 ) -> Table:
     """The candidates, fastest first, then the baselines; of trees that differ from step to step the mean nodes.
 
@@ -32,6 +35,8 @@ def table(
         confirmed: The candidates, fastest first.
         records: Records of all arms.
         predicted_ar: What replay says of plain decoding; None where it says nothing.
+        confirmations: How many were pooled.
+        warm: Whether what is carried from prompt to prompt was learned on the search's prompts first.
     """
     baselines = {AR: "AR (engine)", EAGER: "hf-eager"}
     if EAGER not in arm_names(records):
@@ -40,7 +45,7 @@ def table(
     multi_sequence = _is_multi_sequence(records)
     predicts = any(one.predicted is not None for one in confirmed)
     columns = [
-        Column(_noun(confirmed, records)),
+        Column(noun_of(confirmed, records)),
         Column("nodes", digits=1),
         Column("depth"),
         Column("tokens per step"),
@@ -81,9 +86,11 @@ def table(
     prompts = len({record.prompt_id for record in records})
     own = summarise(records, AR)
     failed, short = failed_answers(records), short_answers(records, AR)
+    pooled = "" if confirmations == 1 else f" in {confirmations} confirmations"
+    taught = ", begun with what the search's prompts taught" if warm else ""
     confirmation.notes = [
-        f"{prompts} prompts the search did not see, {own.verifier}, target {own.dtype}, state "
-        f"{_states(records)}; "
+        f"{prompts} prompts the search did not see{pooled}, {own.verifier}, target {own.dtype}, state "
+        f"{_states(records)}{taught}; "
         "speedups are geometric means of paired per-prompt ratios with 95 % bootstrap intervals",
         f"of plain decoding's answers {100 * own.eos_share:.0f} % end by EOS, {100 * own.loop_share:.0f} % in a "
         "loop (which flatters every method)",
@@ -101,15 +108,7 @@ def sentences(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -
     """
     winner = confirmed[0]
     multi_sequence = _is_multi_sequence(records)
-    speedup = winner.over_ar
-    said: list[str] = []
-    if speedup.is_slower:
-        said.append(
-            f"No {_noun(confirmed, records)} is faster than plain decoding here: the best, {winner.label}, "
-            f"reaches {speedup}."
-        )
-    elif speedup.refused is None and not speedup.is_faster:
-        said.append(f"{winner.label} is not told apart from plain decoding on these prompts: {speedup}.")
+    said = [] if winner.over_ar.is_faster else [about_plain(winner, noun_of(confirmed, records))]
     if winner.choice is not None:
         chains: list[Confirmed] = []
         others = list(
@@ -142,6 +141,21 @@ def sentences(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -
     return said
 
 
+def about_plain(best: Confirmed, noun: str) -> str:
+    """Why the best that was found is not put above plain decoding.
+
+    Args:
+        best: The fastest.
+        noun: What the candidates are.
+    """
+    speedup = best.over_ar
+    if speedup.refused is not None:
+        return f"{best.label} cannot be compared with plain decoding: {speedup.refused}."
+    if speedup.is_slower:
+        return f"No {noun} is faster than plain decoding here: the best, {best.label}, reaches {speedup}."
+    return f"{best.label} is not told apart from plain decoding on these prompts: {speedup}."
+
+
 def _equality(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> str:
     found = [token_equality(records, one.name, AR) for one in confirmed]
     total = Equality(
@@ -150,14 +164,14 @@ def _equality(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -
         sum(one.near_ties for one in found),
         sum(one.wrong for one in found),
     )
-    return f"outputs of the {_noun(confirmed, records)}s that equal plain decoding's: {total}"
+    return f"outputs of the {noun_of(confirmed, records)}s that equal plain decoding's: {total}"
 
 
 def _predictions(predicted: Predicted | None) -> tuple[float | None, float | None]:
     return (None, None) if predicted is None else (predicted.tokens_per_step, predicted.tokens_per_second)
 
 
-def _noun(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> str:
+def noun_of(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> str:
     """What the candidates are."""
     if any(one.choice is not None for one in confirmed):
         return "method"

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from specexp.artifacts.environment import device_name
 from specexp.bench.experiment import check_prompts
 from specexp.bench.live import LiveBackend
 from specexp.config import ConfigError, build_data, prompts_error
@@ -53,11 +52,6 @@ class LiveStudyBackend(StudyBackend):
     @override
     def device(self) -> str:
         return str(self.pair.target.device)
-
-    @property
-    @override
-    def clock(self) -> str:
-        return device_name(self.study_config.config.get("pair.device"))
 
     @override
     def load_data(self, stage: str | None) -> PromptDataModule:

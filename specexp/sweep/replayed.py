@@ -89,11 +89,6 @@ class ReplayedStudyBackend(StudyBackend):
             else str(self.recording.manifest.made_of["pair"]["device"])
         )
 
-    @property
-    @override
-    def clock(self) -> str:
-        return "a recording"
-
     @override
     def load_data(self, stage: str | None) -> PromptDataModule:
         if stage == "confirm" and self.live is not None:  # to be confirmed live they need not be recorded
@@ -149,7 +144,7 @@ class ReplayedStudyBackend(StudyBackend):
         if overrides is None:
             arm = self.plain()
         else:
-            arm = self.warm_started(self.compose("predicted", self.study_config.with_overrides(overrides)))
+            arm = self.deployed(self.compose("predicted", self.study_config.with_overrides(overrides)))
         arm.reset()
         records = [record for prompt in prompts for record in self.decode(arm, prompt)]
         return Predicted.of(figures_of(records), searched=False)

@@ -23,7 +23,8 @@ from specexp.config.stages import STAGES
 from specexp.config.sweep import Sweep
 from specexp.sweep.backend import StudyBackend
 from specexp.sweep.bench import StudyBench, record_acceptance_counts
-from specexp.sweep.conclusion import conclude
+from specexp.sweep.concluded import CONCLUDED, Concluded
+from specexp.sweep.conclusion import conclude, concluded
 from specexp.sweep.goals import directions_of
 from specexp.sweep.journal import repaired, study_lock
 from specexp.sweep.output import StudyOutput
@@ -55,8 +56,12 @@ class Session:
         self.settings = settings
         self.output = output
 
-    def run(self) -> None:
-        """Run what is left of the sweep.
+    def run(self) -> bool:
+        """Run what is left of the sweep; of one that has ended, say what came out.
+
+        Returns:
+            Whether something was found that is faster than plain decoding, by the interval; true where nothing was
+            confirmed here.
 
         Raises:
             ValueError: Models, recording, prompts and parts do not go together.
@@ -67,6 +72,17 @@ class Session:
         folder, console = self.output.folder, self.output.console
         lock: AbstractContextManager[None] = study_lock(folder) if alone else nullcontext()
         with lock:
+            said = repaired(folder / "journal.log") if alone else ""
+            if said:
+                self.output.say(said)
+            ended = self._ended()
+            if ended is not None:
+                self.output.console.print(ended.said, end="", markup=False, highlight=False, soft_wrap=True)
+                self.output.say(
+                    f"Study {self.study_config.name} has ended, so nothing was measured; --confirm-again confirms its "
+                    f"best once more, and pools both."
+                )
+                return ended.gain
             threads = self.study_config.generation.threads
             if threads is not None:
                 torch.set_num_threads(threads)
@@ -75,10 +91,7 @@ class Session:
             self._check_prompts(backend)
             # Up to here nothing was written: a mistake in models or prompts leaves nothing behind.
             name = self.study_config.name
-            said = repaired(folder / "journal.log") if alone else ""
-            if said:
-                self.output.say(said)
-            study = open_study(name, self.settings, folder, self._study_digest(), backend.clock)
+            study = open_study(name, self.settings, folder, self._study_digest(), self.study_config.clock)
             save_resolved(self.study_config.config, folder, shlex.split(self.output.command))
             self._greet(study, resume(study, self.settings, alone=alone))
             with StageBar(console) as bar:
@@ -89,6 +102,7 @@ class Session:
                     bench.measure_reference()
                 exhausted = self._search(study, bench, bar)
             if exhausted:
+                study.set_user_attr("exhausted", True)
                 self.output.say(exhausted)
             objectives = list(self.settings.objectives)
             write_trials(study, objectives, folder / "trials.csv")
@@ -96,9 +110,23 @@ class Session:
             if others_running(study):
                 self.output.say("Other workers are still measuring; the last one confirms the best trials.")
             elif self.settings.confirm is not None:
-                conclude(study, self.settings, backend, self.output)
+                ended = conclude(study, self.settings, backend, self.output)
         if hint := self.output.tracker.sync_hint():
             self.output.say(f"W&B: {hint}")
+        return ended is None or ended.gain
+
+    def _ended(self) -> Concluded | None:
+        """What a study that has ended keeps; None where there is something to do. No model is loaded for it."""
+        folder, settings = self.output.folder, self.settings
+        if not (folder / CONCLUDED).exists() or settings.confirm is None:
+            return None
+        study = open_study(
+            self.study_config.name, settings, folder, self._study_digest(), self.study_config.clock
+        )
+        left = settings.n_trials > len(distinct_finished(study)) and not study.user_attrs.get("exhausted")
+        if left or others_running(study):
+            return None
+        return concluded(study, settings, self.study_config, self.output)
 
     def _backend(self) -> StudyBackend:
         """A recording that answers, or models that decode."""

@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from specexp.artifacts.environment import device_name
 from specexp.config import (
     Config,
     Generation,
@@ -52,6 +53,11 @@ class StudyConfig:
     def replayed(self) -> bool:
         """Whether a recording answers instead of the models."""
         return is_replayed(self.config)
+
+    @property
+    def clock(self) -> str:
+        """Whose seconds the study compares."""
+        return "a recording" if self.replayed else device_name(self.config.get("pair.device"))
 
     @cached_property
     def acceptance_counts(self) -> Path | None:

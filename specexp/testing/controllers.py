@@ -13,6 +13,7 @@ from specexp.core.outcome import Outcome
 from specexp.core.parts import Controller, Drafter, DraftState, Plan, TreeBuilder
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.drafters import DraftModel
+from specexp.testing.deployed_state import deployed
 from specexp.testing.fakes import FakeCausalLM, counting_model
 
 _COSTS = LatencyProfile("made up", {1: 10.0, 8: 11.0}, {1: 1.0, 8: 1.2}, step_ms=0.1)
@@ -71,12 +72,16 @@ class ControllerContract:
         controller.reset()
         assert self._decisions(controller, self._teach(controller, seed=1)) == expected
 
-    def test_a_saved_state_gives_the_same_decisions(self, controller: Controller) -> None:
-        """``state_dict`` holds all that was learned."""
+    @pytest.mark.parametrize("in_an_artifact", [False, True])
+    def test_a_saved_state_gives_the_same_decisions(
+        self, controller: Controller, in_an_artifact: bool
+    ) -> None:
+        """``state_dict`` holds all that was learned, and so do an artifact's files."""
         context = self._teach(controller)
         restored = self.make_controller()
         restored.begin(context, None)
-        restored.load_state_dict(controller.state_dict())
+        state = controller.state_dict()
+        restored.load_state_dict(deployed("controller", state) if in_an_artifact else state)
         assert self._decisions(restored, context) == self._decisions(controller, context)
 
     def test_a_state_of_something_else_is_refused(self, controller: Controller) -> None:

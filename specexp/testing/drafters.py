@@ -15,6 +15,7 @@ from specexp.core.decode import Decoder
 from specexp.core.outcome import Outcome, prefill_outcome
 from specexp.core.parts import Candidates, Drafter, Request
 from specexp.core.tree import NO_CANDIDATE, NodeKind, TokenTree, TreeShape
+from specexp.testing.deployed_state import deployed
 from specexp.testing.fakes import hashed_model
 
 _DRAWN = (NodeKind.DRAWN, NodeKind.DRAWN_WITH_REPLACEMENT)
@@ -118,12 +119,14 @@ class DrafterContract:
         drafter.reset()
         assert self._answers(drafter, self._teach(drafter, seed=1)) == expected
 
-    def test_a_saved_state_gives_the_same_answers(self, drafter: Drafter) -> None:
-        """``state_dict`` holds all that was learned, beside the committed tokens themselves."""
+    @pytest.mark.parametrize("in_an_artifact", [False, True])
+    def test_a_saved_state_gives_the_same_answers(self, drafter: Drafter, in_an_artifact: bool) -> None:
+        """``state_dict`` holds all that was learned, beside the committed tokens, and so do an artifact's files."""
         context = self._teach(drafter)
         restored = self._new()
         restored.begin(context, None)
-        restored.load_state_dict(drafter.state_dict())
+        state = drafter.state_dict()
+        restored.load_state_dict(deployed("drafter", state) if in_an_artifact else state)
         assert self._answers(restored, context) == self._answers(drafter, context)
 
     def test_the_state_is_a_snapshot_of_tensors_and_plain_values(self, drafter: Drafter) -> None:

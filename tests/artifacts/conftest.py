@@ -13,7 +13,7 @@ from specexp.config.artifacts import save_artifact
 PATHS = [[0], [1], [0, 0], [0, 1], [0, 0, 0]]
 PARTS = {
     "drafter": {"class_path": "TokenRecycling", "init_args": {"k": 4}},
-    "builder": {"class_path": "ParametricTree", "init_args": {"nodes": 5}},
+    "builder": {"class_path": "StaticTree", "init_args": {"rank_paths": PATHS}},
     "verifier": {"class_path": "KeyedSampling", "init_args": {"temperature": 0.7}},
     "controller": None,
 }

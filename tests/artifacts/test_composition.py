@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from helpers.small_models import small_model
 
 import specexp
 from specexp.artifacts import ArtifactError
 from specexp.artifacts.kinds.composition import CompositionArtifact
+from specexp.artifacts.learned_state import STATE_FILES, state_payloads
 from specexp.builders import Chain, StaticTree
 from specexp.config.artifacts import load_artifact, save_artifact
 from specexp.controllers import ConfidenceThreshold
@@ -62,12 +65,25 @@ def test_what_differs_from_step_to_step_stays_what_it_is() -> None:
     assert CompositionArtifact.payloads_of(DYNAMIC, {}) == {"parts.json": DYNAMIC}
 
 
-def test_plain_decoding_and_what_learned_beforehand_are_of_no_such_kind() -> None:
+def test_plain_decoding_is_of_no_such_kind() -> None:
     assert CompositionArtifact.payloads_of({**CHAIN, "drafter": None}, {}) is None
-    learned = {"learned": {"controller": {"q": [[0.0]]}, "drafter": {}}}
-    assert CompositionArtifact.payloads_of(CHAIN, learned) is None
-    nothing = {"learned": {"controller": {}, "drafter": {}}}
-    assert CompositionArtifact.payloads_of(CHAIN, nothing) is not None
+
+
+def test_what_the_parts_had_learned_lies_beside_them(tmp_path: Path) -> None:
+    recycling = {"class_path": "TokenRecycling", "init_args": {"k": 2, "state": "carry"}}
+    heuristic = {"class_path": "Heuristic"}
+    matrix = np.array([[1, 2], [2, -1], [0, 1]], dtype=np.int32)
+    learned = {"drafter": {"matrix": torch.from_numpy(matrix)}, "controller": {"length": 7}}
+    saved = save_artifact(
+        tmp_path / "warm",
+        "composition",
+        {"parts.json": {**CHAIN, "drafter": recycling, "controller": heuristic}, **state_payloads(learned)},
+    )
+    assert saved.state_bytes == sum((saved.folder / file).stat().st_size for file in STATE_FILES)
+    for parts in (load_artifact(saved.folder).parts, saved.new_parts(), saved.new_parts()):
+        assert parts.drafter is not None
+        assert parts.drafter.state_dict()["matrix"].tolist() == matrix.tolist()
+        assert parts.controller.state_dict() == {"length": 7}
 
 
 @pytest.mark.parametrize(

@@ -214,8 +214,11 @@ def test_one_cache_serves_all_calls_with_a_model(
         ({"num_beams": 2}, "num_beams=2 is not supported"),
         ({"num_return_sequences": 2, "do_sample": True}, "a batch of 2 is not supported"),
         ({"attention_mask": torch.tensor([[0] * 2 + [1] * 7])}, "give it unpadded"),
-        ({"penalty_alpha": 0.6, "top_k": 4}, "contrastive search is not supported: use greedy search"),
-        ({"dola_layers": "low"}, "dola generation is not supported"),
+        (
+            {"penalty_alpha": 0.6, "top_k": 4},
+            "penalty_alpha=0.6 is not supported: use greedy search or sampling",
+        ),
+        ({"dola_layers": "low"}, "dola_layers='low' is not supported: use greedy search or sampling"),
         ({"position_ids": torch.arange(9)[None] + 3}, "position_ids that do not count from 0"),
     ],
 )
@@ -235,13 +238,13 @@ def test_inputs_beside_the_tokens_are_refused_instead_of_left_out(prompt: torch.
         model.generate(
             prompt, max_new_tokens=5, custom_generate=fast, token_type_ids=torch.zeros_like(prompt)
         )
-    alone = {"position_ids": torch.arange(9)[None], "use_cache": False, "output_attentions": True}
+    alone = {"position_ids": torch.arange(9)[None]}
     plain = model.generate(prompt, max_new_tokens=5, do_sample=False)
     assert torch.equal(model.generate(prompt, max_new_tokens=5, custom_generate=fast, **alone), plain)
 
 
 @pytest.mark.parametrize("stopped", [False, True])
-def test_a_token_streamer_is_shown_what_plain_generate_shows_a_streamer(
+def test_a_streamer_is_shown_what_plain_generate_shows_a_streamer(
     llama: PreTrainedModel, prompt: torch.Tensor, stopped: bool
 ) -> None:
     class Shown(BaseStreamer):  # type: ignore[misc]
@@ -264,7 +267,7 @@ def test_a_token_streamer_is_shown_what_plain_generate_shows_a_streamer(
     settings |= {"stopping_criteria": [enough]} if stopped else {}
     plain, ours = Shown(), Shown()
     llama.generate(prompt, streamer=plain, **settings)
-    said = llama.generate(prompt, custom_generate=fast, token_streamer=ours, **settings)
+    said = llama.generate(prompt, custom_generate=fast, streamer=ours, **settings)
     assert ours.tokens == plain.tokens == said[0].tolist()
     assert ours.ended == 1
 

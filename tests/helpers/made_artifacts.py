@@ -77,6 +77,12 @@ def payloads() -> dict[str, dict[str, Any]]:
                 "init_args": {"n": 2, "policy": {"class_path": "FirstCome"}},
             },
             "parts.json": PARTS,
+            "state.json": {"drafter": {"matrix": {"tensor": "drafter.matrix"}}},
+            "state.safetensors": {"drafter.matrix": matrix},
+        },
+        "plain-decoding": {
+            "verdict.json": {"reason": "nothing is faster", "best_found": "v1", "several_sequences": True},
+            "parts.json": {"verifier": PARTS["verifier"]},
         },
         "latency-profile": {"profile.json": profile},
     }

@@ -76,6 +76,11 @@ def experiment(tmp_path: Path, target: Path, monkeypatch: pytest.MonkeyPatch) ->
     """A small experiment, to be written with :func:`write`."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WANDB_MODE", "disabled")
+    return small_experiment(target)
+
+
+def small_experiment(target: Path) -> dict[str, Any]:
+    """The experiment, and its questions in the working directory."""
     questions = [{"question": f"What is {n} plus {n + 3}?", "answer": "#### 1"} for n in range(12)]
     Path("questions.jsonl").write_text("".join(json.dumps(question) + "\n" for question in questions))
     return {
@@ -144,14 +149,14 @@ def test_a_sweep_ends_with_a_confirmed_and_exported_tree(
 
     import specexp
 
-    artifact = specexp.load_artifact("artifacts/small")
+    artifact = specexp.load_artifact("artifacts/small/best-tree")
     assert artifact.provenance["study"] == "small"
     assert artifact.metrics["speedup_over_engine"]["low"] <= artifact.metrics["speedup_over_engine"]["high"]
     assert artifact.builder.max_nodes >= 1
-    # The resolved configuration alone repeats the command; the study is finished, so nothing is searched.
+    # The resolved configuration alone repeats the command; the study has ended, so nothing is measured.
     reference = (folder / "reference.json").read_text()
     assert main([str(folder / "config.yaml")]) == 0
-    assert "5 of 5 trials are finished" in capsys.readouterr().out
+    assert "Study small has ended, so nothing was measured" in capsys.readouterr().out
     assert (folder / "reference.json").read_text() == reference
 
 
@@ -250,7 +255,7 @@ def test_a_sweep_under_a_latency_profile_optimises_what_it_models(
     assert "modelled speedup over AR" in text
     assert "Seconds are modelled: slow target (assumed)" in text
     assert "x AR modelled" in printed
-    metrics = load_artifact("artifacts/small").metrics
+    metrics = load_artifact("artifacts/small/best-tree").metrics
     assert "modelled_speedup_over_engine" in metrics
     assert not {"speedup_over_engine", "tokens_per_second"} & metrics.keys()
 
@@ -265,7 +270,7 @@ def test_a_sweep_over_thresholds_leaves_an_artifact_that_decodes(
 
     import specexp
 
-    artifact = specexp.load_artifact("artifacts/small")
+    artifact = specexp.load_artifact("artifacts/small/best-tree")
     assert artifact.kind == "thresholds"
     resolved = artifact.provenance["config"]
     searched = resolved["builder"]["init_args"]
@@ -279,7 +284,7 @@ def test_a_sweep_over_thresholds_leaves_an_artifact_that_decodes(
     parts = artifact.parts
     parts.drafter.use_draft_model(pair.draft)
     result = specexp.Decoder(pair.target, *parts).generate([5, 6, 7], max_new_tokens=16, seed=0)
-    again = specexp.load_artifact("artifacts/small").decoder(pair.target, pair.draft)
+    again = specexp.load_artifact("artifacts/small/best-tree").decoder(pair.target, pair.draft)
     assert again.generate([5, 6, 7], max_new_tokens=16, seed=0).token_ids == result.token_ids
     assert 0 < result.drafted_nodes <= 12 * result.steps
 
@@ -293,10 +298,10 @@ def test_where_the_winner_is_of_another_kind_the_best_of_the_kind_is_exported(
 
     import specexp
 
-    artifact = specexp.load_artifact("artifacts/small")
+    artifact = specexp.load_artifact("artifacts/small/best-tree")
     assert artifact.builder.rank_paths == [[0], [0, 0]]
     assert artifact.recorded["builder"]["init_args"]["candidates"] == "top-k"
-    assert "chain of 2, is in artifacts/small/v1." in printed
+    assert "chain of 2 is in artifacts/small/v1" in printed
 
 
 @pytest.fixture
@@ -362,7 +367,7 @@ def test_a_sweep_over_executions_leaves_a_schedule_that_opens(
     record = json.loads(Path("runs/small/confirm.jsonl").read_text().splitlines()[0])
     assert record["group"]["sequences"] == len(record["turn_tokens"]) == 3
 
-    artifact = specexp.load_artifact("artifacts/small")
+    artifact = specexp.load_artifact("artifacts/small/best-tree")
     assert artifact.kind == "schedule"
     resolved = artifact.provenance["config"]
     assert artifact.schedule == resolved["execution"]

@@ -54,7 +54,7 @@ def test_the_best_of_each_method_is_confirmed_and_the_winner_exported_whole(
     assert "confirming 2 candidates" in printed
     assert "against the best of" in printed
 
-    artifact = specexp.load_artifact("artifacts/small")
+    artifact = specexp.load_artifact("artifacts/small/best-tree")
     assert artifact.kind == "composition"
     resolved = artifact.provenance["config"]
     assert artifact.recorded["drafter"] == resolved["drafter"]

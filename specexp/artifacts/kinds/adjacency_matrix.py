@@ -45,6 +45,12 @@ class AdjacencyMatrixArtifact(Artifact):
                 f"{self.where(MATRIX)} holds {sorted(arrays)}; one tensor named 'matrix' is expected"
             )
         self.value: NDArray[np.int32] = arrays["matrix"]
+        recorded = init_args_of(self.recorded.get("drafter"), self.made_by) or {}
+        if self.value.ndim == 2 and recorded.get("k", self.value.shape[1]) != self.value.shape[1]:
+            raise ArtifactError(
+                f"{self.where(PARTS)}: drafter.init_args.k is {recorded['k']!r}, and the matrix of {MATRIX} has "
+                f"{self.value.shape[1]} columns; both files must hold the same number"
+            )
 
     @override
     def specs(self) -> dict[str, Spec]:

@@ -26,13 +26,14 @@ class CompositionArtifact(Artifact):
 
     kind = "composition"
     required = (PARTS,)
+    holds_state = True
     optional = ()
 
     @classmethod
     @override
     def payloads_of(cls, parts: Mapping[str, Any], attributes: Mapping[str, Any]) -> dict[str, Any] | None:
-        if parts.get("drafter") is None or any((attributes.get("learned") or {}).values()):
-            return None  # what a controller or drafter learned beforehand has kinds of its own
+        if parts.get("drafter") is None:
+            return None
         return {PARTS: {**parts, "builder": fixed_tree(attributes) or parts["builder"]}}
 
     @override

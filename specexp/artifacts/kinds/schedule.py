@@ -31,6 +31,7 @@ class ScheduleArtifact(Artifact):
 
     kind = "schedule"
     required = (SCHEDULE,)
+    holds_state = True
     made_from: ClassVar[Mapping[str, str]] = {"execution": SCHEDULE}
 
     @classmethod

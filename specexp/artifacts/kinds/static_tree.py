@@ -44,6 +44,7 @@ class StaticTreeArtifact(Artifact):
 
     kind = "static-tree"
     required = (TREE,)
+    holds_state = True
     made_from: ClassVar[Mapping[str, str]] = {"builder": TREE}
 
     @classmethod
@@ -71,11 +72,11 @@ class StaticTreeArtifact(Artifact):
         except ValueError as error:
             raise ArtifactError(f"{where}: {error}") from error
         self.value = self.rank_paths = [list(path) for path in shape.rank_paths[1:]]
-        recorded = init_args_of(self.recorded.get("builder"), _BUILDER)
-        if recorded is not None and recorded.get("rank_paths") not in (paths, self.rank_paths):
+        builder = self.recorded.get("builder")
+        recorded = init_args_of(builder, _BUILDER) or {}
+        if builder is not None and recorded.get("rank_paths") not in (paths, self.rank_paths):
             raise ArtifactError(  # whoever reads the one file and whoever reads the other must see one tree
-                f"{self.where(PARTS)}: builder.init_args.rank_paths is not the tree of {TREE}; both files must hold "
-                "the same one"
+                f"{self.where(PARTS)}: builder is not the tree of {TREE}; both files must hold the same one"
             )
 
     @override

@@ -34,6 +34,7 @@ class ThresholdsArtifact(Artifact):
 
     kind = "thresholds"
     required = (THRESHOLDS,)
+    holds_state = True
     made_from: ClassVar[Mapping[str, str]] = {"builder": THRESHOLDS, "drafter": THRESHOLDS}
 
     @classmethod
@@ -54,6 +55,11 @@ class ThresholdsArtifact(Artifact):
         _check_fields(content, (*_TREE, "draft"), "", where)
         _check_fields(content["draft"], _DRAFT, "draft.", where)
         self.thresholds: dict[str, Any] = content
+        for family in self.made_from:
+            if family in self.recorded:
+                raise ArtifactError(
+                    f"{self.where(PARTS)}: {family} is recorded twice; {THRESHOLDS} alone states what it is made of"
+                )
 
     @override
     def specs(self) -> dict[str, Spec]:

@@ -1,0 +1,274 @@
+"""What a study leaves is what it measured: warm where it was measured warm, plain where nothing beats plain decoding.
+
+Seconds are a latency profile's, so that what beats plain decoding does not depend on who else uses this machine: where
+drafts are free, a drafter that is seldom right is a gain.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers import made_artifacts as made
+from sweep.test_search_confirm import record
+from sweep.test_sweep import refused, small_experiment, target, write  # noqa: F401
+
+import specexp
+from specexp.artifacts import ArtifactError
+from specexp.bench.arm import eos_of, sequence_name
+from specexp.bench.statistics import metric_interval, paired_speedup
+from specexp.config import build_data, load_config
+from specexp.config.artifacts import LoadedArtifact
+from specexp.config.stages import with_prompts_of
+from specexp.core.decode import GenerationResult
+from specexp.deployment.custom_generate import custom_generate
+from specexp.sweep.__main__ import main
+from specexp.sweep.confirmed import Confirmed
+from specexp.sweep.promotion import promoted
+
+FREE = {"name": "free drafts", "target_ms": {1: 100, 8: 100}}
+DEAR = {"name": "dear drafts", "target_ms": {1: 100, 4: 130}}
+
+
+def study(target: Path, latency: dict[str, Any]) -> dict[str, Any]:  # noqa: F811
+    """A study of one tree for a drafter that carries what it learns from prompt to prompt."""
+    found = small_experiment(target)
+    found["latency"] = latency
+    found["drafter"] = {"class_path": "TokenRecycling", "init_args": {"k": 4, "state": "carry"}}
+    found["verifier"] = {"class_path": "Greedy"}
+    found["generation"] = {"max_new_tokens": 24, "threads": 1}
+    found["sweep"] |= {
+        "n_trials": 1,
+        "space": {"builder.init_args.nodes": {"type": "int", "low": 5, "high": 5}},
+        "enqueue": [],
+        "count_acceptances": None,
+        "confirm": {"best": 1, "data": {"max_prompts": 4}},
+    }
+    return found
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory, target: Path) -> Path:  # noqa: F811
+    """The folder of a study that ended with a gain."""
+    folder = tmp_path_factory.mktemp("ended")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("WANDB_MODE", "disabled")
+        assert main([write(study(target, FREE)), "--require-gain"]) == 0
+    return folder
+
+
+@pytest.fixture
+def gained(ended: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The file of that study, in a folder of its own."""
+    shutil.copytree(ended, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    return "small.yaml"
+
+
+def answers(artifact: LoadedArtifact, *, anew: bool = False) -> Iterator[GenerationResult]:
+    """What its decoder says to the prompts of the study's confirmation, in their order; ``anew`` loads it for each."""
+    config = load_config("runs/small/config.yaml")
+    pair = specexp.load_pair(config.get("pair.target"), target_dtype="float32")
+    data = build_data(with_prompts_of(config, "confirm"), pair.tokenizer)
+    data.setup("test")
+    decoder = artifact.decoder(pair.target)
+    for prompt in data.prompts:
+        if anew:
+            decoder = specexp.load_artifact(artifact.folder).decoder(pair.target)
+        yield decoder.generate(
+            prompt.token_ids,
+            max_new_tokens=config.get("generation.max_new_tokens"),
+            eos_token_id=eos_of(pair.tokenizer, pair.target),
+            seed=config.get("generation.seed"),
+            sequence=sequence_name(prompt, 0),
+        )
+
+
+def tokens_per_step(results: Iterator[GenerationResult]) -> float:
+    found = list(results)
+    return sum(len(one.token_ids) for one in found) / sum(one.steps for one in found)
+
+
+def test_a_winner_measured_warm_is_deployed_warm(gained: str) -> None:
+    artifact = specexp.load_artifact("artifacts/small")
+    assert artifact.kind == "static-tree"
+    assert artifact.folder == specexp.load_artifact("artifacts/small/best-tree").folder
+    assert artifact.state_bytes > 4 * 257 * 4
+    speedup, stated = artifact.metrics["modelled_speedup_over_engine"], artifact.metrics["tokens_per_step"]
+    assert speedup["low"] > 1
+    deployed = tokens_per_step(answers(artifact))
+    assert stated["low"] <= deployed <= stated["high"]
+    assert deployed == pytest.approx(stated["value"])
+
+
+def test_the_command_of_a_study_that_has_ended_prints_its_result_and_measures_nothing(
+    gained: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load_nothing(config: Any) -> None:
+        raise AssertionError("a finished study needs no model")
+
+    monkeypatch.setattr("specexp.sweep.session.build_pair", load_nothing)
+    before = {path: path.read_bytes() for path in Path("runs").rglob("*") if path.is_file()}
+    assert main([gained, "--require-gain"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    for said in (
+        "AR (engine)",
+        "is in artifacts/small/v1, with what it learned (",
+        "so nothing was measured",
+    ):
+        assert said in printed
+    after = {path: path.read_bytes() for path in Path("runs").rglob("*") if path.is_file()}
+    assert {path for path in after if after[path] != before.get(path)} <= {
+        Path("runs/small/study.lock"),
+        Path("runs/small/journal.log"),
+    }
+    assert not Path("artifacts/small/v2").exists()
+
+
+def test_confirming_again_pools_the_measurements_and_keeps_what_the_interval_keeps(
+    gained: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([gained, "--confirm-again"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "4 prompts the search did not see in 2 confirmations" in printed
+    assert "stays artifacts/small/best (artifacts/small/v1)" in printed
+    records = [json.loads(line) for line in Path("runs/small/confirm.jsonl").read_text().splitlines()]
+    assert {one["sample"] for one in records} == {0, 1}, "the earlier confirmation was kept"
+    assert json.loads(Path("artifacts/small/best.json").read_text()) == {"version": "v1"}
+    assert json.loads(Path("runs/small/concluded.json").read_text())["confirmations"] == 2
+
+
+def test_a_winner_exported_cold_states_what_a_first_request_gets(
+    gained: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([gained, "--cold"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    artifact = specexp.load_artifact("artifacts/small/best")
+    assert (artifact.folder.name, artifact.state_bytes) == ("v2", 0)
+    cold = artifact.metrics["cold_tokens_per_step"]["value"]
+    assert f"It starts cold, as asked for: a first request takes {cold:.2f} tokens per step" in printed
+    assert "modelled_cold_speedup_over_engine" in artifact.metrics
+    assert tokens_per_step(answers(artifact, anew=True)) == pytest.approx(cold)
+
+
+def test_where_nothing_beats_plain_decoding_best_decodes_plainly_and_says_why(
+    target: Path,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    file = write(study(target, DEAR))
+    assert main([file]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "Speculating does not pay here, so artifacts/small/best decodes plainly" in printed
+    artifact = specexp.load_artifact("artifacts/small")
+    assert artifact.kind == "plain-decoding"
+    assert "plain decoding" in artifact.verdict.reason
+    assert artifact.verdict.best_found == "v1"
+    assert all(one.drafted_nodes == 0 and one.tokens_per_step == 1 for one in answers(artifact))
+    tree = specexp.load_artifact("artifacts/small/best-tree")
+    assert (tree.kind, tree.folder.name) == ("static-tree", "v1")
+    stated = tree.metrics["tokens_per_step"]
+    assert stated["low"] <= tokens_per_step(answers(tree)) <= stated["high"]
+
+    pair = specexp.load_pair(str(target), target_dtype="float32")
+    ids = torch.tensor([[5, 6, 7]])
+    plain = pair.target.generate(ids, max_new_tokens=8, do_sample=False)
+    fast = custom_generate(artifact)
+    assert torch.equal(
+        pair.target.generate(ids, max_new_tokens=8, do_sample=False, custom_generate=fast), plain
+    )
+
+    assert main([file, "--require-gain"]) == 3
+    assert main([file, "--confirm-again", "--require-gain"]) == 3
+    assert "still decodes plainly (artifacts/small/v2)" in " ".join(capsys.readouterr().out.split())
+    assert not Path("artifacts/small/v3").exists()
+
+
+def test_a_kept_end_that_is_damaged_says_what_to_remove(
+    gained: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("runs/small/concluded.json").write_text("{}")
+    assert refused(capsys, gained) == (
+        "runs/small/concluded.json is not what a finished study keeps: remove it, and the best trials are confirmed "
+        "anew"
+    )
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        (
+            {"drafter": {"matrix": {"tensor": "x"}}},
+            "names the tensor 'x', which state.safetensors does not hold",
+        ),
+        ({"verifier": {"a": 1}}, "no object with the states of drafter and controller"),
+        ({"drafter": {"rows": {"tensor": "drafter.matrix"}}}, "state.json: drafter is no state of this part"),
+        (
+            {"drafter": {"matrix": {"tensor": "drafter.matrix"}}, "controller": {"a": 1}},
+            "state.json: controller is no",
+        ),
+        ({"drafter": {"a": 1}}, "state.json names no tensor 'drafter.matrix', which state.safetensors holds"),
+        ({}, "no object with the states of drafter and controller"),
+    ],
+)
+def test_a_state_that_is_not_the_parts_own_is_refused(gained: str, state: Any, said: str) -> None:
+    folder = Path("artifacts/small/v1")
+    made.rewrite(folder, "state.json", json.dumps(state).encode())
+    with pytest.raises(ArtifactError) as caught:
+        specexp.load_artifact(folder)
+    assert said in str(caught.value)
+
+
+def candidates(**seconds: tuple[float, ...]) -> tuple[list[Confirmed], list[Any]]:
+    """Candidates by the seconds they take where plain decoding takes one, fastest first; trials in this order."""
+    prompts = len(next(iter(seconds.values())))
+    records = [record("engine", prompt, 1.0) for prompt in range(prompts)]
+    for name, taken in seconds.items():
+        records += [record(name, prompt, one) for prompt, one in enumerate(taken)]
+    found = [
+        Confirmed(name, number, (), {}, None, 2.0, 4.0, paired_speedup(records, name, "engine"), None)
+        for number, name in enumerate(seconds)
+    ]
+    return sorted(found, key=lambda one: -one.over_ar.mean_log_ratio), records
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "deployed", "expected"),
+    [
+        ((0.5, 0.5, 0.5), (0.6, 0.6, 0.6), None, "first"),
+        ((0.2, 0.4, 1.6), (0.6, 0.6, 0.6), None, "second"),  # fastest in the mean, and not by the interval
+        (
+            (0.5, 0.5, 0.8),
+            (0.6, 0.6, 0.6),
+            1,
+            "second",
+        ),  # what is deployed stays where the two are not told apart
+        ((0.5, 0.5, 0.5), (0.6, 0.6, 0.6), 1, "first"),
+        ((0.5, 0.5, 0.5), (1.0, 1.1, 0.9), 1, "first"),  # what is deployed is no gain any more
+        ((1.1, 1.2, 0.9), (1.0, 1.1, 1.3), 0, None),
+    ],
+)
+def test_what_is_deployed_moves_by_the_interval_alone(
+    first: tuple[float, ...], second: tuple[float, ...], deployed: int | None, expected: str | None
+) -> None:
+    found, records = candidates(first=first, second=second)
+    best = promoted(found, records, deployed)
+    assert (None if best is None else best.name) == expected
+
+
+def test_the_interval_of_a_metric_resamples_prompts() -> None:
+    records = [replace(record("a", prompt, 1.0), steps=1 + prompt % 2) for prompt in range(16)]
+    low, high = metric_interval(records, "a", "tokens_per_step") or (0.0, 0.0)
+    assert 2 < low < 64 / 24 < high < 4
+    assert metric_interval(records[:1], "a", "tokens_per_step") is None
