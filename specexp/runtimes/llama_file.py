@@ -15,6 +15,7 @@ from specexp.core.messages import did_you_mean
 from specexp.runtimes.llama_library import LlamaCppError, complaint, library
 
 CacheType = Literal["bfloat16", "float16", "float32"]
+_GGML_TYPES = {"float32": 0, "float16": 1, "bfloat16": 30}
 
 
 @dataclass(frozen=True)
@@ -121,8 +122,7 @@ class LlamaFile:
             setattr(given, name, value)
         given.kv_unified = True
         given.n_threads = given.n_threads_batch = self.settings.threads or torch.get_num_threads()
-        names = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
-        given.type_k = given.type_v = getattr(functions, f"GGML_TYPE_{names[self.settings.cache]}")
+        given.type_k = given.type_v = _GGML_TYPES[self.settings.cache]
         if not self.settings.flash_attention:
             given.flash_attn_type = functions.LLAMA_FLASH_ATTN_TYPE_DISABLED
         return given
