@@ -49,7 +49,7 @@ def fingerprint(
         }
     if model is not None:
         text = model.config.get_text_config()
-        sizes = {key: getattr(text, key, None) for key in _SIZES}
+        sizes = {key: value for key in _SIZES if (value := getattr(text, key, None)) is not None}
         sections["model"] = {"model_type": text.model_type, **sizes}
     return sections
 

@@ -20,10 +20,10 @@ class Pair:
     """The models.
 
     Args:
-        target: ``stdlib`` for the embedded pair, otherwise hub id or folder.
-        draft: hub id or folder; null for the embedded pair's own, and for none beside other targets.
-        target_dtype: Precision of the target.
-        draft_dtype: Precision of the draft.
+        target: ``stdlib`` for the embedded pair, otherwise hub id, folder, or GGUF file for llama.cpp.
+        draft: hub id, folder or GGUF file; null for the embedded pair's own, and for none beside other targets.
+        target_dtype: Precision of the target; of a GGUF file's keys and values.
+        draft_dtype: Precision of the draft; of a GGUF file's keys and values.
         device: As torch names it.
         attn_implementation: How attention is computed; other implementations take no tree mask.
         mode: How both are run: ``eager`` by their own code as it is, ``compiled`` by passes compiled for this machine

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specexp.core.messages import first_line
+from specexp.pairs.gguf import gguf_model, gguf_tokenizer, is_gguf, is_local
 from specexp.pairs.hub import why_unreachable
 from specexp.pairs.runtime import check_mode
 from specexp.pairs.sources import PairError, check_source, sources_of, weights_of
@@ -28,7 +29,8 @@ class Outline:
         dtypes: their precisions.
         offline: why the hub cannot be asked; empty where it can, or need not be.
         tokenizer: the target's.
-        target: the target on torch's meta device, where tensors have shapes and no values.
+        target: the target on torch's meta device, where tensors have shapes and no values; a GGUF file is loaded,
+            which maps it.
         draft: the draft there; None where there is none.
     """
 
@@ -62,8 +64,8 @@ def outline(
     _check_mode(mode)
     dtypes = _dtype("target_dtype", target_dtype), _dtype("draft_dtype", draft_dtype)
     _check_device(device)
-    offline = "" if all(source is None or Path(source).is_dir() for source in sources) else why_unreachable()
-    target_model = _shapes("target", target_source, attn_implementation, offline)
+    offline = "" if all(source is None or is_local(source) for source in sources) else why_unreachable()
+    target_model = _opened("target", target_source, dtypes[0], device, attn_implementation, offline)
     tokenizer = tokenizer_of("target", target_source, offline)
     width = target_model.config.get_text_config().vocab_size
     if _tokens(tokenizer) > width:
@@ -74,16 +76,17 @@ def outline(
         )
     draft_model = None
     if draft_source is not None:
-        draft_model = _shapes("draft", draft_source, attn_implementation, offline)
+        draft_model = _opened("draft", draft_source, dtypes[1], device, attn_implementation, offline)
         _check_vocabulary(
             tokenizer, target_source, tokenizer_of("draft", draft_source, offline), draft_source
         )
         drafted = draft_model.config.get_text_config().vocab_size
-        if drafted < _tokens(tokenizer) and drafted != width:
+        if (drafted < _tokens(tokenizer) or is_gguf(draft_source)) and drafted != width:
             raise PairError(
                 "draft",
                 f"draft {draft_source!r} gives {drafted} logits, but target {target_source!r} gives {width}; where "
-                f"they differ, both need one for each of the tokenizer's {_tokens(tokenizer)} tokens",
+                f"they differ, both need one for each of the tokenizer's {_tokens(tokenizer)} tokens, and the draft "
+                "cannot be a GGUF file",
             )
     models = [model for model in (target_model, draft_model) if model is not None]
     _check_mode(mode, models, device)
@@ -110,6 +113,11 @@ def tokenizer_of(role: str, source: str, offline: str) -> PreTrainedTokenizerBas
     """
     from transformers import AutoTokenizer
 
+    if is_gguf(source):
+        try:
+            return gguf_tokenizer(source)
+        except ValueError as error:
+            raise PairError(role, f"{role} {error}") from error
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
             source, trust_remote_code=False, local_files_only=bool(offline)
@@ -146,6 +154,18 @@ def refusal(role: str, source: str, attn_implementation: str, error: Exception) 
             f"{role} {source!r} does not support attn_implementation {attn_implementation!r}; set it to 'eager'",
         )
     return PairError(role, f"{role} {source!r} could not be loaded as a causal model: {first_line(error)}")
+
+
+def _opened(
+    role: str, source: str, dtype: torch.dtype, device: str, attn_implementation: str, offline: str
+) -> PreTrainedModel:
+    """A GGUF file at work; of any other model its shapes."""
+    if not is_gguf(source):
+        return _shapes(role, source, attn_implementation, offline)
+    try:
+        return gguf_model(source, str(dtype).removeprefix("torch."), device, attn_implementation)
+    except ValueError as error:
+        raise PairError(role, f"{role} {error}") from error
 
 
 def _shapes(role: str, source: str, attn_implementation: str, offline: str) -> PreTrainedModel:

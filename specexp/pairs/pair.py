@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from specexp.core.runtime import Runtime
+from specexp.pairs.gguf import is_gguf, is_local
 from specexp.pairs.hub import why_unreachable
 from specexp.pairs.outline import not_here, outline, refusal, tokenizer_of, unfit
 from specexp.pairs.runtime import runtime_of
@@ -14,8 +16,6 @@ from specexp.pairs.sources import sources_of
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-    from specexp.core.runtime import Runtime
 
 
 @dataclass(frozen=True)
@@ -62,16 +62,19 @@ def load_pair(
     """Load a model pair.
 
     Args:
-        target: ``"stdlib"`` for the embedded pair, otherwise the target's hub id or folder.
-        draft: the draft's hub id or folder. Without one the embedded pair has its own draft, other targets have none.
-            Where both have the same tokenizer and vocabularies padded to different lengths, as Qwen2.5's are, the
-            draft gets the target's.
-        target_dtype: the target's precision, ``bfloat16``, ``float16`` or ``float32``.
+        target: ``"stdlib"`` for the embedded pair, otherwise the target's hub id, folder or GGUF file, which llama.cpp
+            runs (extra ``llama-cpp``).
+        draft: the draft's hub id, folder or GGUF file. Without one the embedded pair has its own draft, other targets
+            have none. Where both have the same tokenizer and vocabularies padded to different lengths, as Qwen2.5's
+            are, the draft gets the target's, unless it is a GGUF file.
+        target_dtype: the target's precision, ``bfloat16``, ``float16`` or ``float32``; that of the keys and values
+            it keeps where it is a GGUF file, whose weights are as they were written.
         draft_dtype: the draft's precision, one of the same.
         device: a torch device, which holds both.
-        attn_implementation: the attention that ``transformers.PreTrainedModel.from_pretrained`` is asked for.
+        attn_implementation: the attention that ``transformers.PreTrainedModel.from_pretrained`` is asked for;
+            llama.cpp takes it in one step unless it is ``eager``.
         mode: how both are run: ``eager`` by their own code as it is, ``compiled`` by passes compiled for this machine
-            (models of the Llama family on a CPU), ``auto`` compiled where that can be.
+            (models of the Llama family on a CPU), ``auto`` compiled where that can be; llama.cpp knows one alone.
 
     Raises:
         PairError: a model cannot be loaded, a dtype or mode is unknown, the device cannot be used, or the draft has
@@ -83,9 +86,11 @@ def load_pair(
     """
     known = outline(target, draft, target_dtype, draft_dtype, device, attn_implementation, mode)
     (source, draft_source), (dtype, draft_type) = known.sources, known.dtypes
-    target_model = _model("target", source, dtype, device, attn_implementation, known.offline)
-    draft_model = None
-    if draft_source is not None:
+    target_model = known.target
+    if not is_gguf(source):
+        target_model = _model("target", source, dtype, device, attn_implementation, known.offline)
+    draft_model = known.draft
+    if draft_source is not None and not is_gguf(draft_source):
         draft_model = _model("draft", draft_source, draft_type, device, attn_implementation, known.offline)
         _pad(draft_model, target_model.config.get_text_config().vocab_size)
     return ModelPair(target_model, draft_model, known.tokenizer, target, mode)
@@ -107,7 +112,7 @@ def outline_pair(
         PairError: as :func:`load_pair`, for whatever is known before the weights are read.
     """
     known = outline(target, draft, target_dtype, draft_dtype, device, attn_implementation, mode)
-    if known.draft is not None:
+    if known.draft is not None and not isinstance(known.draft, Runtime):
         known.draft.config.get_text_config().vocab_size = known.target.config.get_text_config().vocab_size
     return ModelPair(known.target, known.draft, known.tokenizer, target)
 
@@ -122,7 +127,7 @@ def load_tokenizer(target: str) -> PreTrainedTokenizerBase:
         PairError: it cannot be loaded.
     """
     source = sources_of(target)[0]
-    return tokenizer_of("target", source, "" if Path(source).is_dir() else why_unreachable())
+    return tokenizer_of("target", source, "" if is_local(source) else why_unreachable())
 
 
 def _model(

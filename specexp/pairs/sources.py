@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from specexp.core.messages import first_line
+from specexp.pairs.gguf import is_gguf
 
 PAIRS = Path(__file__).parent
 _HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
@@ -64,11 +65,14 @@ def check_source(role: str, source: str) -> None:
         PairError: it says which file is missing, unreadable or cut short.
     """
     folder = Path(source)
+    if is_gguf(source):
+        return
     if not folder.is_dir():
         if not _HUB_ID.fullmatch(source) or folder.exists():
             raise PairError(
                 role,
-                f"{role} {source!r} is no existing folder; expected 'stdlib', a folder or a hub id (owner/name)",
+                f"{role} {source!r} is no existing folder; expected 'stdlib', a folder, a GGUF file or a hub id "
+                "(owner/name)",
             )
         return
     if not (folder / "config.json").is_file():

@@ -40,6 +40,7 @@ class LlamaCache(Slots):
         self._functions = library()
         self._ids = 0
         self._cells = 0
+        self._threads = file.threads
         self._free: list[int] = []
         self._context: Any = None
         self._memory: Any = None
@@ -129,6 +130,9 @@ class LlamaCache(Slots):
                 for array, (_, kind) in zip(arrays, types, strict=True)
             ),
         )
+        if self._file.threads != self._threads:  # PyTorch's may have been set since
+            self._threads = self._file.threads
+            self._functions.llama_set_n_threads(self._context, self._threads, self._threads)
         code = self._functions.llama_decode(self._context, batch)
         if code:
             raise LlamaCppError(f"llama.cpp could not run a pass of {tokens.size} rows: {complaint()}")
@@ -202,4 +206,4 @@ class LlamaCache(Slots):
         if data is not None and not functions.llama_state_set_data(self._context, data, len(data)):
             raise LlamaCppError(f"llama.cpp could not take over {cells} cached tokens: {complaint()}")
         self._free += range(self._ids, ids)
-        self._cells, self._ids = cells, ids
+        self._cells, self._ids, self._threads = cells, ids, self._file.threads

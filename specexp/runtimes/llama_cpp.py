@@ -29,6 +29,9 @@ class LlamaCppModel(Runtime):
         model: the file, loaded.
         self_check: compare a small tree pass with passes over its branches.
 
+    Attributes:
+        config: what transformers would call its configuration.
+
     Raises:
         LlamaCppError: the model fails the self-check.
 
@@ -42,6 +45,7 @@ class LlamaCppModel(Runtime):
     def __init__(self, model: LlamaFile, *, self_check: bool = True) -> None:
         super().__init__()
         self.model = model
+        self.config = model.config
         self.vocab_size = model.vocab_size
         self.context_limit = model.context_limit
         self.device = torch.device("cpu")

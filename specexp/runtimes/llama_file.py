@@ -5,16 +5,19 @@ from __future__ import annotations
 import ctypes
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, get_args
 from weakref import finalize
 
 import torch
+from transformers import PreTrainedConfig
 
 from specexp.core.messages import did_you_mean
 from specexp.runtimes.llama_library import LlamaCppError, complaint, library
 
 CacheType = Literal["bfloat16", "float16", "float32"]
+_SAMPLE, _SAMPLES = 4096, 1024  # bytes, and how many of them tell a file from another
 _GGML_TYPES = {"float32": 0, "float16": 1, "bfloat16": 30}
 
 
@@ -79,7 +82,7 @@ class LlamaFile:
     @cached_property
     def context_limit(self) -> int:
         """Positions it was trained for; those before the switch where its rotary frequencies change."""
-        trained = int(self._functions.llama_model_n_ctx_train(self.model))
+        trained = int(self.said(f"{self.architecture}.context_length") or 0)
         original = self.said(f"{self.architecture}.rope.scaling.original_context_length")
         scaling = self.said(f"{self.architecture}.rope.scaling.type")
         return trained if original is None or scaling in ("yarn", "linear") else min(trained, int(original))
@@ -88,6 +91,28 @@ class LlamaFile:
     def architecture(self) -> str:
         """As ``general.architecture`` says."""
         return self.said("general.architecture") or "unknown"
+
+    @cached_property
+    def config(self) -> PreTrainedConfig:
+        """What transformers would call its configuration, as far as a GGUF file tells."""
+        name = self.architecture
+
+        def number(key: str) -> int | None:
+            said = self.said(f"{name}.{key}")
+            return None if said is None else int(said)
+
+        sizes = {
+            "vocab_size": self.vocab_size,
+            "hidden_size": number("embedding_length"),
+            "intermediate_size": number("feed_forward_length"),
+            "num_hidden_layers": number("block_count"),
+            "num_attention_heads": number("attention.head_count"),
+            "num_key_value_heads": number("attention.head_count_kv"),
+            "max_position_embeddings": self.context_limit,
+        }
+        config = PreTrainedConfig(**sizes, name_or_path=self.path)
+        config.model_type, config.tie_word_embeddings = name, None  # the file does not say
+        return config
 
     @cached_property
     def cell_bytes(self) -> int:
@@ -101,6 +126,27 @@ class LlamaFile:
         )
         numbers = functions.llama_model_n_layer(model) * functions.llama_model_n_head_kv(model)
         return int(numbers * (of_key + of_value) * (4 if self.settings.cache == "float32" else 2))
+
+    @property
+    def threads(self) -> int:
+        """Threads of the CPU that a pass takes."""
+        return self.settings.threads or torch.get_num_threads()
+
+    def weights(self) -> dict[str, Any]:
+        """What tells the weights from others: their form, how many there are, and a hash of samples of the file."""
+        path, digest = Path(self.path), sha256()
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            for place in range(_SAMPLES):
+                file.seek(max(size - _SAMPLE, 0) * place // (_SAMPLES - 1))
+                digest.update(file.read(_SAMPLE))
+        buffer = ctypes.create_string_buffer(256)
+        self._functions.llama_model_desc(self.model, buffer, 256)
+        return {
+            "dtype": buffer.value.decode(errors="replace"),
+            "parameters": int(self._functions.llama_model_n_params(self.model)),
+            "weights_sha256": digest.hexdigest(),
+        }
 
     def said(self, key: str) -> str | None:
         """What the file says under a key, where that is no list."""
@@ -121,7 +167,7 @@ class LlamaFile:
         for name, value in sizes.items():
             setattr(given, name, value)
         given.kv_unified = True
-        given.n_threads = given.n_threads_batch = self.settings.threads or torch.get_num_threads()
+        given.n_threads = given.n_threads_batch = self.threads
         given.type_k = given.type_v = _GGML_TYPES[self.settings.cache]
         if not self.settings.flash_attention:
             given.flash_attn_type = functions.LLAMA_FLASH_ATTN_TYPE_DISABLED

@@ -6,6 +6,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from specexp.artifacts.fingerprint import Fingerprint, fingerprint
+from specexp.runtimes.llama_cpp import LlamaCppModel
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -15,18 +16,20 @@ if TYPE_CHECKING:
 _VALUES = 1024
 
 
-def weights_fingerprint(model: PreTrainedModel) -> dict[str, Any]:
+def weights_fingerprint(model: PreTrainedModel | LlamaCppModel) -> dict[str, Any]:
     """What tells a model from a fine-tuned one, and from itself in another precision.
 
     Args:
         model: A model on any device; of every parameter up to 1,024 evenly spaced values are read, so that it takes a
-            moment for billions of them.
+            moment for billions of them; of a GGUF file as many pieces of it.
 
     Returns:
         ``dtype``, ``parameters`` (how many numbers) and ``weights_sha256`` over names, shapes and values.
     """
     import torch
 
+    if isinstance(model, LlamaCppModel):
+        return model.model.weights()
     digest, count = sha256(), 0
     for name, parameter in sorted(model.named_parameters()):
         values = parameter.detach().reshape(-1)
