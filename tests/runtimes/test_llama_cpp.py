@@ -196,22 +196,22 @@ def test_the_output_is_that_of_its_own_plain_decoding(drafts, temperature):
         pytest.skip("nothing to couple with")
     target = runtime("Llama")
     verifier = KeyedSampling(temperature) if temperature else Greedy()
-    plain = Decoder(target, verifier=verifier).generate(PROMPT, max_new_tokens=40).token_ids
-    drafted = Decoder(target, *DRAFTERS[drafts](), verifier).generate(PROMPT, max_new_tokens=40)
+    plain = Decoder(target, verifier=verifier).generate(PROMPT, max_new_tokens=40, seed=0).token_ids
+    drafted = Decoder(target, *DRAFTERS[drafts](), verifier).generate(PROMPT, max_new_tokens=40, seed=0)
     assert drafted.token_ids == plain
     if not temperature:
-        assert plain == Decoder(small_llama("Llama")).generate(PROMPT, max_new_tokens=40).token_ids
+        assert plain == Decoder(small_llama("Llama")).generate(PROMPT, max_new_tokens=40, seed=0).token_ids
 
 
 def test_a_target_of_hugging_face_takes_a_draft_in_llama_cpp_and_draws_are_verified():
     target = small_llama("Llama")
-    plain = Decoder(target).generate(PROMPT, max_new_tokens=24).token_ids
+    plain = Decoder(target).generate(PROMPT, max_new_tokens=24, seed=0).token_ids
     drafter, builder = DraftModel(runtime("Llama")), Chain(3)
-    assert Decoder(target, drafter, builder).generate(PROMPT, max_new_tokens=24).token_ids == plain
+    assert Decoder(target, drafter, builder).generate(PROMPT, max_new_tokens=24, seed=0).token_ids == plain
     drawn = Decoder(
         runtime("Llama"), drafter, Chain(3, candidates="drawn"), RejectionSampling(), ConfidenceThreshold(0.1)
     )
-    assert drawn.generate(PROMPT, max_new_tokens=24).token_ids
+    assert drawn.generate(PROMPT, max_new_tokens=24, seed=0).token_ids
 
 
 @pytest.mark.parametrize("precision", ["bf16", "f16", "q8_0"])
