@@ -1,4 +1,7 @@
-"""``python -m specexp.export ARTIFACT --to FORMAT``: turns an artifact into what a deployment accepts."""
+"""``python -m specexp.export ARTIFACT --to FORMAT``: turns an artifact into what a deployment accepts.
+
+``python -m specexp.export MODEL --to gguf`` writes a model, or the embedded pair by its name, as files for llama.cpp.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from specexp.config.command import fail
+
+_GGUF = "gguf"
+"""The format of models; all others are of artifacts."""
 
 
 def export(
@@ -48,7 +54,7 @@ def export(
         chosen = class_in(formats, to, ExportFormat)()
     except LookupError as error:
         raise ArtifactError(
-            f"--to: format {to!r} is not known{did_you_mean(to, names_in(formats))}"
+            f"--to: format {to!r} is not known{did_you_mean(to, (*names_in(formats), _GGUF))}"
         ) from error
     artifact = load_artifact(path_or_reference, trust)
     if artifact.kind not in chosen.kinds:
@@ -74,12 +80,26 @@ def main(arguments: list[str] | None = None) -> int:
     from specexp.artifacts import ArtifactError
 
     try:
+        if given.to == _GGUF:
+            return _export_pair(given)
         content, dropped = export(given.artifact, given.to, given.output, given.trust)
     except ArtifactError as error:
         return fail(error)
     print(
         to_json(content) if given.output is None else given.output, end="" if given.output is None else "\n"
     )
+    if dropped:
+        print(dropped, file=sys.stderr)
+    return 0
+
+
+def _export_pair(given: argparse.Namespace) -> int:
+    from specexp.export.gguf import export_pair
+
+    folder = given.output or str(Path("models") / Path(given.artifact).name)
+    files, dropped = export_pair(given.artifact, folder, given.draft, given.precision)
+    for file in files:
+        print(file)
     if dropped:
         print(dropped, file=sys.stderr)
     return 0
@@ -105,16 +125,30 @@ def _parser() -> argparse.ArgumentParser:
     folder = Path(__file__).parents[1] / "artifacts" / "formats"
     formats = sorted(file.stem.replace("_", "-") for file in folder.glob("[!_]*.py"))
     parser = argparse.ArgumentParser(
-        prog="python -m specexp.export", description="Turn an artifact into what a deployment accepts."
+        prog="python -m specexp.export",
+        description="Turn an artifact into what a deployment accepts, or a model into a GGUF file.",
     )
     parser.add_argument(
         "artifact",
         metavar="ARTIFACT",
-        help="folder, alias such as artifacts/tree_shape/best, or wandb:entity/project/name:alias",
+        help="folder, alias such as artifacts/tree_shape/best, or wandb:entity/project/name:alias; with --to gguf a "
+        "model: stdlib for the embedded pair, a hub id or a folder",
     )
-    parser.add_argument("--to", required=True, metavar="FORMAT", help=f"one of: {', '.join(formats)}")
     parser.add_argument(
-        "--output", metavar="FILE", help="file to write; without it the text goes to the output"
+        "--to", required=True, metavar="FORMAT", help=f"one of: {', '.join((*formats, _GGUF))}"
+    )
+    parser.add_argument(
+        "--output",
+        metavar="FILE",
+        help="file to write; without it the text goes to the output; with --to gguf a folder for target.gguf and "
+        "draft.gguf, models/MODEL without it",
+    )
+    parser.add_argument("--draft", metavar="MODEL", help="with --to gguf: the draft's hub id or folder")
+    parser.add_argument(
+        "--precision",
+        default="f32",
+        metavar="PRECISION",
+        help="with --to gguf: f32, bf16, f16, q8_0 or q4_k_m",
     )
     parser.add_argument(
         "--trust",

@@ -40,7 +40,7 @@ def gguf_model(source: str, cache: Any, device: str, attn_implementation: str) -
         source: the file, whose weights are as precise as they were written.
         cache: precision of the keys and values that are kept.
         device: ``cpu``, or another, if llama.cpp was built for it.
-        attn_implementation: ``eager`` keeps llama.cpp from taking attention in one step.
+        attn_implementation: ``eager`` keeps llama.cpp from taking attention in one step, as float32 does.
 
     Raises:
         ValueError: it cannot be read or run, or llama.cpp is not here.
@@ -48,5 +48,6 @@ def gguf_model(source: str, cache: Any, device: str, attn_implementation: str) -
     from specexp.runtimes.llama_cpp import LlamaCppModel
     from specexp.runtimes.llama_file import LlamaFile, LlamaSettings
 
-    settings = LlamaSettings(cache, flash_attention=attn_implementation != "eager", device=device)
+    exact = attn_implementation == "eager" or cache == "float32"  # in one step it is rounded to float16
+    settings = LlamaSettings(cache, flash_attention=not exact, device=device)
     return LlamaCppModel(LlamaFile(source, settings))

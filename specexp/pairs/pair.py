@@ -72,7 +72,7 @@ def load_pair(
         draft_dtype: the draft's precision, one of the same.
         device: a torch device, which holds both.
         attn_implementation: the attention that ``transformers.PreTrainedModel.from_pretrained`` is asked for;
-            llama.cpp takes it in one step unless it is ``eager``.
+            llama.cpp takes it in one step unless it is ``eager``, or the precision float32.
         mode: how both are run: ``eager`` by their own code as it is, ``compiled`` by passes compiled for this machine
             (models of the Llama family on a CPU), ``auto`` compiled where that can be; llama.cpp knows one alone.
 

@@ -101,7 +101,7 @@ def test_a_models_own_generation_config_keeps_its_other_keys(paper: Artifact, tm
     ("arguments", "message"),
     [
         (["{tree}", "--to", "rank-path"], "did you mean 'rank-paths'?"),
-        (["{tree}", "--to", "xml"], f"allowed are {', '.join(names_in(formats))}"),
+        (["{tree}", "--to", "xml"], f"allowed are {', '.join(sorted([*names_in(formats), 'gguf']))}"),
         (["{tree}/v9", "--to", "rank-paths"], "no such artifact folder"),
         (["{tree}", "--to", "rank-paths", "--output", "{tree}"], "is a folder"),
         (["{tree}", "--to", "rank-paths", "--output", "{tree}/best.json/x"], "cannot be written"),

@@ -1,0 +1,47 @@
+"""``--to gguf``: a pair's models as files that llama.cpp runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from specexp.artifacts import ArtifactError
+
+
+def export_pair(
+    target: str, folder: str | Path, draft: str | None = None, precision: str = "f32"
+) -> tuple[Sequence[Path], str]:
+    """Write a target, and its draft if it has one, as ``target.gguf`` and ``draft.gguf``.
+
+    Args:
+        target: a target as :func:`specexp.load_pair` takes it, of the Llama family.
+        folder: where the files go; those that are there are replaced.
+        draft: a draft as :func:`specexp.load_pair` takes it; the embedded pair has its own.
+        precision: of the weights, as :data:`~specexp.runtimes.gguf_writing.Precision` names them.
+
+    Returns:
+        The files, and a sentence on what llama.cpp's own programs cannot do with them, empty where they can do all.
+
+    Raises:
+        ArtifactError: a model cannot be loaded, has no such form, or the folder cannot be written.
+
+    Example:
+        >>> export_pair("stdlib", "models/stdlib", precision="q8_0")  # doctest: +SKIP
+    """
+    from specexp.pairs.gguf import is_gguf
+    from specexp.pairs.pair import load_pair
+    from specexp.runtimes.gguf_writing import write_gguf
+
+    if any(is_gguf(source) for source in (target, draft or "")):
+        raise ArtifactError("--to gguf: a GGUF file is given already; name the model it was made from")
+    try:
+        pair = load_pair(target, draft, target_dtype="float32", draft_dtype="float32")
+        files, dropped = [], ""
+        for role, model in (("target", pair.target), ("draft", pair.draft)):
+            if model is not None:
+                file = Path(folder) / f"{role}.gguf"
+                dropped = write_gguf(model, pair.tokenizer, file, precision)  # type: ignore[arg-type]
+                files.append(file)
+    except (ValueError, OSError) as error:
+        raise ArtifactError(f"--to gguf: {error}") from error
+    return files, dropped
