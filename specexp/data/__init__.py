@@ -8,6 +8,7 @@ from specexp.data.alpaca import Alpaca
 from specexp.data.c4 import C4
 from specexp.data.cnn_daily_mail import CNNDailyMail
 from specexp.data.gsm8k import GSM8K
+from specexp.data.held_out import HeldOut
 from specexp.data.human_eval import HumanEval
 from specexp.data.mbpp import MBPP
 from specexp.data.mt_bench import MTBench
@@ -27,6 +28,7 @@ __all__ = [
     "MBPP",
     "Alpaca",
     "CNNDailyMail",
+    "HeldOut",
     "HumanEval",
     "MTBench",
     "OpenWebText",

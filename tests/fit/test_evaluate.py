@@ -11,7 +11,7 @@ import torch
 
 from specexp.data.corpus.text_source import Probe
 from specexp.data.tasks.task import Ending
-from specexp.fit.training.evaluate import agreement, answers, losses, opening, shares
+from specexp.fit.training.evaluate import agreement, answers, losses, shares
 
 
 class Letters:
@@ -78,8 +78,3 @@ def test_answers_are_read_up_to_their_ending() -> None:
 def test_shares_of_how_continuations_end() -> None:
     looping = [1, 2] * 40
     assert shares([looping, [5, 9]], 9) == {"loops": 0.5, "ended by EOS": 0.5, "tokens": 41.0}
-
-
-def test_an_opening_ends_with_a_line_and_leaves_most_of_the_text() -> None:
-    assert opening("one\ntwo\nthree\nfour\nfive\n") == "one\ntwo"
-    assert opening("one line alone") == "one lin"

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
 import csv
+import random
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -167,7 +171,7 @@ def test_the_command_runs_the_shipped_recipe(
     model.update({role: before for role in ("start", "teacher") if model.get(role)})
     data = config["data"]["init_args"]
     data.update(sources={"library": {"class_path": "PythonLibrary"}}, weights=None)
-    data.update(cache_dir=str(cache), row_length=128, batch_size=2, vocab_size=400)
+    data.update(cache_dir=str(cache), tokenizer_from=None, row_length=128, batch_size=2, vocab_size=400)
     config["trainer"].update(logger=False, accelerator="cpu", val_check_interval=2)
     config.update(work_dir=str(tmp_path / "work"), export_to=str(tmp_path / "export"))
     file = tmp_path / "config.yaml"
@@ -188,3 +192,59 @@ def test_a_phase_starts_from_weights_alone_and_stays_on_its_plateau(whole: tuple
     phase.batches_done = 100
     assert phase.lr_scale() == 1.0
     assert CausalLMTraining(ARCHITECTURE, max_steps=100, plateau=0.0).lr_scale() == 1 / 60
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_run_killed_six_times_ends_with_the_weights_of_an_undisturbed_one(
+    library: Path, tmp_path: Path
+) -> None:
+    config = {
+        "model": {
+            "class_path": "specexp.fit.training.module.CausalLMTraining",
+            "init_args": {"architecture": ARCHITECTURE, "max_steps": 40, "repetition_from": 0.3},
+        },
+        "data": {
+            "class_path": "specexp.fit.training.data.CorpusRows",
+            "init_args": {
+                "cache_dir": str(tmp_path / "cache"),
+                "sources": {"library": {"class_path": "PythonLibrary", "init_args": {"root": str(library)}}},
+                **{"row_length": 128, "batch_size": 2, "validation_rows": 2, "vocab_size": 400},
+            },
+        },
+        "trainer": {
+            "logger": False,
+            "accelerator": "cpu",
+            "enable_progress_bar": False,
+            "val_check_interval": 8,
+        },
+        "checkpoint_every": 1,
+    }
+    file, rng = tmp_path / "config.yaml", random.Random(0)
+    file.write_text(yaml.safe_dump({**config, "work_dir": "runs/work"}))
+
+    def start(name: str) -> subprocess.Popen[bytes]:
+        paths = ["--work_dir", str(tmp_path / name), "--export_to", str(tmp_path / name / "exported")]
+        return subprocess.Popen(
+            [sys.executable, "-m", "specexp.fit", str(file), *paths], cwd=RECIPES.parents[1]
+        )
+
+    assert start("undisturbed").wait() == 0
+    last, killed = tmp_path / "killed" / "checkpoints" / "last.ckpt", 0
+    while killed < 6:
+        process, before = start("killed"), last.stat().st_mtime_ns if last.exists() else 0
+        while process.poll() is None and not (last.exists() and last.stat().st_mtime_ns != before):
+            time.sleep(0.01)
+        time.sleep(rng.uniform(0, 0.2))
+        if process.poll() is not None:
+            break  # it was done before it could be killed as often
+        process.kill()
+        process.wait()
+        killed += 1
+    assert start("killed").wait() == 0
+    assert killed >= 3
+    weights = [
+        (tmp_path / name / "exported" / "model.safetensors").read_bytes()
+        for name in ("undisturbed", "killed")
+    ]
+    assert weights[0] == weights[1]

@@ -62,6 +62,31 @@ def test_a_prompt_may_end_behind_a_line_break(tokenizer: PreTrainedTokenizerBase
     assert joined == parts[0] + parts[1]
 
 
+def test_llama_cpp_cuts_text_equally(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
+    llama_cpp = pytest.importorskip("llama_cpp")
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from specexp.runtimes.gguf_writing import write_gguf
+
+    sizes = dict.fromkeys(("num_hidden_layers", "num_attention_heads", "num_key_value_heads"), 1)
+    config = LlamaConfig(vocab_size=len(tokenizer), hidden_size=32, intermediate_size=32, **sizes)
+    assert not write_gguf(LlamaForCausalLM(config), tokenizer, tmp_path / "one.gguf")
+    other = llama_cpp.Llama(str(tmp_path / "one.gguf"), vocab_only=True, verbose=False)
+    for text in (
+        CODE,
+        "  x\n\n  y",
+        "\t\tx = 10\r\ny",
+        "don't I'LL",
+        "été 日本語 ½ ٣ 🙂",
+        "\u00a0 a\u2028b",
+        "x" * 99,
+    ):
+        assert other.tokenize(text.encode(), add_bos=True, special=False) == tokenizer(text)["input_ids"], (
+            text
+        )
+    other.close()
+
+
 _SHIPPED: list[Any] = []
 
 

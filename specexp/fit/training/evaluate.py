@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from specexp.bench.looping import loops
 from specexp.data.corpus.text_source import Probe, TextSource
+from specexp.data.held_out import opening
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -132,16 +133,6 @@ def shares(outputs: Sequence[Sequence[int]], eos_token_id: int) -> dict[str, flo
         "ended by EOS": sum(output[-1] == eos_token_id for output in outputs) / count,
         "tokens": sum(len(output) for output in outputs) / count,
     }
-
-
-def opening(text: str) -> str:
-    """The first lines of a text, about 40 % of it but no more than 600 characters, as a prompt to be continued."""
-    kept = ""
-    for line in text.splitlines(keepends=True):
-        if kept and len(kept) + len(line) > min(600, 0.4 * len(text)):
-            break
-        kept += line
-    return kept.rstrip() if len(kept) < len(text) else text[: len(text) // 2]
 
 
 def answers(

@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import pytest
+from typing_extensions import override
+
+from specexp.data.corpus.arithmetic import Arithmetic
+from specexp.data.corpus.text_source import Text, TextSource
+from specexp.data.held_out import HeldOut
+from specexp.testing.prompt_sets import PromptSetContract
+
+
+class Verses(TextSource):
+    """Two texts that nobody checks, one of them twice."""
+
+    licence = "none"
+
+    @override
+    def texts(self, split):
+        for name in ("b", "a", "a"):
+            yield Text(name, f"{name} {split}\nsecond\nthird line\nfourth line\n")
+
+
+class TestOpenings(PromptSetContract):
+    @pytest.fixture
+    def prompt_set(self):
+        return HeldOut(Verses(), "test")
+
+
+def test_texts_become_openings_each_once():
+    rows = HeldOut(Verses(), "validation").load()
+    assert rows["turns"][:] == [["b validation"], ["a validation"]]
+    assert set(rows["category"]) == {"Verses"}
+
+
+def test_problems_are_asked_as_their_task_asks_them():
+    rows = HeldOut(Arithmetic(50), "test", items=4).load()
+    assert set(rows["category"]) == {"solved", "judged"}
+    assert all(
+        turns[0].startswith(("Solve each problem", "Judge the newest step")) for turns in rows["turns"]
+    )
+    assert rows["turns"][0][0].endswith("Sub-question 1:")
