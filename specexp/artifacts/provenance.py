@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from specexp.artifacts.environment import git_commit, git_dirty, package_versions
+from specexp.core.noise import NOISE_VERSION
 from specexp.core.secrets import all_masked
 
 
@@ -21,6 +22,7 @@ def complete_provenance(given: Mapping[str, Any]) -> dict[str, Any]:
     fields: dict[str, Any] = {"study": None, "trial": None, "command": None, "device": None, "config": None}
     fields |= {"git_commit": None, "packages": None, "metrics": {}} | dict(given)
     fields["git_commit"] = fields["git_commit"] or _commit()
+    fields["noise_version"] = NOISE_VERSION
     fields["packages"] = fields["packages"] or {"python": platform.python_version(), **package_versions()}
     fields["metrics"] = {
         name: dict(metric) if isinstance(metric, Mapping) else {"value": metric}

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from transformers import LogitsProcessor
 
-from specexp.core.noise import gumbel
+from specexp.core.noise import GumbelStream
 from specexp.verifiers import KeyedSampling
 
 _LOWEST = -1e30
-_POSITIONS_KEPT = 64
 
 
 class KeyedNoise(LogitsProcessor):  # type: ignore[misc]
@@ -32,15 +29,10 @@ class KeyedNoise(LogitsProcessor):  # type: ignore[misc]
     def __init__(self, verifier: KeyedSampling, key: tuple[int, int]) -> None:
         self.verifier = verifier
         self.key = key
-        # generate asks for a position up to three times (candidate check, draft, target); our loop pays once
-        self._noise: dict[int, NDArray[np.float32]] = {}
+        self._noise = GumbelStream(key)
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """``[1, V]`` scores of the token after ``input_ids`` ``[1, t]``."""
-        position = input_ids.shape[1]
-        if position not in self._noise:
-            if len(self._noise) >= _POSITIONS_KEPT:
-                self._noise.clear()
-            self._noise[position] = gumbel(self.key, position, scores.shape[1])
-        noisy = self.verifier.processed_scores(scores[0]) + self._noise[position]
+        noise = self._noise.at(input_ids.shape[1], 1, scores.shape[1]).numpy()
+        noisy = self.verifier.processed_scores(scores[0]) + noise[0]
         return torch.from_numpy(noisy).to(scores.device).clamp_(min=_LOWEST)[None]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specexp.core.noise import UniformStream, gumbel, place_key
+from specexp.core.noise import GumbelStream, UniformStream, place_key
 
-_POSITIONS_KEPT = 64
+if TYPE_CHECKING:  # torch takes seconds, and parts are checked before a model is needed
+    import torch
+
 T = TypeVar("T")
 
 
@@ -49,7 +51,7 @@ class Context:
         self._buffer = np.empty(max(256, 2 * len(token_ids)), dtype=np.int64)
         self._buffer[: len(token_ids)] = token_ids
         self._length = len(token_ids)
-        self._noise: dict[int, NDArray[np.float32]] = {}
+        self._noise: dict[str, GumbelStream] = {}  # by device
         self._streams: dict[str, UniformStream] = {}
 
     def __len__(self) -> int:
@@ -70,26 +72,14 @@ class Context:
         """Tokens generated so far, the prompt left out."""
         return [int(token) for token in self._buffer[self.prompt_length : self._length]]
 
-    def target_noise(self, position: int, vocab_size: int) -> NDArray[np.float32]:
-        """Gumbel noise of an absolute position, ``[vocab_size]``; read-only.
-
-        It is drawn once: a coupled drafter that looked ahead leaves it for the verifier.
-        """
-        noise = self._noise.get(position)
-        if noise is None or noise.size != vocab_size:
-            noise = gumbel(self.target_noise_key, position, vocab_size)
-            self.take_noise(position, noise)
-        return noise
-
-    def drawn_noise(self) -> tuple[int, ...]:
-        """Positions still to come whose :meth:`target_noise` was drawn, in order."""
-        return tuple(sorted(position for position in self._noise if position >= self._length))
-
-    def take_noise(self, position: int, noise: NDArray[np.float32]) -> None:
-        """:meth:`target_noise` of a position, drawn by another context of the same sequence."""
-        if len(self._noise) >= _POSITIONS_KEPT:
-            self._noise = {at: kept for at, kept in self._noise.items() if at >= self._length}
-        self._noise[position] = noise
+    def target_noise(
+        self, position: int, positions: int, vocab_size: int, device: torch.device | str = "cpu"
+    ) -> torch.Tensor:
+        """``[positions, vocab_size]`` Gumbel noise of absolute positions from one on, made on a device; read-only."""
+        stream = self._noise.get(str(device))
+        if stream is None:
+            stream = self._noise[str(device)] = GumbelStream(self.target_noise_key, device)
+        return stream.at(position, positions, vocab_size)
 
     def uniforms(
         self, purpose: str, position: int, path: tuple[int, ...] = (), *, size: int
@@ -102,10 +92,17 @@ class Context:
             path: rank path of a node below it.
             size: how many; the first ones are the same however many are asked for.
         """
+        numbers: NDArray[np.float64] = self.uniforms_below(purpose, position, (path,), 0, size)[0]
+        return numbers
+
+    def uniforms_below(
+        self, purpose: str, position: int, paths: Sequence[tuple[int, ...]], start: int, size: int
+    ) -> NDArray[np.float64]:
+        """``[paths, size]`` of the :meth:`uniforms` of several nodes below a root, from number ``start`` on."""
         stream = self._streams.get(purpose)
         if stream is None:
             stream = self._streams[purpose] = UniformStream(place_key(self.seed, self.sequence, purpose))
-        return stream.at(position, path, size=size)
+        return stream.at(position, paths, start, size)
 
     def next_turn(self, token_ids: Sequence[int]) -> None:
         """Continue the conversation: ``token_ids`` follow what is committed, and are prompt."""

@@ -1,52 +1,145 @@
 """Randomness keyed by place: the same numbers at the same place, on every device, in any order of calls.
 
-One counter-based generator (Philox) is keyed by *where* a number is used, so that neither the drafter, the tree,
-the schedule nor the order of evaluation changes what is drawn. A *sequence* is one sampled continuation.
+One counter-based generator (Philox4x32-10, Salmon et al. 2011) is keyed by *where* a number is used, so that neither
+the drafter, the tree, the schedule nor the order of evaluation changes what is drawn. Its counter is ``(block,
+position, path, path)``: a block gives four words of 32 bits, and word ``i`` of a place is the same however many are
+asked for. A *sequence* is one sampled continuation.
 """
 
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-_MASK = (1 << 64) - 1
+if TYPE_CHECKING:  # torch takes seconds, and parts are checked before a model is needed
+    import torch
+
+NOISE_VERSION = 2
+"""Of the numbers drawn: what was recorded with others cannot be replayed. 2 is Philox4x32-10; 1 was numpy's Philox."""
+
+Key = tuple[int, int]
+Words = Any
+"""Integers of 32 bits: one as ``int``, many as uint64 array or as int64 tensor; they may be broadcast together."""
+
+_MASK = 0xFFFFFFFF
+_BLOCKS_AT_ONCE = 16384  # on a CPU: what is computed with stays in its cache
+_NUMBERS_AHEAD = 1 << 16
+_POSITIONS_AHEAD = 16
+_POSITIONS_BEHIND = 16
+_FEW_BLOCKS = 16  # numpy's calls cost what as many blocks in Python do
 
 
-def place_key(seed: int, sequence: int | str, *purpose: str | int) -> tuple[int, int]:
-    """128-bit Philox key of a stream: ``(seed, sequence, purpose...)`` hashed with BLAKE2b.
+def place_key(seed: int, sequence: int | str, *purpose: str | int) -> Key:
+    """Philox key of a stream: ``(seed, sequence, purpose...)`` hashed with BLAKE2b to two words.
 
     Args:
         seed: seed of the run.
         sequence: which continuation, by number or name; n samples of one prompt have n of them.
         purpose: what the stream is for, e.g. ``"target"``; streams of different purposes are independent.
     """
-    text = repr((int(seed), sequence if isinstance(sequence, str) else int(sequence), *purpose)).encode()
-    digest = hashlib.blake2b(text, digest_size=16).digest()
-    return int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little")
+    return _digest((int(seed), sequence if isinstance(sequence, str) else int(sequence), *purpose))
 
 
-def gumbel(key: tuple[int, int], position: int, size: int) -> NDArray[np.float32]:
-    """Gumbel(0, 1) noise for one position.
+def philox(block: Words, position: Words, low: Words, high: Words, key: Key) -> tuple[Words, ...]:
+    """Philox4x32-10 of the counter ``(block, position, low, high)``: four words each.
+
+    A product of two words has 64 bits. A tensor's are signed, and their shift copies the sign into the upper half,
+    where the mask takes it away as it does what a word left there.
+    """
+    for first, second in _round_keys(key):
+        product, other = block * 0xD2511F53, low * 0xCD9E8D57
+        block = (((other >> 32) ^ position) ^ first) & _MASK
+        low = (((product >> 32) ^ high) ^ second) & _MASK
+        position, high = other, product
+    return block, position & _MASK, low, high & _MASK
+
+
+def gumbel(
+    key: Key, first: int, positions: int, size: int, device: torch.device | str = "cpu"
+) -> torch.Tensor:
+    """Gumbel(0, 1) noise of neighbouring positions, made where it is used.
+
+    The integers are the same on every device. The two logarithms are taken in float64 and rounded, so that devices
+    differ by one unit in the last place at most.
 
     Args:
         key: stream from :func:`place_key`.
-        position: absolute position of the token the noise is for; it is the upper half of the counter, so
-            positions never overlap.
+        first: absolute position of the first token the noise is for.
+        positions: how many positions.
         size: vocabulary size.
+        device: where the noise is wanted.
 
     Returns:
-        ``[size]`` float32; ``argmax(log p + noise)`` is an exact sample of ``p``.
+        ``[positions, size]`` float32; ``argmax(log p + noise)`` of a row is an exact sample of ``p``.
     """
-    bits = np.random.Philox(counter=[0, 0, position & _MASK, 0], key=list(key))
-    exponential = np.random.Generator(bits).standard_exponential(size, dtype=np.float32)
-    # An exponential of exactly 0 would give +inf, and two of them a tie.
-    np.maximum(exponential, np.finfo(np.float32).tiny, out=exponential)
-    np.log(exponential, out=exponential)
-    np.negative(exponential, out=exponential)
-    return exponential
+    import torch
+
+    on_cpu = torch.device(device).type == "cpu"
+    blocks = -(-size // 4)
+    chunk = max(1, _BLOCKS_AT_ONCE // positions) if on_cpu else blocks
+    parts = []
+    for start in range(0, blocks, chunk):
+        end = min(start + chunk, blocks)
+        uniform = torch.empty((positions, end - start, 4), dtype=torch.float64, device=device)
+        if on_cpu:  # numpy's words are unsigned, which this processor shifts and multiplies faster
+            places = np.arange(first, first + positions, dtype=np.uint64)[:, np.newaxis]
+            words = philox(np.arange(start, end, dtype=np.uint64), places, 0, 0, key)
+        else:
+            there = torch.arange(first, first + positions, device=device)[:, None]
+            words = philox(torch.arange(start, end, device=device), there, 0, 0, key)
+        into: Words = uniform.numpy() if on_cpu else uniform
+        for number, word in enumerate(words):
+            into[..., number] = word
+        uniform.add_(0.5).mul_(2.0**-32)  # in (0, 1)
+        parts.append(uniform.log_().neg_().log_().neg_().float())
+    return (parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)).flatten(1)[:, :size]
+
+
+class GumbelStream:
+    """The Gumbel noise of a stream position by position, made for several positions ahead in one go.
+
+    Args:
+        key: stream from :func:`place_key`.
+        device: where the noise is wanted.
+    """
+
+    def __init__(self, key: Key, device: torch.device | str = "cpu") -> None:
+        import torch
+
+        self._key = key
+        self._device = device
+        self._on_cpu = torch.device(device).type == "cpu"
+        self._first = 0
+        self._rows = torch.empty((0, 0), device=device)  # of the positions from the first on
+
+    def at(self, position: int, positions: int, size: int) -> torch.Tensor:
+        """``[positions, size]`` noise from a position on; read-only.
+
+        What lies a few positions behind is still there: a drafter looks ahead of the verifier.
+        """
+        import torch
+
+        start, known = position - self._first, self._rows
+        if size != known.shape[1] or not 0 <= start <= known.shape[0] + _POSITIONS_BEHIND:
+            self._first, start, known = position, 0, known.new_empty((0, size))
+        if start + positions > known.shape[0]:
+            forgotten = max(start - _POSITIONS_BEHIND, 0)
+            kept = known[forgotten:]
+            self._first, start = self._first + forgotten, start - forgotten
+            # a device takes as long for one position as for many, a CPU for many numbers longer than for few
+            ahead = (
+                max(1, min(_POSITIONS_AHEAD, _NUMBERS_AHEAD // size)) if self._on_cpu else _POSITIONS_AHEAD
+            )
+            more = max(start + positions - kept.shape[0], ahead)
+            self._rows = torch.cat(
+                (kept, gumbel(self._key, self._first + kept.shape[0], more, size, self._device))
+            )
+        return self._rows[start : start + positions]
 
 
 class UniformStream:
@@ -56,25 +149,48 @@ class UniformStream:
         key: stream from :func:`place_key`.
     """
 
-    def __init__(self, key: tuple[int, int]) -> None:
-        self._bits = np.random.Philox(key=list(key))
-        self._state = self._bits.state
+    def __init__(self, key: Key) -> None:
+        self._key = key
 
-    def at(self, position: int, path: tuple[int, ...] = (), *, size: int) -> NDArray[np.float64]:
-        """``[size]`` numbers of one place; the first ones are the same however many are asked for.
+    def at(
+        self, position: int, paths: Sequence[tuple[int, ...]], start: int, size: int
+    ) -> NDArray[np.float64]:
+        """``[paths, size]`` numbers of places at one position, each's from number ``start`` on.
 
         Args:
-            position: absolute position, the second word of the counter.
-            path: rank path of a node; hashed into the upper half of the counter.
+            position: absolute position.
+            paths: rank paths of nodes.
+            start: the first number wanted.
             size: how many.
         """
-        below = (0, 0)
-        if path:
-            digest = hashlib.blake2b(repr(path).encode(), digest_size=16).digest()
-            below = int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little")
-        state: Any = self._state
-        state["state"]["counter"][:] = (0, position & _MASK, *below)
-        state["buffer_pos"] = 4  # what is left of the last block belongs to another place
-        self._bits.state = state
-        whole = np.asarray(self._bits.random_raw(size) >> np.uint64(11), dtype=np.float64)
-        return (whole + 0.5) * 2.0**-53
+        first, end = start // 4, -(-(start + size) // 4)
+        below = [_digest(path) if path else (0, 0) for path in paths]
+        if len(paths) * (end - first) <= _FEW_BLOCKS:
+            words = np.array(
+                [
+                    [philox(block, position, *path, self._key) for block in range(first, end)]
+                    for path in below
+                ],
+                dtype=np.uint64,
+            ).reshape(len(paths), -1)
+        else:
+            low, high = np.array(below, dtype=np.uint64).T[:, :, np.newaxis]
+            blocks = np.arange(first, end, dtype=np.uint64)
+            words = np.stack(philox(blocks, position, low, high, self._key), axis=-1).reshape(len(paths), -1)
+        wanted = words[:, start - 4 * first :][:, :size]
+        return np.asarray((wanted + 0.5) * 2.0**-32, dtype=np.float64)
+
+
+def _digest(value: object) -> Key:
+    digest = hashlib.blake2b(repr(value).encode(), digest_size=8).digest()
+    return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
+
+
+@lru_cache(maxsize=4096)
+def _round_keys(key: Key) -> tuple[Key, ...]:
+    """What each of the ten rounds mixes in."""
+    first, second = key
+    return tuple(
+        ((first + number * 0x9E3779B9) & _MASK, (second + number * 0xBB67AE85) & _MASK)
+        for number in range(10)
+    )

@@ -8,7 +8,6 @@ import torch
 from transformers import LogitsProcessorList
 
 from specexp.core.context import Context
-from specexp.core.noise import gumbel
 from specexp.core.parts import DeterministicVerifier, Verdict
 from specexp.core.tree import TokenTree
 
@@ -87,6 +86,5 @@ class ProcessedSampling(DeterministicVerifier):
         shown = ids.repeat(self.rows, 1), logits.float().repeat(self.rows, 1)
         scores = self.processors(*shown)[self.row]  # [V]
         if self.sample:
-            noise = gumbel(context.target_noise_key, position, scores.shape[0])
-            return int((scores.cpu() + torch.from_numpy(noise)).argmax())
+            scores = scores + context.target_noise(position, 1, scores.shape[0], scores.device)[0]
         return int(scores.argmax())

@@ -189,11 +189,8 @@ class ModelSource(DraftSource):
         paths = [request.rank_path(row) for row in request.rows.tolist()]
 
         def uniforms(rows: NDArray[np.int64], start: int, count: int) -> NDArray[np.float64]:
-            return np.stack(
-                [
-                    context.uniforms("draft", position, paths[row], size=start + count)[start:]
-                    for row in rows.tolist()
-                ]
+            return context.uniforms_below(
+                "draft", position, [paths[row] for row in rows.tolist()], start, count
             )
 
         return draw(
@@ -211,14 +208,12 @@ class ModelSource(DraftSource):
     def _coupled(
         self, scoring: Scoring, context: Context, request: Request, logits: torch.Tensor
     ) -> Candidates:
-        import torch
-
         temperature = context.noise_temperature
         scores = self._processors_at(scoring, temperature or 1.0).scores(logits)
         if temperature > 0:
-            vocabulary = scores.shape[-1]
-            noise = [context.target_noise(len(context) + depth, vocabulary) for depth in request.depths()]
-            scores = scores.log_softmax(dim=-1) + torch.from_numpy(np.stack(noise)).to(scores.device)
+            depths = request.depths()
+            noise = context.target_noise(len(context), max(depths) + 1, scores.shape[-1], scores.device)
+            scores = scores.log_softmax(dim=-1) + noise[depths]
         return _best(scores, request.k)
 
     def _processors_at(self, scoring: Scoring, temperature: float) -> Processors:

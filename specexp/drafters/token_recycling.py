@@ -137,9 +137,9 @@ class TokenRecycling(Drafter):
         tokens = self._matrix[frontier].astype(np.int64)  # [f, k]
         if self.coupled and context.noise_temperature > 0:
             scores = self._logits[frontier] / np.float32(context.noise_temperature)
-            for row, depth in enumerate(request.depths()):
-                noise = context.target_noise(len(context) + depth, self._matrix.shape[0])
-                scores[row] += noise[tokens[row]]
+            depths = request.depths()
+            noise = context.target_noise(len(context), max(depths) + 1, self._matrix.shape[0]).numpy()
+            scores += noise[np.array(depths)[:, np.newaxis], tokens]
             scores[tokens == NO_CANDIDATE] = -np.inf
             order = np.argsort(-scores, axis=1, kind="stable")
             tokens = tokens[np.arange(frontier.size)[:, np.newaxis], order]

@@ -14,7 +14,6 @@ from multiprocessing.connection import Connection
 from socket import SHUT_RDWR, socket
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 import torch
 import torch.multiprocessing  # registers how tensors are handed to another process: their memory is shared
 
@@ -72,8 +71,6 @@ class NextDraft(NamedTuple):
     prepared: tuple[float, float]
     """From when to when the parts began, or learned from the last outcome."""
     drafting: tuple[float, float]
-    noise: dict[int, NDArray[np.float32]]
-    """``[V]`` noise of the target that the drafter has drawn, by position."""
 
 
 class SequenceLearned(NamedTuple):
@@ -110,19 +107,15 @@ class Memory:
         vocab_size: V.
         dtype: type of the target's logits.
         drawn: whether trees come with draft distributions.
-        coupled: whether the drafter draws the target's noise.
 
     Attributes:
         logits: ``[rows, V]`` the target's answer to the lane's last tree; written by the target's side alone.
         q: ``[rows, V]`` draft distributions of the lane's last tree; written by the worker alone.
-        noise: ``[rows, V]`` the target's noise of the positions from the lane's root on, where a coupled drafter drew
-            it; written by the worker alone.
     """
 
-    def __init__(self, rows: int, vocab_size: int, dtype: torch.dtype, drawn: bool, coupled: bool) -> None:
+    def __init__(self, rows: int, vocab_size: int, dtype: torch.dtype, drawn: bool) -> None:
         self.logits = torch.empty((rows, vocab_size), dtype=dtype)
         self.q = torch.empty((rows if drawn else 0, vocab_size), dtype=torch.float32)
-        self.noise = torch.empty((rows if coupled else 0, vocab_size), dtype=torch.float32)
 
 
 class Shapes:
@@ -168,7 +161,6 @@ class PackedDraft(NamedTuple):
     draft: Draft
     shape: tuple[int, TreeShape | None]
     q_rows: tuple[int, ...] | None
-    noise: tuple[int, ...]
     prepared: tuple[float, float]
     drafting: tuple[float, float]
 
@@ -177,8 +169,7 @@ def memory_of(parts: Parts, vocab_size: int, dtype: torch.dtype) -> Memory:
     """What a lane with these parts shares."""
     builder = parts.builder
     drawn = builder is not None and any(kind is not NodeKind.POINT_MASS for kind in _kinds_of(builder))
-    coupled = parts.drafter is not None and parts.drafter.coupled
-    return Memory(parts.max_rows, vocab_size, dtype, drawn, coupled)
+    return Memory(parts.max_rows, vocab_size, dtype, drawn)
 
 
 def _kinds_of(builder: TreeBuilder) -> list[NodeKind]:

@@ -126,8 +126,6 @@ class ScheduledLanes(Lanes):
             return
         draft = message.draft
         self.note("draft", "draft", lane, *message.drafting, draft.tree.num_nodes)
-        for position, noise in message.noise.items():
-            lane.context.take_noise(position, noise)
         if self.observers and draft.tree.q is not None:  # observers may keep what the worker writes over
             q = {row: distribution.copy() for row, distribution in draft.tree.q.items()}
             draft = replace(draft, tree=replace(draft.tree, q=q))

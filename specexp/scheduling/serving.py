@@ -212,13 +212,7 @@ class _Lanes:
             q = self._memories[lane].q.numpy()
             for place, row in enumerate(rows):
                 np.copyto(q[place], tree.q[row])
-        noise = drafting.context.drawn_noise()[: len(self._memories[lane].noise)]
-        for place, position in enumerate(noise):
-            shared = self._memories[lane].noise.numpy()
-            np.copyto(shared[place], drafting.context.target_noise(position, shared.shape[1]))
         shape = self._shapes.pack(tree.shape)
         light = replace(tree, shape=None, q=None)  # type: ignore[arg-type]  # put back by the receiver
         ended = perf_counter()
-        return PackedDraft(
-            lane, replace(draft, tree=light), shape, rows, noise, (since, started), (started, ended)
-        )
+        return PackedDraft(lane, replace(draft, tree=light), shape, rows, (since, started), (started, ended))

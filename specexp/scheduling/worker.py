@@ -129,9 +129,7 @@ class DraftWorker:
             q = {row: rows[place] for place, row in enumerate(message.q_rows)}
         draft = message.draft
         draft = replace(draft, tree=replace(draft.tree, shape=shape, q=q))
-        shared = self._memories[message.lane].noise.numpy()
-        noise = {position: shared[place].copy() for place, position in enumerate(message.noise)}
-        return NextDraft(message.lane, draft, message.prepared, message.drafting, noise)
+        return NextDraft(message.lane, draft, message.prepared, message.drafting)
 
     def say(self, lane: int, logits: torch.Tensor) -> None:
         """Lay ``[n + 1, V]`` logits where the worker finds them; before the :class:`StepResult` they belong to."""

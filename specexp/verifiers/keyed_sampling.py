@@ -62,7 +62,9 @@ class KeyedSampling(DeterministicVerifier):
             position: absolute position of the token to be chosen.
         """
         scores = self.processed_scores(logits)
-        return scores if self.temperature == 0 else scores + context.target_noise(position, scores.size)
+        if self.temperature == 0:
+            return scores
+        return np.asarray(scores + context.target_noise(position, 1, scores.size)[0].numpy())
 
     def processed_scores(self, logits: torch.Tensor) -> NDArray[np.float32]:
         """``[V]`` scores after temperature, top-k and top-p, removed tokens ``-inf`` (up to a constant, ``s_t``).

@@ -188,7 +188,7 @@ def _expected(toy: Toy, law: ToyLaw, verifier: Verifier, prompt: list[int], sequ
         before, last = classes(history[-2:])
         after = scores[before, last]
         if law.temperature > 0:
-            after = after + context.target_noise(position, law.vocabulary)
+            after = after + context.target_noise(position, 1, law.vocabulary)[0].numpy()
         history.append(int(after.argmax()))
     return history[len(prompt) :]
 

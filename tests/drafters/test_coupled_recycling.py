@@ -40,7 +40,7 @@ def proposed_after_token_0(context: Context, k: int = 3) -> list[int]:
 @pytest.mark.parametrize("sequence", range(20))
 def test_candidates_are_ranked_as_the_target_would_sample_them(sequence):
     context = Context([0], sequence=sequence, noise_temperature=2.0)
-    noise = context.target_noise(1, VOCABULARY)
+    noise = context.target_noise(1, 1, VOCABULARY)[0].numpy()
     by_hand = sorted((1, 2, 3), key=lambda token: -(LOGITS[0, token].item() / 2.0 + noise[token]))
     assert proposed_after_token_0(context) == by_hand
     assert proposed_after_token_0(context, k=1) == by_hand[:1]

@@ -412,7 +412,7 @@ def test_coupled_candidates_are_ranked_by_score_plus_the_positions_noise():
     context = begun(drafter, 0, sequence="s", noise_temperature=0.5)
     answer = drafter.propose(context, ask(context, [(), (3,)], 4))
     for depth in (0, 1):
-        noisy = log_softmax(np.array(LOGITS[0]) / 0.5) + context.target_noise(1 + depth, 4)
+        noisy = log_softmax(np.array(LOGITS[0]) / 0.5) + context.target_noise(1 + depth, 1, 4)[0].numpy()
         assert answer.tokens[depth].tolist() == np.argsort(-noisy).tolist()
         assert answer.log_probs[depth] == pytest.approx(np.sort(log_softmax(noisy))[::-1], abs=1e-5)
 

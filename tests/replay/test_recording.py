@@ -124,7 +124,7 @@ def test_every_recorded_answer_is_what_the_model_says_after_these_tokens(tempera
             if coupled and temperature:
                 noise = Context(context, seed=0, sequence="p#0", noise_temperature=temperature)
                 scores = (scores / temperature).log_softmax(-1)
-                scores = scores + torch.from_numpy(noise.target_noise(len(context), VOCABULARY))
+                scores = scores + noise.target_noise(len(context), 1, VOCABULARY)[0]
             ranked = scores.log_softmax(-1).sort(descending=True)
             np.testing.assert_array_equal(tokens, ranked.indices[: tokens.size].numpy())
             np.testing.assert_allclose(log_probs, ranked.values[: tokens.size].numpy(), rtol=1e-4, atol=1e-5)
@@ -185,7 +185,11 @@ def test_a_folder_without_a_recording(tmp_path):
     [
         ("{", "cannot be read .*record it"),
         ('{"schema_version": 99}', "schema_version 99; 1 is expected.*record it"),
-        ('{"schema_version": 1}', "is not whole .*record it"),
+        (
+            '{"schema_version": 1}',
+            "version 1 of the keyed noise, and this specexp draws version 2.*record it",
+        ),
+        ('{"schema_version": 1, "noise_version": 2}', "is not whole .*record it"),
     ],
 )
 def test_a_manifest_that_is_none(tmp_path, content, sentence):

@@ -1,8 +1,7 @@
-"""What passes between the target's side and a worker: shapes by number, noise and distributions by shared memory."""
+"""What passes between the target's side and a worker: shapes by number, distributions by shared memory."""
 
 import pickle
 
-import numpy as np
 import pytest
 import torch
 from helpers.small_models import small_model
@@ -50,30 +49,21 @@ def test_forgotten_shapes_are_sent_again():
 
 
 @pytest.mark.parametrize(
-    ("parts", "q_rows", "noise_rows"),
+    ("parts", "q_rows"),
     [
-        (Parts(DraftModel(), Chain(3)), 0, 0),
-        (Parts(DraftModel(), Chain(3, candidates="drawn")), 4, 0),
-        (Parts(DraftModel(), Choice([Chain(2), SpecInfer([2, 1])])), 5, 0),
-        (Parts(PhraseCache(DraftModel()), Graft(DySpecGreedy(4), 1, 1, 2)), 7, 0),
-        (Parts(DraftModel(coupled=True), Chain(3)), 0, 4),
-        (Parts(None, None), 0, 0),
+        (Parts(DraftModel(), Chain(3)), 0),
+        (Parts(DraftModel(), Chain(3, candidates="drawn")), 4),
+        (Parts(DraftModel(), Choice([Chain(2), SpecInfer([2, 1])])), 5),
+        (Parts(PhraseCache(DraftModel()), Graft(DySpecGreedy(4), 1, 1, 2)), 7),
+        (Parts(None, None), 0),
     ],
-    ids=["chain", "drawn", "choice", "graft", "coupled", "plain"],
+    ids=["chain", "drawn", "choice", "graft", "plain"],
 )
-def test_only_what_is_needed_is_shared(parts, q_rows, noise_rows):
+def test_only_what_is_needed_is_shared(parts, q_rows):
     memory = memory_of(parts, 11, torch.bfloat16)
     rows = 1 + (0 if parts.builder is None else parts.builder.max_nodes)
     assert (tuple(memory.logits.shape), memory.logits.dtype) == ((rows, 11), torch.bfloat16)
-    assert (memory.q.shape[0], memory.noise.shape[0]) == (q_rows, noise_rows)
-
-
-def test_noise_of_a_coupled_drafter_is_not_kept_for_ever():
-    context = Context([1, 2])
-    for position in range(2, 500):
-        context.take_noise(position, np.zeros(4, dtype=np.float32))
-        context.append([3])
-    assert len(context._noise) <= 65
+    assert memory.q.shape[0] == q_rows
 
 
 EXECUTIONS = {

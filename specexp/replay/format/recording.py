@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from specexp.artifacts.atomic_write import atomic_write
 from specexp.artifacts.fingerprint import Fingerprint
 from specexp.artifacts.manifest import sha256
+from specexp.core.noise import NOISE_VERSION
 from specexp.replay.format.errors import RecordingError
 from specexp.replay.format.ngram_fallback import NgramFallback
 from specexp.replay.format.recorded_turn import RecordedTurn
@@ -68,7 +69,7 @@ class RecordingManifest:
 
     def save(self, folder: Path) -> None:
         """Write ``recording.json``, whole or not at all."""
-        fields = {"schema_version": SCHEMA_VERSION, **asdict(self)}
+        fields = {"schema_version": SCHEMA_VERSION, "noise_version": NOISE_VERSION, **asdict(self)}
         atomic_write(folder / MANIFEST, json.dumps(fields, indent=1, default=str) + "\n")
 
     @staticmethod
@@ -90,7 +91,13 @@ class RecordingManifest:
             raise RecordingError(
                 f"recording: {path} has schema_version {found!r}; {SCHEMA_VERSION} is expected: {_NEEDED} again"
             )
-        fields.pop("schema_version")
+        noise = fields.get("noise_version", 1)  # which the first ones did not say
+        if noise != NOISE_VERSION:
+            raise RecordingError(
+                f"recording: {path} was made with version {noise!r} of the keyed noise, and this specexp draws version "
+                f"{NOISE_VERSION}, with which its samples would be others: {_NEEDED} again"
+            )
+        fields = {name: value for name, value in fields.items() if not name.endswith("_version")}
         try:
             manifest = RecordingManifest(**fields)
             wrong = manifest._damage()
