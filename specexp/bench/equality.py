@@ -11,14 +11,47 @@ import numpy as np
 import torch
 
 from specexp.bench.record import Difference, PromptRecord
+from specexp.core.messages import counted
 
 if TYPE_CHECKING:
     from specexp.bench.arm import EngineArm
     from specexp.core.outcome import Outcome
     from specexp.data import Prompt
 
+ROUNDING = 1e-5
+"""Gap in float32 below which two passes of different size may round to different tokens, if ever."""
+
 NEAR_TIE = {"bfloat16": 0.125, "float16": 0.125 / 8, "float32": 0.0, "float64": 0.0}
 """Largest gap, in logits + T * noise, at which outputs may part: the dtype's rounding; float32 may not."""
+
+
+def near_tie_sentence(dtype: str) -> str:
+    """What a near tie is, for whoever reads of one for the first time."""
+    return (
+        f"A near tie is a place where plain decoding's own two best tokens lie within the rounding of {dtype} "
+        f"({NEAR_TIE.get(dtype, 0.0):g} in logits): which of them comes first depends on how many tokens a pass holds, "
+        "not on the method, and what follows may differ."
+    )
+
+
+def divergence(records: Iterable[PromptRecord]) -> str | None:
+    """Outputs in float32 that are not plain decoding's though nothing excuses it, as a clause; None without any."""
+    found = [
+        record
+        for record in records
+        if (difference := record.difference) is not None
+        and record.dtype in ("float32", "float64")
+        and (difference.gap is None or difference.gap > ROUNDING)
+    ]
+    if not found:
+        return None
+    first = found[0]
+    assert first.difference is not None
+    arms = ", ".join(dict.fromkeys(record.arm for record in found))
+    return (
+        f"{counted(len(found), 'output')} of {arms} DIFFER from plain decoding's in float32, where no near tie excuses "
+        f"it, e.g. {first.arm} on prompt {first.prompt_id!r} from new token {first.difference.index} on"
+    )
 
 
 def first_difference(tokens: tuple[int, ...], reference: tuple[int, ...]) -> int | None:
@@ -131,12 +164,17 @@ class Equality:
     near_ties: int
     wrong: int
 
+    @classmethod
+    def sum(cls, found: Iterable[Equality]) -> Equality:
+        """Of several arms together."""
+        return cls(*map(sum, zip((0, 0, 0, 0), *map(dataclasses.astuple, found), strict=True)))
+
     def __str__(self) -> str:
         if not self.compared:
             return "not compared"
-        text = f"{self.equal}/{self.compared}"
+        text = f"{self.equal + self.near_ties}/{self.compared}"
         if self.near_ties:
-            text += f" + {self.near_ties} near ties"
+            text += f" ({self.equal} equal, {counted(self.near_ties, 'near tie')})"
         return f"{text}, {self.wrong} DIFFER" if self.wrong else text
 
 

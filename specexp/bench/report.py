@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from specexp.bench import clock, metrics
-from specexp.bench.equality import token_equality
+from specexp.bench.equality import near_tie_sentence, token_equality
 from specexp.bench.failures import failed_answers
 from specexp.bench.phases import breakdown
 from specexp.bench.record import MEASURED, PromptRecord
@@ -22,6 +22,7 @@ from specexp.bench.table import Cell, Column, Table
 
 if TYPE_CHECKING:
     from specexp.bench.arm import Arm
+    from specexp.bench.float32 import InFloat32
 
 MOST_CATEGORIES, PROMPTS_PER_CATEGORY = 8, 3  # more, or of fewer prompts, say nothing on a page; CSV has all
 OTHERS = "others"
@@ -33,6 +34,7 @@ def results_table(
     *,
     baselines: Sequence[str] = ("engine", "hf-eager"),
     published: Sequence[Mapping[str, Any]] = (),
+    float32: InFloat32 | None = None,
 ) -> Table:
     """One row an arm: tokens per step, speed, speedup over each baseline, equality of the output.
 
@@ -42,6 +44,7 @@ def results_table(
         baselines: Arms that speedups are over, as far as they were run; outputs are compared with the first.
         published: Rows of a paper's table that were not run: ``method``, ``tokens_per_step``,
             ``tokens_per_second``, ``speedup``, ``source``.
+        float32: The same outputs in float32; None where they were not compared once more.
     """
     records = list(records)
     names = arm_names(records)
@@ -51,7 +54,8 @@ def results_table(
     shown = [metric for metric in metrics.METRICS if metric.heading is not None]
     speedups = [Column(f"{clock.adjective(clocks[name])}vs {name}", interval=True) for name in baselines]
     columns = [Column("arm"), *(_column(metric, shared) for metric in shown), *speedups]
-    table = Table(clock.titled(title, shared), [*columns, Column("equal outputs"), Column("state")])
+    exact = [] if float32 is None or float32.left_out else [Column("equal in float32")]
+    table = Table(clock.titled(title, shared), [*columns, *exact, Column("equal outputs"), Column("state")])
     for name in names:
         summary = summarise(records, name)
         row: list[Cell] = [_label(summary, shared)]
@@ -59,6 +63,8 @@ def results_table(
         row += [
             None if name == baseline else paired_speedup(records, name, baseline) for baseline in baselines
         ]
+        if exact and float32 is not None:
+            row.append("reference" if name == baselines[0] else str(float32.equality(name, baselines[0])))
         if not baselines:
             row.append("not compared")
         elif name == baselines[0]:
@@ -68,8 +74,10 @@ def results_table(
         table.rows.append([*row, summary.state])
     for item in published:
         if "category" not in item:
-            table.rows.append(_published_row(item, shown, len(baselines), shared))
+            table.rows.append(_published_row(item, shown, len(baselines), shared, len(exact)))
     table.notes = _notes(records, names, baselines)
+    if float32 is not None:
+        table.notes.append(float32.sentence([name for name in names if name != baselines[0]], baselines[0]))
     table.notes += _sources([item for item in published if "category" not in item])
     return table
 
@@ -93,7 +101,7 @@ def _column(metric: metrics.Metric, shared: str) -> Column:
 
 
 def _published_row(
-    item: Mapping[str, Any], shown: Sequence[metrics.Metric], baselines: int, shared: str
+    item: Mapping[str, Any], shown: Sequence[metrics.Metric], baselines: int, shared: str, exact: int = 0
 ) -> list[Cell]:
     figures: list[Cell] = []
     for metric in shown:
@@ -105,7 +113,7 @@ def _published_row(
     if baselines and item.get("speedup") is not None:
         # papers compare with Hugging Face's generate: the last baseline
         speedups[-1] = f"{item['speedup']:.2f}x published"
-    return [f"{item['method']} (not run here)", *figures, *speedups, None, None]
+    return [f"{item['method']} (not run here)", *figures, *speedups, *[None] * exact, None, None]
 
 
 def _sources(published: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -137,7 +145,7 @@ def _notes(records: Sequence[PromptRecord], names: Sequence[str], baselines: Seq
     )
     near = sum(record.difference is not None and record.difference.near_tie for record in good)
     if near:
-        notes.append(f"{near} outputs part from plain decoding at a near tie of the {good[0].dtype} logits.")
+        notes.append(near_tie_sentence(good[0].dtype))
     short = short_answers(good, reference.arm)
     if short is not None:
         notes.append(short)

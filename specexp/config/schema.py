@@ -295,6 +295,9 @@ class Experiment:
         recording: Folder that ``specexp.record`` wrote, for replay; ``record.to`` if null.
         published: Rows of the paper's table that are not run here: a ``method`` and its figures.
         figure: Which figure ``specexp.run`` draws; its default if null.
+        float32_prompts: How many prompts ``specexp.run`` and the confirmation of a sweep decode once more with a
+            float32 copy of a 16-bit target, outside the clock and within 15 seconds, where outputs part at near ties:
+            in float32 they must be equal. 0 leaves it out.
         analyses: What ``specexp.run`` looks for in every step.
         fit: How ``specexp.fit`` lets the controller learn.
     """
@@ -331,6 +334,7 @@ class Experiment:
     baselines: list[Literal["engine", "hf-eager"]] = field(default_factory=lambda: ["engine", "hf-eager"])
     published: list[dict[str, str | float | None]] = field(default_factory=list)
     figure: str | None = None
+    float32_prompts: Annotated[int, Field(ge=0)] = 8
     analyses: list[Annotated[Any, PartOf("specexp.bench.analysis.Analysis")]] = field(default_factory=list)
     fit: Fit | None = None
     sweep: Sweep | None = None

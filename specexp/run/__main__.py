@@ -13,9 +13,11 @@ if __name__ == "__main__":  # before what takes seconds to import
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from specexp.bench.equality import divergence
 from specexp.bench.experiment import check_experiment
 from specexp.bench.failures import failed_answers
 from specexp.config import (
@@ -33,7 +35,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from specexp.bench.experiment import ExperimentArms
+    from specexp.bench.float32 import InFloat32
+    from specexp.bench.live import LiveBackend
     from specexp.bench.record import PromptRecord
+    from specexp.data import Prompt
     from specexp.data.preparation import Preparation
     from specexp.data.prompts import PromptDataModule
     from specexp.pairs.pair import ModelPair
@@ -65,11 +70,14 @@ def _act(config: Config, dry_run: bool) -> int:
     if dry_run:
         print("\n".join(arm.title for arm in arms))
         return 0
-    failed = failed_answers(run(config))
-    if failed is None:
-        return 0
-    where = folder_of(config) / RECORDS
-    return fail(f"{failed}; the table is of the others, and {where} says why for each", 1)
+    records = run(config)
+    status, where = 0, folder_of(config) / RECORDS
+    failed, wrong = failed_answers(records), divergence(records)
+    if failed is not None:
+        status = fail(f"{failed}; the table is of the others, and {where} says why for each", 1)
+    if wrong is not None:
+        status = fail(f"{wrong}: this is not lossless, and its speed counts for nothing", 1)
+    return status
 
 
 def folder_of(config: Config) -> Path:
@@ -84,6 +92,9 @@ def run(config: Config, pair: ModelPair | None = None) -> list[PromptRecord]:
         config: Configuration of the experiment.
         pair: Models loaded already; the file's own if None.
 
+    Returns:
+        The records, and after them those of outputs compared once more in float32.
+
     Raises:
         ConfigError: the file, its trainer, data, models or output folder cannot be used; nothing was decoded
             then.
@@ -96,6 +107,7 @@ def run(config: Config, pair: ModelPair | None = None) -> list[PromptRecord]:
     check_tasks(config)
     trainer = build_trainer(config)
     backend: Backend
+    live: LiveBackend | None = None
     if is_replayed(config):
         from specexp.replay.backend import open_replay
 
@@ -112,8 +124,40 @@ def run(config: Config, pair: ModelPair | None = None) -> list[PromptRecord]:
     folder = folder_of(config)
     save_resolved(config, folder)
     records = decode(config, experiment, data, folder / RECORDS, trainer)
-    report(config, experiment, records, folder, data.workload.preparation)
-    return records
+    exact = None if live is None else exactly(config, live, records, data.prompts)
+    report(config, experiment, records, folder, data.workload.preparation, exact)
+    return records if exact is None else [*records, *exact.records]
+
+
+def exactly(
+    config: Config, backend: LiveBackend, records: Sequence[PromptRecord], prompts: Sequence[Prompt]
+) -> InFloat32 | None:
+    """Outputs that part from plain decoding's at near ties, compared once more in float32; None where none part.
+
+    Args:
+        config: Configuration of the experiment.
+        backend: Its models.
+        records: Records of the run.
+        prompts: Its prompts.
+    """
+    from specexp.bench.arm import EngineArm
+    from specexp.bench.experiment import ENGINE, arm_specs
+    from specexp.bench.float32 import InFloat32, in_float32
+    from specexp.bench.live import LiveBackend
+    from specexp.bench.make_arm import make_arm
+
+    parted = {record.arm for record in records if record.difference is not None}
+    if is_multi_sequence(config):
+        return InFloat32(left_out="several sequences are decoded for a prompt") if parted else None
+
+    def arms_of(pair: ModelPair) -> tuple[EngineArm, list[EngineArm]]:
+        exact = LiveBackend.of(config, pair)
+        specs = [spec for spec in arm_specs(config) if spec.name == ENGINE or spec.name in parted]
+        made = [make_arm(replace(spec, preload=None), exact) for spec in specs if spec.reference is None]
+        plain, *arms = (arm for arm in made if isinstance(arm, EngineArm))
+        return plain, arms
+
+    return in_float32(backend.pair, arms_of, prompts, records, config.get("float32_prompts"))
 
 
 def decode(
@@ -156,6 +200,7 @@ def report(
     records: Sequence[PromptRecord],
     folder: Path,
     preparation: Preparation,
+    float32: InFloat32 | None = None,
 ) -> None:
     """Publish the tables, the figure and what the analyses saw.
 
@@ -165,6 +210,7 @@ def report(
         records: Records of the run.
         folder: Folder of the results, ``<output>/<name>``.
         preparation: What became of the prompts before they were decoded.
+        float32: Their outputs compared once more in float32; None where they were not.
     """
     from specexp.bench.publish import Report, publish, tracker_of
     from specexp.bench.report import (
@@ -181,7 +227,7 @@ def report(
     if is_replayed(config):
         title += ", replayed"
     baselines, published = experiment.baselines, config.get("published")
-    results = results_table(records, title, baselines=baselines, published=published)
+    results = results_table(records, title, baselines=baselines, published=published, float32=float32)
     answered = {record.arm for record in records if not record.error}
     results.notes += fidelity_sentences(arm for arm in experiment.arms if arm.name in answered)
     results.notes += preparation.notes()

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from specexp.bench.arm import Arm
     from specexp.bench.arm_spec import Backend
+    from specexp.bench.float32 import InFloat32
     from specexp.bench.record import PromptRecord
     from specexp.core.latency import LatencyProfile
     from specexp.core.parts import Parts
@@ -154,6 +155,12 @@ class StudyBackend(ABC):
     def confirming(self) -> StudyBackend:
         """Who answers when the best few are confirmed."""
         return self
+
+    def in_float32(self, confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> InFloat32 | None:
+        """Outputs of a confirmation that part from plain decoding's at near ties, compared once more in float32; None
+        where none part, or where no models decode.
+        """
+        return None
 
     def predict(self, overrides: Mapping[str, Any] | None) -> Predicted | None:
         """What a candidate, or plain decoding without overrides, takes on the confirmation's prompts, where another

@@ -11,6 +11,7 @@ from optuna import Study
 from optuna.trial import FrozenTrial
 from rich.console import Console
 
+from specexp.bench.equality import divergence
 from specexp.bench.failures import failed_answers
 from specexp.bench.progress import StageBar
 from specexp.bench.publish import Attached, Report, publish, track
@@ -64,7 +65,8 @@ def conclude(study: Study, settings: Sweep, backend: StudyBackend, output: Study
         output: Where the results go.
 
     Raises:
-        StudyError: No trial can be confirmed; or, once all is published, prompts of the confirmation failed.
+        StudyError: No trial can be confirmed; outputs differ from plain decoding's in float32, and nothing is exported;
+            or, once all is published, prompts of the confirmation failed.
         OSError: Something cannot be written.
     """
     kept = Concluded.load(output.folder)
@@ -74,6 +76,7 @@ def conclude(study: Study, settings: Sweep, backend: StudyBackend, output: Study
         kept = None
     confirmation = _confirm(study, settings, backend, output, kept, earlier)
     study_config = backend.study_config
+    float32 = backend.confirming.in_float32(confirmation.confirmed, confirmation.records)
     shown = table(
         study_config.name,
         study_config.question,
@@ -82,6 +85,7 @@ def conclude(study: Study, settings: Sweep, backend: StudyBackend, output: Study
         backend.predict(None),
         confirmations=confirmation.confirmations,
         warm=any(carries(arm.parts) for arm in confirmation.arms.values()),
+        float32=float32,
     )
     preparation = backend.confirming.data("confirm").workload.preparation
     shown.notes += preparation.notes()
@@ -101,6 +105,9 @@ def conclude(study: Study, settings: Sweep, backend: StudyBackend, output: Study
         ],
     )
     publish(report, output.folder, console=output.console)
+    wrong = divergence([*confirmation.records, *(() if float32 is None else float32.records)])
+    if wrong is not None:
+        raise StudyError(f"{wrong}: this is not lossless, so nothing is exported")
     exported = Exported((), confirmation.winner.over_ar.is_faster)
     if settings.export is not None:
         exporter = Exporter(settings.export, study, confirmation, backend, output)

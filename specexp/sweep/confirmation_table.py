@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from specexp.bench import clock
-from specexp.bench.equality import Equality, token_equality
+from specexp.bench.equality import Equality, near_tie_sentence, token_equality
 from specexp.bench.failures import failed_answers
+from specexp.bench.float32 import InFloat32
 from specexp.bench.record import MEASURED, PromptRecord
 from specexp.bench.report import clock_notes
 from specexp.bench.short_answers import short_answers
@@ -26,6 +27,7 @@ def table(
     *,
     confirmations: int = 1,
     warm: bool = False,
+    float32: InFloat32 | None = None,
 ) -> Table:
     """The candidates, fastest first, then the baselines; of trees that differ from step to step the mean nodes.
 
@@ -37,6 +39,7 @@ def table(
         predicted_ar: What replay says of plain decoding; None where it says nothing.
         confirmations: How many were pooled.
         warm: Whether what is carried from prompt to prompt was learned on the search's prompts first.
+        float32: The outputs compared once more in float32; None where they were not.
     """
     baselines = {AR: "AR (engine)", EAGER: "hf-eager"}
     if EAGER not in arm_names(records):
@@ -94,7 +97,7 @@ def table(
         "speedups are geometric means of paired per-prompt ratios with 95 % bootstrap intervals",
         f"of plain decoding's answers {100 * own.eos_share:.0f} % end by EOS, {100 * own.loop_share:.0f} % in a "
         "loop (which flatters every method)",
-        _equality(confirmed, records),
+        *_equality(confirmed, records, float32),
         *([] if short is None else [short]),
         *([] if failed is None else [f"{failed}; the figures are of the others"]),
         *clock_notes([record for record in records if not record.error]),
@@ -156,15 +159,17 @@ def about_plain(best: Confirmed, noun: str) -> str:
     return f"{best.label} is not told apart from plain decoding on these prompts: {speedup}."
 
 
-def _equality(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> str:
-    found = [token_equality(records, one.name, AR) for one in confirmed]
-    total = Equality(
-        sum(one.compared for one in found),
-        sum(one.equal for one in found),
-        sum(one.near_ties for one in found),
-        sum(one.wrong for one in found),
-    )
-    return f"outputs of the {noun_of(confirmed, records)}s that equal plain decoding's: {total}"
+def _equality(
+    confirmed: Sequence[Confirmed], records: Sequence[PromptRecord], float32: InFloat32 | None
+) -> list[str]:
+    """How many outputs are plain decoding's, in float32 first where they were compared so."""
+    names = [one.name for one in confirmed]
+    total = Equality.sum(token_equality(records, name, AR) for name in names)
+    said = [] if float32 is None else [float32.sentence(names, AR)]
+    said.append(f"outputs of the {noun_of(confirmed, records)}s that equal plain decoding's: {total}")
+    if total.near_ties:
+        said.append(near_tie_sentence(summarise(records, AR).dtype))
+    return said
 
 
 def _predictions(predicted: Predicted | None) -> tuple[float | None, float | None]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
 from specexp.bench.experiment import check_prompts
+from specexp.bench.float32 import InFloat32, in_float32
 from specexp.bench.live import LiveBackend
 from specexp.config import ConfigError, build_data, prompts_error
 from specexp.config.stages import with_prompts_of
@@ -16,10 +18,13 @@ from specexp.sweep.backend import StudyBackend
 from specexp.sweep.study_config import StudyConfig
 
 if TYPE_CHECKING:
+    from specexp.bench.arm import EngineArm
+    from specexp.bench.record import PromptRecord
     from specexp.core.latency import LatencyProfile
     from specexp.data import Prompt
     from specexp.data.prompts import PromptDataModule
     from specexp.pairs.pair import ModelPair
+    from specexp.sweep.confirmed import Confirmed
 
 
 class LiveStudyBackend(StudyBackend):
@@ -63,6 +68,23 @@ class LiveStudyBackend(StudyBackend):
         except PromptSetError as error:
             raise prompts_error(staged, error) from error
         return data
+
+    @override
+    def in_float32(self, confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> InFloat32 | None:
+        parted = {record.arm for record in records if record.difference is not None}
+        if self.study_config.multi_sequence:
+            return InFloat32(left_out="several sequences are decoded for a prompt") if parted else None
+
+        def arms_of(pair: ModelPair) -> tuple[EngineArm, list[EngineArm]]:
+            exact = LiveStudyBackend(self.study_config, pair, self.latency)
+            return exact.plain(), [
+                exact.compose(one.name, self.study_config.with_overrides(one.attributes["resolved"]))
+                for one in confirmed
+                if one.name in parted
+            ]
+
+        most = self.study_config.config.get("float32_prompts")
+        return in_float32(self.pair, arms_of, self.data("confirm").prompts, records, most)
 
     @override
     def plain_seconds_per_token(self, prompt: Prompt) -> float | None:

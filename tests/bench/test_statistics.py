@@ -114,7 +114,7 @@ def test_a_counted_near_tie_excuses_other_tokens_and_counts():
     assert paired_speedup(records, "tree", "engine").refused is None
     equality = token_equality(records, "tree")
     assert (equality.equal, equality.near_ties, equality.wrong) == (1, 1, 0)
-    assert str(equality) == "1/2 + 1 near ties"
+    assert str(equality) == "2/2 (1 equal, 1 near tie)"
 
 
 def test_state_policies_must_agree_unless_one_arm_has_none():

@@ -1,6 +1,7 @@
 """``python -m specexp.run``, from a file to a folder of results, on a model made in a moment."""
 
 import csv
+import dataclasses
 import json
 import os
 import re
@@ -258,6 +259,24 @@ def test_a_run_in_which_prompts_failed_ends_with_1_and_a_table_of_the_others(
         f"is of the others, and {records} says why for each\n"
     )
     assert "The figures are of the others." in said.out
+
+
+def test_a_run_whose_outputs_differ_in_float32_ends_with_1(experiment, capsys, monkeypatch):
+    from specexp.bench.decoder_arm import DecoderArm
+
+    decode = DecoderArm.decode
+
+    def wrong(arm, prompt, *given):
+        record = decode(arm, prompt, *given)
+        other = (record.token_ids[0] + 1, *record.token_ids[1:])
+        return dataclasses.replace(record, token_ids=other) if arm.name == "tiny" else record
+
+    monkeypatch.setattr(DecoderArm, "decode", wrong)
+    assert main([experiment(), "--data.max_prompts", "1", "--generation.max_new_tokens", "4"]) == 1
+    assert capsys.readouterr().err == (
+        "error: 1 output of tiny DIFFER from plain decoding's in float32, where no near tie excuses it, e.g. tiny on "
+        "prompt '0' from new token 0 on: this is not lossless, and its speed counts for nothing\n"
+    )
 
 
 @pytest.mark.parametrize(
