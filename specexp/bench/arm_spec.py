@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from specexp.config import Config
     from specexp.config.schema import Generation
     from specexp.core.latency import LatencyProfile
-    from specexp.core.parts import Parts
+    from specexp.core.parts import Parts, Verifier
     from specexp.scheduling import Execution
 
 
@@ -79,3 +79,19 @@ class Backend(Protocol):
 
     def provenance(self, arm: Arm) -> dict[str, Any]:
         """What an artifact says of where an arm's figures come from, beside device and versions."""
+
+
+def can_follow(verifier: Verifier) -> bool:
+    """Whether Hugging Face's loops can emit a verifier's tokens: they do not depend on drafts, and take no noise, or
+    noise that can be added to its scores.
+    """
+    keyed = not verifier.noise_temperature or hasattr(verifier, "processed_scores")
+    return verifier.sampling == "deterministic" and keyed
+
+
+def why_not(reference: str, verifier: Verifier) -> str:
+    """Why a loop of Hugging Face's cannot follow a verifier."""
+    return (
+        f"{reference} cannot follow {type(verifier).__name__}: Hugging Face's arms emit the same tokens only with "
+        "Greedy or KeyedSampling"
+    )

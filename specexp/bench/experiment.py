@@ -8,7 +8,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from specexp.bench.arm import EngineArm
-from specexp.bench.arm_spec import ArmSpec, Backend
+from specexp.bench.arm_spec import ArmSpec, Backend, can_follow, why_not
 from specexp.bench.make_arm import make_arm
 from specexp.config import (
     ComposedArm,
@@ -79,9 +79,11 @@ def check_experiment(config: Config) -> list[ComposedArm]:
             f"{config.file}: its composition is plain decoding and it has no arms, but a sweep: "
             f"use python -m specexp.sweep {config.file}"
         )
-    titles = [ENGINE, *(name for name in config.get("baselines") if name != ENGINE)]
+    titles = [ENGINE, *(name for name in baselines_of(config) if name != ENGINE)]
     for arm in composed if not is_plain(config) else ():
         where = f"{config.source_of(('arms',))}: arms.{arm.name}"
+        if arm.reference is not None and not can_follow(build_verifier(config)):
+            raise ConfigError(f"{where}: {why_not(arm.reference, build_verifier(config))}: leave the arm out")
         if arm.title in titles:
             raise ConfigError(
                 f"{where} is called {arm.title!r} as another arm is; give it a title of its own"
@@ -99,6 +101,23 @@ def check_experiment(config: Config) -> list[ComposedArm]:
                 f"{where}.data may override shuffle_seed alone: all arms decode the same prompts"
             )
     return composed
+
+
+def baselines_of(config: Config) -> list[str]:
+    """What arms are compared with.
+
+    Raises:
+        ConfigError: Hugging Face's generate is asked for, and cannot emit the tokens of the verifier.
+    """
+    given, verifier = config.get("baselines"), build_verifier(config)
+    follows = can_follow(verifier)
+    if given is None:
+        return [ENGINE, EAGER] if follows else [ENGINE]
+    if EAGER in given and not follows:
+        raise config.checker.error(
+            ("baselines",), f": {why_not(EAGER, verifier)}; set baselines to [{ENGINE}]"
+        )
+    return list(given)
 
 
 def _check_several(config: Config, composed: Sequence[ComposedArm], analyses: Sequence[Analysis]) -> None:
@@ -160,7 +179,7 @@ def arm_specs(config: Config, composed: Sequence[ComposedArm] | None = None) -> 
         shared["latency"] = build_latency(config)
     plain = Parts(verifier=build_verifier(config))
     specs = [ArmSpec(ENGINE, parts=plain, execution=Serial() if several else None, **shared)]
-    if EAGER in config.get("baselines") and not several:
+    if EAGER in baselines_of(config) and not several:
         specs.append(ArmSpec(EAGER, parts=plain, reference=EAGER, **shared))
     for arm in composed if not is_plain(config) else ():
         named = bool(config.get("arms"))
@@ -222,7 +241,7 @@ def build_experiment(config: Config, backend: Backend) -> ExperimentArms:
         analysis.begin({arm.name: arm.parts for arm in arms if isinstance(arm, EngineArm)})
     return ExperimentArms(
         arms,
-        [name for name in config.get("baselines") if name in names] or [ENGINE],
+        [name for name in baselines_of(config) if name in names] or [ENGINE],
         seeds,
         analyses,
         [spec.name for spec in specs if spec not in possible],
@@ -264,11 +283,19 @@ def reordered(prompts: Sequence[Prompt], shuffle_seed: int | None) -> list[Promp
 
 
 def check_prompts(config: Config, prompts: Sequence[Prompt], pair: ModelPair) -> None:
-    """Refuse prompts that do not fit the target, before anything is decoded.
+    """Refuse prompts and answers that do not fit the target, before anything is decoded.
 
     Raises:
         ConfigError: one sentence that names the prompt and what to set.
     """
+    from specexp.core.masks import context_limit
+
+    limit, most = context_limit(pair.target.config), config.get("generation.max_new_tokens")
+    if most > limit:
+        raise config.checker.error(
+            ("generation", "max_new_tokens"),
+            f" is {most}, and the target holds {limit} tokens, those of the prompt among them: lower it",
+        )
     if build_task_items(config) is not None:
         return  # what is asked of an item depends on the answers before
     for prompt in prompts if is_multi_sequence(config) else ():
@@ -277,10 +304,6 @@ def check_prompts(config: Config, prompts: Sequence[Prompt], pair: ModelPair) ->
                 f"{config.source_of(('data',))}: data: prompt {prompt.prompt_id!r} has {len(prompt.turns)} turns, and "
                 "the sequences of a group continue one; take a set of single questions, or leave execution out"
             )
-    from specexp.core.masks import context_limit
-
-    limit = context_limit(pair.target.config)
-    most = config.get("generation.max_new_tokens")
     for prompt in prompts:
         # room for one new token must be left even after the longest answers to earlier turns
         needed = prompt.longest_context(pair.tokenizer, most) - most + 1

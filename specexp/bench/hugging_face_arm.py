@@ -13,6 +13,7 @@ from transformers import GenerationConfig, LogitsProcessorList
 from typing_extensions import override
 
 from specexp.bench.arm import Arm, Generation, eos_of, sequence_name, turns
+from specexp.bench.arm_spec import can_follow, why_not
 from specexp.bench.generate_run import GenerateRun
 from specexp.bench.keyed_noise import KeyedNoise
 from specexp.bench.record import PromptRecord
@@ -37,14 +38,6 @@ _COMPOSITIONS = {
     "hf-prompt-lookup": "PromptLookup + StaticTree",
 }
 """Whose overheads a loop is charged under a latency profile: of the composition that does the same."""
-
-
-def can_follow(verifier: Verifier) -> bool:
-    """Whether Hugging Face's loops can emit a verifier's tokens: they do not depend on drafts, and take no noise, or
-    noise that can be added to its scores.
-    """
-    keyed = not verifier.noise_temperature or hasattr(verifier, "processed_scores")
-    return verifier.sampling == "deterministic" and keyed
 
 
 class HuggingFaceArm(Arm):
@@ -93,10 +86,7 @@ class HuggingFaceArm(Arm):
         if reference not in get_args(Reference):
             raise ValueError(f"reference is {reference!r}; allowed are {', '.join(get_args(Reference))}")
         if not can_follow(verifier):
-            raise ValueError(
-                f"{reference} cannot follow {type(verifier).__name__}: Hugging Face's arms emit the same "
-                "tokens only with Greedy or KeyedSampling"
-            )
+            raise ValueError(why_not(reference, verifier))
         if reference == "hf-assisted" and draft is None:
             raise ValueError(f"arm {name!r} is hf-assisted and the pair has no draft model: give pair.draft")
         self.name = name

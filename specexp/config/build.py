@@ -107,6 +107,18 @@ def build_pair(config: Config) -> ModelPair:
     return pair
 
 
+def build_outline(config: Config) -> ModelPair:
+    """The models as their files describe them, without weights.
+
+    Raises:
+        ConfigError: a model cannot be loaded, or the vocabularies differ.
+    """
+    from specexp.pairs.pair import outline_pair
+
+    pair: ModelPair = config.checker.call(outline_pair, config.get("pair"), ("pair",))
+    return pair
+
+
 def build_workload(config: Config) -> Workload:
     """Which prompts are decoded; nothing is read."""
     workload: Workload = _build(config, "data")

@@ -283,7 +283,8 @@ class Experiment:
         record: What ``specexp.record`` asks the models.
         what_if: Which devices ``specexp.what_if`` compares.
         arms: Named compositions beside each other; each is what differs from the file's own.
-        baselines: What arms are compared with: plain decoding by our engine, or by Hugging Face's generate.
+        baselines: What arms are compared with: plain decoding by our engine, by Hugging Face's generate, or both. If
+            null both, where Hugging Face's can emit the tokens of the verifier.
         sweep: What ``specexp.sweep`` searches.
         execution: How several sequences are decoded for a prompt: an item of ``TaskItems`` as a tree of thoughts, any
             other prompt with ``generation.samples`` continuations as one group. None decodes one sequence at a time;
@@ -331,7 +332,7 @@ class Experiment:
     recording: str | None = None
     what_if: WhatIf | None = None
     arms: dict[str, ArmSection | None] = field(default_factory=dict)
-    baselines: list[Literal["engine", "hf-eager"]] = field(default_factory=lambda: ["engine", "hf-eager"])
+    baselines: list[Literal["engine", "hf-eager"]] | None = None
     published: list[dict[str, str | float | None]] = field(default_factory=list)
     figure: str | None = None
     float32_prompts: Annotated[int, Field(ge=0)] = 8

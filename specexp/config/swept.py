@@ -57,7 +57,7 @@ def check_sweep(config: Config) -> None:
     for number, known in enumerate(sweep.known):
         overrides = {key: _with_own_counts(value, sweep) for key, value in known.overrides.items()}
         composed = apply_overrides(config, overrides, _source(config, ("sweep", "enqueue", str(number))))
-        if not _awaits_counts(composed, sweep):
+        if not awaits_counts(composed, sweep):
             check_parts(composed)
     for stage in ("count_acceptances", "learn", "confirm"):
         found = getattr(sweep, stage)
@@ -86,7 +86,7 @@ def _try(config: Config, key: str, choice: Any, sweep: Sweep) -> Config:
         source = f"{source}: {choice['name']}"
     chosen = {part: _with_own_counts(value, sweep) for part, value in overrides_of(key, choice).items()}
     composed = apply_overrides(config, chosen, source)
-    if key == METHOD and not _awaits_counts(composed, sweep):
+    if key == METHOD and not awaits_counts(composed, sweep):
         check_parts(composed)
     return composed
 
@@ -111,6 +111,7 @@ def _with_own_counts(value: Any, sweep: Sweep) -> Any:
     return with_counts(value, COUNTS) if sweep.count_acceptances is not None else value
 
 
-def _awaits_counts(config: Config, sweep: Sweep) -> bool:
+def awaits_counts(config: Config, sweep: Sweep) -> bool:
+    """Whether a builder is fitted to counts that the study makes, and they are not there yet."""
     counts = config.get("builder.init_args.acceptance_counts", None)
     return sweep.count_acceptances is not None and counts is not None and not Path(counts).is_file()

@@ -16,10 +16,11 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from specexp.config import Config, ConfigError
+from specexp.config import Config, ConfigError, is_replayed
 from specexp.config.annotations import PartOf, arguments_of
 from specexp.config.check import Checker
 from specexp.config.command import DRY_RUN, GOES_ON, HELP, OPTIONS, answered, fail, run_command
+from specexp.config.here import check_here
 from specexp.config.config import check_trainer
 from specexp.config.files import read_layers
 from specexp.core.messages import counted
@@ -140,7 +141,12 @@ def _learn(config: Config, dry: bool) -> int:
     from specexp.fit.learn import check_learning, learn, report
 
     check_learning(config)
+    check_here(config, "fit.export.to")
     if dry:
+        if not is_replayed(config):
+            from specexp.bench.rehearsal import rehearse
+
+            rehearse(config)
         fitted = config.get("fit")
         learner = config.get("controller")["class_path"]
         print(f"{config.get('name')}: {fitted['epochs']} x the prompts of data, by {learner}")

@@ -10,6 +10,13 @@ PATIENCE_SECONDS = 5.0
 """For the hub's first answer, where ``HF_HUB_ETAG_TIMEOUT`` says nothing else."""
 
 
+def is_cached(source: str) -> bool:
+    """Whether the cache holds the configuration of a hub id's model."""
+    from huggingface_hub import try_to_load_from_cache
+
+    return isinstance(try_to_load_from_cache(source, "config.json"), str)
+
+
 def why_unreachable() -> str:
     """Why no model can be loaded from the hub now; empty where it answers, whatever it answers."""
     from huggingface_hub import constants, get_session

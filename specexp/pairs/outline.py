@@ -11,7 +11,7 @@ from specexp.core.messages import first_line
 from specexp.pairs.gguf import gguf_model, gguf_tokenizer, is_gguf, is_local
 from specexp.pairs.hub import why_unreachable
 from specexp.pairs.runtime import check_mode
-from specexp.pairs.sources import PairError, check_source, sources_of, weights_of
+from specexp.pairs.sources import PairError, check_source, not_here, sources_of, weights_of
 
 if TYPE_CHECKING:
     import torch
@@ -131,17 +131,6 @@ def tokenizer_of(role: str, source: str, offline: str) -> PreTrainedTokenizerBas
         )  # a list follows that no first line holds
         raise PairError(role, f"{role} {source!r} has no tokenizer that could be loaded: {why}") from error
     return tokenizer
-
-
-def not_here(role: str, source: str, offline: str) -> PairError:
-    """What is neither a local folder nor whole in the cache."""
-    from huggingface_hub import constants
-
-    return PairError(
-        role,
-        f"{role} {source!r} is no local folder and is not whole in the cache ({constants.HF_HUB_CACHE}), and the hub "
-        f"cannot be asked for it ({offline}): name a local folder or 'stdlib', or load it once with a network",
-    )
 
 
 def refusal(role: str, source: str, attn_implementation: str, error: Exception) -> PairError:

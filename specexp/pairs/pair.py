@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from specexp.core.runtime import Runtime
 from specexp.pairs.gguf import is_gguf, is_local
 from specexp.pairs.hub import why_unreachable
-from specexp.pairs.outline import not_here, outline, refusal, tokenizer_of, unfit
+from specexp.pairs.outline import outline, refusal, tokenizer_of, unfit
 from specexp.pairs.runtime import runtime_of
 from specexp.pairs.sources import sources_of
 

@@ -89,6 +89,17 @@ def check_source(role: str, source: str) -> None:
     weights_of(role, source)
 
 
+def not_here(role: str, source: str, offline: str) -> PairError:
+    """What is neither a local folder nor whole in the cache."""
+    from huggingface_hub import constants
+
+    return PairError(
+        role,
+        f"{role} {source!r} is no local folder and is not whole in the cache ({constants.HF_HUB_CACHE}), and the hub "
+        f"cannot be asked for it ({offline}): name a local folder or 'stdlib', or load it once with a network",
+    )
+
+
 def weights_of(role: str, source: str) -> dict[str, Sequence[int]]:
     """Shapes of all tensors of a folder by name, from the headers of its files; no tensor is read.
 

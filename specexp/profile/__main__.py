@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from specexp.config import Config, save_resolved
 from specexp.config.command import fail, run_command
+from specexp.config.here import check_here
 from specexp.profile.run import check_profiling
 
 if TYPE_CHECKING:
@@ -44,8 +45,12 @@ def _act(config: Config, dry_run: bool) -> int:
     from specexp.artifacts import ArtifactError
 
     arms = check_profiling(config)
+    check_here(config, "profile.to")
     if dry_run:
+        from specexp.bench.rehearsal import rehearse
         from specexp.profile.passes import sizes_up_to
+
+        rehearse(config)
 
         section = config.get("profile")
         print(f"new tokens: {', '.join(map(str, sizes_up_to(section['max_tokens'])))}")

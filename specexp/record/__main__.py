@@ -15,8 +15,9 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from specexp.config import Config
+from specexp.config import Config, build_outline
 from specexp.config.command import GOES_ON, fail, run_command
+from specexp.config.here import check_here
 from specexp.core.messages import counted
 
 if TYPE_CHECKING:
@@ -40,11 +41,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _act(config: Config, dry_run: bool) -> int:
+    check_here(config, "record.to")
     if dry_run:
         from specexp.record.folder import answers_held
+        from specexp.record.making import check_context, load_prompts
         from specexp.record.plan import plan_recording
 
         planned = plan_recording(config)
+        pair = build_outline(planned.config)
+        check_context(planned, pair)
+        load_prompts(planned, pair)
         held = answers_held(planned)
         there = f", which holds {counted(held, 'answer')} already" if held else ""
         print("\n".join([*planned.lines(), f"to {planned.folder}{there}"]))

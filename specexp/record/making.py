@@ -63,7 +63,7 @@ class Making:
         self.tell = tell
         self.bar = bar
         self.pair = pair or build_pair(self.plan.config)
-        _check_context(self.plan, self.pair)
+        check_context(self.plan, self.pair)
         self.generation = build_generation(self.plan.config)
         if self.generation.threads is not None:
             torch.set_num_threads(self.generation.threads)
@@ -208,7 +208,12 @@ def load_prompts(plan: RecordingPlan, pair: ModelPair) -> list[Prompt]:
     return list(found.values())
 
 
-def _check_context(plan: RecordingPlan, pair: ModelPair) -> None:
+def check_context(plan: RecordingPlan, pair: ModelPair) -> None:
+    """Refuse coverage that no context holds.
+
+    Raises:
+        ConfigError: One sentence with the builder.
+    """
     for role, model in (("target", pair.target), ("draft", pair.draft)):
         limit = None if model is None else int(model.config.get_text_config().max_position_embeddings)
         for number, builder in enumerate(plan.coverage):

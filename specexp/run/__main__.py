@@ -29,6 +29,7 @@ from specexp.config import (
     save_resolved,
 )
 from specexp.config.command import fail, run_command
+from specexp.config.here import check_here
 
 if TYPE_CHECKING:
     from lightning import Trainer
@@ -67,7 +68,9 @@ def _act(config: Config, dry_run: bool) -> int:
         )
     arms = check_experiment(config)
     _check_figure(config)
+    check_here(config)
     if dry_run:
+        rehearse(config)
         print("\n".join(arm.title for arm in arms))
         return 0
     records = run(config)
@@ -83,6 +86,27 @@ def _act(config: Config, dry_run: bool) -> int:
 def folder_of(config: Config) -> Path:
     """Folder of the results, ``<output>/<name>``."""
     return Path(config.get("output"), config.get("name"))
+
+
+def rehearse(config: Config) -> None:
+    """Everything that :func:`run` does before anything is decoded, without weights.
+
+    Raises:
+        ConfigError: As :func:`run`.
+    """
+    from specexp.bench import rehearsal
+
+    if not is_replayed(config):
+        rehearsal.rehearse(config)
+        return
+    from specexp.bench.experiment import build_experiment
+    from specexp.bench.trainer import build_trainer
+    from specexp.replay.backend import open_replay
+
+    build_trainer(config)
+    build_experiment(config, open_replay(config)[0])
+
+
 
 
 def run(config: Config, pair: ModelPair | None = None) -> list[PromptRecord]:

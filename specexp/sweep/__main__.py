@@ -19,11 +19,13 @@ from rich.console import Console
 from specexp.config import Config, ConfigError, build_sweep
 from specexp.config.command import GOES_ON, fail, run_command
 from specexp.config.sweep import Sweep
+from specexp.config.here import check_here
 from specexp.core.secrets import masked
 from specexp.sweep.error import StudyError
 from specexp.sweep.goals import check_goals, directions_of
 from specexp.sweep.methods import without_draft_methods
 from specexp.sweep.space import Space
+from specexp.sweep.storage import check_storage
 from specexp.sweep.study_config import StudyConfig
 
 USAGE = """usage: python -m specexp.sweep EXPERIMENT.yaml [--dry-run] [--n-trials N] [--storage URL] [--key value ...]
@@ -70,8 +72,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _act(config: Config, dry_run: bool, command: str) -> int:
     study_config, settings, left_out = read_sweep(config)
     console = Console(highlight=False, soft_wrap=True)
+    check_here(config, "sweep.export.to")
+    if settings.storage is not None:
+        check_storage(settings.storage, config.checker.error(("sweep", "storage"), ""))
     if dry_run:
+        from specexp.sweep.rehearsal import rehearse
+
+        settings, impossible = rehearse(study_config, settings)
         show(study_config, settings, console)
+        for name, why in impossible.items():
+            console.print(f"Left out, for it cannot be built: {name}: {why}", markup=False)
     if left_out:
         console.print(f"Left out, for the pair has no draft model: {', '.join(left_out)}.")
     return 0 if dry_run else _search(study_config, settings, command)

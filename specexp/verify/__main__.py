@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from specexp.bench.experiment import check_experiment
 from specexp.config import Config, save_resolved
 from specexp.config.command import run_command
+from specexp.config.here import check_here
 
 if TYPE_CHECKING:
     from specexp.pairs.pair import ModelPair
@@ -43,7 +44,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _act(config: Config, dry_run: bool) -> int:
     check_experiment(config)
+    check_here(config)
     if dry_run:
+        from specexp.bench.rehearsal import rehearse
+        from specexp.verify.arms import ours
+
+        rehearse(ours(config)[0])
         list_tests(config)
         return 0
     found = run(config)

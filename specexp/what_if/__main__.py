@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from specexp.config import Config, save_resolved
 from specexp.config.command import run_command
+from specexp.config.here import check_here
 
 if TYPE_CHECKING:
     from specexp.what_if.answer import Answer
@@ -40,8 +41,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _act(config: Config, dry_run: bool) -> int:
+    check_here(config)
     if dry_run:
+        from specexp.replay.configured import open_recording
         from specexp.what_if.answer import profiles_of
+
+        open_recording(config)
 
         print(*(f"{profile.name} ({profile.source})" for profile in profiles_of(config)), sep="\n")
     else:

@@ -1,0 +1,45 @@
+"""Everything that a command does before a model decodes, done without weights: what passes fails later by the world."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from specexp.bench.experiment import arm_specs, check_prompts, check_tasks, load_prompts
+from specexp.bench.make_arm import make_arm
+from specexp.config import ConfigError, build_data, build_outline
+from specexp.data import PromptSetError
+
+if TYPE_CHECKING:
+    from specexp.bench.live import LiveBackend
+    from specexp.config import Config
+
+
+def rehearse(config: Config) -> LiveBackend:
+    """Make the arms of an experiment and read its prompts, with models that have shapes and no weights.
+
+    Args:
+        config: Of an experiment whose models decode, checked by itself.
+
+    Returns:
+        A backend whose models answer nothing.
+
+    Raises:
+        ConfigError: Trainer, models, parts or prompts cannot be used, or do not go together.
+    """
+    from specexp.bench.live import LiveBackend
+    from specexp.bench.trainer import build_trainer
+
+    check_tasks(config)
+    build_trainer(config)
+    pair = build_outline(config)
+    backend = LiveBackend.of(config, pair)
+    for spec in arm_specs(config):
+        make_arm(replace(spec, preload=None), backend).close()
+        if spec.preload is not None:
+            try:
+                check_prompts(spec.preload, build_data(spec.preload, pair.tokenizer).prompts, pair)
+            except PromptSetError as error:
+                raise ConfigError(f"{spec.where}.preload: {error}") from error
+    load_prompts(config, pair)
+    return backend

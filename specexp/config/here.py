@@ -1,0 +1,85 @@
+"""What an experiment asks of this machine: looked at before anything is imported that takes seconds."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from specexp.config.config import Config, is_replayed
+from specexp.config.errors import ConfigError
+from specexp.core.messages import counted, first_line
+from specexp.pairs.hub import is_cached, why_unreachable
+from specexp.pairs.sources import PairError, check_source, not_here, sources_of
+
+
+def check_here(config: Config, *written: str) -> None:
+    """Refuse more threads than cores, models and prompts that are not here, and folders that cannot be written.
+
+    Args:
+        config: Of a command that is about to begin.
+        written: Keys of the folders that the command writes, ``output`` aside.
+
+    Raises:
+        ConfigError: One sentence with the key.
+    """
+    threads, cores = config.get("generation.threads"), os.cpu_count()
+    if threads is not None and cores is not None and threads > cores:
+        raise config.checker.error(
+            ("generation", "threads"),
+            f" is {threads}, and this machine has {counted(cores, 'core')}: at most so many are allowed",
+        )
+    if not is_replayed(config):
+        _check_models(config)
+    _check_prompts(config)
+    for key in ("output", *written):
+        path = config.get(key, None)
+        if path is not None:
+            below = (config.get("name"),) if key == "output" else ()
+            check_writable(Path(path, *below), config.checker.error(tuple(key.split(".")), ""))
+
+
+def check_writable(folder: Path, error: ConfigError) -> None:
+    """Refuse a folder that cannot be made, or in which nothing can be written; nothing is made.
+
+    Args:
+        folder: Where files are to go.
+        error: Its text, file and key, begins the message.
+
+    Raises:
+        ConfigError: It names what stands in the way.
+    """
+    there = next(path for path in (folder, *folder.parents, Path()) if path.exists())
+    if not there.is_dir():
+        raise ConfigError(f"{error}: {folder} cannot be written ({there} is a file): name another folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise ConfigError(
+            f"{error}: {folder} cannot be written (no permission in {there}): name another folder"
+        )
+
+
+def _check_models(config: Config) -> None:
+    sources = sources_of(config.get("pair.target"), config.get("pair.draft"))
+    for role, source in zip(("target", "draft"), sources, strict=True):
+        try:
+            if source is None:
+                continue
+            check_source(role, source)
+            if not Path(source).is_dir() and not is_cached(source) and (offline := why_unreachable()):
+                raise not_here(role, source, offline)
+        except PairError as error:
+            raise config.checker.error(("pair", error.argument), f": {first_line(error)}") from error
+
+
+def _check_prompts(config: Config) -> None:
+    """A file of prompts whose name can be no data set's must be there."""
+    arguments: dict[str, Any] = config.get("data.prompts.init_args", None) or {}
+    for name, value in arguments.items():
+        if name == "path" and isinstance(value, str) and "://" not in value:
+            path = Path(value).expanduser()
+            is_file_name = path.suffix != "" or value.startswith((".", "/", "~"))
+            if is_file_name and not path.exists():
+                raise config.checker.error(
+                    ("data", "prompts", "init_args", name),
+                    f": {value} does not exist; a file of prompts is expected",
+                )

@@ -1,0 +1,120 @@
+"""The choices of a space that cannot be built: found before the first trial, and left out of the search."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+from specexp.config.swept import awaits_counts
+from specexp.config.sweep import Categorical, Known, Sweep
+from specexp.core.messages import first_line
+from specexp.sweep.space import Space
+from specexp.sweep.study_config import StudyConfig
+
+Compose = Callable[[Mapping[str, Any]], object]
+"""Composes a candidate of these overrides; ValueError where it cannot be."""
+
+
+def without_impossible(
+    study_config: StudyConfig, sweep: Sweep, compose: Compose
+) -> tuple[Sweep, dict[str, str]]:
+    """A study without the choices of whole parts, and without what is measured first, that cannot be built.
+
+    A choice goes with others: it is left out where it can be built with none of them, its numbers as small or as large
+    as the space allows. What awaits acceptance counts that are not there yet stays.
+
+    Args:
+        study_config: The experiment.
+        sweep: Its sweep section.
+        compose: What builds a candidate.
+
+    Returns:
+        The study, and why what was left out cannot be built, by its name.
+
+    Raises:
+        ConfigError: Nothing is left.
+    """
+    space, out = Space(sweep), dict[str, str]()
+    entries = dict(sweep.space)
+    for key, entry in sweep.space.items():
+        if "." in key or not isinstance(entry, Categorical):
+            continue
+        whys = {label: _why_not(study_config, sweep, space, compose, {key: label}) for label in entry.by_label}
+        kept = [choice for choice in entry.choices if whys[_label(choice)] is None]
+        found = {f"{key} {label!r}": why for label, why in whys.items() if why is not None}
+        if not kept:
+            raise study_config.config.checker.error(
+                ("sweep", "space", key), f": no choice can be built: {next(iter(found.values()))}"
+            )
+        out |= found
+        entries[key] = replace(entry, choices=kept)
+    first = []
+    for given, known in zip(sweep.enqueue, sweep.known, strict=True):
+        why = _refusal(study_config, sweep, compose, known.overrides)
+        if why is None:
+            first.append(given)
+        else:
+            out[known.name] = why
+    return replace(sweep, space=entries, enqueue=first), out
+
+
+def _why_not(
+    study_config: StudyConfig, sweep: Sweep, space: Space, compose: Compose, chosen: Mapping[str, Any]
+) -> str | None:
+    """Why no candidate with these choices can be built; None where one can."""
+    why = None
+    others = {
+        key: list(entry.by_label)
+        for key, entry in space.entries.items()
+        if isinstance(entry, Categorical) and "." not in key and key not in chosen
+    }
+    for labels in product(*others.values()):
+        for end in (0, 1):
+            fixed = _Fixed({**dict(zip(others, labels, strict=True)), **chosen}, end)
+            found = _refusal(study_config, sweep, compose, space.suggest(fixed, study_config.applies))
+            if found is None:
+                return None
+            why = why or found
+    return why
+
+
+def _refusal(
+    study_config: StudyConfig, sweep: Sweep, compose: Compose, overrides: Mapping[str, Any]
+) -> str | None:
+    try:
+        if awaits_counts(study_config.with_overrides(overrides), sweep):
+            return None
+        compose(overrides)
+    except ValueError as error:
+        return first_line(error)
+    return None
+
+
+class _Fixed:
+    """Takes the place of a trial: the labels that are given, and one end of every other range.
+
+    Args:
+        labels: Choices by key.
+        end: 0 for the smallest numbers, 1 for the largest.
+    """
+
+    def __init__(self, labels: Mapping[str, Any], end: int) -> None:
+        self._labels = labels
+        self._end = end
+
+    def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
+        return self._labels.get(name, choices[-self._end])
+
+    def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> int:
+        return (low, high)[self._end]
+
+    def suggest_float(
+        self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
+    ) -> float:
+        return (low, high)[self._end]
+
+
+def _label(choice: Any) -> Any:
+    return choice["name"] if isinstance(choice, Mapping) else choice

@@ -1,0 +1,52 @@
+"""Everything that a sweep does before its first trial, done without weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from specexp.bench.trainer import build_trainer
+from specexp.config import build_outline
+from specexp.config.sweep import Sweep
+from specexp.sweep.backend import StudyBackend
+from specexp.sweep.branches import without_impossible
+from specexp.sweep.session import check_prompts, replayed_backend
+from specexp.sweep.study import build_pruner, build_sampler
+from specexp.sweep.study_config import StudyConfig
+
+
+def rehearse(study_config: StudyConfig, settings: Sweep) -> tuple[Sweep, dict[str, str]]:
+    """Read the prompts of all stages and compose every branch of the space, with models that have no weights.
+
+    Args:
+        study_config: The experiment.
+        settings: Its sweep section.
+
+    Returns:
+        The study without what cannot be built, and why it cannot, by its name.
+
+    Raises:
+        ValueError: Sampler, pruner, trainer, models, prompts or parts cannot be used, or do not go together.
+    """
+    config = study_config.config
+    build_sampler(settings, checker=config.checker)
+    build_pruner(settings, config.checker)
+    build_trainer(config)
+    backend: StudyBackend
+    if study_config.replayed:
+        backend = replayed_backend(study_config, settings)
+    else:
+        from specexp.sweep.live import LiveStudyBackend
+
+        backend = LiveStudyBackend(study_config, build_outline(config), study_config.latency())
+    check_prompts(study_config, backend)
+    return without_impossible(study_config, settings, composer(study_config, backend))
+
+
+def composer(study_config: StudyConfig, backend: StudyBackend) -> Any:
+    """What composes a candidate with a backend and stops what it keeps running."""
+
+    def compose(overrides: Mapping[str, Any]) -> None:
+        backend.compose("candidate", study_config.with_overrides(overrides)).close()
+
+    return compose
