@@ -28,6 +28,7 @@ class StageBar:
         self._task: TaskID | None = None
         self._prompts: int | None = None
         self._seen = 0
+        self._total = 0
 
     def stage(self, what: str, total: int, done: int = 0, prompts: int | None = None) -> None:
         """Begin a stage of ``total`` prompts, or of ``total`` trials where ``prompts`` says how many each
@@ -38,7 +39,7 @@ class StageBar:
             self._progress.stop_task(self._task)
         self._task = self._progress.add_task(what, total=total, completed=done, note="")
         self._prompts = prompts
-        self._seen = 0
+        self._seen, self._total = 0, total
 
     def prompt(self) -> None:
         """One prompt is done."""
@@ -51,11 +52,11 @@ class StageBar:
             self._progress.update(self._task, note=f"prompt {self._seen}/{self._prompts}")
 
     def trial(self, finished: int, line: str) -> None:
-        """One trial is done; ``finished`` count so far."""
+        """One trial is done; ``finished`` count so far, with other workers perhaps more than were asked for."""
         self._seen = 0
         if self._task is not None:
             self._progress.console.print(line, highlight=False, markup=False)
-            self._progress.update(self._task, completed=finished, note="")
+            self._progress.update(self._task, completed=min(finished, self._total), note="")
 
     def __enter__(self) -> Self:
         self._progress.start()

@@ -33,6 +33,7 @@ def rehearse(config: Config) -> LiveBackend:
     check_tasks(config)
     build_trainer(config)
     pair = build_outline(config)
+    load_prompts(config, pair)
     backend = LiveBackend.of(config, pair)
     for spec in arm_specs(config):
         make_arm(replace(spec, preload=None), backend).close()
@@ -41,5 +42,4 @@ def rehearse(config: Config) -> LiveBackend:
                 check_prompts(spec.preload, build_data(spec.preload, pair.tokenizer).prompts, pair)
             except PromptSetError as error:
                 raise ConfigError(f"{spec.where}.preload: {error}") from error
-    load_prompts(config, pair)
     return backend

@@ -102,6 +102,10 @@ class Checker:
             if given_name not in known:
                 path = ".".join((*key, str(given_name)))
                 near = [".".join((*key, argument)) for argument in known]
+                if not key:
+                    from specexp.config.explain import keys_of_sections
+
+                    near += keys_of_sections()
                 raise ConfigError(
                     f"{self.source_of((*key, str(given_name)))}: unknown key {path!r}"
                     + (f" of {name}" if key else "")
@@ -311,7 +315,8 @@ class Checker:
         texts = [choice for choice in allowed.choices if isinstance(choice, str)]
         hint = did_you_mean(value, texts) if isinstance(value, str) and texts else ""
         hint = hint if hint.startswith("; did") else ""
-        return self.error(key, f" is {value!r}; allowed is {allowed.words}{hint}")
+        shown = "null" if value is None else repr(value)
+        return self.error(key, f" is {shown}; allowed is {allowed.words}{hint}")
 
 
 def announce_import(dotted: str, where: str, base: type | str = "specexp") -> None:

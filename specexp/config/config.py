@@ -10,6 +10,7 @@ from typing import Any
 from specexp.config.annotations import arguments_of
 from specexp.config.check import Checker, SourceOf
 from specexp.config.errors import ConfigError
+from specexp.config.files import COMMAND_LINE
 from specexp.config.layers import Key, Layers, copied
 from specexp.config.places import WRITTEN, check_folder_name, check_written
 from specexp.config.schema import OVERRIDES, Experiment
@@ -68,7 +69,11 @@ class Config:
         for dotted in WRITTEN:
             key = tuple(dotted.split("."))
             if key[0] in sections:
-                check_written(self.get(dotted, None), self.checker.error(key, ""))
+                source = self.source_of(key)
+                typed = source == COMMAND_LINE or dotted == "recording"  # which is read, unless it is made
+                check_written(
+                    self.get(dotted, None), self.checker.error(key, ""), None if typed else Path(source)
+                )
 
     def source_of(self, key: Key) -> str:
         """The file that set a key, or ``command line``."""

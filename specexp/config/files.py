@@ -11,7 +11,7 @@ import yaml
 
 from specexp.config.errors import ConfigError
 from specexp.config.layers import Layers
-from specexp.core.messages import first_line
+from specexp.core.messages import did_you_mean, first_line
 
 COMMAND_LINE = "command line"
 
@@ -94,12 +94,35 @@ def read_layers(path: str | Path, overrides: Sequence[str] = ()) -> Layers:
     layers = Layers()
     _read(Path(path), layers, ())
     for dotted, value in parse_overrides(overrides):
+        if dotted == "arms" and isinstance(value, str | list):
+            _choose_arms(value, layers)
+            continue
         if dotted != "compose":
             layers.set(dotted, value, COMMAND_LINE)
             continue
         for entry in _file_names(value, f"{COMMAND_LINE}: --compose", "file names"):
             _read(Path(entry), layers, (Path(COMMAND_LINE),))
     return layers
+
+
+def _choose_arms(given: str | list[Any], layers: Layers) -> None:
+    """Keep some of the arms: ``--arms chain,tree``.
+
+    Raises:
+        ConfigError: one is none of the file's.
+    """
+    names = (
+        [name.strip() for name in given.split(",")] if isinstance(given, str) else [str(one) for one in given]
+    )
+    arms = layers.values.get("arms")
+    known = arms if isinstance(arms, dict) else {}
+    for name in names:
+        if name not in known:
+            raise ConfigError(
+                f"{COMMAND_LINE}: --arms: the file has no arm {name!r}{did_you_mean(name, map(str, known))}"
+            )
+    for name in [name for name in known if name not in names]:
+        layers.remove(("arms", name))
 
 
 def parse_overrides(arguments: Sequence[str]) -> list[tuple[str, Any]]:
@@ -150,11 +173,13 @@ def read_yaml(path: Path, where: str = "") -> dict[str, Any]:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark is not None else ""
         raise ConfigError(f"{path}{line}: not valid YAML ({_problem(error)})") from error
-    if not isinstance(content, dict | None):
+    if content is None:
+        raise ConfigError(f"{path} is empty; a mapping of sections such as builder is expected")
+    if not isinstance(content, dict):
         raise ConfigError(
             f"{path}: holds {type(content).__name__}, but a mapping of sections such as builder is expected"
         )
-    return content or {}
+    return content
 
 
 def _read(path: Path, layers: Layers, including: tuple[Path, ...]) -> None:

@@ -98,6 +98,18 @@ class Layers:
         else:
             self._merge(here, {last: value}, source, tuple(outer))
 
+    def remove(self, key: Key) -> None:
+        """Take out what stands at a key."""
+        self._own(key[0])
+        *outer, last = key
+        here: Any = self.values
+        for step in outer:
+            here = here[step]
+        del here[last]
+        sources = self._sources.get(key[0], {})
+        for known in [known for known in sources if known[: len(key)] == key]:
+            del sources[known]
+
     def _own(self, section: str) -> None:
         """Copy a section that other layers share."""
         if section in self._shared:

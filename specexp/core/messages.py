@@ -47,7 +47,7 @@ def did_you_mean(name: object, allowed: Iterable[str]) -> str:
         meant = {other for words in SAME_MEANING if word in words for other in words}
         near = [known for known in names if last[known] in meant]
         rest = {_plain(known[len(prefix) :]): known for known in names}
-        spelt = get_close_matches(given, rest, n=1, cutoff=0.5)
+        spelt = get_close_matches(given, rest, n=1, cutoff=0.65)
         if spelt and (not near or _letters(given, spelt[0]) >= 0.75):
             near = [rest[spelt[0]]]
     near = near or get_close_matches(str(name), names, n=1, cutoff=0.9)

@@ -11,7 +11,7 @@ from specexp.pairs.gguf import is_gguf, is_local
 from specexp.pairs.hub import why_unreachable
 from specexp.pairs.outline import outline, refusal, tokenizer_of, unfit
 from specexp.pairs.runtime import runtime_of
-from specexp.pairs.sources import sources_of
+from specexp.pairs.sources import not_here, sources_of
 
 if TYPE_CHECKING:
     import torch

@@ -49,8 +49,8 @@ USAGE = """usage: python -m specexp.run EXPERIMENT.yaml [--dry-run] [--key value
 Decodes the prompts of an experiment with each of its arms and with plain decoding, and compares them.
 --dry-run checks the file and lists the arms; any other --dotted.key overrides the file,
 e.g. --data.max_prompts 8 --verifier.init_args.temperature 0 --tracking.mode disabled.
---compose FILE lays another file on top, e.g. --compose configs/latency/post_use_pre_cut.yaml, by which seconds
-are modelled."""
+--arms NAME,NAME runs these of the file's arms alone. --compose FILE lays another file on top, e.g.
+--compose configs/latency/post_use_pre_cut.yaml, by which seconds are modelled."""
 RECORDS = "records.jsonl"
 FIGURES = ("speedup", "curves", "phases")
 
@@ -105,8 +105,6 @@ def rehearse(config: Config) -> None:
 
     build_trainer(config)
     build_experiment(config, open_replay(config)[0])
-
-
 
 
 def run(config: Config, pair: ModelPair | None = None) -> list[PromptRecord]:

@@ -18,8 +18,8 @@ from rich.console import Console
 
 from specexp.config import Config, ConfigError, build_sweep
 from specexp.config.command import GOES_ON, fail, run_command
-from specexp.config.sweep import Sweep
 from specexp.config.here import check_here
+from specexp.config.sweep import Sweep
 from specexp.core.secrets import masked
 from specexp.sweep.error import StudyError
 from specexp.sweep.goals import check_goals, directions_of

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from specexp.config.sweep import Categorical, Sweep
 from specexp.config.swept import awaits_counts
-from specexp.config.sweep import Categorical, Known, Sweep
 from specexp.core.messages import first_line
 from specexp.sweep.space import Space
 from specexp.sweep.study_config import StudyConfig
 
+if TYPE_CHECKING:
+    from specexp.sweep.backend import StudyBackend
+
 Compose = Callable[[Mapping[str, Any]], object]
 """Composes a candidate of these overrides; ValueError where it cannot be."""
+
+
+def composer(study_config: StudyConfig, backend: StudyBackend) -> Compose:
+    """What composes a candidate with a backend, and stops what it keeps running."""
+
+    def compose(overrides: Mapping[str, Any]) -> None:
+        backend.compose("candidate", study_config.with_overrides(overrides)).close()
+
+    return compose
 
 
 def without_impossible(
@@ -41,7 +53,9 @@ def without_impossible(
     for key, entry in sweep.space.items():
         if "." in key or not isinstance(entry, Categorical):
             continue
-        whys = {label: _why_not(study_config, sweep, space, compose, {key: label}) for label in entry.by_label}
+        whys = {
+            label: _why_not(study_config, sweep, space, compose, {key: label}) for label in entry.by_label
+        }
         kept = [choice for choice in entry.choices if whys[_label(choice)] is None]
         found = {f"{key} {label!r}": why for label, why in whys.items() if why is not None}
         if not kept:

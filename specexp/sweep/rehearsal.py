@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from specexp.bench.trainer import build_trainer
 from specexp.config import build_outline
 from specexp.config.sweep import Sweep
 from specexp.sweep.backend import StudyBackend
-from specexp.sweep.branches import without_impossible
+from specexp.sweep.branches import composer, without_impossible
 from specexp.sweep.session import check_prompts, replayed_backend
 from specexp.sweep.study import build_pruner, build_sampler
 from specexp.sweep.study_config import StudyConfig
@@ -41,12 +38,3 @@ def rehearse(study_config: StudyConfig, settings: Sweep) -> tuple[Sweep, dict[st
         backend = LiveStudyBackend(study_config, build_outline(config), study_config.latency())
     check_prompts(study_config, backend)
     return without_impossible(study_config, settings, composer(study_config, backend))
-
-
-def composer(study_config: StudyConfig, backend: StudyBackend) -> Any:
-    """What composes a candidate with a backend and stops what it keeps running."""
-
-    def compose(overrides: Mapping[str, Any]) -> None:
-        backend.compose("candidate", study_config.with_overrides(overrides)).close()
-
-    return compose

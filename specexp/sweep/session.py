@@ -23,6 +23,7 @@ from specexp.config.stages import STAGES
 from specexp.config.sweep import Sweep
 from specexp.sweep.backend import StudyBackend
 from specexp.sweep.bench import StudyBench, record_acceptance_counts
+from specexp.sweep.branches import composer, without_impossible
 from specexp.sweep.concluded import CONCLUDED, Concluded
 from specexp.sweep.conclusion import conclude, concluded
 from specexp.sweep.goals import directions_of
@@ -88,7 +89,7 @@ class Session:
                 torch.set_num_threads(threads)
             backend = self._backend()
             bench = StudyBench(backend, folder)
-            self._check_prompts(backend)
+            check_prompts(self.study_config, backend)
             # Up to here nothing was written: a mistake in models or prompts leaves nothing behind.
             name = self.study_config.name
             study = open_study(name, self.settings, folder, self._study_digest(), self.study_config.clock)
@@ -97,6 +98,7 @@ class Session:
             with StageBar(console) as bar:
                 bench.tick = bar.prompt
                 self._record_acceptance_counts(backend, bar)
+                self._leave_out(backend)
                 if not bench.load_reference():
                     bar.stage("AR on every prompt", len(bench.prompts))
                     bench.measure_reference()
@@ -130,35 +132,13 @@ class Session:
 
     def _backend(self) -> StudyBackend:
         """A recording that answers, or models that decode."""
-        latency = self.study_config.latency()
         if self.study_config.replayed:
-            from specexp.sweep.replayed import ReplayedStudyBackend
-
-            assert latency is not None, "a replay without latency is refused with the file"
-            confirms = self.settings.confirm is not None
-            return ReplayedStudyBackend(self.study_config, latency, confirms=confirms)
+            return replayed_backend(self.study_config, self.settings)
         from specexp.sweep.live import LiveStudyBackend
 
-        return LiveStudyBackend(self.study_config, build_pair(self.study_config.config), latency)
-
-    def _check_prompts(self, backend: StudyBackend) -> None:
-        """Read the prompts of all stages before the first is decoded.
-
-        Raises:
-            ValueError: One does not fit the context, or the confirmation's are among the search's.
-        """
-        found = {
-            stage: backend.data(stage)
-            for stage in STAGES
-            if self.study_config.config.get(f"sweep.{stage}", None) is not None
-        }
-        searched = {prompt.token_ids for prompt in backend.data().prompts}
-        for prompt in found["confirm"].prompts if "confirm" in found else ():
-            if prompt.token_ids in searched:
-                raise ValueError(
-                    f"sweep.confirm.data: prompt {prompt.prompt_id!r} is one of the search's, so it cannot confirm "
-                    "what the search found: give an offset of at least data.offset + data.max_prompts, or other prompts"
-                )
+        return LiveStudyBackend(
+            self.study_config, build_pair(self.study_config.config), self.study_config.latency()
+        )
 
     def _study_digest(self) -> str:
         learned = [] if self.settings.learn is None else [asdict(self.settings.learn)]
@@ -193,6 +173,13 @@ class Session:
         bar.stage("counting acceptances", len(backend.data("count_acceptances").prompts))
         record_acceptance_counts(backend, {"builder": stage.builder}, path, bar.prompt)
         mark.write_text(made_of, encoding="utf-8")
+
+    def _leave_out(self, backend: StudyBackend) -> None:
+        """Leave out of the search what cannot be built, now that the acceptance counts are there."""
+        compose = composer(self.study_config, backend)
+        self.settings, impossible = without_impossible(self.study_config, self.settings, compose)
+        for name, why in impossible.items():
+            self.output.say(f"Left out, for it cannot be built: {name}: {why}.")
 
     def _search(self, study: Study, bench: StudyBench, bar: StageBar) -> str:
         done = len(distinct_finished(study))
@@ -234,6 +221,35 @@ class Session:
         return f"{what}: {shown}" + (
             f", pruned after {trial.user_attrs['pruned_at']} prompts" if state == "pruned" else ""
         )
+
+
+def replayed_backend(study_config: StudyConfig, settings: Sweep) -> StudyBackend:
+    """A recording that answers in a study."""
+    from specexp.sweep.replayed import ReplayedStudyBackend
+
+    latency = study_config.latency()
+    assert latency is not None, "a replay without latency is refused with the file"
+    return ReplayedStudyBackend(study_config, latency, confirms=settings.confirm is not None)
+
+
+def check_prompts(study_config: StudyConfig, backend: StudyBackend) -> None:
+    """Read the prompts of all stages before the first is decoded.
+
+    Raises:
+        ValueError: One does not fit the context, or the confirmation's are among the search's.
+    """
+    found = {
+        stage: backend.data(stage)
+        for stage in STAGES
+        if study_config.config.get(f"sweep.{stage}", None) is not None
+    }
+    searched = {prompt.token_ids for prompt in backend.data().prompts}
+    for prompt in found["confirm"].prompts if "confirm" in found else ():
+        if prompt.token_ids in searched:
+            raise ValueError(
+                f"sweep.confirm.data: prompt {prompt.prompt_id!r} is one of the search's, so it cannot confirm "
+                "what the search found: give an offset of at least data.offset + data.max_prompts, or other prompts"
+            )
 
 
 def silence() -> None:

@@ -18,11 +18,15 @@ FILE = """\
 drafter: TokenRecycling
 builder: {class_path: Chain, init_args: {length: 3}}
 verifier: {class_path: KeyedSampling, init_args: {temperature: 0.7}}
-data: {prompts: StdlibFunctions, max_prompts: 2}
+data: {prompts: {class_path: MTBench, init_args: {path: question.jsonl}}, max_prompts: 2}
 generation: {max_new_tokens: 8}
 tracking: {mode: disabled}
 trainer: {enable_progress_bar: false}
 """
+QUESTIONS = "".join(
+    f'{{"question_id": {number}, "category": "math", "turns": ["def add{number}(a, b):"]}}\n'
+    for number in range(6)
+)
 SWEEP = f"""{FILE}\
 sweep: {{space: {{builder.init_args.length: {{type: int, low: 1, high: 4}}}}, n_trials: 3, confirm: null}}
 """
@@ -60,8 +64,13 @@ def table(rows: list[Row]) -> pytest.MarkDecorator:
 
 
 def make(files: Mapping[str, str | bytes], folder: Path) -> None:
-    """Write files, ``mine.yaml`` and ``sweep.yaml`` among them unless they are given."""
-    for name, content in {"mine.yaml": FILE, "sweep.yaml": SWEEP, **files}.items():
+    """Write files, among them an experiment, a sweep and their prompts unless they are given."""
+    for name, content in {
+        "mine.yaml": FILE,
+        "sweep.yaml": SWEEP,
+        "question.jsonl": QUESTIONS,
+        **files,
+    }.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content if isinstance(content, bytes) else content.encode())

@@ -1,0 +1,164 @@
+"""Models and drafts that cannot be used, told by a dry run from their files alone."""
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from helpers.first_hour import Row, check, make
+
+TYPED = "run mine.yaml --pair.target model --pair.target_dtype float32 --dry-run"
+DRAFTED = f"{TYPED} --pair.draft draft --drafter DraftModel"
+Spoil = Callable[[Path], None]
+
+
+@dataclass(frozen=True)
+class Spoilt:
+    """What is done to a model's folder, and what must be answered.
+
+    Args:
+        spoil: Changes the folder that holds ``model`` and ``draft``, both whole.
+        answered: Fragments of the sentence.
+        typed: The command.
+        code: Its exit code.
+    """
+
+    spoil: Spoil
+    answered: tuple[str, ...]
+    typed: str = TYPED
+
+
+def nothing(folder: Path) -> None:
+    """Leaves both as they are."""
+
+
+def without(*names: str) -> Spoil:
+    def spoil(folder: Path) -> None:
+        for name in names:
+            (folder / name).unlink()
+
+    return spoil
+
+
+def written(name: str, content: str) -> Spoil:
+    def spoil(folder: Path) -> None:
+        (folder / name).write_text(content)
+
+    return spoil
+
+
+def changed(name: str, **values: object) -> Spoil:
+    def spoil(folder: Path) -> None:
+        content = json.loads((folder / name).read_text())
+        (folder / name).write_text(json.dumps(content | values))
+
+    return spoil
+
+
+def half(name: str) -> Spoil:
+    def spoil(folder: Path) -> None:
+        content = (folder / name).read_bytes()
+        (folder / name).write_bytes(content[: len(content) // 2])
+
+    return spoil
+
+
+def one_more_token(folder: Path) -> None:
+    added = {"id": 257, "content": "<|more|>", "special": True, "single_word": False, "lstrip": False}
+    path = folder / "model" / "tokenizer.json"
+    content = json.loads(path.read_text())
+    content["added_tokens"].append({**added, "rstrip": False, "normalized": False})
+    path.write_text(json.dumps(content))
+
+
+def other_tokens(folder: Path) -> None:
+    path = folder / "draft" / "tokenizer.json"
+    content = json.loads(path.read_text())
+    vocabulary = content["model"]["vocab"]
+    vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]
+    path.write_text(json.dumps(content))
+
+
+SPOILT = {
+    "no such folder": Spoilt(
+        nothing, ("pair.target", "'./modell' is no existing folder"), TYPED.replace("model ", "./modell ")
+    ),
+    "a folder of something else": Spoilt(
+        without("model/config.json"), ("pair.target", "without config.json")
+    ),
+    "a configuration cut short": Spoilt(
+        half("model/config.json"), ("pair.target", "config.json cannot be read")
+    ),
+    "a model type that there is not": Spoilt(
+        changed("model/config.json", model_type="llamma"), ("pair.target", "'model'", "llamma")
+    ),
+    "an encoder and a decoder": Spoilt(
+        written("model/config.json", '{"model_type": "t5"}'), ("pair.target", "encoder-decoder")
+    ),
+    "an encoder": Spoilt(
+        written("model/config.json", '{"model_type": "vit"}'),
+        ("pair.target", "could not be loaded as a causal model"),
+    ),
+    "sliding windows and soft caps": Spoilt(
+        written("model/config.json", '{"model_type": "gemma2"}'),
+        ("pair.target", "layers without full attention"),
+    ),
+    "no attention": Spoilt(
+        written("model/config.json", '{"model_type": "mamba"}'), ("pair.target", "has no attention")
+    ),
+    "no tokenizer": Spoilt(
+        without("model/tokenizer.json", "model/tokenizer_config.json"),
+        ("pair.target", "has no tokenizer", "save_pretrained"),
+    ),
+    "a tokenizer cut short": Spoilt(
+        half("model/tokenizer.json"), ("pair.target", "has no tokenizer that could be")
+    ),
+    "more tokens than logits": Spoilt(
+        one_more_token, ("pair.target", "gives 257 logits", "its tokenizer has 258 tokens")
+    ),
+    "no weights": Spoilt(
+        without("model/model.safetensors"), ("pair.target", "holds no weights in safetensors")
+    ),
+    "weights cut short": Spoilt(
+        half("model/model.safetensors"), ("pair.target", "no whole safetensors file")
+    ),
+    "weights of another model": Spoilt(
+        changed("model/config.json", hidden_size=64), ("pair.target", "no weights that fit")
+    ),
+    "a draft with other tokens": Spoilt(
+        other_tokens, ("pair.draft", "another vocabulary", "4 entries differ"), DRAFTED
+    ),
+    "a draft model and no draft": Spoilt(nothing, ("drafter", "pair.draft"), f"{TYPED} --drafter DraftModel"),
+    "a tree larger than the context": Spoilt(
+        nothing, ("192", "lower its budget"), f"{TYPED} --builder.init_args.length 200"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SPOILT)
+def test_one_sentence(
+    name: str,
+    model_folder: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    make({}, tmp_path)
+    for copy in ("model", "draft"):
+        shutil.copytree(model_folder, tmp_path / copy)
+    spoilt = SPOILT[name]
+    spoilt.spoil(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    check(Row(name, spoilt.typed, spoilt.answered), capsys)
+
+
+def test_whole_models_pass(
+    model_folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make({}, tmp_path)
+    for copy in ("model", "draft"):
+        shutil.copytree(model_folder, tmp_path / copy)
+    monkeypatch.chdir(tmp_path)
+    check(Row("whole models", DRAFTED, ("mine",), code=0), capsys)
