@@ -32,7 +32,7 @@ def test_later_wins_and_mappings_merge(write):
 
 
 def test_name_is_the_file_stem(write):
-    assert load_config(write("")).get("name") == "mine"
+    assert load_config(write("{}")).get("name") == "mine"
 
 
 def test_another_class_replaces_the_same_class_merges(composition):
@@ -62,7 +62,7 @@ def test_command_line_values_are_yaml(write):
     arguments = ["--drafter", "TokenRecycling", "--drafter.init_args.k=4", "--builder=Chain"]
     arguments += ["--builder.init_args", "{length: 2}", "--data.max_prompts", "3"]
     arguments += ["--verifier={class_path: KeyedSampling, init_args: {temperature: 1e-1}}"]
-    config = load_config(write(""), arguments)
+    config = load_config(write("{}"), arguments)
     parts = build_parts(config)
     assert isinstance(parts.drafter, TokenRecycling)
     assert parts.drafter.k == 4
@@ -85,7 +85,7 @@ def test_keys_inside_lists(write):
 
 
 def test_plain_decoding(write):
-    parts = build_parts(load_config(write("")))
+    parts = build_parts(load_config(write("{}")))
     assert (parts.drafter, parts.builder) == (None, None)
 
 

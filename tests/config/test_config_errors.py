@@ -35,7 +35,7 @@ MISTAKES = {
     ),
     "null where none": (
         "generation: {seed: null}",
-        "generation.seed is None; allowed is an integer of at least 0",
+        "generation.seed is null; allowed is an integer of at least 0",
     ),
     "bool for int": ("generation: {samples: true}", "generation.samples is True; allowed is an integer"),
     "type": ("generation: {threads: many}", "generation.threads is 'many'; allowed is .*, or null"),

@@ -56,18 +56,51 @@ FILES = [
 KEYS = [
     yaml("a misspelt section", FILE + "bulder: Chain\n", "mine.yaml: unknown key 'bulder'", "mean 'builder'"),
     yaml("a key at the top", FILE + "target: x\n", "mine.yaml: unknown key 'target'", "mean 'pair.target'"),
-    yaml("another word for a key", DYSPEC, "'builder.init_args.nodes' of DySpecGreedy", "'builder.init_args.budget'"),
-    yaml("no key at all", FILE.replace("max_prompts", "foo"), "mine.yaml: unknown key 'data.foo' of Workload"),
+    yaml(
+        "another word for a key",
+        DYSPEC,
+        "'builder.init_args.nodes' of DySpecGreedy",
+        "'builder.init_args.budget'",
+    ),
+    yaml(
+        "no key at all", FILE.replace("max_prompts", "foo"), "mine.yaml: unknown key 'data.foo' of Workload"
+    ),
     yaml("no section", FILE + "evaluation: 3\n", "mine.yaml: unknown key 'evaluation'"),
-    yaml("an argument beside init_args", FILE + "controller: {class_path: Fixed, nodes: 3}\n", "controller.init_args"),
-    yaml("no argument of Trainer", FILE.replace("enable_progress_bar", "progress"), "'trainer.progress' of Trainer"),
-    dry("a key of a section", "--generation.max_tokens 3", "command line: unknown key", "generation.max_new_tokens"),
-    dry("a key without its section", "--max_new_tokens 3", "command line: unknown key", "generation.max_new_tokens"),
-    dry("a key of no composition", "--sweep.space '{builder.init_args.nodes: {type: int, low: 1, high: 2}}'",
-        "'builder.init_args.nodes' does not exist in any composition", file="sweep.yaml"),
-    dry("what no study varies", "--sweep.space '{generation.seed: {type: int, low: 1, high: 2}}'",
-        "sweep.space.generation.seed cannot be searched", file="sweep.yaml"),
-]  # fmt: skip
+    yaml(
+        "an argument beside init_args",
+        FILE + "controller: {class_path: Fixed, nodes: 3}\n",
+        "controller.init_args",
+    ),
+    yaml(
+        "no argument of Trainer",
+        FILE.replace("enable_progress_bar", "progress"),
+        "'trainer.progress' of Trainer",
+    ),
+    dry(
+        "a key of a section",
+        "--generation.max_tokens 3",
+        "command line: unknown key",
+        "generation.max_new_tokens",
+    ),
+    dry(
+        "a key without its section",
+        "--max_new_tokens 3",
+        "command line: unknown key",
+        "generation.max_new_tokens",
+    ),
+    dry(
+        "a key of no composition",
+        "--sweep.space '{builder.init_args.nodes: {type: int, low: 1, high: 2}}'",
+        "'builder.init_args.nodes' does not exist in any composition",
+        file="sweep.yaml",
+    ),
+    dry(
+        "what no study varies",
+        "--sweep.space '{generation.seed: {type: int, low: 1, high: 2}}'",
+        "sweep.space.generation.seed cannot be searched",
+        file="sweep.yaml",
+    ),
+]
 CLASSES = [
     dry("a misspelt class", "--builder Chian", "command line: builder.class_path", "mean 'Chain'"),
     dry("a class of another family", "--builder specexp.drafters.PromptLookup", "is no TreeBuilder"),
@@ -88,26 +121,73 @@ VALUES = [
     dry("threads that are a text", "--generation.threads many", "generation.threads is 'many'"),
     dry("more threads than cores", "--generation.threads 10000", "generation.threads is 10000", "cores"),
     dry("no tokens", "--generation.max_new_tokens 0", "max_new_tokens is 0", "at least 1"),
-    dry("more tokens than the context", "--generation.max_new_tokens 1000000000000",
-        "generation.max_new_tokens is 1000000000000", "holds 2048"),
-    dry("a dtype that is none", "--pair.target_dtype bfloat", "pair.target_dtype is 'bfloat'", "mean 'bfloat16'"),
+    dry(
+        "more tokens than the context",
+        "--generation.max_new_tokens 1000000000000",
+        "generation.max_new_tokens is 1000000000000",
+        "holds 2048",
+    ),
+    dry(
+        "a dtype that is none",
+        "--pair.target_dtype bfloat",
+        "pair.target_dtype is 'bfloat'",
+        "mean 'bfloat16'",
+    ),
     dry("a device that is none", "--pair.device tpu", "pair.device: device 'tpu' cannot be used"),
     dry("a device that is not here", "--pair.device cuda:77", "pair.device: device 'cuda:77' cannot be used"),
-    dry("a temperature below zero", "--verifier.init_args.temperature -1", "verifier.init_args.temperature is -1"),
+    dry(
+        "a temperature below zero",
+        "--verifier.init_args.temperature -1",
+        "verifier.init_args.temperature is -1",
+    ),
     dry("no trials", "--n-trials 0", "sweep.n_trials is 0", "at least 1", file="sweep.yaml"),
-    dry("a baseline that cannot follow", "--verifier RejectionSampling --baselines '[engine, hf-eager]'",
-        "baselines", "hf-eager cannot follow RejectionSampling", "[engine]"),
-]  # fmt: skip
+    dry(
+        "a baseline that cannot follow",
+        "--verifier RejectionSampling --baselines '[engine, hf-eager]'",
+        "baselines",
+        "hf-eager cannot follow RejectionSampling",
+        "[engine]",
+    ),
+]
 STORAGES = [
-    dry("a storage that is no URL", "--storage junk", "sweep.storage is 'junk'", "sqlite:///", file="sweep.yaml"),
-    dry("a storage of the web", "--storage http://x", "sweep.storage is 'http://x'", "sqlite:///", file="sweep.yaml"),
-    dry("a database without its driver", "--storage postgresql://me@localhost/studies",
-        "sweep.storage", "psycopg", "is not installed", file="sweep.yaml"),
-    dry("redis without its driver", "--storage redis://localhost", "sweep.storage", "redis", "is not installed",
-        file="sweep.yaml"),
-    dry("a database in no folder", "--storage sqlite:////nope/x/study.db", "sweep.storage", "/nope/x",
-        file="sweep.yaml"),
-]  # fmt: skip
+    dry(
+        "a storage that is no URL",
+        "--storage junk",
+        "sweep.storage is 'junk'",
+        "sqlite:///",
+        file="sweep.yaml",
+    ),
+    dry(
+        "a storage of the web",
+        "--storage http://x",
+        "sweep.storage is 'http://x'",
+        "sqlite:///",
+        file="sweep.yaml",
+    ),
+    dry(
+        "a database without its driver",
+        "--storage postgresql://me@localhost/studies",
+        "sweep.storage",
+        "psycopg",
+        "is not installed",
+        file="sweep.yaml",
+    ),
+    dry(
+        "redis without its driver",
+        "--storage redis://localhost",
+        "sweep.storage",
+        "redis",
+        "is not installed",
+        file="sweep.yaml",
+    ),
+    dry(
+        "a database in no folder",
+        "--storage sqlite:////nope/x/study.db",
+        "sweep.storage",
+        "/nope/x",
+        file="sweep.yaml",
+    ),
+]
 COMMANDS = [
     Row("an option in place of the file", "run --dry-run mine.yaml", ("--dry-run stands where", "first")),
     Row("an option without its value", "run mine.yaml --name", ("command line: --name has no value",)),

@@ -1,0 +1,230 @@
+"""Folders, files and databases that cannot be used or were left half-written, and workers that begin together."""
+
+import multiprocessing
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from helpers.first_hour import FILE, SWEEP, Row, check, make, run, table
+
+from specexp.config import ConfigError
+from specexp.core.secrets import masked
+from specexp.sweep.error import StudyError
+from specexp.sweep.storage import check_storage, open_storage, together
+
+REPLAYED = FILE + "backend: replay\nrecording: answers\nlatency: {name: a, target_ms: {1: 9}}\n"
+
+
+def storage(name: str, url: str, *answered: str, files: dict[str, str | bytes] | None = None) -> Row:
+    """A database that cannot be used."""
+    return Row(name, f"sweep sweep.yaml --storage {url} --dry-run", ("sweep.storage", *answered), files or {})
+
+
+ROWS = [
+    Row(
+        "an output that is a file",
+        "run mine.yaml --output taken --dry-run",
+        ("output", "taken is a file"),
+        {"taken": ""},
+    ),
+    Row(
+        "an output below a file",
+        "run mine.yaml --output taken/runs",
+        ("output", "taken is a file"),
+        {"taken": ""},
+    ),
+    Row(
+        "a name that is a file",
+        "run mine.yaml --name taken",
+        ("output", "runs/taken is a file"),
+        {"runs/taken": ""},
+    ),
+    Row(
+        "an export that is a file",
+        "sweep sweep.yaml --sweep.export.to taken --dry-run",
+        ("sweep.export.to", "taken is a file"),
+        {"taken": ""},
+    ),
+    Row(
+        "an absolute output in a file",
+        "run mine.yaml --dry-run",
+        ("mine.yaml: output is '/var/x'", "type --output /var/x"),
+        {"mine.yaml": FILE + "output: /var/x\n"},
+    ),
+    Row(
+        "prompts that are not there",
+        "run mine.yaml --dry-run",
+        ("data.prompts.init_args.path", "gone.jsonl does not exist"),
+        {"mine.yaml": FILE.replace("question.jsonl", "gone.jsonl")},
+    ),
+    Row(
+        "prompts that are cut short",
+        "run mine.yaml --dry-run",
+        ("question.jsonl",),
+        {"question.jsonl": '{"question_id": 1, "ca'},
+    ),
+    Row(
+        "a latency that is not there",
+        "run mine.yaml --latency.artifact gone/best --dry-run",
+        ("latency", "gone/best"),
+    ),
+    Row(
+        "a recording that is not there",
+        "run mine.yaml --dry-run",
+        ("recording", "answers"),
+        {"mine.yaml": REPLAYED},
+    ),
+    storage(
+        "a database that is a text",
+        "sqlite:///notes.txt",
+        "notes.txt is no SQLite database",
+        files={"notes.txt": "what I saw on Monday, at length\n"},
+    ),
+    storage("a database that is a folder", "sqlite:///folder", "folder is no file", files={"folder/x": ""}),
+    storage("a database in memory", "sqlite://", "is forgotten when the process ends"),
+    storage(
+        "a recorded storage without its password", "postgresql://me:***@host/x", "give --storage the URL"
+    ),
+]
+
+
+@table(ROWS)
+def test_one_sentence(
+    row: Row, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make(row.files, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    check(row, capsys)
+
+
+@pytest.fixture
+def study(tmp_path: Path, model_folder: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The command of a finished study of one trial, in the working directory."""
+    make({"sweep.yaml": SWEEP.replace("n_trials: 3", "n_trials: 1")}, tmp_path)
+    shutil.copytree(model_folder, tmp_path / "model")
+    monkeypatch.chdir(tmp_path)
+    typed = "sweep sweep.yaml --pair.target model --pair.target_dtype float32"
+    assert run(typed) == 0
+    return typed
+
+
+@pytest.mark.timeout(120)
+def test_a_journal_that_was_spoilt(study: str, capsys: pytest.CaptureFixture[str]) -> None:
+    journal = Path("runs/sweep/journal.log")
+    whole = journal.read_bytes()
+    first, rest = whole.split(b"\n", 1)
+    journal.write_bytes(first + b"\ngarbage\n" + rest)
+    check(
+        Row(
+            "garbage amid a journal",
+            study,
+            ("journal.log, line 2, is no entry", "start the study over"),
+            code=1,
+        ),
+        capsys,
+    )
+    journal.write_bytes(whole + b'{"op_code": 4, "tri')
+    check(Row("a journal cut short", study, ("ended within a line", "is dropped"), code=0), capsys)
+    journal.write_bytes(b"")
+    check(Row("an emptied journal", study, ("journal.log is empty", "the study starts over"), code=0), capsys)
+
+
+def test_nobody_answers_where_the_database_should_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specexp.sweep.storage._missing_driver", lambda url: None)
+    with pytest.raises(ConfigError, match=r"me:\*\*\*@127\.0\.0\.1:9/x', and nobody answers") as caught:
+        check_storage("postgresql://me:pass@127.0.0.1:9/x", ConfigError("command line: sweep.storage"))
+    assert "pass@" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "postgresql://me:pa55word@host/studies",
+        "redis://:pa55word@host",
+        "mysql://me:pa55:/word@host/x is no URL",
+        "'--storage=postgresql://me@host/x?password=pa55word&sslmode=on'",
+    ],
+)
+def test_a_password_is_masked_wherever_it_stands_in_a_url(text: str) -> None:
+    assert "pa55" not in masked(text)
+    assert "***" in masked(text)
+
+
+def test_what_another_worker_makes_first_is_found_at_the_next_attempt() -> None:
+    left = ["table studies already exists", "UNIQUE constraint failed: version_info", "database is locked"]
+
+    def make_tables() -> str:
+        if left:
+            raise RuntimeError("creating tables") from ValueError(left.pop())
+        return "made"
+
+    assert together(make_tables) == "made"
+    with pytest.raises(RuntimeError, match="no such host"):
+        together(lambda: (_ for _ in ()).throw(RuntimeError("no such host")))
+
+
+def _open(url: str, folder: str) -> None:
+    open_storage(url, Path(folder), lambda study, trial: None)
+
+
+@pytest.mark.slow
+def test_workers_that_begin_together_on_a_fresh_database_all_live(tmp_path: Path) -> None:
+    spawn = multiprocessing.get_context("spawn")
+    for attempt in range(3):
+        url = f"sqlite:///{tmp_path}/{attempt}.db"
+        workers = [spawn.Process(target=_open, args=(url, str(tmp_path))) for _ in range(4)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        assert [worker.exitcode for worker in workers] == [0] * 4
+
+
+@pytest.mark.timeout(120)
+def test_no_file_and_no_output_of_a_study_tells_the_password_of_its_storage(
+    tmp_path: Path,
+    model_folder: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    import optuna
+
+    kept = optuna.storages.InMemoryStorage()
+    opened: Callable[..., object] = lambda url, folder, requeue: kept  # noqa: E731
+    monkeypatch.setattr("specexp.sweep.study.open_storage", opened)
+    monkeypatch.setattr("specexp.sweep.__main__.check_storage", lambda url, error: None)
+    make(
+        {"sweep.yaml": SWEEP.replace("n_trials: 3, confirm: null", "n_trials: 2, confirm: {best: 1}")},
+        tmp_path,
+    )
+    shutil.copytree(model_folder, tmp_path / "model")
+    monkeypatch.chdir(tmp_path)
+    url = "postgresql://me:pa55word@host/studies"
+    typed = f"sweep sweep.yaml --storage {url} --pair.target model --pair.target_dtype float32 --tracking.mode offline"
+    assert run(f"{typed} --sweep.export '{{to: kept, kind: composition}}' --dry-run") == 0
+    assert run(f"{typed} --sweep.export '{{to: kept, kind: composition}}'") == 0
+    assert run(f"{typed} --print-config") == 0
+    shown = capsys.readouterr()
+    assert "postgresql://me:***@host/studies" in shown.out
+    assert "pa55word" not in shown.out + shown.err
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert {"config.yaml", "environment.json", "artifact.json"} <= {path.name for path in written}
+    assert any(path.suffix == ".wandb" for path in written)
+    assert [path for path in written if b"pa55word" in path.read_bytes()] == []
+
+
+def test_a_traceback_tells_no_password() -> None:
+    program = (
+        "from specexp.core.start import begin; begin(); raise ValueError('redis://:pa55word@host is down')"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert "ValueError: redis://:***@host is down" in ended.stderr
+    assert "pa55word" not in ended.stderr.splitlines()[-1]
+
+
+def test_a_storage_that_cannot_be_opened_is_named_without_its_password(tmp_path: Path) -> None:
+    with pytest.raises(StudyError, match=r"storage 'postgresql://me:\*\*\*@host/x' cannot be opened: "):
+        open_storage("postgresql://me:pa55word@host/x", tmp_path, lambda study, trial: None)

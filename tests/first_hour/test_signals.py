@@ -1,0 +1,105 @@
+"""Whatever ends a command from outside is answered with a sentence and a code."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from helpers.first_hour import make
+
+from specexp.config.command import GOES_ON, answered
+from specexp.core.start import SIGNALS, begin
+
+CODES = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129}
+
+
+@pytest.fixture
+def handlers() -> Iterator[None]:
+    """The process as a command finds it, and as it was afterwards."""
+    before = {name: signal.getsignal(getattr(signal, name)) for name in SIGNALS}
+    hook = sys.excepthook
+    for name in SIGNALS:
+        signal.signal(getattr(signal, name), signal.SIG_DFL)
+    yield
+    sys.excepthook = hook
+    for name, handler in before.items():
+        signal.signal(getattr(signal, name), handler)
+
+
+@pytest.mark.usefixtures("handlers")
+@pytest.mark.parametrize("name", SIGNALS)
+def test_a_command_at_work_closes_what_it_opened(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    closed = []
+
+    def act() -> int:
+        try:
+            os.kill(os.getpid(), getattr(signal, name))
+            time.sleep(5)
+        finally:
+            closed.append(name)
+        return 0
+
+    begin()
+    assert answered(act, GOES_ON) == CODES[name]
+    assert capsys.readouterr().err == f"error: interrupted by {name}: {GOES_ON}\n"
+    assert closed == [name]
+
+
+@pytest.mark.usefixtures("handlers")
+def test_what_nohup_ignores_stays_ignored() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    begin()
+    assert answered(lambda: os.kill(os.getpid(), signal.SIGHUP) or 0) == 0
+
+
+IMPORTING = "from specexp.core.start import begin; begin(); print('begun', flush=True); import {module}"
+
+
+@pytest.mark.parametrize("name", SIGNALS)
+def test_while_modules_are_imported(name: str, tmp_path: Path) -> None:
+    (tmp_path / "takes_long.py").write_text("import time\ntime.sleep(20)\n")
+    program = [sys.executable, "-c", IMPORTING.format(module="takes_long")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])}
+    with subprocess.Popen(
+        program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(getattr(signal, name))
+        _, told = process.communicate()
+    assert told == f"error: interrupted by {name}: the same command can be given again\n"
+    assert process.returncode == CODES[name]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seconds", [1, 3, 6, 12])
+@pytest.mark.parametrize("name", SIGNALS)
+def test_a_sweep_at_any_moment(name: str, seconds: float, tmp_path: Path) -> None:
+    make({}, tmp_path)
+    command = [
+        sys.executable,
+        "-m",
+        "specexp.sweep",
+        "sweep.yaml",
+        "--n-trials",
+        "500",
+        "--generation.max_new_tokens",
+        "64",
+    ]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=environment
+    )
+    time.sleep(seconds)
+    process.send_signal(getattr(signal, name))
+    _, told = process.communicate()
+    if process.returncode == 0:
+        pytest.skip("the study was finished before the signal came")
+    assert process.returncode == CODES[name]
+    assert told.startswith(f"error: interrupted by {name}: the same command ")
+    assert len(told.splitlines()) == 1
