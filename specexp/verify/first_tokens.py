@@ -17,6 +17,8 @@ from specexp.scheduling import Job, SerialSpeculative
 from specexp.verify.statistics import GoodnessOfFit, goodness_of_fit
 
 Start = tuple[int, ...]
+SHARE = 0.25
+"""Of a composition's level: as much again is given away, for chi-square's tail is only nearly that of counts."""
 WIDTH = 48
 """Beginnings of an answer that are told apart; the others are one cell."""
 

@@ -43,8 +43,8 @@ LOOKS = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 0.35, 0.45, 0.6, 0.8, 1.0)
 """Shares of the most samples at which the counts are looked at."""
 _EXCLUDING = 6
 """Looks, the last ones, that may exclude a deviation: their chances of missing one add up."""
-_SPARE = 0.5
-"""Share of the level that is given away: chi-square's tail is only nearly that of counts."""
+_KEPT = 0.25
+"""Share of the level that is tested at: chi-square's tail is only nearly that of counts."""
 _STATISTICS = 5
 BLOCKS = CHUNK * TOKENS // BLOCK
 """Triples of tokens of a chunk."""
@@ -222,7 +222,7 @@ def sample_until_known(
         most: Triples of tokens on each toy at most.
         tell: Takes how far it is.
     """
-    each = level * _SPARE / (len(LOOKS) * len(MANNERS) * (_STATISTICS if own_noise else 2))
+    each = level * _KEPT / (len(LOOKS) * len(MANNERS) * (_STATISTICS if own_noise else 2))
     toys = {manner: _Sampled(manner, law, own_noise, total_variation, each, most) for manner in MANNERS}
     for look in range(len(LOOKS)):
         for toy in toys.values():

@@ -8,7 +8,7 @@ from collections import Counter
 from specexp.bench.publish import Report
 from specexp.bench.table import Cell, Column, Table
 from specexp.verify.branches import Branches
-from specexp.verify.first_tokens import first_p_value
+from specexp.verify.first_tokens import SHARE, first_p_value
 from specexp.verify.result import Finding, LosslessReport
 from specexp.verify.statistics import POWER, p_text
 
@@ -59,8 +59,8 @@ def verdict_table(found: LosslessReport) -> Table:
         )
     table.notes = [
         f"{found.setting[0].upper()}{found.setting[1:]}.",
-        f"A composition that is exact is refused with a probability of {found.level:g}, half of it on the toy targets "
-        "(Bonferroni over tests and looks; p is of all of them together) and half on the configured models.",
+        f"A composition that is exact is refused with a probability of {found.level:g} at most: half of it is for the "
+        "toy targets (Bonferroni over tests and looks; p is of all of them together), half for the configured models.",
     ]
     if found.skipped:
         table.notes.append(f"Not verified, for they are not our loops: {', '.join(found.skipped)}.")
@@ -190,7 +190,7 @@ def first_token_table(found: LosslessReport) -> Table:
     table.notes = [
         "Counts of the likeliest beginnings and of all others together (cells fixed beforehand by the target's own "
         "exact probabilities, from tree passes; rare ones pooled). The sum over the prompts is tested at "
-        f"{found.level / 2:g}; plain decoding is the control.",
+        f"{found.level * SHARE:g}; plain decoding is the control.",
         f"finds TV: a deviation of this total variation over the cells, whatever its form, is found with "
         f"{100 * POWER:.0f} % probability.",
     ]
