@@ -125,7 +125,7 @@ class StudyBackend(ABC):
         prompts too, and every later reset of it returns to that.
         """
         self.warm_started(arm)
-        if carries(arm.parts):
+        if keeps_learning(arm.parts):
             self._teach(arm, self.data().prompts)
         return arm
 
@@ -199,7 +199,7 @@ class StudyBackend(ABC):
         return {}
 
 
-def carries(parts: Parts) -> bool:
+def keeps_learning(parts: Parts) -> bool:
     """Whether drafter or controller know more after a prompt than before it, and start the next one from that; one that
     states no policy of its state keeps it.
     """
