@@ -15,7 +15,10 @@ from tempfile import TemporaryDirectory
 
 from specexp.core.messages import first_line
 
-FLAGS = ("-O3", "-march=native", "-std=c++17", "-ffp-contract=fast", "-fopenmp", "-shared", "-fPIC")
+FLAGS = (
+    *("-O3", "-march=native", "-std=c++17", "-ffp-contract=off", "-fno-tree-vectorize"),
+    *("-fopenmp", "-shared", "-fPIC"),
+)
 MOST_KEPT = 8
 """Libraries kept in the cache; the least recently used ones make room."""
 

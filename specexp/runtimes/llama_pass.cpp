@@ -2,8 +2,10 @@
 //
 // Every row is computed alike, whatever shares its pass: a product is summed in the order of its inputs, and a row
 // attends to the keys it sees in the order in which they were fed. So the logits of a row are the same bit for bit in
-// plain decoding, in a tree, in a batch and in a prefill. Weights stand in panels of 16 outputs, [panel, input, 16].
-// All threads go through one parallel region and meet at barriers; nothing is allocated but scores, once a thread.
+// plain decoding, in a tree, in a batch and in a prefill. Weights stand in panels of 16 outputs, [panel, input, 16] (in
+// bfloat16 output i of a panel beside i + 8). Vectors and fused operations are spelt out, since a compiler's own round
+// here so and there otherwise. All threads go through one parallel region and meet at barriers; nothing is allocated
+// but scores, once a thread.
 
 #include <cmath>
 #include <cstdint>
@@ -11,6 +13,9 @@
 #include <vector>
 
 #include <omp.h>
+#if defined(__FMA__)
+#include <immintrin.h>
+#endif
 
 namespace {
 
@@ -31,6 +36,19 @@ inline Vec load(const uint16_t* from) {  // bfloat16 is the upper half of a floa
     return (Vec)(__builtin_convertvector(halves, Bits) << 16);
 }
 
+// Weights of 16 outputs and one input; in bfloat16 the first eight are the lower halves of eight words.
+inline void load_panel(const float* from, Vec* to) {
+    to[0] = load(from);
+    to[1] = load(from + LANES);
+}
+
+inline void load_panel(const uint16_t* from, Vec* to) {
+    Bits words;
+    std::memcpy(&words, from, sizeof words);
+    to[0] = (Vec)(words << 16);
+    to[1] = (Vec)(words & (int32_t)0xffff0000);
+}
+
 inline void store(float* to, Vec value) { std::memcpy(to, &value, sizeof value); }
 
 inline void store(uint16_t* to, Vec value) {  // to the nearest, ties to even
@@ -38,6 +56,17 @@ inline void store(uint16_t* to, Vec value) {  // to the nearest, ties to even
     bits = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
     Halves halves = __builtin_convertvector(bits & 0xffff, Halves);
     std::memcpy(to, &halves, sizeof halves);
+}
+
+inline Vec all(float value) { return Vec{value, value, value, value, value, value, value, value}; }
+
+// One rounding where the processor has such an instruction; never left to the compiler, which fuses here and not there.
+inline Vec fused(Vec a, Vec b, Vec c) {
+#if defined(__FMA__)
+    return (Vec)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+    return a * b + c;
+#endif
 }
 
 inline float sum(Vec value) {
@@ -53,11 +82,8 @@ inline Vec exponential(Vec x) {
     whole -= magic;
     Vec r = x - whole * 0.693359375f + whole * 2.12194440e-4f;
     Vec p = Vec{} + 1.9875691500e-4f;
-    p = p * r + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
+    for (float next : {1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f})
+        p = fused(p, r, all(next));
     p = p * r * r + r + 1.f;
     return p * (Vec)((power + 127) << 23);
 }
@@ -73,15 +99,19 @@ template <int ROWS, int PANELS, class W>
 inline void tile(const float* x, long width, const W* weights, float* out, long stride, const float* bias,
                  bool add) {
     Vec sums[ROWS][PANELS][PARTS] = {};
-    for (long k = 0; k < width; ++k)
+    for (long k = 0; k < width; ++k) {
+        Vec w[PANELS][PARTS];
 #pragma GCC unroll 8
-        for (int panel = 0; panel < PANELS; ++panel)
+        for (int panel = 0; panel < PANELS; ++panel) load_panel(weights + (panel * width + k) * PANEL, w[panel]);
+#pragma GCC unroll 8
+        for (int row = 0; row < ROWS; ++row) {
+            const float value = x[row * width + k];
+#pragma GCC unroll 8
+            for (int panel = 0; panel < PANELS; ++panel)
 #pragma GCC unroll 2
-            for (int part = 0; part < PARTS; ++part) {
-                Vec w = load(weights + (panel * width + k) * PANEL + part * LANES);
-#pragma GCC unroll 8
-                for (int row = 0; row < ROWS; ++row) sums[row][panel][part] += w * x[row * width + k];
-            }
+                for (int part = 0; part < PARTS; ++part) sums[row][panel][part] = fused(w[panel][part], all(value), sums[row][panel][part]);
+        }
+    }
     for (int row = 0; row < ROWS; ++row)
         for (int panel = 0; panel < PANELS; ++panel)
             for (int part = 0; part < PARTS; ++part) {
@@ -98,7 +128,7 @@ template <class W>
 void product(const float* x, long rows, long width, const W* weights, long panels, float* out, long stride,
              const float* bias, bool add) {
     for (long panel = 0; panel < panels;) {
-        const bool four = rows == 1 && panels - panel >= 4, two = rows <= 3 && panels - panel >= 2;
+        const bool four = rows == 1 && panels - panel >= 4, two = rows <= 2 && panels - panel >= 2;
         const W* here = weights + panel * width * PANEL;
         float* to = out + panel * PANEL;
         const float* plus = bias ? bias + panel * PANEL : nullptr;
@@ -107,8 +137,7 @@ void product(const float* x, long rows, long width, const W* weights, long panel
             panel += 4;
         } else if (two) {
             if (rows == 1) tile<1, 2>(x, width, here, to, stride, plus, add);
-            else if (rows == 2) tile<2, 2>(x, width, here, to, stride, plus, add);
-            else tile<3, 2>(x, width, here, to, stride, plus, add);
+            else tile<2, 2>(x, width, here, to, stride, plus, add);
             panel += 2;
         } else {
             for (long row = 0; row < rows;) {
@@ -130,7 +159,7 @@ void product(const float* x, long rows, long width, const W* weights, long panel
 
 inline float scale_of(const float* x, long width, float epsilon) {
     Vec squares = {};
-    for (long k = 0; k < width; k += LANES) squares += load(x + k) * load(x + k);
+    for (long k = 0; k < width; k += LANES) squares = fused(load(x + k), load(x + k), squares);
     return 1.f / std::sqrt(sum(squares) / width + epsilon);
 }
 
@@ -177,7 +206,7 @@ struct Pass {
     const Model& m;
     const Rows& rows;
     const Cache& cache;
-    float *x, *normed, *mixed, *wide, *logits;
+    float *x, *normed, *mixed, *wide, *angles, *logits;
     int threads;
 
     W* kept(long layer, long values, long slot, long head, long row) const {
@@ -195,10 +224,19 @@ struct Pass {
                 stride, bias ? bias + first * PANEL : nullptr, add);
     }
 
+    // Embeddings, and the cosines and sines of every position.
     void embed(int thread) const {
-        for (long row = Share(rows.count, thread, threads).first; row < Share(rows.count, thread, threads).last; ++row)
+        const Share share(rows.count, thread, threads);
+        const long half = m.head_dim / 2;
+        for (long row = share.first; row < share.last; ++row) {
             for (long k = 0; k < m.hidden; k += LANES)
                 store(x + row * m.hidden + k, load((const W*)m.embedding + rows.tokens[row] * m.hidden + k));
+            for (long k = 0; k < half; ++k) {
+                const float angle = rows.positions[row] * m.frequencies[k];
+                angles[row * m.head_dim + k] = std::cos(angle) * m.rotary_scale;
+                angles[row * m.head_dim + half + k] = std::sin(angle) * m.rotary_scale;
+            }
+        }
     }
 
     void norms(const float* weight, long first, int thread) const {
@@ -217,12 +255,12 @@ struct Pass {
             if (key < m.kv_heads) {
                 const float* weight = key < 0 ? layer.norm_q : layer.norm_k;
                 if (weight) normalise(at, weight, at, m.head_dim, m.epsilon);
-                for (long k = 0; k < half; ++k) {
-                    const float angle = rows.positions[row] * m.frequencies[k];
-                    const float c = std::cos(angle) * m.rotary_scale, s = std::sin(angle) * m.rotary_scale;
-                    const float first = at[k], second = at[k + half];
-                    at[k] = first * c - second * s;
-                    at[k + half] = second * c + first * s;
+                const float *cosines = angles + row * m.head_dim, *sines = cosines + half;
+                for (long k = 0; k < half; k += LANES) {
+                    const Vec first = load(at + k), second = load(at + k + half);
+                    const Vec c = load(cosines + k), s = load(sines + k);
+                    store(at + k, first * c - second * s);
+                    store(at + k + half, second * c + first * s);
                 }
                 if (key < 0) continue;
             }
@@ -232,60 +270,112 @@ struct Pass {
         }
     }
 
-    void attend(long number, int thread) const {
-        static thread_local std::vector<float> scores;
-        static thread_local std::vector<int64_t> seen;
-        if ((long)scores.size() < cache.capacity + LANES) {
-            scores.resize(cache.capacity + LANES);
-            seen.resize(cache.capacity);
-        }
+    // Keys [first, last) against ROWS queries.
+    template <int ROWS>
+    void dots(const float* queries, long stride, const W* keys, long first, long last, float* scores,
+              long apart) const {
         const float scale = 1.f / std::sqrt((float)m.head_dim);
-        const Share share(rows.count * m.heads, thread, threads);
-        for (long unit = share.first; unit < share.last; ++unit) {
-            const long head = unit / rows.count, row = unit % rows.count, kv = head / (m.heads / m.kv_heads);
-            const W* keys = kept(number, 0, rows.slots[row], kv, 0);
-            const W* values = kept(number, 1, rows.slots[row], kv, 0);
-            const float* query = wide + row * stride_qkv() + head * m.head_dim;
-            const long past = rows.pasts[row];
-            long count = past;
-            for (long k = 0; k < past; ++k) seen[k] = k;
-            for (long k = 0; k < rows.lengths[row]; ++k)
-                if (rows.visible[rows.starts[row] + k]) seen[count++] = past + k;
-            float most = -INFINITY;
-            for (long k = 0; k < count; ++k) {
-                const W* key = keys + seen[k] * m.head_dim;
-                Vec dot = {};
-                for (long d = 0; d < m.head_dim; d += LANES) dot += load(query + d) * load(key + d);
-                scores[k] = sum(dot) * scale;
-                most = scores[k] > most ? scores[k] : most;
+        for (long k = first; k < last; ++k) {
+            Vec sums[ROWS] = {};
+            for (long d = 0; d < m.head_dim; d += LANES) {
+                const Vec key = load(keys + k * m.head_dim + d);
+#pragma GCC unroll 4
+                for (int row = 0; row < ROWS; ++row) sums[row] = fused(load(queries + row * stride + d), key, sums[row]);
             }
-            for (long k = 0; k < LANES; ++k) scores[count + k] = -INFINITY;
-            float total = 0.f;
-            for (long k = 0; k < count; k += LANES) {
-                Vec e = exponential(load(&scores[k]) - most);
-                store(&scores[k], e);
-                for (long lane = 0; lane < LANES && k + lane < count; ++lane) total += e[lane];
-            }
-            mix(values, seen.data(), scores.data(), count, 1.f / total, mixed + (row * m.heads + head) * m.head_dim);
+#pragma GCC unroll 4
+            for (int row = 0; row < ROWS; ++row) scores[row * apart + k] = sum(sums[row]) * scale;
         }
     }
 
-    // The values seen, each by its share, in the order in which they were fed.
-    void mix(const W* values, const int64_t* seen, const float* shares, long count, float scale, float* to) const {
-        for (long d = 0; d < m.head_dim;) {
-            if (m.head_dim - d >= 4 * LANES) {
-                Vec sums[4] = {};
-                for (long k = 0; k < count; ++k)
+    // To ROWS answers, values [first, last), each by its share.
+    template <int ROWS, int VECTORS>
+    void mix(const W* values, long first, long last, const float* shares, long apart, float* to, long stride) const {
+        for (long d = 0; d + VECTORS * LANES <= m.head_dim; d += VECTORS * LANES) {
+            Vec sums[ROWS][VECTORS];
+            for (int row = 0; row < ROWS; ++row)
+                for (int part = 0; part < VECTORS; ++part) sums[row][part] = load(to + row * stride + d + part * LANES);
+            for (long k = first; k < last; ++k) {
+                Vec value[VECTORS];
 #pragma GCC unroll 4
-                    for (int part = 0; part < 4; ++part)
-                        sums[part] += load(values + seen[k] * m.head_dim + d + part * LANES) * shares[k];
-                for (int part = 0; part < 4; ++part) store(to + d + part * LANES, sums[part] * scale);
-                d += 4 * LANES;
-            } else {
-                Vec one = {};
-                for (long k = 0; k < count; ++k) one += load(values + seen[k] * m.head_dim + d) * shares[k];
-                store(to + d, one * scale);
-                d += LANES;
+                for (int part = 0; part < VECTORS; ++part) value[part] = load(values + k * m.head_dim + d + part * LANES);
+#pragma GCC unroll 4
+                for (int row = 0; row < ROWS; ++row)
+#pragma GCC unroll 4
+                    for (int part = 0; part < VECTORS; ++part) sums[row][part] = fused(value[part], all(shares[row * apart + k]), sums[row][part]);
+            }
+            for (int row = 0; row < ROWS; ++row)
+                for (int part = 0; part < VECTORS; ++part) store(to + row * stride + d + part * LANES, sums[row][part]);
+        }
+    }
+
+    template <int ROWS>
+    void mix_all(const W* values, long first, long last, const float* shares, long apart, float* to,
+                 long stride) const {
+        if (m.head_dim % (2 * LANES) == 0) mix<ROWS, 2>(values, first, last, shares, apart, to, stride);
+        else mix<ROWS, 1>(values, first, last, shares, apart, to, stride);
+    }
+
+    // Scores become shares: their exponentials, divided by `count` of them together.
+    static void soften(float* scores, long count) {
+        float most = -INFINITY;
+        for (long k = 0; k < count; ++k) most = scores[k] > most ? scores[k] : most;
+        for (long k = 0; k < LANES; ++k) scores[count + k] = -INFINITY;
+        Vec total = {};
+        for (long k = 0; k < count; k += LANES) {
+            const Vec e = exponential(load(scores + k) - most);
+            store(scores + k, e);
+            total += e;
+        }
+        const float scale = 1.f / sum(total);
+        for (long k = 0; k < count; k += LANES) store(scores + k, load(scores + k) * scale);
+    }
+
+    // Blocks of four rows of a slot share the reading of the keys that all of them see.
+    void attend(long number, int thread) const {
+        static thread_local std::vector<float> room;
+        const long apart = cache.capacity + LANES, blocks = (rows.count + 3) / 4, width = m.heads * m.head_dim;
+        if ((long)room.size() < 4 * apart) room.resize(4 * apart);
+        const Share share(blocks * m.heads, thread, threads);
+        for (long unit = share.first; unit < share.last; ++unit) {
+            const long head = unit / blocks, first = unit % blocks * 4, kv = head / (m.heads / m.kv_heads);
+            const long slot = rows.slots[first], last = first + 4 < rows.count ? first + 4 : rows.count;
+            const float* queries = wide + first * stride_qkv() + head * m.head_dim;
+            float *scores = room.data(), *to = mixed + first * width + head * m.head_dim;
+            long shared = last - first == 4 ? rows.pasts[first] : 0;
+            for (long row = first; row < last; ++row) {
+                if (rows.slots[row] != slot) shared = 0;
+                if (rows.pasts[row] < shared) shared = rows.pasts[row];
+            }
+            const W* keys = kept(number, 0, slot, kv, 0);
+            const W* values = kept(number, 1, slot, kv, 0);
+            if (shared) dots<4>(queries, stride_qkv(), keys, 0, shared, scores, apart);
+            for (long row = first; row < last; ++row) {
+                float* own = scores + (row - first) * apart;
+                const float* query = queries + (row - first) * stride_qkv();
+                const long past = rows.pasts[row];
+                long count = past;
+                keys = kept(number, 0, rows.slots[row], kv, 0);
+                dots<1>(query, 0, keys, shared, past, own, 0);
+                for (long k = 0; k < rows.lengths[row]; ++k)
+                    if (rows.visible[rows.starts[row] + k]) {
+                        dots<1>(query, 0, keys, past + k, past + k + 1, own + count - past - k, 0);
+                        ++count;
+                    }
+                soften(own, count);
+                std::memset(to + (row - first) * width, 0, m.head_dim * sizeof(float));
+            }
+            if (shared) mix_all<4>(values, 0, shared, scores, apart, to, width);
+            for (long row = first; row < last; ++row) {
+                float *own = scores + (row - first) * apart, *at = to + (row - first) * width;
+                const long past = rows.pasts[row];
+                long count = past;
+                values = kept(number, 1, rows.slots[row], kv, 0);
+                mix_all<1>(values, shared, past, own, 0, at, 0);
+                for (long k = 0; k < rows.lengths[row]; ++k)
+                    if (rows.visible[rows.starts[row] + k]) {
+                        mix_all<1>(values, past + k, past + k + 1, own + count - past - k, 0, at, 0);
+                        ++count;
+                    }
             }
         }
     }
@@ -346,7 +436,7 @@ void run_all(const Model* model, const Rows* rows, const Cache* cache, float* co
 #pragma omp parallel num_threads(threads) if (threads > 1)
     {
         const int here = omp_get_num_threads();  // may be fewer than were asked for
-        const Pass<W> pass{*model, *rows, *cache, buffers[0], buffers[1], buffers[2], buffers[3], logits, here};
+        const Pass<W> pass{*model, *rows, *cache, buffers[0], buffers[1], buffers[2], buffers[3], buffers[4], logits, here};
         pass.run(omp_get_thread_num());
     }
 }

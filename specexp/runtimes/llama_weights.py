@@ -98,6 +98,7 @@ class LlamaWeights:
             config.hidden_size,
             max(heads * head_dim, inner),
             max(projected, 2 * inner),
+            head_dim,
         )
         self.outputs = _whole(config.vocab_size)
 
@@ -159,7 +160,7 @@ def check_model(model: PreTrainedModel) -> None:
             config.hidden_size % PANEL != 0,
             f"has a hidden size of {config.hidden_size}, no multiple of {PANEL}",
         ),
-        (head_dim % 8 != 0, f"has heads of {head_dim} numbers, no multiple of 8"),
+        (head_dim % PANEL != 0, f"has heads of {head_dim} numbers, no multiple of {PANEL}"),
         (_other_biases(model), "has biases beside those of queries, keys and values"),
     ]
     why = next((what for wrong, what in found if wrong), "")
@@ -189,6 +190,13 @@ def _padded(values: torch.Tensor) -> torch.Tensor:
 
 
 def _panels(weight: torch.Tensor) -> torch.Tensor:
-    """``[outputs, inputs]`` as ``[panels, inputs, 16]``, with zeros for outputs that there are not."""
+    """``[outputs, inputs]`` as ``[panels, inputs, 16]``, with zeros for outputs that there are not; in bfloat16 output
+    ``i`` of a panel stands beside ``i + 8``.
+    """
     padded = _padded(weight.detach())
-    return padded.view(-1, PANEL, padded.shape[1]).transpose(1, 2).contiguous()
+    panels = padded.view(-1, PANEL, padded.shape[1]).transpose(1, 2)
+    if (
+        weight.dtype == torch.bfloat16
+    ):  # two outputs a word, so that a mask or a shift makes floats of eight words
+        panels = panels.unflatten(2, (2, PANEL // 2)).transpose(2, 3)
+    return panels.contiguous()

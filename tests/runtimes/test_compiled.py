@@ -21,7 +21,7 @@ from specexp.runtimes import kernels
 from specexp.runtimes.compiled import CompiledModel
 from specexp.runtimes.kernels import CannotCompileError, library
 
-LLAMA: dict[str, Any] = FULL_ATTENTION["Llama"]
+LLAMA: dict[str, Any] = {**FULL_ATTENTION["Llama"], "head_dim": 16}
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ LLAMA: dict[str, Any] = FULL_ATTENTION["Llama"]
         ("Llama", {**LLAMA, "hidden_act": "gelu"}, "has the activation 'gelu', not 'silu'"),
         ("Llama", {**LLAMA, "mlp_bias": True}, "has biases beside those of queries, keys and values"),
         ("Llama", {**LLAMA, "hidden_size": 24}, "has a hidden size of 24, no multiple of 16"),
-        ("Llama", {**LLAMA, "head_dim": 12}, "has heads of 12 numbers, no multiple of 8"),
+        ("Llama", {**LLAMA, "head_dim": 12}, "has heads of 12 numbers, no multiple of 16"),
     ],
 )
 def test_a_model_that_there_are_no_passes_of_is_refused_or_runs_by_its_own_code(

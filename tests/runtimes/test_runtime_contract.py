@@ -13,11 +13,11 @@ from specexp.core.runtime import Runtime
 from specexp.runtimes.compiled import CompiledModel
 from specexp.testing.runtimes import RuntimeContract
 
-LLAMA: dict[str, Any] = FULL_ATTENTION["Llama"]
+LLAMA: dict[str, Any] = {**FULL_ATTENTION["Llama"], "head_dim": 16}
 COMPILED = {
     "Llama": LLAMA,
     "Qwen2": {**LLAMA, "intermediate_size": 40, "tie_word_embeddings": True},
-    "Qwen3": {**LLAMA, "head_dim": 40},
+    "Qwen3": {**LLAMA, "head_dim": 48},
     "Mistral": {**LLAMA, "sliding_window": None, "num_key_value_heads": 1},
 }
 
@@ -41,8 +41,7 @@ class TestCompiled(RuntimeContract):
 
     @pytest.fixture(autouse=True)
     def _model(self, name: str, dtype: torch.dtype) -> None:
-        head_dim = COMPILED[name].get("head_dim", 8)
-        self.model = build(name, {**COMPILED[name], "head_dim": head_dim}, dtype=dtype)
+        self.model = build(name, COMPILED[name], dtype=dtype)
 
     def runtime(self) -> Runtime:
         return CompiledModel(self.model)
