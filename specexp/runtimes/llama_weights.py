@@ -198,5 +198,5 @@ def _panels(weight: torch.Tensor) -> torch.Tensor:
     if (
         weight.dtype == torch.bfloat16
     ):  # two outputs a word, so that a mask or a shift makes floats of eight words
-        panels = panels.unflatten(2, (2, PANEL // 2)).transpose(2, 3)
+        panels = panels.reshape(*panels.shape[:2], 2, PANEL // 2).transpose(2, 3)
     return panels.contiguous()
