@@ -78,9 +78,9 @@ def summary_of(winner: Confirmed) -> dict[str, Any]:
     return {
         "winner": winner.label,
         "winner_trial": winner.trial,
-        f"{modelled}{SPEEDUP}": winner.over_ar.ratio,
-        f"{modelled}{SPEEDUP}_low": winner.over_ar.low,
-        f"{modelled}{SPEEDUP}_high": winner.over_ar.high,
+        f"{modelled}confirmed_{SPEEDUP}": winner.over_ar.ratio,
+        f"{modelled}confirmed_{SPEEDUP}_low": winner.over_ar.low,
+        f"{modelled}confirmed_{SPEEDUP}_high": winner.over_ar.high,
         f"{modelled}{TOKENS_PER_SECOND}": winner.tokens_per_second,
         TOKENS_PER_STEP: winner.tokens_per_step,
     }

@@ -114,9 +114,9 @@ def test_a_study_is_compared_by_its_winner() -> None:
     assert summary_of(winner) == {
         "winner": "trial 3",
         "winner_trial": 3,
-        "speedup": 1.5,
-        "speedup_low": 1.4,
-        "speedup_high": 1.6,
+        "confirmed_speedup": 1.5,
+        "confirmed_speedup_low": 1.4,
+        "confirmed_speedup_high": 1.6,
         "tokens_per_second": 300.0,
         "tokens_per_step": 2.5,
     }
