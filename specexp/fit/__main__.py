@@ -24,6 +24,7 @@ from specexp.config.config import check_trainer
 from specexp.config.files import read_layers
 from specexp.config.here import check_here
 from specexp.core.messages import counted
+from specexp.data.prompt_set import PromptSetError
 
 USAGE = """usage: python -m specexp.fit CONFIG.yaml [--dry-run] [--key value ...]
 
@@ -115,7 +116,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
 
     def act() -> int:
-        fit(**values)
+        try:
+            fit(**values)
+        except PromptSetError as error:  # a source of the corpus cannot be read
+            return fail(error)
         return 0
 
     return answered(act, GOES_ON)

@@ -152,12 +152,27 @@ def test_the_command_names_a_mistake_in_one_sentence(
     assert told.count("\n") == 1
 
 
+def test_a_source_that_is_not_there_is_named_in_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = {"class_path": "PythonDocumentation", "init_args": {"path": "missing"}}
+    config = yaml.safe_load((RECIPES / "target.yaml").read_text())
+    config["model"]["init_args"].update(architecture=ARCHITECTURE)
+    config["data"]["init_args"].update(
+        cache_dir=str(tmp_path / "cache"), sources={"docs": source}, weights=None
+    )
+    config.update(work_dir=str(tmp_path), trainer={"logger": False, "accelerator": "cpu"})
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
+    assert main([str(tmp_path / "config.yaml")]) == 2
+    assert "error: missing: there is no page" in capsys.readouterr().err
+
+
 def test_the_command_names_a_missing_file(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["missing.yaml"]) == 2
     assert "missing.yaml" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["target", "target_decay", "draft"])
+@pytest.mark.parametrize("name", sorted(path.stem for path in RECIPES.glob("*.yaml")))
 def test_the_command_runs_the_shipped_recipe(
     name: str, whole: tuple[Path, Any], cache: Path, tmp_path: Path
 ) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from specexp.fit.training.tokenizer import BOS, EOS, train_tokenizer
 from specexp.pairs.sources import PAIRS
+from specexp.runtimes.gguf_text import pre_tokenizer_name
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -85,6 +87,17 @@ def test_llama_cpp_cuts_text_equally(tokenizer: PreTrainedTokenizerBase, tmp_pat
             text
         )
     other.close()
+
+
+def test_the_recipe_has_its_tokenizer() -> None:
+    from transformers import AutoTokenizer
+
+    kept: Any = AutoTokenizer.from_pretrained(
+        Path(__file__).parents[2] / "experiments" / "pair" / "tokenizer"
+    )
+    assert len(kept) == 4096
+    assert pre_tokenizer_name(json.loads(kept.backend_tokenizer.to_str())) == "qwen2"
+    assert kept.decode(kept(CODE)["input_ids"], skip_special_tokens=True) == CODE
 
 
 _SHIPPED: list[Any] = []

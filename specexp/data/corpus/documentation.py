@@ -17,6 +17,7 @@ from specexp.data.corpus.python_source import PACKAGES, package_files
 from specexp.data.corpus.sources import is_repetitive
 from specexp.data.corpus.split import Split, split_of
 from specexp.data.corpus.text_source import Text, TextSource, split_of_name
+from specexp.data.prompt_set import PromptSetError
 
 MAX_CHARACTERS = 3500
 _UNDERLINE = re.compile(r"^([=\-~^*+#.\"'`])\1{2,}\s*$")
@@ -87,7 +88,9 @@ class PythonDocumentation(TextSource):
         root = Path(self.path).expanduser()
         files = sorted(path for path in root.rglob("*") if path.name.endswith((".rst", ".rst.txt")))
         if not files:
-            raise ValueError(f"{self.path}: there is no page (*.rst or *.rst.txt) of Python's documentation")
+            raise PromptSetError(
+                f"{self.path}: there is no page (*.rst or *.rst.txt) of Python's documentation"
+            )
         for path in files:
             page = path.relative_to(root).as_posix().removesuffix(".txt").removesuffix(".rst")
             module = page.removeprefix("library/")
