@@ -498,15 +498,17 @@ def test_dry_run_shows_what_would_be_searched_and_writes_nothing(
     assert not Path("runs").exists()
 
 
-def test_dry_run_imports_neither_torch_nor_lightning() -> None:
+def test_paths_are_looked_at_before_torch_or_lightning_are_imported() -> None:
     code = (
-        "import sys; from specexp.sweep.__main__ import main; status = main(sys.argv[1:]); "
+        "import sys; from specexp.sweep.__main__ import main; status = main(sys.argv[1:]) - 2; "
         "heavy = {'torch', 'transformers', 'lightning', 'wandb', 'datasets'} & set(sys.modules); "
         "sys.exit(str(heavy) if heavy else status)"
     )
     started = time.perf_counter()
     subprocess.run(
-        [sys.executable, "-c", code, str(TREE_SHAPE), "--dry-run"], check=True, capture_output=True
+        [sys.executable, "-c", code, str(TREE_SHAPE), "--pair.target", "./nowhere"],
+        check=True,
+        capture_output=True,
     )
     assert time.perf_counter() - started < 10  # about one second on an idle machine
 
@@ -573,7 +575,7 @@ def test_an_output_folder_that_cannot_be_written_is_one_sentence(
     assert "cannot be written" in refused(capsys, write(experiment), "--output", "taken/here")
     assert "cannot be written" in refused(capsys, write(experiment), "--output", "/proc/nowhere")
     sentence = refused(capsys, write(experiment), "--sweep.export.to", "taken/artifact")
-    assert sentence.startswith("sweep.export.to: taken/artifact cannot be written")
+    assert sentence.startswith("command line: sweep.export.to: taken/artifact cannot be written")
     assert not Path("runs").exists()
     assert Path("taken").read_text() == "a file"
 
