@@ -54,6 +54,11 @@ class OwnPrompts(PromptSet):
         self.field: str | None = None
         self._ignored: Counter[str] = Counter()
 
+    @property
+    @override
+    def label(self) -> str:
+        return self.path
+
     @override
     def with_field(self, field: str) -> OwnPrompts:
         other = copy.copy(self)

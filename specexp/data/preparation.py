@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 
 from specexp.core.messages import counted
 
+PROMPTS = "prompts.json"
+"""File that says of every prompt what became of it."""
+
 
 @dataclass
 class Preparation:
@@ -58,7 +61,7 @@ class Preparation:
         return said
 
     def files(self) -> dict[str, str]:
-        """``prompts.json``, which says of every prompt what became of it; nothing where they stand as they were."""
+        """The file that says so of every prompt; none where they stand as they were."""
         if not self.notes():
             return {}
         found = {
@@ -71,4 +74,4 @@ class Preparation:
             "white_space_left_out": self.stripped,
             "remarks": list(self.remarks),
         }
-        return {"prompts.json": f"{json.dumps(found, indent=1)}\n"}
+        return {PROMPTS: f"{json.dumps(found, indent=1)}\n"}

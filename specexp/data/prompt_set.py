@@ -51,6 +51,11 @@ class PromptSet(ABC):
 
     prompt_tokens: int | None = None
 
+    @property
+    def label(self) -> str:
+        """What errors call it."""
+        return type(self).__name__
+
     @classmethod
     def reader_of(cls, given: str) -> str | None:
         """The class that reads a path or hub name given in place of a class; None where it names a class."""

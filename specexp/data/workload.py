@@ -148,7 +148,7 @@ class Workload:
 
     @property
     def _name(self) -> str:
-        return type(self.prompts).__name__
+        return self.prompts.label
 
     def _token_ids(
         self,

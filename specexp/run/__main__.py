@@ -191,15 +191,17 @@ def decode(
         config: Configuration of the experiment.
         experiment: Its arms.
         data: Its prompts.
-        path: File of the records; one that is there is replaced.
+        path: File of the records; one that is there is replaced, and what is told of its prompts.
         trainer: Drives the test.
     """
     from specexp.bench.experiment import reordered, use_threads
     from specexp.bench.module import EvaluationModule
     from specexp.bench.trainer import interruptible
+    from specexp.data.preparation import PROMPTS
 
     use_threads(config)
-    path.unlink(missing_ok=True)
+    for earlier in (path, path.with_name(PROMPTS)):
+        earlier.unlink(missing_ok=True)
     one_by_one = not is_multi_sequence(config) or build_task_items(config) is not None
     module = EvaluationModule(
         experiment.arms,

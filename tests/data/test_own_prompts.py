@@ -132,3 +132,10 @@ def test_no_more_of_a_file_is_read_than_is_asked_for(tmp_path: Path):
     assert workload.rows()["turns"] == [["B"]]
     with pytest.raises(PromptSetError, match="line 3 is no JSON"):
         Workload(OwnPrompts(str(path)), max_prompts=1, shuffle_seed=0).rows()
+
+
+def test_errors_call_own_prompts_by_their_file(tmp_path: Path, tokenizer):
+    path = tmp_path / "my.jsonl"
+    path.write_text(lines({"messages": CHAT}))
+    with pytest.raises(PromptSetError, match=r"prompt '0' of .*my\.jsonl is made of chat messages"):
+        Workload(OwnPrompts(str(path))).load(tokenizer)
