@@ -138,7 +138,7 @@ def test_deterministic_verifiers_are_compared_token_for_token(experiment, report
     assert "rejected at depth 1 to 3" in written
     assert "Not verified, for they are not our loops: Hugging Face's lookup, hf-eager." in written
     assert "8/8" in capsys.readouterr().out
-    assert main([str(folder / "config.yaml"), "--name", "again"]) == 0
+    assert main([str(folder / "config.yaml"), "--dry-run"]) == 0
 
 
 def test_verifiers_that_sample_are_tested_by_their_law(experiment, report, capsys):
