@@ -13,7 +13,7 @@ from transformers import Cache, PreTrainedConfig
 from transformers.cache_utils import CacheLayerMixin
 from typing_extensions import override
 
-from specexp.core.runtime import Slots
+from specexp.core.runtime import Slots, inference
 
 
 class _SlotLayer(CacheLayerMixin):  # type: ignore[misc]
@@ -103,7 +103,7 @@ class SlotCache(Cache, Slots):  # type: ignore[misc]
         return int(self._storage.shape[1])
 
     @override
-    @torch.inference_mode()  # the storage may have been made in a pass
+    @inference
     def reserve(self, capacity: int, slots: int = 1) -> None:
         if capacity <= self.capacity and slots <= self.slots:
             return
@@ -157,15 +157,23 @@ class SlotCache(Cache, Slots):  # type: ignore[misc]
         self._formed = True
 
     @override
-    @torch.inference_mode()  # the storage may have been made in a pass
     def commit(self, slot: int, rows: Sequence[int]) -> None:
         past, count = self.lengths[slot], len(rows)
         if rows[-1] != count - 1:
-            source = torch.tensor(rows, device=self._storage.device) + past
-            moved = self._storage[:, slot].index_select(2, source)
-            self._storage[:, slot, :, past : past + count] = moved
+            self._move(slot, rows)
         self.lengths[slot] = past + count
         self.uncommitted[slot] = 0
+
+    @inference
+    def _move(self, slot: int, rows: Sequence[int]) -> None:
+        """These rows behind the committed ones to the beginning of them; what lies there already stays."""
+        kept = 0
+        while rows[kept] == kept:
+            kept += 1
+        past, moved = self.lengths[slot], rows[kept:]
+        source = torch.tensor(moved, device=self._storage.device) + past
+        start = past + kept
+        self._storage[:, slot, :, start : start + len(moved)] = self._storage[:, slot].index_select(2, source)
 
     @override
     def truncate(self, slot: int, length: int) -> None:
@@ -173,14 +181,14 @@ class SlotCache(Cache, Slots):  # type: ignore[misc]
         self.uncommitted[slot] = 0
 
     @override
-    @torch.inference_mode()  # the storage may have been made in a pass
+    @inference
     def fork(self, source: int, target: int, length: int) -> None:
         self._storage[:, target, :, :length] = self._storage[:, source, :, :length]
         self.lengths[target] = length
         self.uncommitted[target] = 0
 
     @override
-    @torch.inference_mode()  # the storage may have been made in a pass
+    @inference
     def copy_from(self, other: SlotCache, length: int) -> None:
         self._take_form(other._heads, other._head_dim)
         self.reserve(length)

@@ -22,7 +22,7 @@ from transformers import PreTrainedModel
 from specexp.core.compatibility import check_composition, check_target
 from specexp.core.context import Context
 from specexp.core.language_model import LanguageModel
-from specexp.core.outcome import Outcome, prefill_outcome
+from specexp.core.outcome import Outcome, Top, prefill_outcome
 from specexp.core.parts import (
     Controller,
     DeterministicVerifier,
@@ -31,10 +31,12 @@ from specexp.core.parts import (
     Parts,
     Request,
     TreeBuilder,
+    Verdict,
     Verifier,
+    walk,
 )
 from specexp.core.runtime import Runtime, Target
-from specexp.core.sampling import check_logits
+from specexp.core.sampling import check_best, check_logits, on_host, to_host
 from specexp.core.tree import TokenTree, root_tree
 
 FinishReason = Literal["", "eos", "stop", "length", "context"]
@@ -126,6 +128,7 @@ class Drafting:
     def __init__(self, parts: Parts, context: Context) -> None:
         self.drafter, self.builder, _, self.controller = parts
         self.context = context
+        self.learned_candidates = 0 if self.drafter is None else self.drafter.most_learned
         # most controllers never stop a draft: spare those the question
         self._may_stop = type(self.controller).keep_drafting is not Controller.keep_drafting
 
@@ -270,8 +273,7 @@ class Lane:
         assert draft is not None
         tree = draft.tree
         started = perf_counter()
-        self.check(logits)
-        verdict = self.verifier.verify(self.context, tree, logits)
+        verdict, top = self.decide(tree, logits)
         tokens = self._cut([*(int(tree.tokens[row]) for row in verdict.accepted), verdict.bonus])
         accepted = verdict.accepted[: len(tokens)]
         verified = perf_counter()
@@ -294,6 +296,8 @@ class Lane:
         if self.ended:
             result.token_ids = self.context.new_token_ids
         outcome = self.outcome(draft, logits, accepted, tuple(tokens))
+        if top is not None:
+            outcome.top = top
         if self._clock is None:
             before = self._seconds_before
             outcome.seconds = {phase: spent - before[phase] for phase, spent in result.seconds.items()}
@@ -302,9 +306,29 @@ class Lane:
         self.draft = None
         return outcome
 
-    def check(self, logits: torch.Tensor) -> None:
-        """Refuse logits that nothing can be sampled from."""
-        check_logits(logits, "target", self.context)
+    def decide(self, tree: TokenTree, logits: torch.Tensor) -> tuple[Verdict, Top | None]:
+        """What the verifier decided, and what was read beside it of the target's best tokens, for who learns them.
+
+        Where the logits are on a device, its tokens, whether they are numbers, and what is learned come in one copy; a
+        verifier that tries child after child has the logits themselves copied, and works on the host.
+        """
+        verifier, scores = self.verifier, None
+        if not on_host(logits):
+            if isinstance(verifier, DeterministicVerifier):
+                scores = verifier.scores(self.context, tree, logits)
+            else:
+                logits = logits.cpu()
+        if scores is None:
+            check_logits(logits, "target", self.context)
+            return verifier.verify(self.context, tree, logits), None
+        best, tokens = scores.max(dim=-1)
+        wanted = [tokens, best.float()]
+        if self.drafting is not None and (k := self.drafting.learned_candidates):
+            values, indices = logits.topk(k, dim=-1)
+            wanted += [indices, values.float()]
+        said, highest, *top = to_host(*wanted)
+        check_best(highest, "target", self.context)
+        return walk(tree, said.tolist().__getitem__), (top[0], top[1]) if top else None
 
     def outcome(
         self, draft: Draft, logits: torch.Tensor, accepted: tuple[int, ...], new_token_ids: tuple[int, ...]

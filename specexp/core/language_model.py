@@ -15,7 +15,7 @@ from typing_extensions import override
 from specexp.core.cache import SlotCache
 from specexp.core.masks import additive_mask, check_attention, context_limit
 from specexp.core.messages import type_and_line
-from specexp.core.runtime import Runtime
+from specexp.core.runtime import Runtime, inference
 from specexp.core.self_check import tolerance, tree_error
 from specexp.core.tree import TokenTree, TreeShape
 
@@ -58,11 +58,13 @@ class LanguageModel(Runtime):
         self.context_limit = context_limit(model.config)
         self.cache = self._empty_cache()
         self._masks: WeakKeyDictionary[TreeShape, torch.Tensor] = WeakKeyDictionary()
+        self._mask = torch.zeros((0, 0), dtype=self.dtype, device=self.device)
+        self._masked: TreeShape | None = None  # whose ancestors stand in it
         if self_check and self.device.type != "meta":  # there it has no weights to answer with
             self._self_check()
 
     @override
-    @torch.inference_mode()
+    @inference
     def prefill(
         self, slot: int, token_ids: Sequence[int], *, all_logits: bool = False
     ) -> torch.Tensor | None:
@@ -87,7 +89,7 @@ class LanguageModel(Runtime):
         return torch.cat(kept) if kept else None
 
     @override
-    @torch.inference_mode()
+    @inference
     def tree_pass(self, slots: Sequence[int], trees: Sequence[TokenTree]) -> list[torch.Tensor]:
         rows = max(tree.tokens.size for tree in trees)
         pasts = [self.cache.lengths[slot] for slot in slots]
@@ -98,8 +100,8 @@ class LanguageModel(Runtime):
             tree = trees[0]
             positions = torch.from_numpy(tree.shape.depths)[None].to(self.device) + pasts[0]
             tokens = torch.from_numpy(tree.tokens)[None].to(self.device)
-            mask = torch.cat((self._past_mask(rows, pasts[0]), self._shape_mask(tree.shape)), dim=1)
-            return [self._forward(slots, tokens, positions, mask[None, None])[0]]
+            mask = self._whole_mask(rows, pasts[0], rows, tree.shape)
+            return [self._forward(slots, tokens, positions, mask)[0]]
         keys = max(pasts) + rows
         token_rows = np.zeros((len(trees), rows), dtype=np.int64)
         position_rows = np.zeros_like(token_rows)
@@ -121,7 +123,7 @@ class LanguageModel(Runtime):
         return [logits[index, : tree.tokens.size] for index, tree in enumerate(trees)]
 
     @override
-    @torch.inference_mode()
+    @inference
     def grow(
         self,
         slot: int,
@@ -131,12 +133,11 @@ class LanguageModel(Runtime):
     ) -> torch.Tensor:
         past, rows = self.cache.lengths[slot], visible.shape[1]
         self._make_room(past + rows, slot + 1)
-        tree_mask = additive_mask(torch.from_numpy(visible).to(self.device), self.dtype)
         logits = self._forward(
             (slot,),
             torch.from_numpy(tokens)[None].to(self.device),
             torch.from_numpy(depths)[None].to(self.device) + past,
-            torch.cat((self._past_mask(tokens.size, past), tree_mask), dim=1)[None, None],
+            self._whole_mask(tokens.size, past, rows, visible),
         )
         self.cache.uncommitted[slot] += tokens.size
         return logits[0]
@@ -178,8 +179,34 @@ class LanguageModel(Runtime):
         spare = max(256, rows // 2) if rows > self.cache.capacity else 0
         self.cache.reserve(rows + spare, slots)
 
-    def _past_mask(self, rows: int, past: int) -> torch.Tensor:
-        return torch.zeros((rows, past), dtype=self.dtype, device=self.device)
+    def _whole_mask(
+        self, rows: int, past: int, ahead: int, visible: TreeShape | NDArray[np.bool_]
+    ) -> torch.Tensor:
+        """``[1, 1, rows, past + ahead]`` a view of a buffer: nothing of the size of the context is made for a pass.
+
+        In it zeros, for the past, end where what is ahead begins, so that a view may take in as many as there are.
+
+        Args:
+            rows: of the pass.
+            past: committed tokens.
+            ahead: rows behind them.
+            visible: which of those the rows may attend to: ``[rows, ahead]``, or as ancestors in a tree.
+        """
+        known, width = self._mask.shape
+        begin = width - known  # of what is ahead
+        if max(rows, ahead) > known or past > begin:
+            known, begin = max(rows, ahead, known), max(self.cache.capacity, begin)
+            self._mask = torch.zeros((known, begin + known), dtype=self.dtype, device=self.device)
+            self._masked = None
+        if self._masked is not visible:
+            block = self._mask[:rows, begin : begin + ahead]
+            if isinstance(visible, TreeShape):
+                block.copy_(self._shape_mask(visible))
+                self._masked = visible if visible.recurs else None
+            else:
+                block.copy_(additive_mask(torch.from_numpy(visible).to(self.device), self.dtype))
+                self._masked = None
+        return self._mask[None, None, :rows, begin - past : begin + ahead]
 
     def _shape_mask(self, shape: TreeShape) -> torch.Tensor:
         """``[n + 1, n + 1]`` additive ancestor mask; kept, as long as the shape lives, only where it comes again."""

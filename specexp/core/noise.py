@@ -85,14 +85,16 @@ def gumbel(
     parts = []
     for start in range(0, blocks, chunk):
         end = min(start + chunk, blocks)
-        uniform = torch.empty((positions, end - start, 4), dtype=torch.float64, device=device)
+        shape = (positions, end - start, 4)
         if on_cpu:  # numpy's words are unsigned, which this processor shifts and multiplies faster
             places = np.arange(first, first + positions, dtype=np.uint64)[:, np.newaxis]
             words = philox(np.arange(start, end, dtype=np.uint64), places, 0, 0, key)
+            into: Words = np.empty(shape)
+            uniform = torch.from_numpy(into)
         else:
             there = torch.arange(first, first + positions, device=device)[:, None]
             words = philox(torch.arange(start, end, device=device), there, 0, 0, key)
-        into: Words = uniform.numpy() if on_cpu else uniform
+            into = uniform = torch.empty(shape, dtype=torch.float64, device=device)
         for number, word in enumerate(words):
             into[..., number] = word
         uniform.add_(0.5).mul_(2.0**-32)  # in (0, 1)

@@ -10,10 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specexp.core.context import Context
+from specexp.core.sampling import on_host, to_host
 from specexp.core.tree import TokenTree, TreeShape
 
 if TYPE_CHECKING:  # torch takes seconds, and parts are checked before a model is needed
     import torch
+
+
+Top = tuple[NDArray[np.int64], NDArray[np.float32]]
+"""``[n + 1, k]`` most probable tokens after every row, best first, and their logits."""
 
 
 @dataclass(slots=True)
@@ -29,6 +34,7 @@ class Outcome:
             before it.
         pass_tokens: tokens fed in each forward pass of a draft model this step took.
         seconds: time of the step by phase, up to here: learning from it is not over.
+        top: ``[n + 1, k]`` what is known of :meth:`top_k` and :meth:`top_k_logits`; more is read when it is asked for.
     """
 
     context: Context
@@ -38,7 +44,7 @@ class Outcome:
     new_token_ids: tuple[int, ...]
     pass_tokens: tuple[int, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
-    _top: tuple[NDArray[np.int64], NDArray[np.float32]] | None = field(default=None, repr=False)
+    top: Top | None = field(default=None, repr=False)
 
     @property
     def draft_passes(self) -> int:
@@ -63,17 +69,18 @@ class Outcome:
         return self._best(k)[1][:, :k]
 
     def _first(self) -> NDArray[np.int64]:
-        if self._top is None and self.logits.device.type == "cpu":
+        if self.top is None and on_host(self.logits):
             logits = self.logits.float() if self.logits.element_size() < 4 else self.logits
             tokens: NDArray[np.int64] = logits.numpy(force=True).argmax(axis=1)
             return tokens  # in a tenth of the time of torch's topk
         return self.top_k(1)[:, 0].copy()
 
-    def _best(self, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        if self._top is None or self._top[0].shape[1] < k:
+    def _best(self, k: int) -> Top:
+        if self.top is None or self.top[0].shape[1] < k:
             values, indices = self.logits.topk(k, dim=-1)
-            self._top = indices.numpy(force=True), values.float().numpy(force=True)
-        return self._top
+            ids, highest = to_host(indices, values.float())
+            self.top = ids, highest
+        return self.top
 
 
 def prefill_outcome(context: Context, fed: NDArray[np.int64], logits: torch.Tensor) -> Outcome:

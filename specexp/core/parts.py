@@ -8,7 +8,7 @@ alone; what a part is capable of it declares, and what it does not declare is ta
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from math import inf
@@ -21,7 +21,7 @@ from typing_extensions import override
 from specexp.core.context import Context
 from specexp.core.latency import PLAIN, LatencyProfile
 from specexp.core.outcome import Outcome
-from specexp.core.sampling import Processors
+from specexp.core.sampling import Processors, highest
 from specexp.core.tree import NodeKind, RankPath, TokenTree
 
 if TYPE_CHECKING:
@@ -286,6 +286,11 @@ class Drafter(Part, ABC):
         return ()
 
     @property
+    def most_learned(self) -> int:
+        """Its :attr:`learned_candidates`, or those of a drafter it asks."""
+        return max((self.learned_candidates, *(one.most_learned for one in self.inner)))
+
+    @property
     @abstractmethod
     def max_candidates(self) -> int:
         """Most candidates a node can be given; a tree that asks for a higher rank is refused when composed."""
@@ -454,17 +459,35 @@ class DeterministicVerifier(Verifier):
             position: absolute position of the token to be chosen.
         """
 
+    def scores(self, context: Context, tree: TokenTree, logits: torch.Tensor) -> torch.Tensor | None:
+        """``[n + 1, V]`` whose highest one is the target's token after every row, made where the logits are.
+
+        So a device is waited for once a step. None, unless a class says otherwise: it is asked token by token.
+        """
+        return None
+
     @override
     def verify(self, context: Context, tree: TokenTree, logits: torch.Tensor) -> Verdict:
-        accepted: list[int] = []
-        row, position = 0, len(context)
-        while True:
-            token = self.target_token(context, logits[row], position)
-            child = tree.child_with_token(row, token)
-            if child is None:
-                return Verdict(tuple(accepted), token)
-            accepted.append(child)
-            row, position = child, position + 1
+        start, depths = len(context), tree.shape.depths
+        return walk(tree, lambda row: self.target_token(context, logits[row], start + int(depths[row])))
+
+
+def walk(tree: TokenTree, token_after: Callable[[int], int]) -> Verdict:
+    """The way down a tree along the target's tokens.
+
+    Args:
+        tree: what was fed.
+        token_after: the target's token after a row.
+    """
+    accepted: list[int] = []
+    row = 0
+    while True:
+        token = token_after(row)
+        child = tree.child_with_token(row, token)
+        if child is None:
+            return Verdict(tuple(accepted), token)
+        accepted.append(child)
+        row = child
 
 
 class ArgmaxVerifier(DeterministicVerifier):
@@ -483,8 +506,12 @@ class ArgmaxVerifier(DeterministicVerifier):
         return 0.0
 
     @override
+    def scores(self, context: Context, tree: TokenTree, logits: torch.Tensor) -> torch.Tensor:
+        return logits
+
+    @override
     def target_token(self, context: Context, logits: torch.Tensor, position: int) -> int:
-        return int(logits.argmax())
+        return highest(logits)
 
 
 class Controller(Part, ABC):

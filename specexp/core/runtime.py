@@ -7,10 +7,11 @@ another library, is another :class:`Runtime`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import wraps
 from threading import Lock, get_ident
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,28 @@ from specexp.core.tree import TokenTree
 
 if TYPE_CHECKING:
     import torch
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def inference(method: Callable[P, R]) -> Callable[P, R]:
+    """Run it in ``torch.inference_mode``, which need not be entered again in the middle of decoding.
+
+    Storage may have been made in a pass, and can then be written nowhere else.
+    """
+
+    @wraps(method)
+    def within(*args: P.args, **kwargs: P.kwargs) -> R:
+        import torch
+
+        if torch.is_inference_mode_enabled():
+            return method(*args, **kwargs)
+        with torch.inference_mode():
+            return method(*args, **kwargs)
+
+    return within
 
 
 class Slots(ABC):

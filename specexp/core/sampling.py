@@ -5,7 +5,7 @@ own processors, in their order; logits that nobody can sample from are named bef
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -74,6 +74,34 @@ class Processors:
         return np.asarray(scores.softmax(dim=-1).numpy(force=True))
 
 
+def highest(scores: torch.Tensor) -> int:
+    """The token of the highest of ``[V]`` scores, among equals the lowest id."""
+    if not on_host(scores):
+        return int(scores.argmax())
+    return int(scores.float().numpy(force=True).argmax())  # in a fifth of the time of torch's
+
+
+def on_host(tensor: torch.Tensor) -> bool:
+    """Whether it lies where Python is, so that a number of it is read without waiting for a device."""
+    return tensor.device.type == "cpu"
+
+
+def to_host(*tensors: torch.Tensor) -> list[NDArray[Any]]:
+    """Arrays of tensors whose numbers have 4 or 8 bytes, in one copy: the host waits once for all of them."""
+    import torch
+
+    if on_host(tensors[0]):
+        return [tensor.numpy(force=True) for tensor in tensors]
+    packed = torch.cat([tensor.contiguous().view(torch.uint8).flatten() for tensor in tensors])
+    bytes_there, arrays, start = packed.numpy(force=True), [], 0
+    for tensor in tensors:
+        end = start + tensor.nbytes
+        kind = np.dtype(str(tensor.dtype).removeprefix("torch."))
+        arrays.append(bytes_there[start:end].copy().view(kind).reshape(tuple(tensor.shape)))
+        start = end
+    return arrays
+
+
 class LogitsError(ValueError):
     """A model gave NaN or infinite logits."""
 
@@ -89,10 +117,19 @@ def check_logits(logits: torch.Tensor, role: str, context: Context) -> None:
     Raises:
         LogitsError: one sentence with model, step and prompt.
     """
-    best = logits.amax(dim=-1)  # NaN wins every comparison
-    if bool(best.isfinite().all()):
+    check_best(logits.amax(dim=-1).float().numpy(force=True), role, context)  # NaN wins every comparison
+
+
+def check_best(best: NDArray[Any], role: str, context: Context) -> None:
+    """Refuse the answers whose highest logits ``[n]`` these are.
+
+    Raises:
+        LogitsError: as :func:`check_logits`.
+    """
+    finite = np.isfinite(best)
+    if finite.all():
         return
-    worst = best[~best.isfinite()][0].item()
+    worst = best[~finite][0]
     found = "NaN" if worst != worst else ("infinite" if worst > 0 else "only -inf")
     raise LogitsError(
         f"the {role} model gave {found} logits in step {context.steps + 1} of prompt {context.sequence!r} "

@@ -14,6 +14,7 @@ from typing_extensions import override
 
 from specexp.core.context import Context
 from specexp.core.parts import Candidates, Request
+from specexp.core.sampling import Processors, check_logits, on_host, to_host
 from specexp.core.tree import NO_CANDIDATE, NodeKind
 from specexp.drafters.drawing import draw
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     import torch
 
     from specexp.core.runtime import Runtime
-    from specexp.core.sampling import Processors
 
 
 @dataclass(frozen=True)
@@ -155,8 +155,6 @@ class ModelSource(DraftSource):
 
     @override
     def feed(self, context: Context, fed: Fed) -> list[Any]:
-        from specexp.core.sampling import check_logits
-
         pending, size = fed.pending, len(fed.tokens)
         first = fed.known + pending - 1 if fed.known else 0  # of the new rows among the uncommitted ones
         visible = np.zeros((size, first + size), dtype=np.bool_)
@@ -167,7 +165,8 @@ class ModelSource(DraftSource):
         for index, ancestors in enumerate(new_nodes, size - len(new_nodes)):
             visible[index, np.array(ancestors) + pending - 1] = True
         logits = self.model.grow(0, np.array(fed.tokens), np.array(fed.depths), visible)
-        check_logits(logits, "draft", context)
+        if on_host(logits):  # a device is not waited for: see candidates
+            check_logits(logits, "draft", context)
         return [(logits, index) for index in range(0 if fed.known else pending - 1, size)]
 
     @override
@@ -179,6 +178,16 @@ class ModelSource(DraftSource):
         self, scoring: Scoring, context: Context, request: Request, answers: Sequence[Any]
     ) -> Candidates:
         logits = _stacked(answers)  # [f, V]
+        found = self._candidates(scoring, context, request, logits)
+        if not on_host(logits):
+            read = found.log_probs if found.q is None else found.q[:, :1]
+            if scoring.temperature == 0 or read is None or np.isnan(read).any():
+                check_logits(logits, "draft", context)
+        return found
+
+    def _candidates(
+        self, scoring: Scoring, context: Context, request: Request, logits: torch.Tensor
+    ) -> Candidates:
         if scoring.coupled:
             return self._coupled(scoring, context, request, logits)
         temperature = 1.0 if scoring.temperature is None else scoring.temperature
@@ -194,7 +203,7 @@ class ModelSource(DraftSource):
             )
 
         return draw(
-            scores.float().softmax(dim=-1),
+            scores.float().softmax(dim=-1).cpu(),
             uniforms,
             request.k,
             enough=request.enough,
@@ -212,13 +221,13 @@ class ModelSource(DraftSource):
         scores = self._processors_at(scoring, temperature or 1.0).scores(logits)
         if temperature > 0:
             depths = request.depths()
-            noise = context.target_noise(len(context), max(depths) + 1, scores.shape[-1], scores.device)
-            scores = scores.log_softmax(dim=-1) + noise[depths]
+            deepest = max(depths)
+            noise = context.target_noise(len(context), deepest + 1, scores.shape[-1], scores.device)
+            level = min(depths) == deepest  # as of a static tree: all take the noise of one position
+            scores = scores + (noise[deepest] if level else noise[np.array(depths)])
         return _best(scores, request.k)
 
     def _processors_at(self, scoring: Scoring, temperature: float) -> Processors:
-        from specexp.core.sampling import Processors
-
         if self._processors is None or self._processors.temperature != temperature:
             self._processors = Processors(temperature, scoring.top_k, scoring.top_p)
         return self._processors
@@ -236,9 +245,8 @@ def _stacked(answers: Sequence[tuple[torch.Tensor, int]]) -> torch.Tensor:
 
 def _best(scores: torch.Tensor, k: int) -> Candidates:
     """The ``k`` best of ``[f, V]`` scores with their log-probabilities; removed tokens are no candidates."""
-    values, tokens = scores.topk(min(k, scores.shape[-1]), dim=-1)
-    log_probs = (values - scores.logsumexp(dim=-1, keepdim=True)).float().numpy(force=True)
-    found = tokens.numpy(force=True)
+    values, indices = scores.log_softmax(dim=-1).topk(min(k, scores.shape[-1]), dim=-1)
+    found, log_probs = to_host(indices, values.float())
     found[np.isneginf(log_probs)] = NO_CANDIDATE
     if found.shape[1] < k:
         missing = ((0, 0), (0, k - found.shape[1]))

@@ -12,7 +12,8 @@ from typing_extensions import override
 
 from specexp.core.context import Context
 from specexp.core.parts import DeterministicVerifier
-from specexp.core.sampling import Processors
+from specexp.core.sampling import Processors, highest
+from specexp.core.tree import TokenTree
 
 if TYPE_CHECKING:
     import torch
@@ -76,7 +77,15 @@ class KeyedSampling(DeterministicVerifier):
         return np.asarray(self.processors.scores(logits[None])[0].float().numpy(force=True))
 
     @override
+    def scores(self, context: Context, tree: TokenTree, logits: torch.Tensor) -> torch.Tensor:
+        if self.temperature == 0:
+            return logits
+        shape = tree.shape
+        noise = context.target_noise(len(context), shape.max_depth + 1, logits.shape[1], logits.device)
+        return self.processors.scores(logits).float() + noise[shape.depths]
+
+    @override
     def target_token(self, context: Context, logits: torch.Tensor, position: int) -> int:
         if self.temperature == 0:
-            return int(logits.argmax())
+            return highest(logits)
         return int(self.noisy_scores(context, logits, position).argmax())

@@ -199,7 +199,7 @@ class _Copies:
             if self.builder is not None:
                 self._graft(cache, self.builder, outcome)
             # the first part that asks what the target said ranks its logits
-            unread = replace(outcome, _top=None)
+            unread = replace(outcome, top=None)
             self._timed(INSERTION, lambda: cache.observe(unread))
 
     def _graft(self, cache: Drafter, builder: TreeBuilder, outcome: Outcome) -> None:

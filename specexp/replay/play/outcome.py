@@ -87,7 +87,7 @@ class RecordedOutcome(Outcome):
             for answer, there in zip(answers, known.tolist(), strict=True)
             if there and answer is not None
         ]
-        part._top = (
+        part.top = (
             np.array([tokens[:width] for tokens, _ in kept], dtype=np.int64),
             np.array([logits[:width] for _, logits in kept], dtype=np.float32),
         )
@@ -114,7 +114,7 @@ class RecordedOutcome(Outcome):
         return self._best(1)[0][:, 0].copy()
 
     def _best(self, k: int) -> Top:
-        if self._top is None or self._top[0].shape[1] < k:
+        if self.top is None or self.top[0].shape[1] < k:
             target = self.turn.trie.target
             tokens = np.full((len(self.nodes), k), NOWHERE, dtype=np.int64)
             logits = np.full(tokens.shape, -np.inf, dtype=np.float32)
@@ -125,8 +125,8 @@ class RecordedOutcome(Outcome):
                         continue
                     self._refuse(row, k)
                 tokens[row], logits[row] = found[:k], values[:k]
-            self._top = tokens, logits
-        return self._top
+            self.top = tokens, logits
+        return self.top
 
     def _refuse(self, row: int, k: int) -> None:
         path = [int(self.tree.tokens[node]) for node in self.tree.shape.path(row)]
@@ -144,17 +144,17 @@ class RecordedPrefill(Outcome):
         rows = np.arange(fed.size)
         chain = TokenTree(TreeShape(rows - 1, np.where(rows == 0, -1, 0)), fed)
         super().__init__(context, chain, NO_LOGITS, tuple(range(1, fed.size)), ())
-        self._top = turn.asked.astype(np.int64), turn.asked_logits
+        self.top = turn.asked.astype(np.int64), turn.asked_logits
         self.turn = turn
 
     def _best(self, k: int) -> Top:
-        assert self._top is not None
-        if self._top[0].shape[1] < k:
+        assert self.top is not None
+        if self.top[0].shape[1] < k:
             raise NotRecordedError(
                 f"prompt {self.turn.prompt_id!r}: the target's {k} best tokens after every token of the prompt are "
-                f"learned from and {self._top[0].shape[1]} were recorded; record with a target_top_k of at least {k}"
+                f"learned from and {self.top[0].shape[1]} were recorded; record with a target_top_k of at least {k}"
             )
-        return self._top
+        return self.top
 
 
 class _NoLogits:

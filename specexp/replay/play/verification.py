@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from specexp.core.context import Context
 from specexp.core.decode import Clock, Draft, Drafting, Lane
-from specexp.core.parts import DeterministicVerifier
+from specexp.core.parts import DeterministicVerifier, Verdict
 from specexp.core.runtime import Target
 from specexp.core.tree import TokenTree
 from specexp.replay.format.recorded_turn import RecordedTurn
@@ -111,8 +111,8 @@ class RecordedLane(Lane):
         self.lenient = lenient
 
     @override
-    def check(self, logits: torch.Tensor) -> None:
-        pass  # there are none
+    def decide(self, tree: TokenTree, logits: torch.Tensor) -> tuple[Verdict, None]:
+        return self.verifier.verify(self.context, tree, logits), None  # there are no logits
 
     @override
     def outcome(

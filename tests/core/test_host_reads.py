@@ -1,0 +1,127 @@
+"""How often the host waits for a device: once a target pass, and once a draft pass.
+
+The logits of these models lie on the CPU; they are taken for a device's, where every number read is waited for.
+"""
+
+import sys
+from contextlib import contextmanager
+from itertools import pairwise
+from unittest.mock import patch
+
+import pytest
+import torch
+from torch.overrides import TorchFunctionMode
+
+from specexp.builders import Chain, DySpecGreedy, KConfig, StaticTree
+from specexp.core.decode import Decoder
+from specexp.core.language_model import LanguageModel
+from specexp.core.sampling import LogitsError
+from specexp.drafters import DraftModel, TokenRecycling
+from specexp.testing.fakes import bigram_model, hashed_model
+from specexp.verifiers import Greedy, KeyedSampling
+
+VOCABULARY = 12
+_READS = {
+    "item",
+    "tolist",
+    "numpy",
+    "cpu",
+    "nonzero",
+    "__bool__",
+    "__int__",
+    "__float__",
+    "__index__",
+    "__array__",
+}
+
+
+class Reads(TorchFunctionMode):
+    """Counts what a host must wait for."""
+
+    def __init__(self):
+        super().__init__()
+        self.count, self.paused = 0, False
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        by_mask = function is torch.Tensor.__getitem__ and getattr(args[1], "dtype", None) == torch.bool
+        if not self.paused and (by_mask or getattr(function, "__name__", "") in _READS):
+            self.count += 1
+        return function(*args, **(kwargs or {}))
+
+    @contextmanager
+    def aside(self):
+        """Not counted: a model's own."""
+        before, self.paused = self.paused, True
+        yield
+        self.paused = before
+
+
+@pytest.fixture
+def on_a_device(monkeypatch):
+    for name, module in list(sys.modules.items()):
+        if name.startswith("specexp.") and hasattr(module, "on_host"):
+            monkeypatch.setattr(module, "on_host", lambda tensor: False)
+
+
+def decode(parts, reads, tokens=40):
+    """The result, and what was read from one step to the next."""
+    drafter, builder, verifier = parts()
+    if isinstance(drafter, DraftModel):
+        drafter.use_draft_model(LanguageModel(hashed_model(VOCABULARY, 1), self_check=False))
+    steps = []
+    decoder = Decoder(
+        LanguageModel(hashed_model(VOCABULARY, 0), self_check=False), drafter, builder, verifier
+    )
+    forward = LanguageModel._forward
+
+    def counted(*args, **kwargs):
+        with reads.aside():
+            return forward(*args, **kwargs)
+
+    with reads, patch.object(LanguageModel, "_forward", counted):
+        result = decoder.generate(
+            [1, 2, 3], max_new_tokens=tokens, seed=0, observers=[lambda _: steps.append(reads.count)]
+        )
+    return result, [after - before for before, after in pairwise(steps)]
+
+
+PARTS = {
+    "plain": (lambda: (None, None, Greedy()), 0),
+    "plain keyed": (lambda: (None, None, KeyedSampling(0.7)), 0),
+    "top-k and top-p": (lambda: (TokenRecycling(), Chain(3), KeyedSampling(0.7, top_k=5, top_p=0.9)), 0),
+    "token recycling": (lambda: (TokenRecycling(), StaticTree([[0], [1], [0, 0], [1, 0]]), Greedy()), 0),
+    "coupled recycling": (lambda: (TokenRecycling(coupled=True), KConfig([3, 2]), KeyedSampling(0.7)), 2),
+    "draft chain": (lambda: (DraftModel(), Chain(3), Greedy()), 3),
+    "coupled draft tree": (lambda: (DraftModel(coupled=True), KConfig([3, 2, 1]), KeyedSampling(0.7)), 3),
+    "DySpec": (lambda: (DraftModel(), DySpecGreedy(8, candidates="top-k"), KeyedSampling(0.7)), None),
+}
+
+
+@pytest.mark.parametrize(("parts", "draft_passes"), PARTS.values(), ids=PARTS)
+def test_the_host_reads_a_device_once_a_pass(on_a_device, parts, draft_passes):
+    result, counts = decode(parts, Reads())
+    if (
+        draft_passes is None
+    ):  # a builder that decides by the answers asks again for more of them, which costs no pass
+        assert sum(counts) <= len(counts) + 2 * result.draft_passes
+    else:
+        assert max(counts) <= 1 + draft_passes
+
+
+@pytest.mark.parametrize(("parts", "draft_passes"), PARTS.values(), ids=PARTS)
+def test_what_is_read_at_once_is_what_is_read_row_by_row(request, parts, draft_passes):
+    by_row, _ = decode(parts, Reads())
+    request.getfixturevalue("on_a_device")
+    assert decode(parts, Reads())[0].token_ids == by_row.token_ids
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+@pytest.mark.parametrize("role", ["target", "draft"])
+def test_numbers_nobody_can_sample_are_found_in_that_read(on_a_device, wrong, role):
+    good, bad = [[0.0, 1.0], [1.0, 0.0]], [[0.0, 1.0], [wrong, 0.0]]
+    draft = DraftModel(bigram_model(bad if role == "draft" else good))
+    decoder = Decoder(bigram_model(bad if role == "target" else good), draft, Chain(2), KeyedSampling(0.7))
+    with pytest.raises(
+        LogitsError, match=f"the {role} model gave {'NaN' if wrong != wrong else 'infinite'} logits"
+    ):
+        decoder.generate([0], max_new_tokens=5)
