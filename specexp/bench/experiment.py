@@ -27,6 +27,7 @@ from specexp.config import (
     prompts_error,
 )
 from specexp.core.messages import first_line
+from specexp.pairs.gguf import is_gguf
 
 if TYPE_CHECKING:
     from specexp.bench.analysis import Analysis
@@ -112,7 +113,7 @@ def baselines_of(config: Config) -> list[str]:
     given, verifier = config.get("baselines"), build_verifier(config)
     follows = can_follow(verifier)
     if given is None:
-        return [ENGINE, EAGER] if follows else [ENGINE]
+        return [ENGINE, EAGER] if follows and not is_gguf(config.get("pair.target")) else [ENGINE]
     if EAGER in given and not follows:
         raise config.checker.error(
             ("baselines",), f": {why_not(EAGER, verifier)}; set baselines to [{ENGINE}]"

@@ -22,6 +22,7 @@ from specexp.config import (
     is_multi_sequence,
 )
 from specexp.core.decode import Decoder
+from specexp.pairs.gguf import is_gguf
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -109,6 +110,11 @@ class LiveBackend:
         """
         assert spec.parts is not None
         if spec.reference is not None:
+            if is_gguf(self.pair.name):
+                raise ValueError(
+                    f"{spec.reference} is transformers' own loop and pair.target {self.pair.name!r} is a GGUF file: "
+                    "leave the arm out"
+                )
             return HuggingFaceArm(
                 spec.name,
                 spec.reference,  # type: ignore[arg-type]

@@ -73,6 +73,12 @@ def check_target(parts: Parts, target: Runtime) -> None:
             f"{type(parts.builder).__name__} makes trees of up to {parts.builder.max_nodes} nodes and the target's "
             f"context holds {target.context_limit} tokens: lower its budget"
         )
+    for model in (target, *(() if parts.drafter is None else parts.drafter.models)):
+        if parts.builder is not None and parts.builder.max_leaves > model.max_leaves:
+            raise ValueError(
+                f"{type(parts.builder).__name__} makes trees of up to {parts.builder.max_leaves} leaves and a pass "
+                f"of the model takes {model.max_leaves}: lower its budget"
+            )
 
 
 def _check_candidates(drafter: Drafter, builder: TreeBuilder) -> None:

@@ -386,6 +386,15 @@ class TreeBuilder(ABC):
         """Most nodes a tree can have: the room a cache must keep beside the committed tokens."""
 
     @property
+    def max_leaves(self) -> int:
+        """Most leaves a tree can have, as far as that is known."""
+        paths = self.rank_paths if self.fixed_shape else None
+        if paths is None:
+            return self.max_nodes
+        above = {tuple(path[:-1]) for path in paths}
+        return sum(tuple(path) not in above for path in paths)
+
+    @property
     @abstractmethod
     def max_candidates(self) -> int:
         """Most candidates it asks for a node."""

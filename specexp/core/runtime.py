@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
+from sys import maxsize
 from threading import Lock, get_ident
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -147,6 +148,7 @@ class Runtime(Target):
         cache: the sequences it holds.
         device: where the logits are.
         dtype: type of the logits.
+        max_leaves: leaves that the trees of a pass have at most, together.
         passes: forward passes run since construction, prefill included.
         conversation: whose tokens slot 0 holds, for decoders that share the model; None if nobody goes on with them.
     """
@@ -156,6 +158,7 @@ class Runtime(Target):
     cache: Slots
     device: torch.device
     dtype: torch.dtype
+    max_leaves: int = maxsize
 
     def __init__(self) -> None:
         self.passes = 0

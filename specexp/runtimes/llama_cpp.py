@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from specexp.core.runtime import Runtime
 from specexp.core.tree import TokenTree, TreeShape
-from specexp.runtimes.llama_cache import LlamaCache
+from specexp.runtimes.llama_cache import MAX_IDS, LlamaCache
 from specexp.runtimes.llama_file import LlamaFile
 from specexp.runtimes.llama_ids import Branches
 from specexp.runtimes.llama_library import LlamaCppError
@@ -41,6 +41,7 @@ class LlamaCppModel(Runtime):
 
     model: LlamaFile
     cache: LlamaCache
+    max_leaves = MAX_IDS
 
     def __init__(self, model: LlamaFile, *, self_check: bool = True) -> None:
         super().__init__()
