@@ -279,6 +279,33 @@ def test_a_run_whose_outputs_differ_in_float32_ends_with_1(experiment, capsys, m
     )
 
 
+def test_outputs_that_part_in_bfloat16_are_compared_once_more_in_float32(experiment, capsys, monkeypatch):
+    from specexp.bench.decoder_arm import DecoderArm
+
+    decode = DecoderArm.decode
+
+    def parting(arm, prompt, *given):
+        record = decode(arm, prompt, *given)
+        if (arm.name, arm.dtype) != ("tiny", "bfloat16"):
+            return record
+        return dataclasses.replace(record, token_ids=(record.token_ids[0] + 1, *record.token_ids[1:]))
+
+    monkeypatch.setattr(DecoderArm, "decode", parting)
+    overrides = [
+        "--pair.target_dtype",
+        "bfloat16",
+        "--data.max_prompts",
+        "1",
+        "--generation.max_new_tokens",
+        "4",
+    ]
+    assert main([experiment(), *overrides]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert (
+        "In float32, where there are no near ties, 1/1 outputs equal plain decoding's (1 of 1 prompt" in shown
+    )
+
+
 @pytest.mark.parametrize(
     ("sections", "overrides", "said"),
     [
