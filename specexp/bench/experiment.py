@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from specexp.bench.arm import EngineArm
 from specexp.bench.arm_spec import ArmSpec, Backend, can_follow, why_not
 from specexp.bench.make_arm import make_arm
+from specexp.bench.metrics import METRICS
 from specexp.config import (
     ComposedArm,
     Config,
@@ -66,6 +67,18 @@ class ExperimentArms:
     left_out: Sequence[str] = ()
 
 
+def _check_published(config: Config) -> None:
+    """Refuse rows of a paper's table that cannot stand beside ours."""
+    numbers = {"speedup", *(metric.name for metric in METRICS)}
+    for number, row in enumerate(config.get("published")):
+        at = ("published", str(number))
+        if not isinstance(row.get("method"), str):
+            raise config.checker.error((*at, "method"), " is missing; it says what the figures are of")
+        for key in sorted(numbers & row.keys()):
+            if isinstance(row[key], str):
+                raise config.checker.error((*at, key), f" is {row[key]!r}; allowed is a number, or null")
+
+
 def check_experiment(config: Config) -> list[ComposedArm]:
     """The file's arms, checked; models and data are not touched.
 
@@ -73,6 +86,7 @@ def check_experiment(config: Config) -> list[ComposedArm]:
         ConfigError: there is nothing to run, two arms share a title, an arm overrides what all must share, or an
             analysis cannot be made.
     """
+    _check_published(config)
     composed = arms_of(config)
     _check_several(config, composed, build_analyses(config))
     if not config.get("arms") and config.get("drafter") is None and config.get("sweep") is not None:

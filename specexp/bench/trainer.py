@@ -37,11 +37,36 @@ def build_trainer(config: Config, **overrides: Any) -> Trainer:
         **overrides,
     }
     quiet_libraries()
+    for name, value in settings.items():
+        _check_value(name, value, config)
     where = f"{config.source_of(('trainer',))}: trainer"
     try:
         return Trainer(**{name: _object(value, f"{where}.{name}") for name, value in settings.items()})
     except Exception as error:  # Lightning raises its own errors, and those of every library it asks
         raise ConfigError(f"{config.source_of(('trainer',))}: trainer: {first_line(error)}") from error
+
+
+def _check_value(name: str, value: Any, config: Config) -> None:
+    """Refuse what Lightning takes and then stumbles over, and what would leave prompts out or to other processes.
+
+    Raises:
+        ConfigError: It says what is allowed.
+    """
+    allowed = ""
+    items = value if isinstance(value, list) else [value]
+    if name in ("logger", "callbacks") and any(isinstance(item, str | int | float) for item in items):
+        kind = "a Logger" if name == "logger" else "a Callback"
+        none = "false" if name == "logger" else "null"
+        if value is not False and not (name == "logger" and value is True):
+            allowed = f"{kind} given as class_path and init_args, a list of such, or {none}"
+    elif name in ("devices", "num_nodes") and value not in (1, "1", "auto", -1, "-1"):
+        allowed = "1: answers are timed one after the other, by one process"
+    elif name in ("limit_test_batches", "limit_predict_batches") and value not in (None, 1.0):
+        allowed = "null; data.max_prompts says how many prompts are decoded"
+    elif name == "fast_dev_run" and value:
+        allowed = "false; data.max_prompts says how many prompts are decoded"
+    if allowed:
+        raise config.checker.error(("trainer", name), f" is {value!r}; allowed is {allowed}")
 
 
 @contextmanager

@@ -208,7 +208,11 @@ class Allowed:
         if get_origin(self.kind) is Literal:
             return "one of " + ", ".join(str(choice) for choice in self.choices)
         if self.is_list:
-            return "a list" + (f", each {self.inner.words}" if self.inner is not None else "")
+            return "a list" + (
+                f", each {self.inner.words}" if self.inner is not None and self.inner.kind is not Any else ""
+            )
+        if self.is_mapping and (key := Allowed(get_args(self.kind)[0])).kind not in (str, Any):
+            return f"a mapping in which every key is {key.words}"
         if self.is_mapping or self.is_section or self.mark:
             return "a mapping"
         text = _NAMES.get(self.kind, getattr(self.kind, "__name__", str(self.kind)))
@@ -232,7 +236,7 @@ class Allowed:
 
 
 _NAMES = {int: "an integer", float: "a number", str: "a text", bool: "true or false", type(None): "null",
-          dict: "a mapping", list: "a list"}  # fmt: skip
+          dict: "a mapping", list: "a list", Any: "a value"}  # fmt: skip
 _BOUNDS = (("ge", "at least"), ("gt", "more than"), ("le", "at most"), ("lt", "less than"))
 
 

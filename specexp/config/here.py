@@ -9,6 +9,7 @@ from typing import Any
 from specexp.config.config import Config, is_replayed
 from specexp.config.errors import ConfigError
 from specexp.core.messages import counted, first_line
+from specexp.pairs.gguf import is_local
 from specexp.pairs.hub import is_cached, why_unreachable
 from specexp.pairs.sources import PairError, check_source, not_here, sources_of
 
@@ -28,6 +29,13 @@ def check_here(config: Config, *written: str) -> None:
         raise config.checker.error(
             ("generation", "threads"),
             f" is {threads}, and this machine has {counted(cores, 'core')}: at most so many are allowed",
+        )
+    project = config.get("tracking.project")
+    if config.get("tracking.mode") != "disabled" and (
+        wrong := [mark for mark in "/\\#?%:" if mark in project]
+    ):
+        raise config.checker.error(
+            ("tracking", "project"), f" is {project!r}; W&B takes no {wrong[0]} in a project's name"
         )
     if not is_replayed(config):
         _check_models(config)
@@ -65,7 +73,7 @@ def _check_models(config: Config) -> None:
             if source is None:
                 continue
             check_source(role, source)
-            if not Path(source).is_dir() and not is_cached(source) and (offline := why_unreachable()):
+            if not is_local(source) and not is_cached(source) and (offline := why_unreachable()):
                 raise not_here(role, source, offline)
         except PairError as error:
             raise config.checker.error(("pair", error.argument), f": {first_line(error)}") from error

@@ -297,6 +297,9 @@ class Sweep:
         self._check_space()
         if not self.objectives:
             raise PlacedError(("objectives",), " is empty; name at least one, such as speedup")
+        repeated = next((name for name in self.objectives if list(self.objectives).count(name) > 1), None)
+        if repeated is not None:
+            raise PlacedError(("objectives",), f" names {repeated!r} twice; name each once")
         names = [known.name for known in self.known]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:

@@ -18,6 +18,19 @@ def check_composition(
     Raises:
         ValueError: one sentence that says what to change.
     """
+    families = (
+        ("drafter", Drafter),
+        ("builder", TreeBuilder),
+        ("verifier", Verifier),
+        ("controller", Controller),
+    )
+    for (role, family), part in zip(families, (drafter, builder, verifier, controller), strict=True):
+        if part is not None and not isinstance(part, family):
+            given = f"the class {part.__name__}" if isinstance(part, type) else f"a {type(part).__name__}"
+            raise ValueError(
+                f"the {role} is {given}; a {family.__name__} is expected: the order is drafter, builder, verifier, "
+                "controller"
+            )
     if (drafter is None) != (builder is None):
         missing = "drafter" if drafter is None else "builder"
         raise ValueError(

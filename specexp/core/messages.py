@@ -97,8 +97,13 @@ def _letters(one: str, other: str) -> float:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error raised elsewhere, without its final stop; its type where it says nothing."""
-    lines = str(error).strip().splitlines()
+    """The first line of an error raised elsewhere, without its final stop; its type where it says nothing.
+
+    Where the line only announces what follows, ending with a colon, the next one goes with it.
+    """
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if len(lines) > 1 and lines[0].endswith(":"):
+        lines[0] = f"{lines[0]} {lines[1]}"
     return lines[0].rstrip(".") if lines else type(error).__name__
 
 

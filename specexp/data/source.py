@@ -184,7 +184,7 @@ def _exists(path: Path) -> bool:
 def _near(path: Path) -> str:
     """The name beside it that is nearest."""
     try:
-        beside = [entry.name for entry in path.parent.iterdir()]
+        beside = [entry.name for entry in path.parent.iterdir() if entry.name != path.name]
     except (OSError, ValueError):
         return ""
     near = difflib.get_close_matches(path.name, beside, n=1)

@@ -120,6 +120,12 @@ def _csv_rows(lines: Iterator[tuple[int, str]], where: str) -> Iterator[Row]:
     csv.field_size_limit(sys.maxsize)  # a prompt may be long
     reader = csv.DictReader((line for _, line in lines), strict=True)
     try:
+        names = list(reader.fieldnames or ())
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise PromptSetError(
+                f"{where}: line {reader.line_num} names two columns {twice!r}; give each its own name.", ()
+            )
         for number, values in enumerate(reader, start=1):
             if None in values or None in values.values():
                 known = len(reader.fieldnames or ())

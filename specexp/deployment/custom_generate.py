@@ -31,6 +31,7 @@ from transformers.generation import (
 )
 
 from specexp.config.artifacts import LoadedArtifact
+from specexp.core.compatibility import check_composition
 from specexp.core.decode import Decoder, OutcomeObserver
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts
@@ -105,7 +106,13 @@ def custom_generate(
         raise ValueError(
             f"custom_generate of specexp: {str(artifact_or_parts)!r} is a path; pass specexp.load_artifact of it"
         )
+    if not isinstance(artifact_or_parts, Iterable):
+        raise ValueError(
+            f"custom_generate of specexp: a {type(artifact_or_parts).__name__} is given; pass what "
+            "specexp.load_artifact gave, or drafter and builder"
+        )
     parts = Parts(*artifact_or_parts)
+    check_composition(*parts)
     if parts.drafter is not None:
         parts.drafter.use_draft_model(draft)
     default_seed = seed

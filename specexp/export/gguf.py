@@ -30,11 +30,14 @@ def export_pair(
     """
     from specexp.pairs.gguf import is_gguf
     from specexp.pairs.pair import load_pair
-    from specexp.runtimes.gguf_writing import write_gguf
+    from specexp.runtimes.gguf_writing import check_precision, write_gguf
 
     if any(is_gguf(source) for source in (target, draft or "")):
         raise ArtifactError("--to gguf: a GGUF file is given already; name the model it was made from")
+    if any(path.exists() and not path.is_dir() for path in (Path(folder), *Path(folder).parents)):
+        raise ArtifactError(f"--output: {folder} is no folder and cannot hold target.gguf; name another one")
     try:
+        check_precision(precision)
         pair = load_pair(target, draft, target_dtype="float32", draft_dtype="float32")
         files, dropped = [], ""
         for role, model in (("target", pair.target), ("draft", pair.draft)):

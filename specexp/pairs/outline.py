@@ -142,7 +142,10 @@ def refusal(role: str, source: str, attn_implementation: str, error: Exception) 
             "attn_implementation",
             f"{role} {source!r} does not support attn_implementation {attn_implementation!r}; set it to 'eager'",
         )
-    return PairError(role, f"{role} {source!r} could not be loaded as a causal model: {first_line(error)}")
+    why = first_line(error)
+    if isinstance(error, KeyError):  # of a table of names
+        why = f"its config.json says {why}, which transformers does not know"
+    return PairError(role, f"{role} {source!r} could not be loaded as a causal model: {why}")
 
 
 def _opened(
@@ -236,6 +239,10 @@ def _dtype(key: str, name: str) -> torch.dtype:
 def _check_device(device: str) -> None:
     import torch
 
+    if str(device) == "meta":
+        raise PairError(
+            "device", "device 'meta' holds no numbers, so that nothing can be decoded: name cpu or cuda"
+        )
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:  # torch without CUDA asserts

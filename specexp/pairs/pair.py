@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from specexp.pairs.gguf import is_gguf, is_local
 from specexp.pairs.hub import why_unreachable
 from specexp.pairs.outline import outline, refusal, tokenizer_of, unfit
 from specexp.pairs.runtime import runtime_of
-from specexp.pairs.sources import not_here, sources_of
+from specexp.pairs.sources import PairError, not_here, sources_of
 
 if TYPE_CHECKING:
     import torch
@@ -84,6 +85,7 @@ def load_pair(
         >>> load_pair("stdlib").target.config.vocab_size  # doctest: +SKIP
         4096
     """
+    target, draft = _text("target", target), None if draft is None else _text("draft", draft)
     known = outline(target, draft, target_dtype, draft_dtype, device, attn_implementation, mode)
     (source, draft_source), (dtype, draft_type) = known.sources, known.dtypes
     target_model = known.target
@@ -128,6 +130,13 @@ def load_tokenizer(target: str) -> PreTrainedTokenizerBase:
     """
     source = sources_of(target)[0]
     return tokenizer_of("target", source, "" if is_local(source) else why_unreachable())
+
+
+def _text(role: str, given: object) -> str:
+    """A name or a path as text."""
+    if not isinstance(given, (str, PathLike)):
+        raise PairError(role, f"{role} is {given!r}; 'stdlib', a folder, a GGUF file or a hub id is expected")
+    return str(given)
 
 
 def _model(

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from specexp.config import Config, save_resolved
 from specexp.config.command import fail, run_command
 from specexp.config.here import check_here
-from specexp.profile.run import check_profiling
+from specexp.profile.run import check_prefixes, check_profiling
 
 if TYPE_CHECKING:
     from specexp.artifacts.kinds.latency_profile import Measured
@@ -50,7 +50,7 @@ def _act(config: Config, dry_run: bool) -> int:
         from specexp.bench.rehearsal import rehearse
         from specexp.profile.passes import sizes_up_to
 
-        rehearse(config)
+        check_prefixes(config, rehearse(config))
 
         section = config.get("profile")
         print(f"new tokens: {', '.join(map(str, sizes_up_to(section['max_tokens'])))}")
@@ -87,6 +87,7 @@ def run(config: Config, pair: ModelPair | None = None) -> LoadedArtifact:
     quiet_libraries()
     check_profiling(config)
     backend = LiveBackend.of(config, pair)
+    check_prefixes(config, backend)
     section, name = config.get("profile"), config.get("name")
     prompts = load_prompts(config, backend.pair).prompts[: section["prompts"]]
     folder = Path(config.get("output")) / name

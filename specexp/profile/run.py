@@ -53,6 +53,31 @@ def check_profiling(config: Config) -> list[ComposedArm]:
     return [arm for arm in arms_of(config) if arm.reference is None and arm.config.get("drafter") is not None]
 
 
+def check_prefixes(config: Config, backend: LiveBackend) -> None:
+    """Refuse prefixes that the models' contexts do not hold; the models may have no weights.
+
+    Raises:
+        ConfigError: one sentence with what there is room for.
+    """
+    from specexp.profile.passes import longest_prefix
+
+    section = config.get("profile")
+    models = [backend.model, *([] if backend.draft is None else [backend.draft])]
+    limit = min(model.context_limit for model in models)
+    try:
+        longest = longest_prefix(limit, section["max_tokens"])
+    except ValueError as error:
+        source = config.source_of(("profile", "max_tokens"))
+        raise ConfigError(f"{source}: {first_line(error)}") from error
+    for number, prefix in enumerate(section["prefixes"]):
+        if prefix > longest:
+            raise config.checker.error(
+                ("profile", "prefixes", str(number)),
+                f" is {prefix}, and before a pass of up to {counted(section['max_tokens'], 'token')} "
+                f"(profile.max_tokens) a context of {limit} has room for {longest} at most: lower it",
+            )
+
+
 def measure(
     config: Config,
     backend: LiveBackend,
@@ -114,27 +139,13 @@ def measure(
 def _passes(config: Config, backend: LiveBackend, prompts: Sequence[Prompt]) -> dict[str, PassSamples]:
     """Of the target and, where there is one, of the draft model, behind the same prefixes."""
     from specexp.drafters import DraftModel
-    from specexp.profile.passes import DraftPass, PassSamples, TargetPass, TimedPass, longest_prefix
+    from specexp.profile.passes import DraftPass, PassSamples, TargetPass, TimedPass
 
     section = config.get("profile")
-    models = [backend.model, *([] if backend.draft is None else [backend.draft])]
-    limit = min(model.context_limit for model in models)
-    try:
-        longest = longest_prefix(limit, section["max_tokens"])
-    except ValueError as error:
-        source = config.source_of(("profile", "max_tokens"))
-        raise ConfigError(f"{source}: {first_line(error)}") from error
-    for number, prefix in enumerate(section["prefixes"]):
-        if prefix > longest:
-            raise config.checker.error(
-                ("profile", "prefixes", str(number)),
-                f" is {prefix}, and before a pass of up to {counted(section['max_tokens'], 'token')} "
-                f"(profile.max_tokens) a context of {limit} has room for {longest} at most: lower it",
-            )
     prefixes = sorted(set(section["prefixes"]))
     known = np.fromiter(chain.from_iterable(prompt.token_ids for prompt in prompts), dtype=np.int64)
     text = np.resize(known, prefixes[-1] + 1)  # over again where the prompts are short
-    timed: dict[str, TimedPass] = {"target": TargetPass(models[0], text)}
+    timed: dict[str, TimedPass] = {"target": TargetPass(backend.model, text)}
     if backend.draft is not None:
         timed["draft"] = DraftPass(DraftModel(backend.draft), text)
     sizes = sizes_up_to(section["max_tokens"])

@@ -88,9 +88,24 @@ def _another(planned: RecordingPlan, other: str) -> ConfigError:
     )
 
 
+def check_own(folder: Path) -> None:
+    """Refuse a folder that holds files of something else, among which a recording would be lost.
+
+    Raises:
+        ConfigError: It names one of them.
+    """
+    found = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    other = next((name for name in found if not name.startswith((".", "turns-", MANIFEST))), None)
+    if other is not None:
+        raise ConfigError(
+            f"recording: {folder} holds {other}, which belongs to no recording: name another folder in record.to"
+        )
+
+
 def _known(folder: Path) -> RecordingManifest | None:
     """Of the recording that lies there already."""
     if not (folder / MANIFEST).exists():
+        check_own(folder)
         return None
     try:
         return RecordingManifest.load(folder)

@@ -59,12 +59,21 @@ def write_gguf(
     return dropped
 
 
-def _check(model: PreTrainedModel, precision: str) -> None:
-    config = model.config
+def check_precision(precision: str) -> None:
+    """Refuse a precision that no file is written in.
+
+    Raises:
+        LlamaCppError: it says which are.
+    """
     if precision not in get_args(Precision):
         raise LlamaCppError(
             f"precision {precision!r} is not known{did_you_mean(precision, get_args(Precision))}"
         )
+
+
+def _check(model: PreTrainedModel, precision: str) -> None:
+    config = model.config
+    check_precision(precision)
     if config.model_type not in ARCHITECTURES:
         raise LlamaCppError(
             f"a {config.model_type} model cannot be written as GGUF here; {', '.join(ARCHITECTURES)} can"

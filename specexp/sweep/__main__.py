@@ -145,15 +145,14 @@ def _search(study_config: StudyConfig, settings: Sweep, command: str) -> int:
     from specexp.bench.publish import tracker_of
     from specexp.sweep.output import StudyOutput
     from specexp.sweep.session import Session, silence
-    from specexp.sweep.study import build_pruner, build_sampler
+    from specexp.sweep.study import check_drawing
 
     silence()
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = WIDTH
     try:
-        build_sampler(settings, checker=study_config.config.checker)
-        build_pruner(settings, study_config.config.checker)
+        check_drawing(settings, study_config.config.checker)
         tracker = tracker_of(study_config.config, study_config.name, folder)
         gain = Session(study_config, settings, StudyOutput(folder, console, tracker, command)).run()
     except StudyError as problem:

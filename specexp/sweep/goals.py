@@ -32,6 +32,12 @@ def check_goals(settings: Sweep, checker: Checker) -> None:
         for name in given:
             if name not in known:
                 raise checker.error(("sweep", key), f": unknown key {name!r}{did_you_mean(name, known)}")
+    limit = settings.constraints.get(MAX_DRAFT_NODES, 0)
+    if limit < 0:
+        raise checker.error(
+            ("sweep", "constraints", MAX_DRAFT_NODES),
+            f" is {limit:g}, which no tree keeps to; allowed is 0 or more",
+        )
 
 
 def directions_of(settings: Sweep) -> dict[str, str]:

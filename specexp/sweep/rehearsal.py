@@ -8,7 +8,7 @@ from specexp.config.sweep import Sweep
 from specexp.sweep.backend import StudyBackend
 from specexp.sweep.branches import composer, without_impossible
 from specexp.sweep.session import check_prompts, replayed_backend
-from specexp.sweep.study import build_pruner, build_sampler
+from specexp.sweep.study import check_drawing
 from specexp.sweep.study_config import StudyConfig
 
 
@@ -26,8 +26,7 @@ def rehearse(study_config: StudyConfig, settings: Sweep) -> tuple[Sweep, dict[st
         ValueError: Sampler, pruner, trainer, models, prompts or parts cannot be used, or do not go together.
     """
     config = study_config.config
-    build_sampler(settings, checker=config.checker)
-    build_pruner(settings, config.checker)
+    check_drawing(settings, config.checker)
     build_trainer(config)
     backend: StudyBackend
     if study_config.replayed:

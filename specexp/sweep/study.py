@@ -56,16 +56,22 @@ def open_study(name: str, settings: Sweep, folder: Path, workload: str, device: 
     storage = open_storage(settings.storage, folder, requeue)
     sampler, pruner = build_sampler(settings), build_pruner(settings)
     directions = [StudyDirection[way.upper()] for way in directions_of(settings).values()]
-    study = together(
-        lambda: optuna.create_study(
-            storage=storage,
-            study_name=name,
-            directions=directions,
-            sampler=sampler,
-            pruner=pruner,
-            load_if_exists=True,
+    try:
+        study = together(
+            lambda: optuna.create_study(
+                storage=storage,
+                study_name=name,
+                directions=directions,
+                sampler=sampler,
+                pruner=pruner,
+                load_if_exists=True,
+            )
         )
-    )
+    except optuna.exceptions.StorageInternalError as error:  # of a database with tables of another make
+        why = masked(first_line(error.__cause__ or error))
+        raise StudyError(
+            f"storage {masked(str(settings.storage))!r} takes no study: {why}; name another database, or a new one"
+        ) from error
     _check_same(study, settings, workload, device)
     if study.get_trials(deepcopy=False):
         # The same seed again would draw the same configurations again.
@@ -269,6 +275,47 @@ def build_pruner(settings: Sweep, checker: Checker = _UNPLACED) -> optuna.pruner
             settings.pruner or default, optuna.pruners.BasePruner, ("sweep", "pruner")
         )
     return pruner
+
+
+def check_drawing(settings: Sweep, checker: Checker = _UNPLACED) -> None:
+    """Draw a few configurations that nothing measures: some samplers and pruners refuse a study only then.
+
+    Args:
+        settings: The sweep section.
+        checker: Knows the file that errors name.
+
+    Raises:
+        ConfigError: Sampler or pruner cannot be made, or cannot be used here.
+    """
+    sampler, pruner = build_sampler(settings, checker=checker), build_pruner(settings, checker)
+    space = Space(settings)
+    ways = [StudyDirection[way.upper()] for way in directions_of(settings).values()]
+    asked = "sampler"
+
+    def objective(trial: optuna.Trial) -> list[float]:
+        nonlocal asked
+        space.suggest(trial, lambda key, overrides: True)
+        if settings.prunes:
+            asked = "pruner"
+            for step in range(2):
+                trial.report(0.0, step)
+                trial.should_prune()
+            asked = "sampler"
+        return [0.0] * len(ways)
+
+    verbosity = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            study = optuna.create_study(directions=ways, sampler=sampler, pruner=pruner)
+            study.optimize(objective, n_trials=3)
+    except Exception as error:  # of any sampler or pruner, and of packages that it needs
+        raise checker.error(
+            ("sweep", asked), f": it cannot be used in this study ({first_line(error)})"
+        ) from error
+    finally:
+        optuna.logging.set_verbosity(verbosity)
 
 
 def _check_same(study: Study, settings: Sweep, workload: str, device: str) -> None:

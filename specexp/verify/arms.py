@@ -89,7 +89,7 @@ def ours(config: Config) -> tuple[Config, list[str]]:
         overrides["pair.target_dtype"] = "float32"
     titles = [arms[name].get("title") or name for name in left_out]
     return apply_overrides(kept, overrides, "specexp.verify"), titles + [
-        name for name in config.get("baselines") if name != "engine"
+        name for name in config.get("baselines") or () if name != "engine"
     ]
 
 

@@ -128,7 +128,10 @@ def _check_artifacts(config: Config) -> None:
 
 
 def _profile_in(config: Config, path: str, number: int) -> LatencyProfile:
-    layers = read_layers(path)
+    try:
+        layers = read_layers(path)
+    except ConfigError as error:
+        raise config.checker.error(("what_if", "files", str(number)), f": {error}") from error
     if not isinstance(layers.values.get("latency"), dict):
         raise config.checker.error(
             ("what_if", "files", str(number)),

@@ -188,6 +188,100 @@ STORAGES = [
         file="sweep.yaml",
     ),
 ]
+ARMS = [
+    yaml("an arm without a name", FILE + "arms: {'': {}, b: {}}\n", "mine.yaml: arms has one called ''"),
+    yaml(
+        "a grid that is no list",
+        FILE + "arms: {a: {grid: {builder.init_args.length: 3}}}\n",
+        "arms.a.grid.builder.init_args.length is 3; allowed is a list",
+    ),
+    yaml(
+        "a latency of words",
+        FILE + "latency: {name: a, target_ms: {one: 9}}\n",
+        "latency.target_ms is {'one': 9}; allowed is a mapping in which every key is an integer",
+    ),
+    dry("a paper's row without a name", "--published '[{speedup: 2.0}]'", "published.0.method is missing"),
+    dry(
+        "a paper's figure in words",
+        "--published '[{method: x, speedup: fast}]'",
+        "published.0.speedup is 'fast'; allowed is a number, or null",
+    ),
+    dry(
+        "a device without numbers", "--pair.device meta", "device 'meta' holds no numbers", "name cpu or cuda"
+    ),
+    dry(
+        "a project that W&B refuses",
+        "--tracking.mode offline --tracking.project a/b",
+        "tracking.project is 'a/b'; W&B takes no / in a project's name",
+    ),
+]
+TRAINER = [
+    dry(
+        "no batches", "--trainer.limit_test_batches 0", "trainer.limit_test_batches is 0", "data.max_prompts"
+    ),
+    dry(
+        "one batch to try", "--trainer.fast_dev_run true", "trainer.fast_dev_run is True", "data.max_prompts"
+    ),
+    dry("two devices", "--trainer.devices 2", "trainer.devices is 2; allowed is 1"),
+    dry(
+        "a logger by its name", "--trainer.logger csv", "trainer.logger is 'csv'", "class_path and init_args"
+    ),
+    dry(
+        "callbacks by name",
+        "--trainer.callbacks '[x]'",
+        "trainer.callbacks is ['x']",
+        "class_path and init_args",
+    ),
+]
+GRID = "{class_path: optuna.samplers.GridSampler, init_args: {search_space: {x: [1]}}}"
+STUDIES = [
+    dry(
+        "an objective given twice",
+        "--sweep.objectives '[speedup, speedup]'",
+        "sweep.objectives names 'speedup' twice",
+        file="sweep.yaml",
+    ),
+    dry(
+        "a limit below zero",
+        "--sweep.constraints.max_draft_nodes -1",
+        "sweep.constraints.max_draft_nodes is -1",
+        "0 or more",
+        file="sweep.yaml",
+    ),
+    dry(
+        "a sampler of another space",
+        f"--sweep.sampler '{GRID}'",
+        "sweep.sampler: it cannot be used in this study",
+        "builder.init_args.length",
+        file="sweep.yaml",
+    ),
+    dry(
+        "a sampler without its argument",
+        "--sweep.sampler optuna.samplers.GridSampler",
+        "sweep.sampler.init_args.search_space is missing; GridSampler needs a value",
+        file="sweep.yaml",
+    ),
+    dry(
+        "a pruner that cannot count",
+        "--sweep.pruner '{class_path: optuna.pruners.HyperbandPruner, init_args: {min_resource: -1}}'",
+        "sweep.pruner: it cannot be used in this study (math domain error)",
+        file="sweep.yaml",
+    ),
+]
+RECORDED = FILE + "what_if: {files: [o.yaml]}\n"
+OTHERS = [
+    yaml("a device's file that is not there", RECORDED, "mine.yaml: what_if.files.0: o.yaml does not exist",
+         command="what_if mine.yaml"),
+    Row("a device's file that is no YAML", "what_if mine.yaml", ("mine.yaml: what_if.files.0: o.yaml, line 2",),
+        {"mine.yaml": RECORDED, "o.yaml": "a: [\n"}),
+    Row("a recording among other files", "record mine.yaml --record.to folder --dry-run",
+        ("recording: folder holds notes.md", "record.to"), {"folder/notes.md": ""}),
+    Row("a prefix past the context", "profile mine.yaml --profile.prefixes [100000] --dry-run",
+        ("profile.prefixes.0 is 100000", "has room for")),
+    Row("an unknown precision", "export stdlib --to gguf --precision q3", ("precision 'q3' is not known", "q8_0")),
+    Row("models into a file", "export stdlib --to gguf --output mine.yaml", ("--output: mine.yaml is no folder",)),
+    Row("no baselines named", "verify mine.yaml --dry-run", ("token equality",), code=0),
+]  # fmt: skip
 COMMANDS = [
     Row("an option in place of the file", "run --dry-run mine.yaml", ("--dry-run stands where", "first")),
     Row("an option without its value", "run mine.yaml --name", ("command line: --name has no value",)),
@@ -196,7 +290,7 @@ COMMANDS = [
     ),
 ]
 
-ROWS = [*FILES, *KEYS, *CLASSES, *VALUES, *STORAGES, *COMMANDS]
+ROWS = [*FILES, *KEYS, *CLASSES, *VALUES, *STORAGES, *ARMS, *TRAINER, *STUDIES, *OTHERS, *COMMANDS]
 
 
 @table(ROWS)

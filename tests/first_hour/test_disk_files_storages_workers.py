@@ -2,6 +2,7 @@
 
 import multiprocessing
 import shutil
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
@@ -98,6 +99,22 @@ def test_one_sentence(
     make(row.files, tmp_path)
     monkeypatch.chdir(tmp_path)
     check(row, capsys)
+
+
+def test_a_database_with_tables_of_something_else(
+    tmp_path: Path, model_folder: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make({}, tmp_path)
+    with sqlite3.connect(tmp_path / "x.db") as database:
+        database.execute("create table studies (a)")
+    monkeypatch.chdir(tmp_path)
+    typed = (
+        f"sweep sweep.yaml --storage sqlite:///x.db --pair.target {model_folder} --pair.target_dtype float32"
+    )
+    assert run(typed) == 1
+    sentence = capsys.readouterr().err.splitlines()[-1]
+    assert "storage 'sqlite:///x.db' takes no study: " in sentence
+    assert "name another database, or a new one" in sentence
 
 
 @pytest.fixture

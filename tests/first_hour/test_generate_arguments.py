@@ -43,6 +43,9 @@ DECODER: list[tuple[str, dict[str, Any], str]] = [
     ("a negative token", {"input_ids": [5, -1]}, "-1"),
     ("no new tokens", {"max_new_tokens": 0}, "max_new_tokens"),
     ("an EOS of letters", {"eos_token_id": "</s>"}, "a token id or several are expected"),
+    ("a seed of letters", {"seed": "a"}, "seed was 'a'; a whole number is needed"),
+    ("half a seed", {"seed": 1.5}, "seed was 1.5; a whole number is needed"),
+    ("a list of sequences", {"sequence": [1]}, "sequence was [1]; a whole number or a name is needed"),
     ("another conversation", {"continue_conversation": True}, "conversation"),
 ]
 
@@ -55,6 +58,31 @@ def test_decoder_generate(model: PreTrainedModel, arguments: dict[str, Any], sai
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
     assert len(decoder.generate(PROMPT, max_new_tokens=4, seed=1).token_ids) == 4
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ((StaticTree([[0]]), TokenRecycling()), "the drafter is a StaticTree; a Drafter is expected"),
+        (
+            (TokenRecycling, StaticTree([[0]])),
+            "the drafter is the class TokenRecycling; a Drafter is expected",
+        ),
+        ((TokenRecycling(),), "the composition has no builder"),
+    ],
+    ids=["swapped", "a class", "one alone"],
+)
+def test_parts_in_other_places(model: PreTrainedModel, given: tuple[Any, ...], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        Decoder(model, *given)
+    with pytest.raises(ValueError, match=said):
+        custom_generate(given)
+
+
+@pytest.mark.parametrize("given", [None, 3], ids=["nothing", "a number"])
+def test_neither_artifact_nor_parts(given: Any) -> None:
+    with pytest.raises(ValueError, match=r"pass what specexp\.load_artifact gave, or drafter and builder"):
+        custom_generate(given)
 
 
 HUGGING_FACE: list[tuple[str, dict[str, Any], str]] = [

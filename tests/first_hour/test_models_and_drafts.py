@@ -127,6 +127,22 @@ SPOILT = {
     "weights of another model": Spoilt(
         changed("model/config.json", hidden_size=64), ("pair.target", "no weights that fit")
     ),
+    "heads that do not divide": Spoilt(
+        changed("model/config.json", num_attention_heads=5),
+        ("pair.target", "32", "not a multiple of the number of attention heads (5)"),
+    ),
+    "an activation that there is not": Spoilt(
+        changed("model/config.json", hidden_act="zilu"),
+        ("pair.target", "its config.json says 'zilu', which transformers does not know"),
+    ),
+    "no such GGUF file": Spoilt(
+        nothing, ("pair.target", "m.gguf cannot be read: No such file"), TYPED.replace("model ", "./m.gguf ")
+    ),
+    "a GGUF file of something else": Spoilt(
+        written("m.gguf", "GGML"),
+        ("pair.target", "m.gguf is no GGUF file: it does not begin with GGUF"),
+        TYPED.replace("model ", "m.gguf "),
+    ),
     "a draft with other tokens": Spoilt(
         other_tokens, ("pair.draft", "another vocabulary", "4 entries differ"), DRAFTED
     ),
