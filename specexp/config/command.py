@@ -59,7 +59,7 @@ def answered(act: Callable[[], int], after: str = STARTS_OVER) -> int:
     except OSError as error:
         return fail(f"{error.filename or 'output'} cannot be written ({error.strerror or error})", 1)
     except KeyboardInterrupt as stop:
-        return fail(f"{stop or 'interrupted'}: {after}", getattr(stop, "code", 130))
+        return fail(f"{str(stop) or 'interrupted'}: {after}", getattr(stop, "code", 130))
 
 
 def run_command(

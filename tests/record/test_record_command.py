@@ -177,8 +177,8 @@ def test_a_recording_that_is_cut_off_goes_on_where_it_stopped(file, folder, monk
         return write(path, turns)
 
     monkeypatch.setattr(making, "write_turns", killed_at_the_second)
-    with pytest.raises(KeyboardInterrupt):
-        main([path, *few])
+    assert main([path, *few]) == 130
+    assert "error: interrupted: the same command goes on where it stopped" in capsys.readouterr().err
     monkeypatch.undo()
     with pytest.raises(
         RecordingError, match=r"was cut off after 2 turns; record on with the command that made it"
