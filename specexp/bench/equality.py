@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from specexp.bench.record import Difference, PromptRecord
 from specexp.core.messages import counted
@@ -130,7 +129,7 @@ def tie_gap(plain: EngineArm, outcome: Outcome, other: int | None) -> float | No
     logits = outcome.logits[0].float()  # [V]
     temperature = verifier.noise_temperature
     if not temperature:
-        best = torch.topk(logits, 2).values
+        best = logits.topk(2).values
         return float(best[0] - best[1])
     if not hasattr(verifier, "noisy_scores"):
         return None
