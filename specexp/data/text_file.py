@@ -79,10 +79,12 @@ def _json_rows(lines: Iterator[tuple[int, str]], where: str) -> Iterator[Row]:
         place = f"line {number}"
         try:
             yield _object_row(json.loads(line), where, count, place)
+        except PromptSetError:
+            raise
         except ValueError as error:
-            if isinstance(error, PromptSetError):
-                raise
-            raise PromptSetError(f"{where}: {place} is no JSON ({first_line(error)}).", ()) from error
+            broken = isinstance(error, json.JSONDecodeError)
+            why = f"{error.msg} at column {error.colno}" if broken else first_line(error)
+            raise PromptSetError(f"{where}: {place} is no JSON ({why}).", ()) from error
 
 
 def _document_rows(lines: list[str], first: int, where: str) -> Iterator[Row]:
