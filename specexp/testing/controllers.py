@@ -91,9 +91,9 @@ class ControllerContract:
 
     def test_the_output_is_that_of_plain_decoding(self, controller: Controller) -> None:
         """A controller changes the speed and nothing else."""
-        expected = Decoder(counting_model(11)).generate([4], max_new_tokens=30).token_ids
+        expected = Decoder(counting_model(11)).generate([4], max_new_tokens=30, seed=0).token_ids
         decoder = Decoder(counting_model(11), *_drafting_for(controller), controller=controller)
-        assert decoder.generate([4], max_new_tokens=30).token_ids == expected
+        assert decoder.generate([4], max_new_tokens=30, seed=0).token_ids == expected
 
     def test_it_can_be_given_latencies(self) -> None:
         """Then the clock matters to nothing it decides."""
@@ -137,8 +137,8 @@ class ControllerContract:
         wrapped.use_latency(_DEAR_DRAFTS)
         decoder = Decoder(counting_model(11), *_drafting_for(controller), controller=wrapped)
         seen: list[Outcome] = []
-        expected = Decoder(counting_model(11)).generate([4], max_new_tokens=60).token_ids
-        assert decoder.generate([4], max_new_tokens=60, observers=[seen.append]).token_ids == expected
+        expected = Decoder(counting_model(11)).generate([4], max_new_tokens=60, seed=0).token_ids
+        assert decoder.generate([4], max_new_tokens=60, observers=[seen.append], seed=0).token_ids == expected
         late = seen[len(seen) // 2 :]
         assert all(outcome.tree.num_nodes == outcome.draft_passes == 0 for outcome in late)
 

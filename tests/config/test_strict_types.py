@@ -88,7 +88,7 @@ def test_allowed(given: dict[str, Any], read_as: Any) -> None:
         ({"count": True}, "part.count is True; allowed is an integer"),
         ({"count": 8.0}, "part.count is 8.0; allowed is an integer"),
         ({"count": 65}, "part.count is 65; allowed is an integer"),
-        ({"count": None}, "part.count is None; allowed is an integer"),
+        ({"count": None}, "part.count is null; allowed is an integer of at least 1 and at most 64"),
         ({"rate": "1e-3"}, "part.rate is '1e-3'; allowed is a number of more than 0"),
         ({"rate": float("nan")}, "part.rate is nan; allowed is a number of more than 0"),
         ({"rate": False}, "part.rate is False; allowed is a number"),

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+import transformers
 
 from specexp.bench.record import read_records
 from specexp.config.artifacts import load_artifact
@@ -112,14 +113,29 @@ def test_what_cannot_be_profiled_is_one_sentence(experiment, capsys, sections, s
     assert error.count("\n") == 1
 
 
-def test_a_dry_run_lists_what_would_be_measured_and_loads_nothing(experiment):
+def test_a_dry_run_lists_what_would_be_measured_and_loads_no_weights(
+    experiment, tmp_path, capsys, monkeypatch
+):
+    def loaded(*_args, **_kwargs):
+        raise AssertionError("weights were loaded")
+
     path = experiment(arms=ARMS, profile=SHORT)
+    before = set(tmp_path.rglob("*"))
+    monkeypatch.setattr(transformers.PreTrainedModel, "from_pretrained", loaded)
+    assert main([path, "--dry-run"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "new tokens: 1, 2, 3, 4", "prefixes: 8, 190", "plain decoding", "a chain", "recycling, length=1",
+        "recycling, length=3",
+    ]  # fmt: skip
+    assert set(tmp_path.rglob("*")) == before
+
+
+def test_paths_are_looked_at_before_anything_heavy_is_imported(experiment):
     code = (
-        f"import sys; from specexp.profile.__main__ import main; assert main([{path!r}, '--dry-run']) == 0; "
+        "import sys; from specexp.profile.__main__ import main; assert main(sys.argv[1:]) == 2; "
         "print([name for name in ('torch', 'transformers', 'matplotlib', 'lightning') if name in sys.modules])"
     )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert sorted(said.splitlines()) == sorted([
-        "new tokens: 1, 2, 3, 4", "prefixes: 8, 190", "plain decoding", "recycling, length=1", "recycling, length=3",
-        "a chain", "[]",
-    ])  # fmt: skip
+    command = [sys.executable, "-c", code, experiment(profile=SHORT), "--pair.target", "./nowhere"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stderr.startswith("error: command line: pair.target")
+    assert done.stdout == "[]\n"
