@@ -251,14 +251,14 @@ def test_an_artifact_kind_that_a_sweep_leaves_and_an_export_format(package: Path
         drafter={"class_path": "PromptLookup", "init_args": {"candidates": 2}},
         data={"prompts": "Counting", "max_prompts": 1},
     )
-    done = call(package, "specexp.export", "artifacts/size", "--to", "node-flag")
+    done = call(package, "specexp.export", "artifacts/size/best-tree", "--to", "node-flag")
     assert json.loads(done.stdout) == {"nodes": 2}
     assert "dropped the tree's form" in done.stderr
     found = run(
         package,
         model_folder,
         data={"prompts": "Counting"},
-        builder={"class_path": "Sized", "init_args": {"size": "artifacts/size"}},
+        builder={"class_path": "Sized", "init_args": {"size": "artifacts/size/best-tree"}},
         drafter={"class_path": "PromptLookup", "init_args": {"candidates": 2}},
     )
-    assert "size: artifacts/size" in (found / "config.yaml").read_text()
+    assert "size: artifacts/size/best-tree" in (found / "config.yaml").read_text()

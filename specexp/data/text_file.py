@@ -82,8 +82,9 @@ def _json_rows(lines: Iterator[tuple[int, str]], where: str) -> Iterator[Row]:
         except PromptSetError:
             raise
         except ValueError as error:
-            broken = isinstance(error, json.JSONDecodeError)
-            why = f"{error.msg} at column {error.colno}" if broken else first_line(error)
+            why = first_line(error)
+            if isinstance(error, json.JSONDecodeError):
+                why = f"{error.msg} at column {error.colno}"
             raise PromptSetError(f"{where}: {place} is no JSON ({why}).", ()) from error
 
 

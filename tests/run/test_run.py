@@ -330,7 +330,7 @@ def test_outputs_that_part_in_bfloat16_are_compared_once_more_in_float32(experim
         (
             {},
             ["--data.prompts.init_args.path", "/nowhere/question.jsonl"],
-            "error: command line: data.prompts.init_args.path: /nowhere/question.jsonl does not exist; a file of prompts",
+            "error: command line: data.prompts.init_args.path: /nowhere/question.jsonl does not exist; a file",
         ),
         ({}, ["--data.offset", "99"], "error: command line: data: offset: 99 passes over all 6 prompts"),
         ({}, ["--data.max_prompt_tokens", "1"], "error: command line: data: prompt '0' of MTBench has"),
