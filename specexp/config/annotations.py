@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import Enum
 from functools import cache, cached_property
@@ -318,3 +318,18 @@ def _field_default(field: Any) -> Any:
     if field.default is not MISSING:
         return field.default
     return field.default_factory() if field.default_factory is not MISSING else REQUIRED
+
+
+def keys_below(component: Callable[..., Any], prefix: str = "") -> Iterator[str]:
+    """Dotted keys of the arguments of a class or function and of the sections in them, whatever classes are
+    configured.
+
+    Args:
+        component: Whose arguments.
+        prefix: What stands before each key, with its dot.
+    """
+    for name, argument in (arguments_of(component) or {}).items():
+        yield f"{prefix}{name}"
+        for one in argument.allowed.members:
+            if one.is_section:
+                yield from keys_below(one.kind, f"{prefix}{name}.")

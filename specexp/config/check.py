@@ -21,6 +21,7 @@ from specexp.config.annotations import (
     PartOf,
     SpecOf,
     arguments_of,
+    keys_below,
 )
 from specexp.config.errors import ConfigError, PlacedError
 from specexp.config.families import find_part, parts_of
@@ -103,9 +104,7 @@ class Checker:
                 path = ".".join((*key, str(given_name)))
                 near = [".".join((*key, argument)) for argument in known]
                 if not key:
-                    from specexp.config.explain import keys_of_sections
-
-                    near += keys_of_sections()
+                    near += keys_below(component)
                 raise ConfigError(
                     f"{self.source_of((*key, str(given_name)))}: unknown key {path!r}"
                     + (f" of {name}" if key else "")

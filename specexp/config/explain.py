@@ -9,7 +9,15 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, is_dataclass
 from typing import Any
 
-from specexp.config.annotations import REQUIRED, Allowed, Argument, CallOf, PartOf, arguments_of
+from specexp.config.annotations import (
+    REQUIRED,
+    Allowed,
+    Argument,
+    CallOf,
+    PartOf,
+    arguments_of,
+    keys_below,
+)
 from specexp.config.check import base_of, import_object
 from specexp.config.config import SECTIONS, Config
 from specexp.config.errors import ConfigError
@@ -81,7 +89,7 @@ def explain_sections() -> str:
 
 def keys_of_sections() -> list[str]:
     """Dotted keys that exist whatever classes are configured."""
-    return list(_keys_of(Experiment, ""))
+    return list(keys_below(Experiment))
 
 
 def argument_docs(component: Callable[..., Any]) -> dict[str, str]:
@@ -250,12 +258,3 @@ def _contracts_in(allowed: Allowed, seen: set[Any]) -> set[str]:
         if one.inner is not None:
             found |= _contracts_in(one.inner, seen)
     return found
-
-
-def _keys_of(component: Callable[..., Any], prefix: str) -> Iterator[str]:
-    """Dotted keys that exist whatever classes are configured."""
-    for name, argument in (arguments_of(component) or {}).items():
-        yield f"{prefix}{name}"
-        for one in argument.allowed.members:
-            if one.is_section:
-                yield from _keys_of(one.kind, f"{prefix}{name}.")

@@ -104,7 +104,7 @@ def plain(verifier: str) -> tuple[tuple[int, ...], ...]:
     outputs = []
     for job in JOBS:
         tokens = decoder.generate(
-            job.prompt, max_new_tokens=job.max_new_tokens, eos_token_id=EOS, sequence=job.sequence
+            job.prompt, max_new_tokens=job.max_new_tokens, eos_token_id=EOS, seed=0, sequence=job.sequence
         ).token_ids
         ends = [end for end in range(1, len(tokens) + 1) if job.stop is not None and job.stop(tokens[:end])]
         outputs.append(tuple(tokens[: min(ends, default=len(tokens))]))

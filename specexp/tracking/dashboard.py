@@ -28,7 +28,7 @@ TREE_PICTURE = "tree"
 
 
 @dataclass(frozen=True)
-class Panel:
+class DashboardPanel:
     """One panel.
 
     Attributes:
@@ -58,7 +58,7 @@ class Dashboard:
     entity: str
     project: str
     speedup: str
-    sections: dict[str, list[Panel]]
+    sections: dict[str, list[DashboardPanel]]
 
     @property
     def name(self) -> str:
@@ -95,13 +95,13 @@ def describe_dashboard(
                 _scatter(f"{called.capitalize()} over AR by nodes", NODES, speedup),
                 _scatter("Tokens per step by nodes", NODES, TOKENS_PER_STEP),
                 _scatter(f"{called.capitalize()} over AR by tokens per step", TOKENS_PER_STEP, speedup),
-                Panel(
+                DashboardPanel(
                     "ParallelCoordinatesPlot", f"Searched values and {called}", {"searched": list(searched)}
                 ),
-                Panel("ParameterImportancePlot", options={"with_respect_to": speedup}),
+                DashboardPanel("ParameterImportancePlot", options={"with_respect_to": speedup}),
             ],
             "Where a step spends its time": [
-                Panel(
+                DashboardPanel(
                     "BarPlot",
                     f"{word}seconds per phase".capitalize(),
                     {
@@ -109,22 +109,22 @@ def describe_dashboard(
                         "title_x": f"{word}seconds",
                     },
                 ),
-                Panel(
+                DashboardPanel(
                     "BarPlot",
                     f"{word}tokens per second".capitalize(),
                     {"metrics": [before + TOKENS_PER_SECOND]},
                 ),
             ],
             "Trials and trees": [
-                Panel("WeavePanelSummaryTable", options={"table_name": TRIAL_TABLE}),
-                Panel("MediaBrowser", "Tree", {"media_keys": [TREE_PICTURE], "num_columns": 1}),
+                DashboardPanel("WeavePanelSummaryTable", options={"table_name": TRIAL_TABLE}),
+                DashboardPanel("MediaBrowser", "Tree", {"media_keys": [TREE_PICTURE], "num_columns": 1}),
             ],
         },
     )
 
 
-def _scatter(title: str, x: str, y: str) -> Panel:
-    return Panel("ScatterPlot", title, {"x": x, "y": y, "regression": False})
+def _scatter(title: str, x: str, y: str) -> DashboardPanel:
+    return DashboardPanel("ScatterPlot", title, {"x": x, "y": y, "regression": False})
 
 
 def build_workspace(dashboard: Dashboard) -> Workspace:
@@ -161,7 +161,7 @@ def build_workspace(dashboard: Dashboard) -> Workspace:
     )
 
 
-def _panel(panel: Panel, speedup: str) -> Any:
+def _panel(panel: DashboardPanel, speedup: str) -> Any:
     import wandb_workspaces.reports.v2 as wr
 
     options = dict(panel.options)

@@ -18,7 +18,7 @@ from specexp.core.messages import first_line, type_and_line
 from specexp.core.parts import Parts
 from specexp.core.sampling import Processors
 from specexp.verify.arms import Claim, claims_of
-from specexp.verify.branches import Branches
+from specexp.verify.exercised import Exercised
 from specexp.verify.first_tokens import SHARE, Starts, compare_starts, likely_starts, say
 from specexp.verify.joint import Chunks, JointTest, compose, equality_test, sample_until_known
 from specexp.verify.progress import TimeLeft
@@ -166,7 +166,7 @@ def _check_outputs(
     """Compare outputs token for token, every prompt and sample; an error is noted and the others go on."""
     records: list[PromptRecord] = []
     errors = []
-    exercised = Branches()
+    exercised = Exercised()
     arm.reset()
     arm.observers = (exercised.note,)
     for prompt in prompts:

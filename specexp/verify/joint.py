@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specexp.core.decode import Decoder
-from specexp.verify.branches import Branches
+from specexp.verify.exercised import Exercised
 from specexp.verify.statistics import (
     POWER,
     GoodnessOfFit,
@@ -124,9 +124,9 @@ class JointTest:
         return sum(toy.tally.blocks for toy in self.toys)
 
     @property
-    def branches(self) -> Branches:
+    def branches(self) -> Exercised:
         """How the steps ended, all toys together."""
-        total = Branches()
+        total = Exercised()
         for toy in self.toys:
             total.add(toy.tally.branches)
         return total

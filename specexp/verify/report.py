@@ -7,7 +7,7 @@ from collections import Counter
 
 from specexp.bench.publish import Report
 from specexp.bench.table import Cell, Column, Table
-from specexp.verify.branches import Branches
+from specexp.verify.exercised import Exercised
 from specexp.verify.first_tokens import SHARE, first_p_value
 from specexp.verify.result import Finding, LosslessReport
 from specexp.verify.statistics import POWER, p_text
@@ -131,7 +131,7 @@ def branch_table(found: LosslessReport) -> Table:
     return table
 
 
-def _exercised(finding: Finding) -> list[tuple[str, int, Branches]]:
+def _exercised(finding: Finding) -> list[tuple[str, int, Exercised]]:
     found = []
     if finding.exercised is not None and finding.equality is not None:
         found.append(("configured models", finding.exercised.tokens, finding.exercised))

@@ -9,7 +9,7 @@ from typing import Any
 
 from specexp.bench.equality import Equality
 from specexp.bench.record import PromptRecord
-from specexp.verify.branches import Branches
+from specexp.verify.exercised import Exercised
 from specexp.verify.first_tokens import FirstTokens, first_p_value
 from specexp.verify.joint import JointTest, ToyLawTest, chance_below
 from specexp.verify.statistics import POWER, GoodnessOfFit, detectable_total_variation
@@ -43,7 +43,7 @@ class Finding:
     level: float
     equality: Equality | None = None
     differences: tuple[PromptRecord, ...] = ()
-    exercised: Branches | None = None
+    exercised: Exercised | None = None
     errors: tuple[str, ...] = ()
     toy_equality: Tally | None = None
     joint: JointTest | None = None
@@ -191,7 +191,7 @@ def _difference(record: PromptRecord) -> dict[str, Any]:
     return {"prompt_id": record.prompt_id, "sample": record.sample, **asdict(record.difference)}
 
 
-def _branches(branches: Branches) -> dict[str, Any]:
+def _branches(branches: Exercised) -> dict[str, Any]:
     values = {**vars(branches), "never": branches.never}
     return {name: dict(value) if isinstance(value, Counter) else value for name, value in values.items()}
 

@@ -15,7 +15,7 @@ from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts, Verifier
 from specexp.core.sampling import Processors
 from specexp.core.tree import NodeKind
-from specexp.verify.branches import Branches
+from specexp.verify.exercised import Exercised
 from specexp.verify.toy import LIVE, Manner, Toy, classes, toy_models
 
 PartsFactory = Callable[[Any], Parts]
@@ -60,7 +60,7 @@ class Tally:
     by_place: NDArray[np.int64] = field(default_factory=lambda: np.zeros((_PLACES, CELLS), dtype=np.int64))
     by_last: NDArray[np.int64] = field(default_factory=lambda: np.zeros((CELLS, CELLS), dtype=np.int64))
     first_choice: NDArray[np.float64] = field(default_factory=lambda: np.zeros(4))
-    branches: Branches = field(default_factory=Branches)
+    branches: Exercised = field(default_factory=Exercised)
     said: int = 0
     wrong: list[tuple[int, int, int, int]] = field(default_factory=list)
 

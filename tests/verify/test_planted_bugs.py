@@ -10,7 +10,7 @@ from specexp.builders import Chain, DySpecGreedy, KConfig, ParametricTree, SpecI
 from specexp.core.parts import Parts
 from specexp.drafters import DraftModel, PromptLookup, TokenRecycling, Union
 from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling, SampleMatch
-from specexp.verify.branches import Branches
+from specexp.verify.exercised import Exercised
 from specexp.verify.joint import BLOCKS, equality_test, joint_test, sample_until_known
 from specexp.verify.toy import LIVE
 from specexp.verify.toy_run import BLOCK, Tally, ToyLaw, compare_chunk, toy_vocabulary
@@ -134,7 +134,7 @@ def by_chance(seed, off=0.0, total_variation=0.1, level=1e-3):
         joint *= 1 + off / (1 - likeliest)
         joint[0, 0, 0] = likeliest - off
         for _ in numbers:
-            tally = Tally(branches=Branches(tokens=BLOCK * BLOCKS))
+            tally = Tally(branches=Exercised(tokens=BLOCK * BLOCKS))
             tally.tokens[:LIVE, :LIVE, :LIVE] = generator.multinomial(BLOCKS, joint.ravel()).reshape(
                 (LIVE,) * 3
             )

@@ -9,7 +9,7 @@ from specexp.core.outcome import Outcome
 
 
 @dataclass
-class Branches:
+class Exercised:
     """How the steps of a composition ended.
 
     Attributes:
@@ -50,7 +50,7 @@ class Branches:
         self.leaves[len(accepted)] += 1
         self.whole += len(accepted) == shape.max_depth
 
-    def add(self, other: Branches) -> None:
+    def add(self, other: Exercised) -> None:
         """Count what another counted."""
         self.steps += other.steps
         self.tokens += other.tokens
@@ -68,7 +68,7 @@ class Branches:
 
     @property
     def never(self) -> list[str]:
-        """Branches that no step took; empty where nothing is ever drafted."""
+        """Exercised that no step took; empty where nothing is ever drafted."""
         if self.deepest == 0:
             return []
         depths = [str(depth) for depth in range(1, self.deepest + 1) if not self.rejected[depth]]
