@@ -47,7 +47,9 @@ def check_written(path: Any, error: ConfigError, file: Path | None = None) -> No
     """
     if isinstance(path, str) and Path(path).is_absolute() and file is not None:
         whole, here = Path(os.path.normpath(path)), file.absolute().parent
-        if not (whole.is_relative_to(Path.cwd()) or whole.is_relative_to(here) or whole == here.parent):
+        if not (
+            whole.is_relative_to(Path.cwd()) or whole.is_relative_to(here) or whole in [*here.parents][:2]
+        ):
             key = str(error).rpartition(": ")[2]
             raise ConfigError(
                 f"{error} is {path!r}, outside of the working directory and of the file's own folder: type --{key} "

@@ -66,6 +66,10 @@ def check_source(role: str, source: str) -> None:
     """
     folder = Path(source)
     if is_gguf(source):
+        if not folder.is_file():
+            raise PairError(
+                role, f"{role} {source!r} is no existing file; specexp.export --to gguf writes one"
+            )
         return
     if not folder.is_dir():
         if not _HUB_ID.fullmatch(source) or folder.exists():

@@ -33,12 +33,22 @@ def command_of(path: Path) -> str:
     return found[1]
 
 
+# What a fresh machine without a network lacks, and a dry run says so: a model of the hub, a file of prompts, and what
+# another experiment leaves, such as a recording, a profile or trained weights.
+LACKING = re.compile(
+    r"is not whole in the cache|is no existing (file|folder)|there is no such (file|artifact folder)|No such file"
+    r"|holds no recording"
+)
+
+
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=str)
 def test_the_first_line_of_an_experiment_is_its_command(path: Path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(ROOT)
     command = command_of(path)
     main = import_module(f"{command}.__main__").main
-    assert main([str(path), "--dry-run", *UNMEASURED.get(command, [])]) == 0, capsys.readouterr().err
+    code = main([str(path), "--dry-run", *UNMEASURED.get(command, [])])
+    said = capsys.readouterr().err
+    assert code == 0 or (code == 2 and LACKING.search(said)), said
 
 
 @pytest.mark.parametrize("path", [path for path in EXPERIMENTS if path.parent.name != "pair"], ids=str)

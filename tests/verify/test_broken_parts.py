@@ -167,7 +167,7 @@ def selected(tree, kept):
 def drawn(builder, verifier, temperature=0.5, level=LEVEL):
     """The laws of a composition whose draft is more peaked than the target, so that much is rejected."""
     return joint_test(
-        lambda draft: Parts(DraftModel(draft, temperature), builder, verifier), most=1280, level=level
+        lambda draft: Parts(DraftModel(draft, temperature), builder, verifier), most=640, level=level
     )
 
 
@@ -228,7 +228,8 @@ def test_frozen_noise_shows_only_across_tokens():
     """The first token of every continuation is right, so a test of it cannot see the mistake: the joints do."""
     make = lambda draft: Parts(PromptLookup(candidates=1), Chain(1), FrozenMatch())  # noqa: E731
     toy = joint_test(make, most=640, level=LEVEL).toys[0]
-    assert toy.fits["tokens"].p_value < 1e-6
+    assert toy.decision == "found"
+    assert toy.fits["tokens"].p_value < 1e-4
     assert goodness_of_fit(toy.tally.by_place[0], np.append(toy.law, 0.0)).p_value > 1e-4
 
 

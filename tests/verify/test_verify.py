@@ -125,7 +125,7 @@ def test_deterministic_verifiers_are_compared_token_for_token(experiment, report
     assert greedy["toy"] is None
     assert keyed["verdict"] == f"{greedy['verdict']}; {EXCLUDED}"
     assert {*keyed["toy"]["targets"]["open"]["tests"]} == {"tokens", "by last token"}
-    assert found["skipped"] == ["Hugging Face's lookup", "hf-eager"]
+    assert found["skipped"] == ["Hugging Face's lookup"]
     folder = tmp_path / "runs" / "verify" / "tiny"
     assert {path.name for path in folder.iterdir()} == {
         *("config.yaml", "environment.json", "report.md", "report.json"),
@@ -136,7 +136,7 @@ def test_deterministic_verifiers_are_compared_token_for_token(experiment, report
         "# 2 compositions: no token differs, fewer than 1 in 321 can (power 95 %). 1 composition"
     )
     assert "rejected at depth 1 to 3" in written
-    assert "Not verified, for they are not our loops: Hugging Face's lookup, hf-eager." in written
+    assert "Not verified, for they are not our loops: Hugging Face's lookup." in written
     assert "8/8" in capsys.readouterr().out
     assert main([str(folder / "config.yaml"), "--dry-run"]) == 0
 
@@ -174,7 +174,9 @@ def test_verifiers_that_sample_are_tested_by_their_law(experiment, report, capsy
 
 def test_a_false_claim_is_exit_code_1(experiment, report, capsys):
     path = experiment(
-        drafter={"class_path": "PromptLookup"}, verifier={"class_path": "verify.test_verify.Overeager"}
+        drafter={"class_path": "PromptLookup"},
+        verifier={"class_path": "verify.test_verify.Overeager"},
+        verify={**FEW, "samples": 800},
     )
     assert main([path]) == 1
     assert "FAILED: tiny (NOT LOSSLESS)" in capsys.readouterr().out
@@ -265,7 +267,7 @@ def test_a_dry_run_lists_the_tests_and_writes_nothing(experiment, tmp_path, caps
         "greedy: token equality, toy equality",
         "keyed: token equality, toy equality, toy joint",
         "drawn: toy joint, first tokens",
-        "not verified, for they are not our loops: theirs, hf-eager",
+        "not verified, for they are not our loops: theirs",
     ]
     assert not (tmp_path / "runs").exists()
 

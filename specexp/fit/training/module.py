@@ -16,6 +16,7 @@ from typing_extensions import override
 
 from specexp.fit.training.optimizer import MuonAdamW
 from specexp.fit.training.repetition import repeating_rows, unlikelihood
+from specexp.pairs.sources import check_source
 
 
 class CausalLMTraining(lightning.LightningModule):
@@ -220,6 +221,7 @@ def _pretrained(source: str, vocab_size: int, role: str) -> nn.Module:
     """A model in evaluation mode; a teacher is kept out of the student's submodules, so it is in no checkpoint."""
     from transformers import AutoModelForCausalLM
 
+    check_source(role, source)
     model: Any = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
     if model.config.vocab_size != vocab_size:
         raise ValueError(
