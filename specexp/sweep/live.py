@@ -37,7 +37,7 @@ class LiveStudyBackend(StudyBackend):
 
     Raises:
         ConfigError: Several sequences are decoded for every prompt, and a latency profile is to model their seconds.
-        PromptSetError: A task's file cannot be read.
+        ConfigError: A task's file cannot be read.
     """
 
     def __init__(self, study_config: StudyConfig, pair: ModelPair, latency: LatencyProfile | None) -> None:

@@ -21,10 +21,12 @@ from specexp.config import (
     has_key,
     is_multi_sequence,
     is_replayed,
+    prompts_error,
     recording_folder,
 )
 from specexp.config.stages import STAGES, with_prompts_of
 from specexp.config.swept import COUNTS, with_counts
+from specexp.data import PromptSetError
 
 if TYPE_CHECKING:
     from specexp.core.latency import LatencyProfile
@@ -164,11 +166,17 @@ class StudyConfig:
         """Items of tasks by prompt id, those of all stages; empty where prompts are continued.
 
         Raises:
-            PromptSetError: A task's file cannot be read.
+            ConfigError: A task's file cannot be read.
         """
-        used = [stage for stage in STAGES if self.config.get(f"sweep.{stage}", None)]
-        tasks = [build_task_items(with_prompts_of(self.config, stage)) for stage in (None, *used)]
-        return {name: problem for one in tasks if one is not None for name, problem in one.problems.items()}
+        found: dict[str, Problem] = {}
+        for stage in (None, *(stage for stage in STAGES if self.config.get(f"sweep.{stage}", None))):
+            staged = with_prompts_of(self.config, stage)
+            try:
+                items = build_task_items(staged)
+                found |= {} if items is None else items.problems
+            except PromptSetError as error:
+                raise prompts_error(staged, error) from error
+        return found
 
     def workload(self) -> dict[str, Any]:
         """What all candidates have in common: their seconds can be compared where this is the same."""
