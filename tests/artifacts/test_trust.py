@@ -279,7 +279,7 @@ def test_json_that_would_explode_is_refused_at_once(tmp_path: Path, content: byt
     made.rewrite(folder, "tree.json", content)
     start = time.perf_counter()
     refuses(folder, sentence)
-    assert time.perf_counter() - start < 2
+    assert time.perf_counter() - start < 10
 
 
 def test_a_huge_payload_is_refused_before_it_is_read(tmp_path: Path) -> None:
@@ -295,7 +295,7 @@ def test_a_huge_payload_is_refused_before_it_is_read(tmp_path: Path) -> None:
     refuses(folder, rf"bytes is {size}; 0 to \d+ are allowed")
     (folder / "artifact.json").write_bytes(b" " * 2**24)
     refuses(folder, f"artifact.json has {2**24} bytes")
-    assert time.perf_counter() - start < 2
+    assert time.perf_counter() - start < 10
 
 
 def test_tensors_without_content_take_no_room(tmp_path: Path) -> None:
@@ -495,7 +495,7 @@ def attack(tmp_path: Path, count: int, monkeypatch: pytest.MonkeyPatch) -> dict[
             raise AssertionError(f"seed {seed}, {kind}, {way}: {type(error).__name__}: {error}") from error
         finally:
             opened, _watched = _watched or [], None
-        assert time.perf_counter() - start < 5, (seed, kind, way)
+        assert time.perf_counter() - start < 10, (seed, kind, way)
         outside = [
             path for _, path in opened if not path.startswith((str(folder), *known, "/dev/null", "/proc"))
         ]

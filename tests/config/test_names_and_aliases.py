@@ -86,7 +86,7 @@ def test_yaml_that_would_explode_is_refused_at_once(tmp_path: Path, text: str, s
     start = time.perf_counter()
     with pytest.raises(ConfigError, match=sentence):
         load_config(write(tmp_path, text))
-    assert time.perf_counter() - start < 2
+    assert time.perf_counter() - start < 10  # such a text once gave no answer within a minute
 
 
 def test_a_bomb_on_the_command_line_or_in_a_text_is_refused_at_once(tmp_path: Path) -> None:
@@ -98,4 +98,4 @@ def test_a_bomb_on_the_command_line_or_in_a_text_is_refused_at_once(tmp_path: Pa
     inside = f"builder: {{class_path: StaticTree, init_args: {{rank_paths: [[0], [{BOMB!r}]]}}}}\n"
     with pytest.raises(ConfigError, match=r"rank_paths\.1\.0 is"):
         load_config(write(tmp_path, inside))
-    assert time.perf_counter() - start < 2
+    assert time.perf_counter() - start < 10

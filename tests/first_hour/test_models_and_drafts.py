@@ -136,7 +136,7 @@ SPOILT = {
         ("pair.target", "its config.json says 'zilu', which transformers does not know"),
     ),
     "no such GGUF file": Spoilt(
-        nothing, ("pair.target", "m.gguf cannot be read: No such file"), TYPED.replace("model ", "./m.gguf ")
+        nothing, ("pair.target", "m.gguf' is no existing file"), TYPED.replace("model ", "./m.gguf ")
     ),
     "a GGUF file of something else": Spoilt(
         written("m.gguf", "GGML"),
