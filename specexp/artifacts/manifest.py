@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from specexp.artifacts.error import ArtifactError
+from specexp.core.strict_json import distinct
 
 SCHEMA_VERSION = 1
 MANIFEST = "artifact.json"
@@ -179,7 +180,7 @@ def read_json(data: bytes, where: str) -> Any:
         raise ArtifactError(f"{where} has {len(data)} bytes; at most {MOST_BYTES['json']} are allowed")
     check_depth(data, where)
     try:
-        return json.loads(data.decode("utf-8"), object_pairs_hook=_object, parse_constant=_no_constant)
+        return json.loads(data.decode("utf-8"), object_pairs_hook=distinct, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         raise ArtifactError(f"{where} is not JSON ({error})") from error
 
@@ -229,16 +230,6 @@ def read_bytes(path: Path, where: str, most: int = MOST_BYTES["json"]) -> bytes:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise ArtifactError(f"{where} cannot be read ({reason})") from error
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON, in which a key given twice would let two readers read two things."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in found if names.count(name) > 1)
-        raise ValueError(f"key {twice!r} is given twice")
-    return found
 
 
 def _no_constant(name: str) -> NoReturn:

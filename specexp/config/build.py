@@ -140,7 +140,12 @@ def prompts_error(config: Config, error: PromptSetError) -> ConfigError:
         error: What the prompt set or the workload said.
     """
     if error.key:
-        return ConfigError(f"{config.source_of(('data', *error.key))}: data: {error}")
+        key = ("data", *error.key)
+        if (
+            "init_args" in key and config.layers.origin_of(key) is None
+        ):  # prompts: my.jsonl is short for its path
+            key = key[: key.index("init_args")]
+        return config.checker.error(key, f": {error}")
     return ConfigError(
         f"{str(error).removesuffix('.')} (data.prompts, {config.source_of(('data', 'prompts'))})"
     )

@@ -28,7 +28,7 @@ class PromptSetError(ValueError):
             holds.
     """
 
-    def __init__(self, sentence: str, key: tuple[str, ...] = ("prompts", "init_args", "path")) -> None:
+    def __init__(self, sentence: str, key: tuple[str, ...] = ()) -> None:
         super().__init__(sentence)
         self.key = key
 
@@ -126,8 +126,6 @@ def prompt_rows(rows: Iterable[PromptRow], where: str) -> Dataset:
         prompt_rows([PromptRow("0", "qa", ["Who wrote Emma?"])], where="questions.jsonl")[0]["turns"]
         # ["Who wrote Emma?"]
     """
-    from datasets import Dataset, Features, List, Value
-
     columns: dict[str, list[Any]] = {column: [] for column in COLUMNS}
     first_seen: dict[str, int] = {}
     for number, row in enumerate(rows, start=1):
@@ -135,12 +133,13 @@ def prompt_rows(rows: Iterable[PromptRow], where: str) -> Dataset:
         if earlier != number:
             raise PromptSetError(
                 f"{where}: rows {earlier} and {number} share the prompt id {row.prompt_id!r}; ids are unique.",
-                (),
             )
         for column, value in zip(COLUMNS, row, strict=True):
             columns[column].append(value)
     if not first_seen:
-        raise PromptSetError(f"{where}: the data set is empty; at least one prompt is needed.", ())
+        raise PromptSetError(f"{where}: the data set is empty; at least one prompt is needed.")
+    from datasets import Dataset, Features, List, Value  # takes a second: what is wrong is told before
+
     text = Value("string")
     features = Features(
         prompt_id=text,

@@ -55,7 +55,7 @@ class Row:
 
     def refusal(self, sentence: str) -> PromptSetError:
         """What to raise of the row; the sentence goes on after where it stands."""
-        return PromptSetError(f"{self.where}: {self.place or f'row {self.number}'}{sentence}", ())
+        return PromptSetError(f"{self.where}: {self.place or f'row {self.number}'}{sentence}")
 
 
 def shown(value: object) -> str:

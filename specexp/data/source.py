@@ -20,6 +20,8 @@ from specexp.data.prompt_set import PromptSetError
 from specexp.data.row import Row
 from specexp.data.text_file import TEXT_ENDINGS, text_rows
 
+PATH = ("prompts", "init_args", "path")
+"""Key of the source, where it is what is wrong."""
 READERS = {".json": "json", ".jsonl": "json", ".txt": "text", ".parquet": "parquet", ".csv": "csv"}
 COMPRESSIONS = {".gz", ".bz2", ".xz", ".zst"}
 _SAVED = {"state.json", "dataset_dict.json"}
@@ -56,7 +58,7 @@ class SourceTable:
                 near = difflib.get_close_matches(key, present, n=1)
                 hint = f"; did you mean {near[0]!r}?" if near else "; is this the right prompt set for it?"
                 raise PromptSetError(
-                    f"{self.where}: no key {key!r} among {', '.join(map(repr, present))}{hint}", ()
+                    f"{self.where}: no key {key!r} among {', '.join(map(repr, present))}{hint}"
                 )
 
 
@@ -107,16 +109,17 @@ def _rows_of_datasets(
     path: str, local: Path, subset: str | None, split: str, streaming: bool
 ) -> Iterator[Row]:
     """The rows of whatever is no text file here, read with ``datasets``."""
-    import datasets
-
     here = "://" not in path and _exists(local)
     try:
+        saved = here and local.is_dir() and not _SAVED.isdisjoint(entry.name for entry in local.iterdir())
+        arguments = {} if saved else _load_arguments(path, local, subset, split)
+        import datasets  # takes a second: what is not there is told before
+
         with _silent():
-            if here and local.is_dir() and _SAVED & {entry.name for entry in local.iterdir()}:
+            if saved:
                 values = _split_of(datasets.load_from_disk(str(local)), path, split)
             else:
                 # A local file needs no second copy in a cache, which may be on a disk we cannot write to.
-                arguments = _load_arguments(path, local, subset, split)
                 values = datasets.load_dataset(**arguments, streaming=streaming or here)
             for number, row in enumerate(values, start=1):
                 yield Row(path, number, row)
@@ -124,10 +127,11 @@ def _rows_of_datasets(
         raise
     except Exception as error:  # datasets, pyarrow, fsspec and the hub client each raise their own
         if here or "://" in path:
-            raise PromptSetError(f"{path}: cannot be read ({_reason(error)}).", ()) from error
+            raise PromptSetError(f"{path}: cannot be read ({_reason(error)}).") from error
         raise PromptSetError(
             f"{path}: there is no such file{_near(local)}, and as a hub data set it cannot be read "
-            f"({_reason(error)}). Without network, give a local file as its path."
+            f"({_reason(error)}). Without network, give a local file as its path.",
+            PATH,
         ) from error
 
 
@@ -150,22 +154,26 @@ def _load_arguments(path: str, local: Path, subset: str | None, split: str) -> d
     reader = READERS.get(_ending(path))
     if "://" in path or _is_file(local):
         if reader is None:
-            raise PromptSetError(f"{path}: its format is not known; the name has to end in {_formats()}.")
+            raise PromptSetError(
+                f"{path}: its format is not known; the name has to end in {_formats()}.", PATH
+            )
         if "://" not in path and local.stat().st_size == 0:
-            raise PromptSetError(f"{path}: the data set is empty; at least one prompt is needed.", ())
+            raise PromptSetError(f"{path}: the data set is empty; at least one prompt is needed.")
         return {"path": reader, "data_files": path if "://" in path else str(local), "split": "train"}
     if _exists(local) and local.is_dir():
         if not any(_ending(entry.name) in READERS for entry in local.rglob("*")):
             raise PromptSetError(
                 f"{path}: the folder holds no data set: neither one saved by datasets (state.json) nor a file that "
-                f"ends in {_formats()}."
+                f"ends in {_formats()}.",
+                PATH,
             )
         return {"path": str(local), "name": subset, "split": split}
     if reader is None and re.fullmatch(r"[\w.-]+/[\w.-]+", path) and not path.startswith("."):
         return {"path": path, "name": subset, "split": split}
     what = "is no plain file" if _exists(local) else "there is no such file"
     hub = "" if reader is not None else ", and it is not a hub name (owner/name)"
-    raise PromptSetError(f"{path}: {what}{hub}{_near(local)}.".replace("?.", "?"))
+    allowed = f"a file that ends in {_formats()}, its URL, a folder of datasets, and a hub name (owner/name)"
+    raise PromptSetError(f"{path}: {what}{hub}{_near(local) or f'; allowed are {allowed}.'}", PATH)
 
 
 def _is_file(path: Path) -> bool:
@@ -187,7 +195,7 @@ def _near(path: Path) -> str:
         beside = [entry.name for entry in path.parent.iterdir() if entry.name != path.name]
     except (OSError, ValueError):
         return ""
-    near = difflib.get_close_matches(path.name, beside, n=1)
+    near = difflib.get_close_matches(path.name, beside, n=1, cutoff=0.8)  # an ending alone is alike too often
     return f"; did you mean {str(path.parent / near[0])!r}?" if near else ""
 
 

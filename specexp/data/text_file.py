@@ -10,6 +10,7 @@ import csv
 import json
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 import fsspec
 
 from specexp.core.messages import first_line
+from specexp.core.strict_json import distinct
 from specexp.data.prompt_set import PromptSetError
 from specexp.data.row import Row
 
@@ -39,6 +41,9 @@ def text_rows(path: Path, where: str, ending: str) -> Iterator[Row]:
     Raises:
         PromptSetError: the file cannot be read, or a line is not what it should be.
     """
+    if path.suffix.lower() == ".zst" and find_spec("zstandard") is None:  # fsspec would read it as it is
+        needed = "a .zst file is read with the package zstandard, which is not installed"
+        raise PromptSetError(f"{where}: {needed}: pip install zstandard, or unpack it with zstd -d.")
     readers = {".csv": _csv_rows, ".txt": _text_rows}
     try:
         yield from readers.get(ending, _json_rows)(_lines(path, where), where)
@@ -46,7 +51,7 @@ def text_rows(path: Path, where: str, ending: str) -> Iterator[Row]:
         raise
     except (OSError, EOFError, ValueError, csv.Error, RecursionError, ImportError) as error:
         # of the disk, a broken archive, or an archive whose format needs another package
-        raise PromptSetError(f"{where}: cannot be read ({first_line(error)}).", ()) from error
+        raise PromptSetError(f"{where}: cannot be read ({first_line(error)}).") from error
 
 
 def _lines(path: Path, where: str) -> Iterator[tuple[int, str]]:
@@ -59,7 +64,6 @@ def _lines(path: Path, where: str) -> Iterator[tuple[int, str]]:
                 raise PromptSetError(
                     f"{where}: line {number} is not UTF-8 text ({error.reason}, byte {line[error.start]:#04x}); "
                     "save the file as UTF-8.",
-                    (),
                 ) from error
 
 
@@ -69,7 +73,7 @@ def _json_rows(lines: Iterator[tuple[int, str]], where: str) -> Iterator[Row]:
     if not start:
         return
     try:
-        whole = not isinstance(json.loads(opening), dict)
+        whole = not isinstance(json.loads(opening, object_pairs_hook=distinct), dict)
     except ValueError:  # a document over several lines, or a broken line
         whole = opening.lstrip()[0] in "[{" and opening.strip()[-1] != "}"
     if whole:
@@ -78,26 +82,27 @@ def _json_rows(lines: Iterator[tuple[int, str]], where: str) -> Iterator[Row]:
     for count, (number, line) in enumerate(chain([(start, opening)], filled), start=1):
         place = f"line {number}"
         try:
-            yield _object_row(json.loads(line), where, count, place)
+            yield _object_row(json.loads(line, object_pairs_hook=distinct), where, count, place)
         except PromptSetError:
             raise
         except ValueError as error:
             why = first_line(error)
             if isinstance(error, json.JSONDecodeError):
                 why = f"{error.msg} at column {error.colno}"
-            raise PromptSetError(f"{where}: {place} is no JSON ({why}).", ()) from error
+            raise PromptSetError(f"{where}: {place} is no JSON ({why}).") from error
 
 
 def _document_rows(lines: list[str], first: int, where: str) -> Iterator[Row]:
     """Rows of one document: an array, or a single object."""
     try:
-        document = json.loads("".join(lines))
+        document = json.loads("".join(lines), object_pairs_hook=distinct)
     except json.JSONDecodeError as error:
         raise PromptSetError(
             f"{where}: line {first + error.lineno - 1} is no JSON ({error.msg}); an array of objects, or one object "
-            "a line, is read.",
-            (),
+            "a line, is read."
         ) from error
+    except ValueError as error:  # a key given twice
+        raise PromptSetError(f"{where}: {first_line(error)}.") from error
     if not isinstance(document, list):
         yield _object_row(document, where, 1, "line 1")
         return
@@ -109,7 +114,6 @@ def _object_row(value: Any, where: str, number: int, place: str) -> Row:
     if not isinstance(value, dict):
         raise PromptSetError(
             f'{where}: {place} is no object but {_name(value)}; write it as an object, as in {{"prompt": "..."}}.',
-            (),
         )
     return Row(where, number, value, place)
 
@@ -125,9 +129,14 @@ def _csv_rows(lines: Iterator[tuple[int, str]], where: str) -> Iterator[Row]:
     try:
         names = list(reader.fieldnames or ())
         twice = next((name for name in names if names.count(name) > 1), None)
+        if len(names) == 1 and (mark := next((one for one in ";\t|" if one in names[0]), None)):
+            raise PromptSetError(
+                f"{where}: line {reader.line_num} separates its columns by {mark!r}; a CSV file is read whose columns "
+                "are separated by commas."
+            )
         if twice is not None:
             raise PromptSetError(
-                f"{where}: line {reader.line_num} names two columns {twice!r}; give each its own name.", ()
+                f"{where}: line {reader.line_num} names two columns {twice!r}; give each its own name."
             )
         for number, values in enumerate(reader, start=1):
             if None in values or None in values.values():
@@ -136,13 +145,10 @@ def _csv_rows(lines: Iterator[tuple[int, str]], where: str) -> Iterator[Row]:
                 raise PromptSetError(
                     f"{where}: line {reader.line_num} has {found}; a text with a comma or a line break stands in "
                     "double quotes.",
-                    (),
                 )
             yield Row(where, number, dict(values), f"line {reader.line_num}")
     except csv.Error as error:
-        raise PromptSetError(
-            f"{where}: line {reader.line_num} is no CSV ({first_line(error)}).", ()
-        ) from error
+        raise PromptSetError(f"{where}: line {reader.line_num} is no CSV ({first_line(error)}).") from error
 
 
 def _text_rows(lines: Iterator[tuple[int, str]], where: str) -> Iterator[Row]:

@@ -136,7 +136,7 @@ class Workload:
         rows = self.prompts.first(None if whole else self.offset + int(self.max_prompts or 0))
         if self.offset >= len(rows):
             raise PromptSetError(
-                f"offset: {self.offset} passes over all {len(rows)} prompts of {self._name}; "
+                f"offset {self.offset} passes over all {len(rows)} prompts of {self._name}; "
                 f"it can be at most {len(rows) - 1}.",
                 ("offset",),
             )
@@ -163,7 +163,7 @@ class Workload:
             whole = first_turn_ids(tokenizer, text, chat_template, context)
         except Exception as error:  # templates are programs, and some refuse a role
             raise PromptSetError(
-                f"prompt {prompt_id!r} of {self._name} cannot be tokenized ({first_line(error)}).", ()
+                f"prompt {prompt_id!r} of {self._name} cannot be tokenized ({first_line(error)})."
             ) from error
         ids = whole[: self.prompts.prompt_tokens]
         if len(ids) < len(whole):

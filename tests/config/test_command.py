@@ -139,7 +139,12 @@ def test_another_word_for_an_argument_suggests_the_argument(
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--help"], ["--help", "generation.seed"], [str(TREE_SHAPE), "--builder.init_args.nods", "3"]],
+    [
+        ["--help"],
+        ["--help", "generation.seed"],
+        [str(TREE_SHAPE), "--builder.init_args.nods", "3"],
+        [str(TREE_SHAPE), "--data.prompts", "nope.jsonl"],
+    ],
 )
 def test_it_answers_without_the_heavy_libraries(arguments: list[str]) -> None:
     code = (

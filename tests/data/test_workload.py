@@ -69,7 +69,7 @@ def test_max_prompts_is_a_maximum(tokenizer):
 
 def test_an_offset_beyond_the_set_is_refused(tokenizer):
     with pytest.raises(
-        PromptSetError, match="offset: 8 passes over all 8 prompts of Letters; it can be at most 7"
+        PromptSetError, match="offset 8 passes over all 8 prompts of Letters; it can be at most 7"
     ):
         Workload(Letters(), offset=8).load(tokenizer)
 

@@ -17,7 +17,11 @@ ROWS = [
         ("generation.threads is 10000", "cores"),
     ),
     Row("an empty file", "sweep mine.yaml", ("mine.yaml is empty",), {"mine.yaml": ""}),
-    Row("no prompts left", "run mine.yaml --data.offset 6", ("data: offset: 6", "passes over all 6 prompts")),
+    Row(
+        "no prompts left",
+        "run mine.yaml --data.offset 6",
+        ("data.offset: offset 6", "passes over all 6 prompts"),
+    ),
     Row(
         "a trial count that is none", "sweep sweep.yaml --n-trials -3", ("sweep.n_trials is -3", "at least 1")
     ),
