@@ -179,10 +179,37 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def run(package: Path, model_folder: str, command: str = "run", **sections: object) -> Path:
-    """Run an experiment with the copy; returns the folder of the run."""
+# Commands of the copy, each as a person types it but in one process: torch is imported once. What they say comes back.
+PROGRAM = """
+import io, json, sys
+from contextlib import redirect_stderr, redirect_stdout
+from importlib import import_module
+
+said = []
+for command, *arguments in json.loads(sys.argv[1]):
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        code = import_module(f"specexp.{command}.__main__").main(arguments)
+    said.append({"code": code, "out": out.getvalue(), "err": err.getvalue()})
+print(json.dumps(said))
+"""
+
+
+def call(package: Path, *commands: list[str]) -> list[dict[str, str]]:
+    """What each command of the copy says; none may fail."""
+    environment = {**os.environ, "PYTHONPATH": str(package)}
+    program = [sys.executable, "-c", PROGRAM, json.dumps(commands)]
+    done = subprocess.run(program, cwd=package, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert [one["code"] for one in said] == [0] * len(commands), said
+    return said
+
+
+def written(package: Path, model_folder: str, name: str, **sections: object) -> str:
+    """The file of an experiment, which has its name."""
     content = {
-        "name": "added",
+        "name": name,
         "question": "Is it found?",
         "pair": {"target": model_folder, "target_dtype": "float32"},
         "drafter": "RepeatLast",
@@ -194,71 +221,71 @@ def run(package: Path, model_folder: str, command: str = "run", **sections: obje
         "tracking": {"mode": "disabled"},
         **sections,
     }
-    file = package / f"{next(iter(sections))}.yaml"
+    file = package / f"{name}.yaml"
     file.write_text(yaml.safe_dump(content))
-    call(package, f"specexp.{command}", str(file))
-    return package / "runs" / "added"
+    return str(file)
 
 
-def call(package: Path, module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a command of the copy."""
-    environment = {**os.environ, "PYTHONPATH": str(package)}
-    command = [sys.executable, "-m", module, *arguments]
-    done = subprocess.run(command, cwd=package, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done
-
-
-def test_parts_prompts_and_an_analysis(package: Path, model_folder: str) -> None:
-    folder = run(
+def test_what_one_file_adds_is_named_found_checked_and_run(package: Path, model_folder: str) -> None:
+    lookup = {"class_path": "PromptLookup", "init_args": {"candidates": 2}}
+    sized = {"builder.init_args.size": {"type": "int", "low": 1, "high": 2}}
+    parts = written(
         package,
         model_folder,
+        "parts",
         verifier="SecondBest",
         controller="EveryOtherStep",
         data={"prompts": "Counting"},
         analyses=["StepCount"],
     )
-    records = [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
-    assert {record["prompt_id"] for record in records} == {"0", "1", "2"}
-    assert int((folder / "step_count.txt").read_text()) > 0
-
-
-def test_a_task_a_search_and_an_execution_strategy(package: Path, model_folder: str) -> None:
-    folder = run(
+    task = {"class_path": "TaskItems", "init_args": {"tasks": [{"class_path": "Spelling"}]}}
+    thoughts = written(
         package,
         model_folder,
+        "thoughts",
         execution="InTurns",
-        data={"prompts": {"class_path": "TaskItems", "init_args": {"tasks": [{"class_path": "Spelling"}]}}},
+        data={"prompts": task},
         reasoning={"search": "FirstThought"},
     )
-    records = [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
-    assert {record["category"] for record in records} == {"Spelling"}
-
-
-def test_an_artifact_kind_that_a_sweep_leaves_and_an_export_format(package: Path, model_folder: str) -> None:
-    run(
+    sweep = written(
         package,
         model_folder,
         "sweep",
         sweep={
             "n_trials": 1,
-            "space": {"builder.init_args.size": {"type": "int", "low": 1, "high": 2}},
+            "space": sized,
             "enqueue": [{"name": "two", "builder.init_args.size": 2}],
             "confirm": {"best": 1, "data": {"max_prompts": 1}},
             "export": {"to": "artifacts/size", "kind": "tree-size"},
         },
         builder="Sized",
-        drafter={"class_path": "PromptLookup", "init_args": {"candidates": 2}},
+        drafter=lookup,
         data={"prompts": "Counting", "max_prompts": 1},
     )
-    done = call(package, "specexp.export", "artifacts/size/best-tree", "--to", "node-flag")
-    assert json.loads(done.stdout) == {"nodes": 2}
-    assert "dropped the tree's form" in done.stderr
-    found = run(
+    taken = written(
         package,
         model_folder,
+        "taken",
         data={"prompts": "Counting"},
         builder={"class_path": "Sized", "init_args": {"size": "artifacts/size/best-tree"}},
-        drafter={"class_path": "PromptLookup", "init_args": {"candidates": 2}},
+        drafter=lookup,
     )
-    assert "size: artifacts/size/best-tree" in (found / "config.yaml").read_text()
+    *_, exported, _ = call(
+        package,
+        ["run", parts],
+        ["run", thoughts],
+        ["sweep", sweep],
+        ["export", "artifacts/size/best-tree", "--to", "node-flag"],
+        ["run", taken],
+    )
+    runs = package / "runs"
+
+    def read(name: str) -> list[dict[str, str]]:
+        return [json.loads(line) for line in (runs / name / "records.jsonl").read_text().splitlines()]
+
+    assert {record["prompt_id"] for record in read("parts")} == {"0", "1", "2"}
+    assert int((runs / "parts" / "step_count.txt").read_text()) > 0
+    assert {record["category"] for record in read("thoughts")} == {"Spelling"}
+    assert json.loads(exported["out"]) == {"nodes": 2}
+    assert "dropped the tree's form" in exported["err"]
+    assert "size: artifacts/size/best-tree" in (runs / "taken" / "config.yaml").read_text()

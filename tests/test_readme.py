@@ -21,11 +21,11 @@ CI = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
 # What makes a command short; a README command that is not listed here fails the test that knows them all.
 SHORT = {
     "specexp.sweep": [
-        *("--n-trials", "4", "--data.max_prompts", "2", "--sweep.confirm.data.max_prompts", "3"),
-        *("--generation.max_new_tokens", "16", "--generation.threads", "1"),
+        *("--n-trials", "3", "--data.max_prompts", "1", "--sweep.confirm.data.max_prompts", "2"),
+        *("--generation.max_new_tokens", "8", "--generation.threads", "1"),
     ],
     "specexp.run": [
-        *("--data.max_prompts", "2", "--generation.max_new_tokens", "16", "--generation.samples", "2"),
+        *("--data.max_prompts", "1", "--generation.max_new_tokens", "8", "--generation.samples", "2"),
     ],
     "specexp.verify": [
         *(
@@ -38,29 +38,30 @@ SHORT = {
             "--verify.first_tokens",
             "2",
         ),
-        *("--data.max_prompts", "2", "--generation.max_new_tokens", "16"),
+        *("--data.max_prompts", "1", "--generation.max_new_tokens", "8"),
     ],
     "specexp.profile": [
         *("--profile.max_tokens", "4", "--profile.repeats", "2", "--profile.prompts", "1"),
         *("--profile.max_new_tokens", "8"),
     ],
     "specexp.record": [
-        *("--data.max_prompts", "3", "--generation.max_new_tokens", "24", "--record.live_sample", "1"),
+        *("--data.max_prompts", "2", "--generation.max_new_tokens", "12", "--record.live_sample", "1"),
     ],
-    "specexp.what_if": ["--generation.max_new_tokens", "24", "--what_if.max_nodes", "16"],
-    "specexp.fit": ["--data.max_prompts", "2", "--generation.max_new_tokens", "16"],
+    "specexp.what_if": ["--generation.max_new_tokens", "12", "--what_if.max_nodes", "16"],
+    "specexp.fit": ["--data.max_prompts", "1", "--generation.max_new_tokens", "16"],
     "specexp.export": [],
     "specexp.dashboard": [],
 }
 FEW_COUNTED = ["--sweep.count_acceptances.data.max_prompts", "2"]
 SHORT_TOO = {
     ("specexp.sweep", "experiments/fastest.yaml"): ["--n-trials", "2"],
+    ("specexp.verify", "experiments/lossless/sampling.yaml"): ["--arms", "dyspec_greedy,keyed,typical"],
     ("specexp.sweep", "experiments/tree_shape.yaml"): FEW_COUNTED,
     ("specexp.sweep", "experiments/replay/tree_shape.yaml"): FEW_COUNTED,
     ("specexp.record", "experiments/replay/tree_shape.yaml"): [
         *FEW_COUNTED,
         "--sweep.confirm.data.max_prompts",
-        "3",
+        "2",
     ],
 }
 

@@ -7,6 +7,7 @@ import platform
 import subprocess
 import sys
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,11 @@ def environment(device: str = "cpu", command: list[str] | None = None) -> dict[s
 
 def package_versions() -> dict[str, str]:
     """Installed versions of :data:`PACKAGES`."""
+    return dict(_package_versions())
+
+
+@cache
+def _package_versions() -> dict[str, str]:
     versions = {}
     for package in PACKAGES:
         try:

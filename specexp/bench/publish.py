@@ -133,7 +133,7 @@ def publish(
     if tracker is not None:
         with tracker.run(tracker.name, job_type=kind, config=config) as run:
             for part in report.whole():
-                track(part, run)
+                track(part, folder, run)
     console.print(f"Results in {folder}", highlight=False, markup=False, soft_wrap=True)
     if tracker is not None and (hint := tracker.sync_hint()):
         console.print(f"W&B: {hint}", highlight=False, markup=False, soft_wrap=True)
@@ -172,12 +172,12 @@ def files_of(report: Report) -> dict[str, str | bytes]:
     return files
 
 
-def track(report: Report, run: TrackedRun) -> None:
-    """Write one report, its parts left out, into a tracked run."""
+def track(report: Report, folder: Path, run: TrackedRun) -> None:
+    """Write one report, its parts left out, into a tracked run: its pictures as they are in the folder of its files."""
     for name, table in {**report.tables, **report.data}.items():
         run.table(name, table.records())
-    for name, figure in report.figures.items():
-        run.picture(name, figure)
+    for name in report.figures:
+        run.picture(name, folder / f"{name}.png")
     if report.summary:
         run.summary(report.summary)
     for artifact in report.artifacts:

@@ -87,7 +87,7 @@ class BestTrees:
         self._best.append(best)
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=16)
 def best_trees(acceptance: tuple[float, ...], budget: int) -> BestTrees:
     """The trees of one vector, remembered: a search asks for the same again and again."""
     return BestTrees(acceptance, budget)

@@ -6,6 +6,7 @@ import ast
 import hashlib
 import re
 import sysconfig
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -44,7 +45,8 @@ class StdlibFunctions(PromptSet):
         return prompt_rows(openings(self.split), where=f"StdlibFunctions({self.split!r})")
 
 
-def openings(split: Split, root: Path | None = None) -> list[PromptRow]:
+@cache  # a search, its confirmation and its counts read the same files, which do not change meanwhile
+def openings(split: Split, root: Path | None = None) -> tuple[PromptRow, ...]:
     """Prompts from functions of the standard library, its tests left out, in one fixed shuffled order.
 
     A prompt is the signature, the docstring and the first part of the body, cut before a line break (the embedded
@@ -70,7 +72,7 @@ def openings(split: Split, root: Path | None = None) -> list[PromptRow]:
         raise PromptSetError(
             f"no functions of the {split} modules in {str(folder)!r}; is the library's source installed?"
         )
-    return sorted(rows.values(), key=lambda row: hashlib.sha256(row.prompt_id.encode()).digest())
+    return tuple(sorted(rows.values(), key=lambda row: hashlib.sha256(row.prompt_id.encode()).digest()))
 
 
 def prompt_of(function: str) -> str | None:

@@ -244,7 +244,7 @@ def _track(
     with output.tracker.study(config={**config.to_dict(), **setting_of(config)}) as run:
         run.table("trials", [{**row, **speedups_of(row)} for row in rows])
         for part in report.whole():
-            track(part, run)
+            track(part, output.folder, run)
         for path in sorted((output.folder / "plots").glob("*.png")):
             run.picture(path.stem, path)
-        track(Report(artifacts=artifacts, summary=summary_of(confirmation.winner)), run)
+        track(Report(artifacts=artifacts, summary=summary_of(confirmation.winner)), output.folder, run)

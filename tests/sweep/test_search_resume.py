@@ -84,9 +84,9 @@ def test_killed_with_a_database(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/study.db"
     process = start(tmp_path, url)
     while process.poll() is None and not (study := load_database(url)):
-        time.sleep(0.01)
+        time.sleep(0.1)  # to look costs more than a trial
     while process.poll() is None and len(study.trials) < 4:
-        time.sleep(0.01)
+        time.sleep(0.05)
     process.kill()
     process.wait()
     assert start(tmp_path, url).wait() == 0
@@ -99,7 +99,7 @@ def test_two_workers_share_a_database(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/study.db"
     first = start(tmp_path / "a", url)
     while first.poll() is None and load_database(url) is None:
-        time.sleep(0.01)
+        time.sleep(0.1)
     second = start(tmp_path / "b", url)
     assert (first.wait(), second.wait()) == (0, 0)
     study = load(tmp_path, url)

@@ -89,13 +89,13 @@ def small_experiment(target: Path) -> dict[str, Any]:
         "pair": {"target": str(target), "target_dtype": "float32"},
         "data": {
             "prompts": {"class_path": "GSM8K", "init_args": {"path": "questions.jsonl"}},
-            "max_prompts": 5,
+            "max_prompts": 3,
             "shuffle_seed": 0,
         },
         "drafter": {"class_path": "TokenRecycling"},
         "builder": {"class_path": "ParametricTree", "init_args": {"nodes": 4}},
         "verifier": {"class_path": "KeyedSampling"},
-        "generation": {"max_new_tokens": 12, "threads": 1},
+        "generation": {"max_new_tokens": 8, "threads": 1},
         "sweep": {**SWEEP, "export": {"kind": "static-tree", "to": "artifacts/small"}},
     }
 
@@ -115,6 +115,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return sentence.removeprefix("error: ")
 
 
+@pytest.mark.usefixtures("plots")
 def test_a_sweep_ends_with_a_confirmed_and_exported_tree(
     experiment: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -473,6 +474,7 @@ def test_prompts_that_fail_while_the_best_are_confirmed_end_the_command_with_1(
     assert Path("artifacts/small/v1/artifact.json").exists()
 
 
+@pytest.mark.usefixtures("plots")
 def test_a_study_of_two_objectives_is_confirmed_from_its_front(
     experiment: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -552,7 +554,7 @@ def test_a_mistake_found_with_models_and_prompts_leaves_nothing_behind(
         (["--data.prompts.init_args.path", "empty.jsonl"], "empty.jsonl"),
         (["--pair.target", "no/such/folder"], "no/such/folder"),
         (["--data.max_prompts", "null"], "data.max_prompts is null"),
-        (["--sweep.confirm.data.offset", "3"], "is one of the search's"),
+        (["--sweep.confirm.data.offset", "2"], "is one of the search's"),
         (["--sweep.confirm.data.offset", "99"], "offset"),
         (["--data.prompts.init_args.path", "long.jsonl"], "and the target holds 160"),
     ):
