@@ -78,7 +78,9 @@ class FakeBench:
         values = {}
         for prompt in range(PROMPTS):
             time.sleep(self.seconds)
-            values[prompt] = 0.5 - 0.01 * abs(nodes - 20) + 0.001 * (prompt * 7 % 5) + noise(candidate, prompt)
+            values[prompt] = (
+                0.5 - 0.01 * abs(nodes - 20) + 0.001 * (prompt * 7 % 5) + noise(candidate, prompt)
+            )
             if report(prompt, values[prompt]):
                 break
         return Measurement(values, {"tokens_per_step": 2.0, "nodes_per_step": nodes})

@@ -264,10 +264,14 @@ def test_a_choice_between_drawn_and_ranked_trees_changes_nothing():
     assert test.passed
 
 
-def test_the_lossy_verifier_is_found_out():
-    for law in LAWS:
-        make = parts("model", "static", TypicalAcceptance(**law))
-        assert not joint_test(make, **law, most=8 * FEW, level=1e-3).passed
+@pytest.mark.parametrize(
+    "law",
+    [law if law in SAMPLED_LAWS else pytest.param(law, marks=pytest.mark.slow) for law in LAWS],
+    ids=lambda law: "-".join(map(str, law.values())),
+)
+def test_the_lossy_verifier_is_found_out(law):
+    make = parts("model", "static", TypicalAcceptance(**law))
+    assert not joint_test(make, **law, most=8 * FEW, level=1e-3).passed
 
 
 def test_a_verifier_at_another_temperature_is_found_out():

@@ -44,7 +44,9 @@ def python_files(root: Path) -> Iterator[tuple[str, Path]]:
     """Dotted module name and path of every Python file below ``root``, sorted, bundled packages left out."""
     paths = []
     for folder, inner, names in os.walk(root):
-        inner[:] = set(inner) - _SKIPPED_FOLDERS  # never entered: the packages installed beside are many times the rest
+        inner[:] = (
+            set(inner) - _SKIPPED_FOLDERS
+        )  # never entered: the packages installed beside are many times the rest
         paths += [Path(folder, name) for name in names if name.endswith(".py")]
     for path in sorted(paths):
         yield ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"), path
