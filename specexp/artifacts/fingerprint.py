@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from specexp.artifacts.manifest import canonical_json, sha256
+from specexp.core.compatibility import check_model
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -38,6 +39,9 @@ def fingerprint(
     Args:
         model: the target.
         tokenizer: its tokenizer.
+
+    Raises:
+        ValueError: the model is none.
     """
     sections: Fingerprint = {}
     if tokenizer is not None:
@@ -48,6 +52,7 @@ def fingerprint(
             **{key: getattr(tokenizer, key, None) for key in _SPECIAL},
         }
     if model is not None:
+        check_model(model)
         text = model.config.get_text_config()
         sizes = {key: value for key in _SIZES if (value := getattr(text, key, None)) is not None}
         sections["model"] = {"model_type": text.model_type, **sizes}

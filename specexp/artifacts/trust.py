@@ -11,7 +11,7 @@ import json
 import site
 import sys
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import distributions
@@ -71,9 +71,8 @@ def trust_in(packages: Sequence[str]) -> Trust:
     Raises:
         ArtifactError: an entry is no top-level name of a package.
     """
-    if isinstance(packages, str) or not all(
-        isinstance(name, str) and name.isidentifier() for name in packages
-    ):
+    names = isinstance(packages, Iterable) and not isinstance(packages, str)
+    if not names or not all(isinstance(name, str) and name.isidentifier() for name in packages):
         raise ArtifactError(
             f"trust is {packages!r}; names of installed packages such as ('my_package',) are allowed"
         )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
+
+from specexp.core.checked import Checked
 
 if TYPE_CHECKING:
     from specexp.bench.publish import Report
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from specexp.scheduling.timeline import TimeLine
 
 
-class Analysis(ABC):
+class Analysis(metaclass=Checked):
     """Watches the arms of our engine during ``python -m specexp.run``, outside the clock.
 
     It looks and changes nothing. Hugging Face's own loops have no steps to watch.

@@ -19,12 +19,12 @@ from specexp.artifacts import Artifact, ArtifactError, Fingerprint, read_artifac
 from specexp.artifacts.learned_state import STATE
 from specexp.artifacts.parts import PARTS, Spec
 from specexp.artifacts.trust import Trust, is_inside, trust_in
-from specexp.config.annotations import PartOf
 from specexp.config.check import Checker
 from specexp.config.errors import ConfigError
 from specexp.config.families import FOLDERS
 from specexp.config.layers import Key
 from specexp.config.wandb_reference import local
+from specexp.core.annotations import PartOf
 from specexp.core.compatibility import check_composition
 from specexp.core.messages import first_line, type_and_line
 from specexp.core.parts import Parts

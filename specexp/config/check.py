@@ -5,13 +5,17 @@ from __future__ import annotations
 import copy
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from functools import cache
 from importlib import import_module
 from typing import Any
 
-from specexp.config.annotations import (
+from specexp.config.errors import ConfigError, PlacedError
+from specexp.config.families import find_part, parts_of
+from specexp.config.layers import Key
+from specexp.config.references import resolved
+from specexp.core.annotations import (
     ANYTHING,
     INVALID,
     REQUIRED,
@@ -23,10 +27,6 @@ from specexp.config.annotations import (
     arguments_of,
     keys_below,
 )
-from specexp.config.errors import ConfigError, PlacedError
-from specexp.config.families import find_part, parts_of
-from specexp.config.layers import Key
-from specexp.config.references import resolved
 from specexp.core.messages import did_you_mean, first_line
 from specexp.core.references import Reference
 
@@ -301,21 +301,14 @@ class Checker:
 
     def _refusal(self, value: Any, allowed: Allowed, key: Key) -> ConfigError:
         """Why a value is not allowed; of a list or a mapping the first item that is not."""
-        for one in allowed.members:
-            items: Iterable[tuple[Any, Any]] = ()
-            if one.is_list and isinstance(value, list):
-                items = enumerate(value)
-            elif one.is_mapping and isinstance(value, Mapping):
-                items = value.items()
-            inner = one.inner
-            for at, item in items if inner is not None and not inner.is_nested else ():
-                if inner is not None and inner.read(item) is INVALID:
-                    return self._refusal(item, inner, (*key, str(at)))
+        at, value, allowed = allowed.culprit(
+            value, lambda one, item: one.is_nested or one.read(item) is not INVALID
+        )
         texts = [choice for choice in allowed.choices if isinstance(choice, str)]
         hint = did_you_mean(value, texts) if isinstance(value, str) and texts else ""
         hint = hint if hint.startswith("; did") else ""
         shown = "null" if value is None else repr(value)
-        return self.error(key, f" is {shown}; allowed is {allowed.words}{hint}")
+        return self.error((*key, *at), f" is {shown}; allowed is {allowed.words}{hint}")
 
 
 def announce_import(dotted: str, where: str, base: type | str = "specexp") -> None:

@@ -9,7 +9,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, is_dataclass
 from typing import Any
 
-from specexp.config.annotations import (
+from specexp.config.check import base_of, import_object
+from specexp.config.config import SECTIONS, Config
+from specexp.config.errors import ConfigError
+from specexp.config.families import find_part, parts_of
+from specexp.config.layers import SPACE_FIELDS
+from specexp.config.schema import Experiment
+from specexp.core.annotations import (
     REQUIRED,
     Allowed,
     Argument,
@@ -18,12 +24,6 @@ from specexp.config.annotations import (
     arguments_of,
     keys_below,
 )
-from specexp.config.check import base_of, import_object
-from specexp.config.config import SECTIONS, Config
-from specexp.config.errors import ConfigError
-from specexp.config.families import find_part, parts_of
-from specexp.config.layers import SPACE_FIELDS
-from specexp.config.schema import Experiment
 from specexp.core.messages import did_you_mean
 
 _WIDTH = 110

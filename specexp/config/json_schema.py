@@ -15,12 +15,12 @@ from typing import Any
 from pydantic import TypeAdapter
 from pydantic.errors import PydanticInvalidForJsonSchema
 
-from specexp.config.annotations import REQUIRED, Allowed, Argument, CallOf, arguments_of
 from specexp.config.check import base_of, import_object
 from specexp.config.explain import argument_docs, plain
 from specexp.config.families import find_part, parts_of
 from specexp.config.schema import OVERRIDES, ArmSection, Experiment
 from specexp.config.sweep import Confirm, CountAcceptances, Learn
+from specexp.core.annotations import REQUIRED, Allowed, Argument, CallOf, arguments_of
 
 SCHEMA = Path(__file__).with_name("schema.json")
 """As it is shipped; ``python -m specexp.config schema`` prints the current one."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from specexp.config.annotations import arguments_of
 from specexp.config.errors import ConfigError
 from specexp.config.families import find_part
+from specexp.core.annotations import arguments_of
 from specexp.core.messages import first_line
 from specexp.core.references import Reference
 

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from specexp.artifacts import ControllerKind
-from specexp.config.annotations import CallOf, PartOf
 from specexp.config.sweep import Sweep
+from specexp.core.annotations import CallOf, PartOf
 
 Count = Annotated[int, Field(ge=1)]
 Dtype = Literal["bfloat16", "float16", "float32"]

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal, Protocol
 from pydantic import Field
 
 from specexp.artifacts import StudyKind
-from specexp.config.annotations import SpecOf
 from specexp.config.errors import PlacedError
 from specexp.config.methods import METHOD, check_method, with_parts
+from specexp.core.annotations import SpecOf
 from specexp.core.messages import did_you_mean
 
 Way = Literal["maximize", "minimize"]

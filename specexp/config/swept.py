@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from specexp.config.annotations import Allowed
 from specexp.config.build import check_parts
 from specexp.config.check import SourceOf
 from specexp.config.config import Config, apply_overrides, has_key
@@ -15,6 +14,7 @@ from specexp.config.layers import Key
 from specexp.config.methods import METHOD, overrides_of
 from specexp.config.references import argument_for
 from specexp.config.sweep import Categorical, Sweep
+from specexp.core.annotations import Allowed
 from specexp.core.messages import did_you_mean
 from specexp.core.parts import TreeBuilder
 

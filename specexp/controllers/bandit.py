@@ -62,14 +62,8 @@ class Bandit(Controller):
         state: Literal["carry", "cold"] = "carry",
     ) -> None:
         meant = [0 if value is None and over != "choices" else value for value in values]
-        if (
-            not values
-            or len(set(meant)) < len(values)
-            or any(value is not None and value < 0 for value in values)
-        ):
-            raise ValueError(
-                f"Bandit was given the values {values}; different ones are needed, at least one, and none below 0"
-            )
+        if not values or len(set(meant)) < len(values):
+            raise ValueError(f"Bandit was given the values {values}; different ones are needed, at least one")
         self.over = over
         self.values = values
         self.policy = policy

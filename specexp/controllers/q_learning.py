@@ -135,8 +135,6 @@ class QLearning(Controller):
         draft_cost: Annotated[float, Field(gt=0)] | None = None,
         calibrate: Annotated[int, Field(ge=4)] = 40,
     ) -> None:
-        _in_unit("alpha", alpha)
-        _in_unit("gamma", gamma)
         if unit == "draft" and reward != "useful":
             raise ValueError(
                 f"QLearning was given unit 'draft' with reward {reward!r}: only 'useful' takes it"
@@ -419,8 +417,3 @@ class QLearning(Controller):
 
     def _move(self, name: str, value: float, share: float) -> None:
         self._means[name] += share * (value - self._means[name])
-
-
-def _in_unit(name: str, value: float) -> None:
-    if not 0 <= value <= 1:
-        raise ValueError(f"{name} of QLearning is {value}; a number from 0 to 1 is allowed")

@@ -94,6 +94,19 @@ def check_target(parts: Parts, target: Runtime) -> None:
             )
 
 
+def check_model(model: object) -> None:
+    """Refuse what is no model of Hugging Face's.
+
+    Raises:
+        ValueError: it is a name, a pair or anything else without a configuration.
+    """
+    if not hasattr(getattr(model, "config", None), "get_text_config"):
+        raise ValueError(
+            f"a model was expected and {model!r:.60} is a {type(model).__name__}: load one with specexp.load_pair "
+            "or AutoModelForCausalLM.from_pretrained"
+        )
+
+
 def _check_candidates(drafter: Drafter, builder: TreeBuilder) -> None:
     for inner in builder.inner:  # each has a width and a kind of its own
         _check_candidates(drafter, inner)

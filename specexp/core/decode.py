@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
+from specexp.core.checked import check_arguments
 from specexp.core.compatibility import check_composition, check_target
 from specexp.core.context import Context
 from specexp.core.language_model import LanguageModel
@@ -578,7 +579,10 @@ class Decoder:
         model, parts = self.model, self.parts
         prompt = _token_list(input_ids)
         model.check_request(prompt, max_new_tokens)
-        _check_numbers(seed, sequence)
+        others = {"seed": seed, "sequence": sequence, "continue_conversation": continue_conversation}
+        check_arguments(
+            Decoder.generate, (), {**others, "count_useful": count_useful, "observers": observers}
+        )
         eos_token_ids = _eos_set(eos_token_id)
         with model.exclusively(), torch.inference_mode():
             started = perf_counter()
@@ -647,13 +651,6 @@ def _token_list(input_ids: Sequence[int] | torch.Tensor) -> list[int]:
             f"input_ids is {tokens.dtype} {list(tokens.shape)}; token ids [p] or [1, p] are expected"
         )
     return [int(token) for token in tokens.flatten()]
-
-
-def _check_numbers(seed: int | None, sequence: int | str | None) -> None:
-    if seed is not None and not isinstance(seed, (int, np.integer)):
-        raise ValueError(f"seed was {seed!r}; a whole number is needed, or None, which draws one")
-    if sequence is not None and not isinstance(sequence, (int, np.integer, str)):
-        raise ValueError(f"sequence was {sequence!r}; a whole number or a name is needed")
 
 
 def _eos_set(eos_token_id: int | Collection[int] | None) -> frozenset[int]:

@@ -9,10 +9,11 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 from typing_extensions import override
 
 from specexp.core.cache import SlotCache
+from specexp.core.compatibility import check_model
 from specexp.core.masks import additive_mask, check_attention, context_limit
 from specexp.core.messages import type_and_line
 from specexp.core.runtime import Runtime, inference
@@ -38,11 +39,7 @@ class LanguageModel(Runtime):
 
     def __init__(self, model: PreTrainedModel, *, self_check: bool = True) -> None:
         super().__init__()
-        if not isinstance(getattr(model, "config", None), PreTrainedConfig):
-            raise ValueError(
-                f"a model was expected and {model!r:.60} is a {type(model).__name__}: load one with specexp.load_pair "
-                "or AutoModelForCausalLM.from_pretrained"
-            )
+        check_model(model)
         check_attention(model.config)
         causal = all(getattr(part, "is_causal", True) for part in model.modules())
         if getattr(model.config, "is_decoder", True) is False and not causal:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import ConfigDict, Field
 
+from specexp.core.checked import Checked
 from specexp.core.references import Reference
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class StepSeconds(NamedTuple):
 
 
 @dataclass(frozen=True)
-class LatencyProfile:
+class LatencyProfile(metaclass=Checked):
     """Milliseconds of a target pass and of a draft pass by the tokens they are fed; between two given numbers of tokens
     on a straight line, beyond the last one on with the last slope (never falling). A longer prefix adds to both.
 

@@ -96,6 +96,16 @@ def _letters(one: str, other: str) -> float:
     return SequenceMatcher(None, one, other).ratio()
 
 
+_SHOWN = 60
+"""Most characters of a value that an error repeats."""
+
+
+def shown(value: object) -> str:
+    """A value as an error repeats it; a long one is cut."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
+
+
 def first_line(error: BaseException) -> str:
     """The first line of an error raised elsewhere, without its final stop; its type where it says nothing.
 

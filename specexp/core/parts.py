@@ -7,7 +7,7 @@ alone; what a part is capable of it declares, and what it does not declare is ta
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from specexp.core.checked import Checked
 from specexp.core.context import Context
 from specexp.core.latency import PLAIN, LatencyProfile
 from specexp.core.outcome import Outcome
@@ -252,7 +253,7 @@ class Part:
             )
 
 
-class Drafter(Part, ABC):
+class Drafter(Part, metaclass=Checked):
     """Guesses the next tokens. Subclasses state what they keep, and learn only in :meth:`observe`.
 
     Attributes:
@@ -337,7 +338,7 @@ class Drafter(Part, ABC):
         return None
 
 
-class TreeBuilder(ABC):
+class TreeBuilder(metaclass=Checked):
     """Decides the form of a draft tree. It never calls a drafter: whoever drives it answers its requests, from a
     drafter, from a recording, or from one batched pass for several sequences. It keeps nothing between two trees.
 
@@ -414,7 +415,7 @@ class TreeBuilder(ABC):
         """
 
 
-class Verifier(ABC):
+class Verifier(metaclass=Checked):
     """Accepts a root-to-node path of a tree; draws from the target what comes after.
 
     Attributes:
@@ -523,7 +524,7 @@ class ArgmaxVerifier(DeterministicVerifier):
         return highest(logits)
 
 
-class Controller(Part, ABC):
+class Controller(Part, metaclass=Checked):
     """Plans a step, decides between draft passes, and learns when the step is over.
 
     Attributes:

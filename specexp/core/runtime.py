@@ -221,7 +221,8 @@ class Runtime(Target):
         """
         if not prompt:
             raise ValueError("the prompt is empty: at least one token (such as BOS) is needed")
-        if not isinstance(max_new_tokens, (int, np.integer)) or max_new_tokens < 1:
+        whole = isinstance(max_new_tokens, (int, np.integer)) and not isinstance(max_new_tokens, bool)
+        if not whole or max_new_tokens < 1:
             raise ValueError(f"max_new_tokens was {max_new_tokens!r}; a whole number from 1 is needed")
         limit = self.context_limit
         if len(prompt) >= limit:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from specexp.core.messages import shown
 from specexp.data.prompt_set import Message
-from specexp.data.row import Row, is_text, shown
+from specexp.data.row import Row, is_text
 
 ROLES = {
     "system": "system",

@@ -8,10 +8,12 @@ answers in the context of the next turn.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+
+from specexp.core.checked import Checked
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -33,7 +35,7 @@ class PromptSetError(ValueError):
         self.key = key
 
 
-class PromptSet(ABC):
+class PromptSet(metaclass=Checked):
     """Prompts to decode. The constructor of an implementation is its configuration schema.
 
     Constructing one reads nothing, so that a configuration is checked without touching data; ``load`` reads.

@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from specexp.core.messages import shown
 from specexp.data.prompt_set import PromptSetError
-
-_SHOWN = 60
-"""Most characters of a value that an error repeats."""
 
 
 @dataclass(frozen=True)
@@ -56,12 +54,6 @@ class Row:
     def refusal(self, sentence: str) -> PromptSetError:
         """What to raise of the row; the sentence goes on after where it stands."""
         return PromptSetError(f"{self.where}: {self.place or f'row {self.number}'}{sentence}")
-
-
-def shown(value: object) -> str:
-    """A value as an error repeats it."""
-    text = repr(value)
-    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
 
 
 def is_text(value: object) -> bool:

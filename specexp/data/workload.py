@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
+from specexp.core.checked import Checked
 from specexp.core.messages import first_line
 from specexp.data.preparation import Preparation
 from specexp.data.prompt import Prompt, first_turn_ids
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-class Workload:
+class Workload(metaclass=Checked):
     """A choice of prompts from a set.
 
     The order is fixed first (the file's, or shuffled by ``shuffle_seed``), then ``offset`` prompts are passed

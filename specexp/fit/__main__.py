@@ -17,12 +17,12 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from specexp.config import Config, ConfigError, is_replayed
-from specexp.config.annotations import PartOf, arguments_of
 from specexp.config.check import Checker
 from specexp.config.command import DRY_RUN, GOES_ON, HELP, OPTIONS, answered, fail, run_command
 from specexp.config.config import check_trainer
 from specexp.config.files import read_layers
 from specexp.config.here import check_here
+from specexp.core.annotations import PartOf, arguments_of
 from specexp.core.messages import counted
 from specexp.data.prompt_set import PromptSetError
 

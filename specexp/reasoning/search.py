@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import cast
+
+from specexp.core.checked import Checked
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,7 @@ Growth = Generator[Request, Answer, None]
 """The part of it that is a search's own: everything before the last generation."""
 
 
-class Search(ABC):
+class Search(metaclass=Checked):
     """Decides which states become part of a tree of thought. It generates and values nothing itself: whoever drives
     it answers its requests, one sequence after the other or many at once.
 

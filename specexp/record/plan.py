@@ -18,10 +18,10 @@ from specexp.config import (
     is_multi_sequence,
     recording_folder,
 )
-from specexp.config.annotations import arguments_of
 from specexp.config.check import Checker, base_of
 from specexp.config.schema import Record
 from specexp.config.stages import STAGES, with_prompts_of
+from specexp.core.annotations import arguments_of
 from specexp.core.compatibility import check_composition
 from specexp.core.messages import counted, first_line
 from specexp.core.parts import Drafter, TreeBuilder, Verifier

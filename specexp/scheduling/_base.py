@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import TYPE_CHECKING
 
+from specexp.core.checked import Checked
 from specexp.core.compatibility import check_composition
 from specexp.core.parts import DeterministicVerifier, Parts
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from specexp.scheduling.executor import Executor
 
 
-class Execution(ABC):
+class Execution(metaclass=Checked):
     """How several sequences are decoded on one target. Its constructor is its configuration; it holds no model.
 
     Whatever the strategy, a sequence says the same under ``Greedy`` and ``KeyedSampling``, and under

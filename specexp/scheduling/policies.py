@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from specexp.core.checked import Checked
 from specexp.core.tree import TokenTree
 
 
@@ -29,7 +30,7 @@ class Waiting(NamedTuple):
         return 0.0 if log_probs is None else float(log_probs[[*self.tree.best_path()]].sum())
 
 
-class QueuePolicy(ABC):
+class QueuePolicy(metaclass=Checked):
     """Orders the queue of drafts. It changes when a sequence is served, never what it says.
 
     The target never waits while a draft does, whatever the policy.

@@ -47,8 +47,6 @@ class Scheduled(Execution):
         threads: Annotated[int, Field(ge=1)] | None = None,
         draft_threads: Annotated[int, Field(ge=1)] | None = 1,
     ) -> None:
-        if n < 1:
-            raise ValueError(f"n was {n}; at least 1 sequence is needed")
         if verify_batch > n:
             raise ValueError(f"verify_batch was {verify_batch}, but only n={n} sequences draft at a time")
         self.n = n

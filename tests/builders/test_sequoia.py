@@ -12,10 +12,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from specexp.builders import Sequoia
-from specexp.config.annotations import arguments_of
 from specexp.config.check import Checker
 from specexp.config.errors import ConfigError
 from specexp.config.schema import Experiment
+from specexp.core.annotations import arguments_of
 from specexp.core.tree import NodeKind, TreeShape
 from specexp.testing.builders import DrawingTreeBuilderContract, TreeBuilderContract, grow
 

@@ -13,10 +13,10 @@ import pytest
 from pydantic import Field
 
 from specexp.config import ConfigError, load_config
-from specexp.config.annotations import arguments_of
 from specexp.config.check import Checker, import_object
 from specexp.config.explain import contracts
 from specexp.config.families import find_part, parts_of
+from specexp.core.annotations import arguments_of
 from specexp.core.parts import Drafter
 
 CHECKER = Checker(lambda key: "mine.yaml")

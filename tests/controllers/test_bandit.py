@@ -159,9 +159,9 @@ def test_more_arms_than_builders_are_refused():
         )
 
 
-@pytest.mark.parametrize("values", [[], [2, 2], [-1, 2], [0, None]])
+@pytest.mark.parametrize("values", [[], [2, 2], [0, None]])
 def test_values_that_make_no_choice_are_refused(values):
-    with pytest.raises(ValueError, match="different ones are needed, at least one, and none below 0"):
+    with pytest.raises(ValueError, match="different ones are needed, at least one"):
         Bandit("depths", values)
 
 

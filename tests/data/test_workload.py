@@ -76,7 +76,7 @@ def test_an_offset_beyond_the_set_is_refused(tokenizer):
 
 def test_an_empty_set_is_refused(tokenizer):
     with pytest.raises(PromptSetError, match="Letters: the data set is empty"):
-        Workload(Letters("")).load(tokenizer)
+        Workload(Letters([])).load(tokenizer)
 
 
 def test_a_prompt_that_is_too_long_is_refused_by_default(tokenizer):
@@ -118,14 +118,14 @@ def test_raw_text_and_a_chat_template_do_not_go_together():
 
 
 def test_chat_template_where_the_tokenizer_has_one(chat_tokenizer):
-    (prompt,) = Workload(Letters("A"), chat_template=True).load(chat_tokenizer)
+    (prompt,) = Workload(Letters(["A"]), chat_template=True).load(chat_tokenizer)
     assert prompt.chat_template
     assert chat_tokenizer.decode(prompt.token_ids) == "<|user|>A<|end|><|assistant|>"
 
 
 def test_a_chat_template_that_the_tokenizer_has_not_is_refused(tokenizer):
     with pytest.raises(PromptSetError, match="chat_template is true, but the tokenizer has none"):
-        Workload(Letters("A"), chat_template=True).load(tokenizer)
+        Workload(Letters(["A"]), chat_template=True).load(tokenizer)
 
 
 class Chat(PromptSet):

@@ -43,9 +43,17 @@ DECODER: list[tuple[str, dict[str, Any], str]] = [
     ("a negative token", {"input_ids": [5, -1]}, "-1"),
     ("no new tokens", {"max_new_tokens": 0}, "max_new_tokens"),
     ("an EOS of letters", {"eos_token_id": "</s>"}, "a token id or several are expected"),
-    ("a seed of letters", {"seed": "a"}, "seed was 'a'; a whole number is needed"),
-    ("half a seed", {"seed": 1.5}, "seed was 1.5; a whole number is needed"),
-    ("a list of sequences", {"sequence": [1]}, "sequence was [1]; a whole number or a name is needed"),
+    ("tokens that are true", {"max_new_tokens": True}, "max_new_tokens was True; a whole number from 1"),
+    ("a seed of letters", {"seed": "a"}, "seed is 'a'; allowed is an integer, or None"),
+    ("half a seed", {"seed": 1.5}, "seed is 1.5; allowed is an integer, or None"),
+    ("a list of sequences", {"sequence": [1]}, "sequence is [1]; allowed is an integer, or a text, or None"),
+    ("an observer's name", {"observers": "x"}, "observers is 'x'; allowed is a list, each a function"),
+    ("an observer that is none", {"observers": [print, 3]}, "observers.1 is 3; allowed is a function"),
+    (
+        "a flag in words",
+        {"continue_conversation": "no"},
+        "continue_conversation is 'no'; allowed is True or False",
+    ),
     ("another conversation", {"continue_conversation": True}, "conversation"),
 ]
 

@@ -258,17 +258,20 @@ def test_more_leaves_than_sequences_are_refused_in_a_sentence():
     shape = TreeShape.from_rank_paths([[rank] for rank in range(257)])
     said = message(lambda: language_model.tree_pass([0], [TokenTree(shape, np.zeros(258, dtype=np.int64))]))
     assert "llama.cpp knows 256 sequences" in said
+    wide = StaticTree(
+        [[rank] for rank in range(64)] + [[rank, child] for rank in range(4) for child in range(52)]
+    )
     with pytest.raises(
-        ValueError, match="up to 257 leaves and a pass of the model takes 256: lower its budget"
+        ValueError, match="up to 268 leaves and a pass of the model takes 256: lower its budget"
     ):
-        Decoder(language_model, TokenRecycling(k=257), StaticTree([[rank] for rank in range(257)]))
+        Decoder(language_model, TokenRecycling(k=64), wide)
     with pytest.raises(ValueError, match="up to 300 leaves"):
         Decoder(
             runtime("Llama", max_position_embeddings=640),
             DraftModel(language_model),
             DySpecGreedy(budget=300),
         )
-    assert Chain(300).max_leaves == 1
+    assert Chain(256).max_leaves == 1
 
 
 def test_what_has_no_gguf_form_is_refused_in_a_sentence(tmp_path):

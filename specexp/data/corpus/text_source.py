@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from typing import ClassVar, NamedTuple
 
+from specexp.core.checked import Checked
 from specexp.data.corpus.split import Split
 from specexp.data.tasks.task import Ending
 
@@ -34,7 +35,7 @@ class Probe(NamedTuple):
     ending: Ending
 
 
-class TextSource(ABC):
+class TextSource(metaclass=Checked):
     """Where training text comes from. The constructor of an implementation is its configuration schema.
 
     Constructing one reads nothing. Splits share no module, no file and no problem.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
+from specexp.core.checked import Checked
 from specexp.data.prompt_set import PromptSetError
 
 _SCORE = re.compile(r"[\s\[(*:]*([0-9]+(?:\.[0-9]+)?)")
@@ -87,7 +88,7 @@ class Check(NamedTuple):
     reason: str = ""
 
 
-class Task(ABC):
+class Task(metaclass=Checked):
     """A reasoning task. One file with its prompts makes one; nothing is registered.
 
     A path has ``depth`` generations: thoughts, which a search chooses by their values, and the last generation,

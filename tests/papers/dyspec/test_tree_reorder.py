@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from helpers.made_outcomes import outcome_of, strategy
 
+from specexp.builders import DySpecGreedy
 from specexp.papers import TreeReorder
 from specexp.testing.analyses import AnalysisContract
 from specexp.verifiers import Greedy
@@ -20,7 +21,7 @@ def report_of(*outcomes, **arguments):
     analysis = TreeReorder(
         **{"block": 2, "longest_prefix": 4, "prefix_step": 2, "random_trees": 1, **arguments}
     )
-    analysis.begin({"a": strategy(Greedy(), max_nodes=768)})
+    analysis.begin({"a": strategy(Greedy())._replace(builder=DySpecGreedy(768))})
     for outcome in outcomes:
         analysis.observe("a", outcome)
     return analysis.report([])

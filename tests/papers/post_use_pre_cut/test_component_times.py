@@ -31,7 +31,7 @@ class TestComponentTimes(AnalysisContract):
 
 
 PHASES = {"draft": 0.6, "build": 0.1, "target": 1.0, "verify": 0.1, "commit": 0.02, "update": 0.18}
-REUSE = Parts(PhraseCache(), Graft(Chain(4), num_anchors=2), Greedy(), ThresholdTracker(8))
+REUSE = Parts(PhraseCache(), Graft(Chain(4), num_anchors=2), Greedy(), ThresholdTracker(budget=8))
 
 
 def record(arm, clock="measured", **seconds):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import Enum
 from functools import cache, cached_property
@@ -183,6 +183,55 @@ class Allowed:
         except (ValidationError, PydanticSerializationError):
             return INVALID
 
+    def takes(self, value: Any) -> bool:
+        """Whether Python code may give a value: what a file may say, and the objects that it can only describe.
+
+        Other sequences count as lists and numpy's numbers as numbers; an iterator is not looked into.
+        """
+        if getattr(value, "ndim", None) == 0:
+            value = value.item()
+        return hasattr(value, "__next__") or any(one._takes_one(value) for one in self.members)
+
+    def _takes_one(self, value: Any) -> bool:
+        if value is None or self.kind is Any:
+            return self.takes_null
+        if self.reference is not None and isinstance(value, str):  # a path is followed by who reads a file
+            return False
+        if self.is_list and (self.reference is None or not self._is_meant(value)):
+            if not isinstance(value, Iterable) or isinstance(value, str | bytes | Mapping):
+                return False
+            value, inner = list(value), self.inner
+            if inner is not None and (inner.is_nested or self.read(value) is INVALID):
+                return (bool(value) or inner.is_nested) and all(inner.takes(item) for item in value)
+        kind = get_origin(self.kind) or self.kind
+        if kind in _IN_FILES or not isinstance(kind, type):
+            return self.read(value) is not INVALID
+        try:
+            return isinstance(value, kind) or (not self.is_part and self.read(value) is not INVALID)
+        except TypeError:  # a protocol that is not checked
+            return True
+
+    def culprit(
+        self, value: Any, fits: Callable[[Allowed, Any], bool]
+    ) -> tuple[tuple[str, ...], Any, Allowed]:
+        """Of a value that is not allowed the first one inside it that is not: the steps to it, itself, what is allowed.
+
+        Args:
+            value: Any value.
+            fits: Whether a value is allowed.
+        """
+        for one in self.members:
+            items: Iterable[tuple[Any, Any]] = ()
+            if one.is_list and isinstance(value, list | tuple):
+                items = enumerate(value)
+            elif one.is_mapping and isinstance(value, Mapping):
+                items = value.items()
+            for at, item in items:
+                if one.inner is not None and not fits(one.inner, item):
+                    steps, found, allowed = one.inner.culprit(item, fits)
+                    return (str(at), *steps), found, allowed
+        return (), value, self
+
     def _is_meant(self, value: Any) -> bool:
         """Whether it is the object that a reference stands for, given in Python."""
         kinds = (get_origin(one.kind) or one.kind for one in self.members)
@@ -193,29 +242,41 @@ class Allowed:
 
     @cached_property
     def words(self) -> str:
-        """What is allowed: ``an integer of at least 1 and at most 64, or null``."""
-        alternatives = dict.fromkeys(one._own_words for one in self.members)
-        return ", or ".join(sorted(alternatives, key=lambda text: text == "null"))
+        """What is allowed in a file: ``an integer of at least 1 and at most 64, or null``."""
+        return self._words(python=False)
 
     @cached_property
-    def _own_words(self) -> str:
-        if self.reference is not None:
+    def words_in_python(self) -> str:
+        """What is allowed in Python code, where nothing is described or referred to."""
+        return self._words(python=True)
+
+    def _words(self, python: bool) -> str:
+        alternatives = dict.fromkeys(one._own_words(python) for one in self.members)
+        return ", or ".join(sorted(alternatives, key=lambda text: text in ("null", "None")))
+
+    def _own_words(self, python: bool) -> str:
+        if self.reference is not None and not python:
             path = f"the path of {'an' if self.reference.kind[0] in 'aeiou' else 'a'} {self.reference.kind}"
             return f"{Allowed(self.kind).words}, or {path}" if self.is_list else path
         if self.is_part:
             name = self.mark.base.rpartition(".")[2] if isinstance(self.mark, PartOf) else self.kind.__name__
-            return f"a {name} given as class_path and init_args"
+            return f"a {name}" if python else f"a {name} given as class_path and init_args"
         if get_origin(self.kind) is Literal:
             return "one of " + ", ".join(str(choice) for choice in self.choices)
         if self.is_list:
             return "a list" + (
-                f", each {self.inner.words}" if self.inner is not None and self.inner.kind is not Any else ""
+                f", each {self.inner._words(python)}"
+                if self.inner is not None and self.inner.kind is not Any
+                else ""
             )
         if self.is_mapping and (key := Allowed(get_args(self.kind)[0])).kind not in (str, Any):
             return f"a mapping in which every key is {key.words}"
         if self.is_mapping or self.is_section or self.mark:
             return "a mapping"
-        text = _NAMES.get(self.kind, getattr(self.kind, "__name__", str(self.kind)))
+        if python and self.kind in (bool, type(None)):
+            return "True or False" if self.kind is bool else "None"
+        kind = Callable if get_origin(self.kind) is Callable else self.kind
+        text = _NAMES.get(kind, getattr(kind, "__name__", str(kind)))
         limits = " and ".join(f"{word} {limit:g}" for word, limit in self.bounds.items())
         return f"{text} of {limits}" if limits else text
 
@@ -236,7 +297,8 @@ class Allowed:
 
 
 _NAMES = {int: "an integer", float: "a number", str: "a text", bool: "true or false", type(None): "null",
-          dict: "a mapping", list: "a list", Any: "a value"}  # fmt: skip
+          dict: "a mapping", list: "a list", Any: "a value", Callable: "a function"}  # fmt: skip
+_IN_FILES = (bool, int, float, str, list, dict, Sequence, Mapping)
 _BOUNDS = (("ge", "at least"), ("gt", "more than"), ("le", "at most"), ("lt", "less than"))
 
 
@@ -302,14 +364,14 @@ def hints_of(component: Any) -> dict[str, Any]:
     """Annotations by name; a name that exists for type checkers alone makes its annotation ``Any``."""
     try:
         return typing.get_type_hints(component, include_extras=True)
-    except NameError:  # a name under TYPE_CHECKING: resolve the others
+    except (NameError, AttributeError, TypeError):  # a name under TYPE_CHECKING: resolve the others
         found = {}
         scope = getattr(component, "__globals__", {})
         for name, annotation in getattr(component, "__annotations__", {}).items():
             try:
                 holder = type("_", (), {"__annotations__": {name: annotation}})
                 found[name] = typing.get_type_hints(holder, scope, include_extras=True)[name]
-            except NameError:
+            except (NameError, AttributeError, TypeError):
                 found[name] = Any
         return found
 
