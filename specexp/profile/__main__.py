@@ -1,7 +1,8 @@
 """``python -m specexp.profile CONFIG.yaml [--key value]``: what steps cost on this device, as a ``latency-profile``.
 
 Writes the artifact and ``<output>/<name>/{config.yaml,environment.json,profile.md,profile.csv,profile.png}``; a second
-run of the same name replaces the latter and adds a version of the artifact.
+run of the same name replaces the latter and adds a version of the artifact. Several backends have an artifact each, and
+the folder has ``{steps,ratios,passes}.{md,csv}``, ``points.csv`` and ``contest.png``.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from specexp.config import Config, save_resolved
@@ -31,7 +33,8 @@ if TYPE_CHECKING:
 USAGE = """usage: python -m specexp.profile CONFIG.yaml [--dry-run] [--key value ...]
 
 Measures on this device the passes of an experiment's models by new tokens and by prefix, decodes a few prompts with
-each of its compositions to find what steps cost beside the passes, and writes a latency-profile artifact to profile.to.
+each of its compositions to find what steps cost beside the passes, and writes a latency-profile artifact to profile.to;
+of profile.backends, measured in turns, one of each in profile.to/BACKEND, and tables of them beside one another.
 --dry-run checks the file and lists what would be measured; any other --dotted.key overrides the file,
 e.g. --profile.max_tokens 64 --profile.repeats 10 --pair.device cuda --tracking.mode disabled."""
 
@@ -55,6 +58,8 @@ def _act(config: Config, dry_run: bool) -> int:
         section = config.get("profile")
         print(f"new tokens: {', '.join(map(str, sizes_up_to(section['max_tokens'])))}")
         print(f"prefixes: {', '.join(map(str, section['prefixes']))}")
+        if section["backends"]:
+            print(f"backends in turns: {', '.join(section['backends'])}")
         print("plain decoding", *(arm.title for arm in arms), sep="\n")
         return 0
     try:
@@ -64,8 +69,8 @@ def _act(config: Config, dry_run: bool) -> int:
     return 0
 
 
-def run(config: Config, pair: ModelPair | None = None) -> LoadedArtifact:
-    """Measure, print the tables, and write the artifact and the folder.
+def run(config: Config, pair: ModelPair | None = None) -> list[LoadedArtifact]:
+    """Measure, print the tables, and write an artifact a backend and the folder.
 
     Args:
         config: Configuration of the experiment.
@@ -76,42 +81,52 @@ def run(config: Config, pair: ModelPair | None = None) -> LoadedArtifact:
         ArtifactError: the artifact cannot be written.
         OSError: the folder cannot be written, because the disk is full.
     """
-    from specexp.bench.experiment import load_prompts
-    from specexp.bench.live import LiveBackend
+    from specexp.bench.experiment import load_prompts, use_threads
     from specexp.bench.publish import publish, terminal, tracker_of
     from specexp.bench.trainer import quiet_libraries
     from specexp.config.artifacts import save_artifact
+    from specexp.profile.backends import contest, pair_of
     from specexp.profile.report import report
-    from specexp.profile.run import measure
+    from specexp.profile.run import measure, profile_of
+    from specexp.profile.standing import standing
 
     quiet_libraries()
     check_profiling(config)
-    backend = LiveBackend.of(config, pair)
-    check_prefixes(config, backend)
+    use_threads(config)
+    pair = pair or pair_of(config)
     section, name = config.get("profile"), config.get("name")
-    prompts = load_prompts(config, backend.pair).prompts[: section["prompts"]]
-    folder = Path(config.get("output")) / name
-    save_resolved(config, folder)
-    console = terminal()
-    profile, measured = measure(config, backend, prompts, lambda line: console.print(line, style="dim"))
-    artifact = save_artifact(
-        section["to"],
-        "latency-profile",
-        {"profile.json": {**profile.to_dict(), "measured": asdict(measured)}},
-        provenance={
-            "study": name,
-            "command": shlex.join(sys.orig_argv),
-            "device": measured.device,
-            "config": config.to_dict(),
-            "metrics": metrics_of(measured),
-        },
-        fingerprint=backend.fingerprint(),
-        name=name,
-    )
-    tracker = tracker_of(config, name, folder)
-    found = report(profile, measured, artifact)
-    publish(found, folder, tracker, console, kind="profile", config=config.to_dict())
-    return artifact
+    prompts = load_prompts(config, pair).prompts[: section["prompts"]]
+    folder, console = Path(config.get("output")) / name, terminal()
+
+    def tell(line: str) -> None:
+        console.print(line, style="dim")
+
+    with TemporaryDirectory(prefix="specexp-") as made:
+        met = contest(config, pair, prompts, Path(made), tell)
+        check_prefixes(config, met.backends[0].backend)
+        save_resolved(config, folder)
+        measure(config, met, prompts, tell)
+    artifacts = []
+    for timed in met.backends:
+        profile, measured = profile_of(timed)
+        artifact = save_artifact(
+            Path(section["to"]) / timed.name,
+            "latency-profile",
+            {"profile.json": {**profile.to_dict(), "measured": asdict(measured)}},
+            provenance={
+                "study": name,
+                "command": shlex.join(sys.orig_argv),
+                "device": measured.device,
+                "config": config.to_dict(),
+                "metrics": metrics_of(measured),
+            },
+            fingerprint=timed.backend.fingerprint(),
+            name=f"{name}_{timed.name}" if timed.name else name,
+        )
+        artifacts.append(artifact)
+    found = standing(met, artifacts) if section["backends"] else report(profile, measured, artifacts[0])
+    publish(found, folder, tracker_of(config, name, folder), console, kind="profile", config=config.to_dict())
+    return artifacts
 
 
 def metrics_of(measured: Measured) -> dict[str, Any]:

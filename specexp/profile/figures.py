@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
-from specexp.bench.pictures import CURVE_COLOURS, INK, bare_figure, plain
+from specexp.bench.pictures import BLUE, CURVE_COLOURS, INK, ORANGE, bare_figure, name_rows, new_figure, plain
 from specexp.core.latency import PLAIN
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     from specexp.artifacts.kinds.latency_profile import Measured, MeasuredPass
     from specexp.core.latency import LatencyProfile
+    from specexp.profile.backends import Contest
 
 _COSTS = (("of the step", "#6b9080"), ("of its nodes", "#e9b872"), ("of its new tokens", "#8d6a9f"))
 _LABEL = 30  # characters of a composition in a line
@@ -95,3 +97,48 @@ def _draw_costs(axes: Axes, profile: LatencyProfile, measured: Measured) -> None
     axes.set_xlabel("ms of a mean step beside its passes", fontsize=9)
     plain(axes)
     axes.legend(fontsize=8, frameon=False, loc="upper right")
+
+
+def draw_contest(contest: Contest) -> Figure:
+    """Target passes of every backend over their rows, with what bounds them; beside it where a step's time goes.
+
+    Args:
+        contest: What was measured.
+    """
+    from specexp.profile.standing import stated
+
+    figure, [[left, right]] = new_figure(12, 5, "Where the backends stand", 1, 2)
+    prefix = stated(contest.backends[0])
+    for number, timed in enumerate(contest.backends):
+        samples = timed.passes["target"]
+        times = [median(samples.milliseconds[prefix, rows]) for rows in samples.sizes]
+        left.plot(samples.sizes, times, color=CURVE_COLOURS[number], marker="o", ms=3, label=timed.name)
+    for name, samples in contest.bounds.items():
+        behind = samples.prefixes[(len(samples.prefixes) - 1) // 2]
+        times = [median(samples.milliseconds[behind, rows]) for rows in samples.sizes]
+        if len(times) == 1:
+            left.axhline(times[0], color=INK, lw=0.8, ls=":", label=name)
+        else:
+            left.plot(samples.sizes, times, lw=0.9, ls="--", label=name)
+    left.set_xscale("log", base=2)
+    left.set_yscale("log")
+    left.set_xlabel("rows of a target pass", fontsize=9)
+    left.set_ylabel(f"ms behind {prefix} tokens", fontsize=9)
+    left.legend(fontsize=7, frameon=False)
+    bars = [
+        (f"{timed.name}: {arm.arm.name}", [(step.pass_seconds, step.seconds) for step in arm.steps])
+        for timed in contest.backends
+        for arm in timed.arms
+    ]
+    bars += [(loop.name, [(one, one) for answer in loop.answers for one in answer]) for loop in contest.loops]
+    for place, (_, steps) in enumerate(bars):
+        within, whole = (1e3 * median(column) for column in zip(*steps, strict=True))
+        right.barh(place, within, color=BLUE, height=0.6, label=None if place else "passes")
+        right.barh(
+            place, whole - within, left=within, color=ORANGE, height=0.6, label=None if place else "outside"
+        )
+        right.text(whole, place, f" {whole:.2f}", va="center", fontsize=8, color=INK)
+    name_rows(right, [fill(name, _LABEL) for name, _ in bars])
+    right.set_xlabel("ms of a step (median)", fontsize=9)
+    right.legend(fontsize=8, frameon=False)
+    return figure

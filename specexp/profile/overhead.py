@@ -33,6 +33,7 @@ from specexp.drafters import DraftModel, PhraseCache
 from specexp.drafters.drawing import draw
 from specexp.pairs.pair import ModelPair, load_pair
 from specexp.papers.post_use_pre_cut.component_times import GRAFT, ComponentTimes
+from specexp.profile.clocked import clocked
 
 Answer = Callable[[Request], Candidates]
 
@@ -89,10 +90,10 @@ def reuse_table(
     cache = PhraseCache(inner, state="carry")
     decoder = Decoder(pair.target, cache, Graft(Chain(24)), controller=controller)
     clocks = [
-        *(_clocked(cache, "propose", "costs_pass"), _clocked(cache, "observe")),
-        *(_clocked(inner, "propose", "costs_pass"), _clocked(inner, "observe")),
-        *(_clocked(cache, "_phrases"), _clocked(cache.store, "lookup")),  # carried: it stays the same store
-        *(_clocked(controller, "plan", "keep_drafting"), _clocked(controller, "observe")),
+        *(clocked(cache, "propose", "costs_pass"), clocked(cache, "observe")),
+        *(clocked(inner, "propose", "costs_pass"), clocked(inner, "observe")),
+        *(clocked(cache, "_phrases"), clocked(cache.store, "lookup")),  # carried: it stays the same store
+        *(clocked(controller, "plan", "keep_drafting"), clocked(controller, "observe")),
     ]
     copies = ComponentTimes()
     copies.begin({"arm": decoder.parts})
@@ -132,38 +133,6 @@ def reuse_table(
         figures = [median, float(milliseconds.mean()), float(np.quantile(milliseconds, 0.95))]
         table.rows.append([name, *figures, median / modelled_ms])
     return table
-
-
-class _Clock:
-    """Seconds spent in some methods of a part."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def taken(self) -> float:
-        """Seconds since it was asked last."""
-        seconds, self.seconds = self.seconds, 0.0
-        return seconds
-
-    def around(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        """The method with the clock running."""
-
-        def clocked(*arguments: Any, **named: Any) -> Any:
-            started = perf_counter()
-            try:
-                return method(*arguments, **named)
-            finally:
-                self.seconds += perf_counter() - started
-
-        return clocked
-
-
-def _clocked(part: object, *methods: str) -> _Clock:
-    """Put a clock around methods of one part."""
-    clock = _Clock()
-    for name in methods:
-        setattr(part, name, clock.around(getattr(part, name)))
-    return clock
 
 
 def bookkeeping_table(

@@ -131,6 +131,9 @@ class PassSamples:
         prefixes: Tokens in the cache.
         sizes: Tokens fed.
         seed: Seed of the orders.
+
+    Attributes:
+        milliseconds: What each took, repetition by repetition, by prefix and tokens.
     """
 
     def __init__(
@@ -140,28 +143,27 @@ class PassSamples:
         self.prefixes = prefixes
         self.sizes = sizes
         self._seed = seed
-        self._milliseconds: dict[tuple[int, int], list[float]] = defaultdict(list)
+        self.milliseconds: dict[tuple[int, int], list[float]] = defaultdict(list)
 
     def warm_up(self) -> None:
         """Take every pass once, and forget what it took."""
-        for block in self.blocks(1):
+        for block in self.blocks(0):
             block()
-        self._milliseconds.clear()
+        self.milliseconds.clear()
 
-    def blocks(self, repeats: int) -> list[Callable[[], None]]:
-        """What takes every pass so many times: each takes all sizes behind one prefix once, and every repetition has
-        orders of its own, so that a disturbance meets any of them.
+    def blocks(self, repetition: int) -> list[Callable[[], None]]:
+        """What takes every pass once: a block takes all sizes behind one prefix, and every repetition has orders of its
+        own, so that a disturbance meets any of them.
         """
         return [
-            partial(self._take, prefix, np.random.default_rng([self._seed, number, prefix]))
-            for number in range(repeats)
-            for prefix in np.random.default_rng([self._seed, number]).permutation(self.prefixes).tolist()
+            partial(self._take, prefix, np.random.default_rng([self._seed, repetition, prefix]))
+            for prefix in self.prefixes
         ]
 
     def points(self) -> list[MeasuredPass]:
         """Medians with their intervals, by prefix, then tokens."""
         return [
-            MeasuredPass(tokens, prefix, *median_interval(np.array(self._milliseconds[prefix, tokens])))
+            MeasuredPass(tokens, prefix, *median_interval(np.array(self.milliseconds[prefix, tokens])))
             for prefix in self.prefixes
             for tokens in self.sizes
         ]
@@ -170,7 +172,7 @@ class PassSamples:
         self.timed.prepare(prefix)
         self.timed.seconds(self.sizes[0])  # what runs right after a prefill is slower
         for tokens in generator.permutation(self.sizes).tolist():
-            self._milliseconds[prefix, tokens].append(1e3 * self.timed.seconds(tokens))
+            self.milliseconds[prefix, tokens].append(1e3 * self.timed.seconds(tokens))
 
 
 def sizes_up_to(max_tokens: int) -> list[int]:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from specexp.bench.arm import EngineArm
-from specexp.bench.experiment import arm_specs, check_experiment, use_threads
-from specexp.bench.make_arm import make_arm
+from specexp.bench.experiment import check_experiment
 from specexp.config import (
     Config,
     ConfigError,
@@ -19,7 +16,6 @@ from specexp.config import (
     is_multi_sequence,
 )
 from specexp.core.messages import counted, first_line
-from specexp.profile.passes import sizes_up_to
 
 if TYPE_CHECKING:
     from specexp.artifacts.kinds.latency_profile import Measured
@@ -27,10 +23,9 @@ if TYPE_CHECKING:
     from specexp.config import ComposedArm
     from specexp.core.latency import LatencyProfile
     from specexp.data import Prompt
-    from specexp.profile.passes import PassSamples
-    from specexp.profile.steps import TimedSteps
+    from specexp.profile.backends import Contest, TimedBackend
+    from specexp.profile.steps import TimedLoop, TimedSteps
 
-PLAIN_ARM = "plain decoding"
 WARM_UP_TOKENS = 8
 
 
@@ -80,43 +75,46 @@ def check_prefixes(config: Config, backend: LiveBackend) -> None:
 
 def measure(
     config: Config,
-    backend: LiveBackend,
+    contest: Contest,
     prompts: Sequence[Prompt],
     tell: Callable[[str], None] = lambda line: None,
-) -> tuple[LatencyProfile, Measured]:
-    """Measure passes and decode in turns, so that both meet the same disturbances, and fit the profile.
+) -> None:
+    """Measure passes and decode in turns, each in an order of its own, so that all meet the same disturbances.
 
     Args:
         config: Configuration of the experiment.
-        backend: Its models.
+        contest: What is measured, which keeps what it took.
         prompts: Prompts that every arm decodes.
         tell: Takes a line for a person as the work goes on.
-
-    Raises:
-        ConfigError: the parts do not go with the models, or nothing is left to measure.
     """
     import torch
 
-    from specexp.artifacts.environment import device_name
-    from specexp.artifacts.kinds.latency_profile import Measured
-    from specexp.profile.fit import fit_profile, predicted
-
-    use_threads(config)
-    pair, section, seed = backend.pair, config.get("profile"), config.get("generation.seed")
+    section, seed = config.get("profile"), config.get("generation.seed")
+    samples = [
+        *contest.bounds.values(),
+        *chain.from_iterable(one.passes.values() for one in contest.backends),
+    ]
+    arms: list[TimedSteps | TimedLoop] = [
+        *chain.from_iterable(one.arms for one in contest.backends),
+        *contest.loops,
+    ]
     with torch.inference_mode():
-        passes = _passes(config, backend, prompts)
-        arms = _arms(config, backend)
-        for samples in passes.values():
-            samples.warm_up()
+        for one in samples:
+            one.warm_up()
         for arm in arms:
             arm.warm_up(prompts[0], min(WARM_UP_TOKENS, section["max_new_tokens"]))
-        blocks = [samples.blocks(section["repeats"]) for samples in passes.values()]
-        measuring = list(chain.from_iterable(zip(*blocks, strict=True)))
+        tell(f"profiling: warm, {counted(section['repeats'], 'repetition')} of every pass follow")
+        measuring: list[Callable[[], None]] = []
+        for repetition in range(section["repeats"]):
+            blocks = [block for one in samples for block in one.blocks(repetition)]
+            measuring += [
+                blocks[place] for place in np.random.default_rng([seed, repetition]).permutation(len(blocks))
+            ]
         done = 0
         for number, prompt in enumerate(prompts):
             order = np.random.default_rng([seed, number]).permutation(len(arms)).tolist()
-            for place, arm in enumerate(order, start=number * len(arms) + 1):
-                arms[arm].decode(prompt, section["max_new_tokens"])
+            for place, arm_number in enumerate(order, start=number * len(arms) + 1):
+                arms[arm_number].decode(prompt, section["max_new_tokens"])
                 until = len(measuring) * place // (len(prompts) * len(arms))
                 for measure_block in measuring[done:until]:
                     measure_block()
@@ -124,41 +122,29 @@ def measure(
             tell(
                 f"profiling: {number + 1} of {counted(len(prompts), 'prompt')} decoded by {counted(len(arms), 'arm')}"
             )
-    target, draft = passes["target"].points(), passes["draft"].points() if "draft" in passes else []
+
+
+def profile_of(timed: TimedBackend) -> tuple[LatencyProfile, Measured]:
+    """What was measured of a backend, and the profile fitted to it."""
+    import torch
+
+    from specexp.artifacts.environment import device_name
+    from specexp.artifacts.kinds.latency_profile import Measured
+    from specexp.profile.fit import fit_profile, predicted
+
+    pair = timed.backend.pair
+    target, draft = (
+        timed.passes["target"].points(),
+        timed.passes["draft"].points() if "draft" in timed.passes else [],
+    )
     device = device_name(str(pair.target.device))
     dtype = str(pair.target.dtype).removeprefix("torch.")
     threads = torch.get_num_threads()
     on_cpu = f", {counted(threads, 'thread')}" if pair.target.device.type == "cpu" else ""
-    name = f"{config.get('pair.target')} on {device}, {dtype}{on_cpu}"
-    profile = fit_profile({"name": name}, target, draft, arms)
+    run_by = f", {timed.name}" if timed.name else ""
+    profile = fit_profile(
+        {"name": f"{pair.name} on {device}, {dtype}{on_cpu}{run_by}"}, target, draft, timed.arms
+    )
     draft_dtype = None if pair.draft is None else str(pair.draft.dtype).removeprefix("torch.")
-    measured = Measured(device, threads, dtype, draft_dtype, target, draft, predicted(profile, arms))
+    measured = Measured(device, threads, dtype, draft_dtype, target, draft, predicted(profile, timed.arms))
     return profile, measured
-
-
-def _passes(config: Config, backend: LiveBackend, prompts: Sequence[Prompt]) -> dict[str, PassSamples]:
-    """Of the target and, where there is one, of the draft model, behind the same prefixes."""
-    from specexp.drafters import DraftModel
-    from specexp.profile.passes import DraftPass, PassSamples, TargetPass, TimedPass
-
-    section = config.get("profile")
-    prefixes = sorted(set(section["prefixes"]))
-    known = np.fromiter(chain.from_iterable(prompt.token_ids for prompt in prompts), dtype=np.int64)
-    text = np.resize(known, prefixes[-1] + 1)  # over again where the prompts are short
-    timed: dict[str, TimedPass] = {"target": TargetPass(backend.model, text)}
-    if backend.draft is not None:
-        timed["draft"] = DraftPass(DraftModel(backend.draft), text)
-    sizes = sizes_up_to(section["max_tokens"])
-    seed = config.get("generation.seed")
-    return {name: PassSamples(one, prefixes, sizes, seed) for name, one in timed.items()}
-
-
-def _arms(config: Config, backend: LiveBackend) -> list[TimedSteps]:
-    """Plain decoding, then every composition of the file; their clock is the device's own."""
-    from specexp.profile.steps import TimedSteps
-
-    plain, *others = arm_specs(config)
-    drafting = {arm.title for arm in check_profiling(config)}
-    specs = [replace(plain, name=PLAIN_ARM), *(spec for spec in others if spec.name in drafting)]
-    arms = [make_arm(replace(spec, latency=None), backend) for spec in specs]
-    return [TimedSteps(arm) for arm in arms if isinstance(arm, EngineArm)]

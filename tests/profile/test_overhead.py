@@ -9,12 +9,13 @@ import torch
 
 from specexp.controllers import Fixed
 from specexp.pairs.pair import load_pair
-from specexp.profile.overhead import _clocked, reuse_table
+from specexp.profile.clocked import clocked
+from specexp.profile.overhead import reuse_table
 
 
 def test_a_clock_runs_while_a_method_does_and_starts_anew_when_read() -> None:
     part = SimpleNamespace(work=lambda amount, more=0: sum(range(amount)) + more, rest=lambda: None)
-    clock = _clocked(part, "work")
+    clock = clocked(part, "work")
     part.rest()
     assert clock.seconds == 0
     assert part.work(100_000, more=1) == sum(range(100_000)) + 1
@@ -27,7 +28,7 @@ def test_a_method_that_fails_is_timed_and_still_fails() -> None:
         raise ValueError("no")
 
     part = SimpleNamespace(work=fail)
-    clock = _clocked(part, "work")
+    clock = clocked(part, "work")
     with pytest.raises(ValueError, match="no"):
         part.work()
     assert clock.taken() > 0

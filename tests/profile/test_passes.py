@@ -68,8 +68,9 @@ def test_a_slope_by_tokens_is_recovered():
     timed = TargetPass(LanguageModel(SlowModel(ms_a_token=2.0)), TEXT)
     samples = PassSamples(timed, [3, 6], [1, 5, 20])
     samples.warm_up()
-    for block in samples.blocks(3):
-        block()
+    for repetition in range(3):
+        for block in samples.blocks(repetition):
+            block()
     points = samples.points()
     assert [(point.prefix, point.tokens) for point in points] == [
         (3, 1), (3, 5), (3, 20), (6, 1), (6, 5), (6, 20),
@@ -83,7 +84,7 @@ def test_every_repetition_has_an_order_of_its_own_and_takes_all():
     model = SlowModel()
     samples = PassSamples(TargetPass(LanguageModel(model), TEXT), [3, 6], [1, 2, 3, 4, 5])
     orders = []
-    for block in samples.blocks(4):
+    for block in (block for repetition in range(4) for block in samples.blocks(repetition)):
         model.fed.clear()
         block()
         taken = [rows for _, rows in model.fed if rows <= 5][-5:]

@@ -1,0 +1,250 @@
+"""What is measured in turns: the pair in each backend, other engines' own loops, and what bounds all passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specexp.bench.arm import EngineArm
+from specexp.bench.experiment import arm_specs
+from specexp.bench.live import LiveBackend
+from specexp.bench.make_arm import make_arm
+from specexp.config import Config, ConfigError, build_pair
+from specexp.core.messages import first_line
+from specexp.profile.passes import DraftPass, PassSamples, TargetPass, TimedPass, sizes_up_to
+from specexp.profile.steps import TimedLoop, TimedSteps
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from specexp.data import Prompt
+    from specexp.pairs.pair import ModelPair
+
+PLAIN_ARM = "plain decoding"
+READING = "reading the weights once"
+PRODUCTS = "matrix products"
+DECODE = "llama_decode of a chain"
+
+
+@dataclass
+class TimedBackend:
+    """A pair in one backend, while it is measured.
+
+    Attributes:
+        name: of the backend; empty where it is the only one.
+        backend: the models.
+        passes: those of ``target`` and, where there is one, of ``draft``.
+        arms: plain decoding, then every composition of the file.
+    """
+
+    name: str
+    backend: LiveBackend
+    passes: dict[str, PassSamples]
+    arms: list[TimedSteps]
+
+
+@dataclass
+class Contest:
+    """All that is measured in turns.
+
+    Attributes:
+        backends: of the pair.
+        bounds: passes that are no model's, by what they are.
+        loops: plain decoding by other engines.
+        left_out: sentences on what is not installed here, or cannot run these models.
+    """
+
+    backends: list[TimedBackend] = field(default_factory=list)
+    bounds: dict[str, PassSamples] = field(default_factory=dict)
+    loops: list[TimedLoop] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+
+
+def pair_of(config: Config) -> ModelPair:
+    """The file's pair, or random weights in other sizes where it asks for them.
+
+    Raises:
+        ConfigError: the models cannot be loaded, or there is none of these sizes.
+    """
+    pair = build_pair(config)
+    sizes, draft_sizes = config.get("profile.architecture"), config.get("profile.draft_architecture")
+    if sizes:
+        target = _random(config, "architecture", pair.target, sizes)
+        pair = replace(pair, target=target, name=f"random Llama of {target.num_parameters() / 1e6:.0f} M")
+    if draft_sizes and pair.draft is not None:
+        pair = replace(pair, draft=_random(config, "draft_architecture", pair.draft, draft_sizes))
+    return pair
+
+
+def contest(
+    config: Config,
+    pair: ModelPair,
+    prompts: Sequence[Prompt],
+    folder: Path,
+    tell: Callable[[str], None] = lambda line: None,
+) -> Contest:
+    """Everything that the file wants measured, ready.
+
+    Args:
+        config: configuration of the experiment.
+        pair: its models.
+        prompts: prompts that every arm decodes.
+        folder: for files made of the models.
+        tell: takes a line for a person as the work goes on.
+
+    Raises:
+        ConfigError: the parts do not go with the models, or nothing is left to measure.
+    """
+    found, wanted = Contest(), config.get("profile.backends")
+    text = _text(config, prompts)
+    for name in dict.fromkeys(wanted) or [""]:
+        if name:
+            tell(f"profiling: making {name} ready")
+        try:
+            if name == "openvino":
+                found.loops.append(_openvino(config, pair, folder))
+                continue
+            own = pair
+            if name == "llama.cpp":
+                own = _as_gguf(pair, folder)
+                _beside_llama(found, config, own, text)
+            elif name:
+                own = replace(pair, mode=name)
+            backend = LiveBackend(own)
+        except ConfigError:
+            raise
+        except ValueError as error:
+            if not name:
+                raise
+            found.left_out.append(f"{name} is left out: {first_line(error)}")
+            continue
+        found.backends.append(
+            TimedBackend(name, backend, _passes(config, backend, text), _arms(config, backend))
+        )
+    if not found.backends:
+        reasons = "; ".join(found.left_out) or "openvino alone runs none of our compositions"
+        raise ConfigError(
+            f"{config.source_of(('profile', 'backends'))}: nothing is left to measure: {reasons}"
+        )
+    if wanted:
+        found.bounds |= _bounds(config, pair, text)
+    return found
+
+
+def _random(config: Config, key: str, model: PreTrainedModel, sizes: Mapping[str, Any]) -> PreTrainedModel:
+    import torch
+    from huggingface_hub.errors import StrictDataclassError
+    from transformers import AutoModelForCausalLM
+
+    values = {name: value for name, value in model.config.to_dict().items() if name != "head_dim"} | dict(
+        sizes
+    )
+    try:
+        torch.manual_seed(config.get("generation.seed"))
+        with torch.device(model.device):
+            made: Any = AutoModelForCausalLM.from_config(type(model.config)(**values), dtype=model.dtype)
+    except (ValueError, TypeError, RuntimeError, StrictDataclassError) as error:
+        why = first_line(error.__cause__ or error)
+        raise config.checker.error(("profile", key), f" makes no model: {why}") from error
+    return made.eval()
+
+
+def _as_gguf(pair: ModelPair, folder: Path) -> ModelPair:
+    """The pair as files of its own precision, run by llama.cpp."""
+    import torch
+
+    from specexp.pairs.pair import load_pair
+    from specexp.runtimes.gguf_writing import write_gguf
+
+    written: dict[str, str] = {}
+    for role, model in (("target", pair.target), ("draft", pair.draft)):
+        if model is not None:
+            file = folder / f"{role}.gguf"
+            precision = {torch.bfloat16: "bf16", torch.float16: "f16"}.get(model.dtype, "f32")
+            write_gguf(model, pair.tokenizer, file, precision)  # type: ignore[arg-type]
+            written[role] = str(file)
+    cache = "float32" if pair.target.dtype == torch.float32 else "float16"  # as precise as it has by default
+    made = load_pair(written["target"], written.get("draft"), target_dtype=cache, draft_dtype=cache)
+    return replace(made, name=f"{pair.name}.gguf")
+
+
+def _beside_llama(found: Contest, config: Config, pair: ModelPair, text: NDArray[np.int64]) -> None:
+    """Its own simple loop, and its own pass, on the file that our runtime runs."""
+    from specexp.engines.llama_cpp import LlamaCppLoop
+    from specexp.profile.bounds import LlamaDecode
+
+    file: Any = pair.target.model
+    room = text.size + max(config.get("profile.max_tokens"), 256)
+    found.loops.append(TimedLoop(LlamaCppLoop(file, pair.target.context_limit)))
+    own_pass = LlamaDecode(LlamaCppLoop(file, room), pair.target.vocab_size, text)
+    found.bounds[DECODE] = _samples(config, own_pass)
+
+
+def _openvino(config: Config, pair: ModelPair, folder: Path) -> TimedLoop:
+    import torch
+
+    from specexp.engines.openvino import OpenVinoLoop
+
+    return TimedLoop(OpenVinoLoop(pair.target, folder, torch.get_num_threads()))
+
+
+def _bounds(config: Config, pair: ModelPair, text: NDArray[np.int64]) -> dict[str, PassSamples]:
+    """What no pass of the target can be faster than, behind no prefix."""
+    import torch
+
+    from specexp.profile.bounds import MatrixProducts, WeightReading
+
+    found = {READING: _samples(config, WeightReading(pair.target, text), sizes=[1], prefixes=[0])}
+    for dtype in (torch.bfloat16, torch.float32):
+        name = f"{PRODUCTS}, {str(dtype).removeprefix('torch.')}"
+        found[name] = _samples(config, MatrixProducts(pair.target, text, dtype), prefixes=[0])
+    return found
+
+
+def _text(config: Config, prompts: Sequence[Prompt]) -> NDArray[np.int64]:
+    """The prompts, over again where they are short."""
+    known = np.fromiter(chain.from_iterable(prompt.token_ids for prompt in prompts), dtype=np.int64)
+    return np.resize(known, max(config.get("profile.prefixes")) + 1)
+
+
+def _passes(config: Config, backend: LiveBackend, text: NDArray[np.int64]) -> dict[str, PassSamples]:
+    """Of the target and, where there is one, of the draft model, behind the same prefixes."""
+    from specexp.drafters import DraftModel
+
+    found = {"target": _samples(config, TargetPass(backend.model, text))}
+    if backend.draft is not None:
+        found["draft"] = _samples(config, DraftPass(DraftModel(backend.draft), text))
+    return found
+
+
+def _samples(
+    config: Config,
+    timed: TimedPass,
+    *,
+    sizes: Sequence[int] | None = None,
+    prefixes: Sequence[int] | None = None,
+) -> PassSamples:
+    section = config.get("profile")
+    return PassSamples(
+        timed,
+        sorted(set(section["prefixes"])) if prefixes is None else prefixes,
+        sizes_up_to(section["max_tokens"]) if sizes is None else sizes,
+        config.get("generation.seed"),
+    )
+
+
+def _arms(config: Config, backend: LiveBackend) -> list[TimedSteps]:
+    """Plain decoding, then every composition of the file; their clock is the device's own."""
+    plain, *others = arm_specs(config)
+    specs = [replace(plain, name=PLAIN_ARM)]
+    for spec in others:
+        if spec.reference is None and spec.config is not None and spec.config.get("drafter") is not None:
+            specs.append(spec)
+    arms = [make_arm(replace(spec, latency=None), backend) for spec in specs]
+    return [TimedSteps(arm) for arm in arms if isinstance(arm, EngineArm)]
