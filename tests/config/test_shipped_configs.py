@@ -21,8 +21,10 @@ NAMED = {
     Path(name) for content in CONTENT.values() for name in (content.get("what_if") or {}).get("files", [])
 }
 EXPERIMENTS = [path for path in FILES if path not in NAMED]
-# A profile that this device's own measurement leaves, which a fresh machine does not have.
-UNMEASURED = {"specexp.what_if": ["--what_if.profiles", "[]"]}
+# In place of profiles that this device's own measurement leaves, which a fresh machine does not have.
+UNMEASURED = {
+    "specexp.what_if": ["--what_if.profiles", "[{name: made, target_ms: {1: 2.0}, draft_ms: {1: 1.0}}]"]
+}
 
 
 def command_of(path: Path) -> str:
