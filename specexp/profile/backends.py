@@ -48,6 +48,12 @@ class TimedBackend:
     passes: dict[str, PassSamples]
     arms: list[TimedSteps]
 
+    @property
+    def stated_prefix(self) -> int:
+        """The middle prefix, which its profile is stated at."""
+        prefixes = self.passes["target"].prefixes
+        return prefixes[(len(prefixes) - 1) // 2]
+
 
 @dataclass
 class Contest:

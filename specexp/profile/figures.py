@@ -105,10 +105,8 @@ def draw_contest(contest: Contest) -> Figure:
     Args:
         contest: What was measured.
     """
-    from specexp.profile.standing import stated
-
     figure, [[left, right]] = new_figure(12, 5, "Where the backends stand", 1, 2)
-    prefix = stated(contest.backends[0])
+    prefix = contest.backends[0].stated_prefix
     for number, timed in enumerate(contest.backends):
         samples = timed.passes["target"]
         times = [median(samples.milliseconds[prefix, rows]) for rows in samples.sizes]

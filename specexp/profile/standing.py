@@ -125,7 +125,7 @@ def ratios_table(contest: Contest) -> Table:
 
 
 def _ratios(contest: Contest, timed: TimedBackend) -> Iterator[tuple[str, str, Speedup]]:
-    target, prefix = timed.passes["target"], stated(timed)
+    target, prefix = timed.passes["target"], timed.stated_prefix
     plain = _by_answer(timed.arms[0])
     for loop in contest.loops:
         of_loop = [median(answer) if answer else None for answer in loop.answers]
@@ -154,7 +154,7 @@ def _ratios(contest: Contest, timed: TimedBackend) -> Iterator[tuple[str, str, S
 
 def passes_table(contest: Contest) -> Table:
     """Medians behind the prefix that profiles are stated at, a column a backend, beside the bounds."""
-    prefix = stated(contest.backends[0])
+    prefix = contest.backends[0].stated_prefix
     columns: list[tuple[str, PassSamples, int]] = [
         (f"{timed.name} {model}", samples, prefix)
         for model in ("target", "draft")
@@ -228,12 +228,6 @@ def fastest_plain(contest: Contest) -> tuple[str, list[float | None]]:
 def seconds_of(arm: TimedSteps) -> list[float]:
     """Of all its steps."""
     return [step.seconds for step in arm.steps]
-
-
-def stated(timed: TimedBackend) -> int:
-    """The middle prefix, which profiles are stated at."""
-    prefixes = timed.passes["target"].prefixes
-    return prefixes[(len(prefixes) - 1) // 2]
 
 
 def paired(longer: Sequence[float | None], shorter: Sequence[float | None]) -> Speedup:
