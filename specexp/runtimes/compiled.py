@@ -22,8 +22,8 @@ from specexp.core.masks import check_attention, context_limit
 from specexp.core.runtime import Runtime
 from specexp.core.self_check import tolerance, tree_error
 from specexp.core.tree import TokenTree
-from specexp.runtimes.kernels import CannotCompileError, library
-from specexp.runtimes.llama_weights import LlamaWeights, check_model
+from specexp.runtimes.kernels import CannotCompileError
+from specexp.runtimes.llama_weights import LlamaWeights, check_model, kernels_of
 
 _PREFILL_CHUNK = 256
 _NUMBERS = ("tokens", "positions", "slots", "places", "pasts", "starts", "lengths")
@@ -56,7 +56,7 @@ def check_compiled(model: PreTrainedModel, tell: Callable[[str], None]) -> None:
         CannotCompileError: one sentence.
     """
     check_model(model)
-    library("llama_pass", tell)
+    kernels_of(model, tell)
 
 
 class CompiledModel(Runtime):
@@ -86,7 +86,8 @@ class CompiledModel(Runtime):
     ) -> None:
         check_model(model)
         check_attention(model.config)
-        self._take(model, LlamaWeights(model), library("llama_pass", tell))
+        kernels = kernels_of(model, tell)
+        self._take(model, LlamaWeights(model, kernels), kernels)
         if self_check:
             self._self_check()
 

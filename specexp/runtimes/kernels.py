@@ -33,13 +33,16 @@ def cache_folder() -> Path:
 
 
 @cache
-def library(name: str, tell: Callable[[str], None] = lambda line: None) -> ctypes.CDLL:
+def library(
+    name: str, flags: tuple[str, ...] = (), tell: Callable[[str], None] = lambda line: None
+) -> ctypes.CDLL:
     """A library of this package, compiled now if this machine has not compiled it before.
 
     Its file is named by a hash of source, flags, compiler and processor, so that a changed one is compiled anew.
 
     Args:
         name: name of the C++ file beside this one, without its ending.
+        flags: for the compiler, beside :data:`FLAGS`.
         tell: takes a line for a person if it must be compiled.
 
     Raises:
@@ -52,16 +55,16 @@ def library(name: str, tell: Callable[[str], None] = lambda line: None) -> ctype
             "there is no C++ compiler (g++ or clang++ on PATH, or CXX): install one, or set pair.mode to eager"
         )
     folder = cache_folder()
-    file = folder / f"{name}-{_key(source, compiler)}.so"
+    file = folder / f"{name}-{_key(source, compiler, flags)}.so"
     if not file.exists():
         tell(f"compiling {source.name} for this machine, kept in {folder}")
-        _compile(compiler, source, file)
+        _compile(compiler, flags, source, file)
         _make_room(folder)
     os.utime(file)
     return ctypes.CDLL(str(file))
 
 
-def _key(source: Path, compiler: str) -> str:
+def _key(source: Path, compiler: str, flags: tuple[str, ...]) -> str:
     try:
         version = subprocess.run([compiler, "--version"], capture_output=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError) as error:
@@ -75,17 +78,17 @@ def _key(source: Path, compiler: str) -> str:
         processor += "".join(
             sorted({line for line in lines if line.startswith(("flags", "model name", "Features"))})
         )
-    parts = (source.read_bytes(), " ".join(FLAGS).encode(), version, processor.encode())
+    parts = (source.read_bytes(), " ".join((*FLAGS, *flags)).encode(), version, processor.encode())
     return sha256(b"\0".join(parts)).hexdigest()[:16]
 
 
-def _compile(compiler: str, source: Path, file: Path) -> None:
+def _compile(compiler: str, flags: tuple[str, ...], source: Path, file: Path) -> None:
     """Compile beside the place where the library belongs, and move it there whole."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(dir=file.parent) as folder:
             made = Path(folder) / file.name
-            command = [compiler, *FLAGS, str(source), "-o", str(made)]
+            command = [compiler, *FLAGS, *flags, str(source), "-o", str(made)]
             ran = subprocess.run(command, capture_output=True, text=True, check=False)
             if ran.returncode:
                 why = next((line for line in ran.stderr.splitlines() if "error" in line), ran.stderr)

@@ -2,27 +2,39 @@
 //
 // Every row is computed alike, whatever shares its pass: a product is summed in the order of its inputs, and a row
 // attends to the keys it sees in the order in which they were fed. So the logits of a row are the same bit for bit in
-// plain decoding, in a tree, in a batch and in a prefill. Weights stand in panels of 16 outputs, [panel, input, 16] (in
-// bfloat16 output i of a panel beside i + 8). Vectors and fused operations are spelt out, since a compiler's own round
-// here so and there otherwise. All threads go through one parallel region and meet at barriers; nothing is allocated
-// but scores, once a thread.
+// plain decoding, in a tree, in a batch and in a prefill. Weights stand in panels of two vectors of outputs, in the order
+// that `Floats`, `Words` and `Pairs` say. Vectors and fused operations are spelt out, since a compiler's own round here so
+// and there otherwise. All threads go through one parallel region and meet between its parts; nothing is allocated but
+// what a thread keeps for itself, once.
 
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <thread>
 #include <vector>
 
 #include <omp.h>
 #if defined(__FMA__)
 #include <immintrin.h>
 #endif
+#ifndef LANES  // 8 is asked for where heads are too narrow for 16
+#if defined(__AVX512F__)
+#define LANES 16
+#else
+#define LANES 8
+#endif
+#endif
 
 namespace {
 
-typedef float Vec __attribute__((vector_size(32)));
-typedef int32_t Bits __attribute__((vector_size(32)));
-typedef uint16_t Halves __attribute__((vector_size(16)));
-constexpr int LANES = 8, PANEL = 16, PARTS = PANEL / LANES;
+constexpr int PARTS = 2, PANEL = PARTS * LANES;
+constexpr int MOST_ROWS = LANES == 16 ? 12 : 6;  // whose sums the registers hold beside a panel's weights
+
+typedef float Vec __attribute__((vector_size(4 * LANES)));
+typedef int32_t Bits __attribute__((vector_size(4 * LANES)));
+typedef uint16_t Halves __attribute__((vector_size(2 * LANES)));
+typedef float Four __attribute__((vector_size(16)));
 
 inline Vec load(const float* from) {
     Vec value;
@@ -36,19 +48,6 @@ inline Vec load(const uint16_t* from) {  // bfloat16 is the upper half of a floa
     return (Vec)(__builtin_convertvector(halves, Bits) << 16);
 }
 
-// Weights of 16 outputs and one input; in bfloat16 the first eight are the lower halves of eight words.
-inline void load_panel(const float* from, Vec* to) {
-    to[0] = load(from);
-    to[1] = load(from + LANES);
-}
-
-inline void load_panel(const uint16_t* from, Vec* to) {
-    Bits words;
-    std::memcpy(&words, from, sizeof words);
-    to[0] = (Vec)(words << 16);
-    to[1] = (Vec)(words & (int32_t)0xffff0000);
-}
-
 inline void store(float* to, Vec value) { std::memcpy(to, &value, sizeof value); }
 
 inline void store(uint16_t* to, Vec value) {  // to the nearest, ties to even
@@ -58,20 +57,93 @@ inline void store(uint16_t* to, Vec value) {  // to the nearest, ties to even
     std::memcpy(to, &halves, sizeof halves);
 }
 
-inline Vec all(float value) { return Vec{value, value, value, value, value, value, value, value}; }
+inline Vec all(float value) { return Vec{} + value; }
 
 // One rounding where the processor has such an instruction; never left to the compiler, which fuses here and not there.
 inline Vec fused(Vec a, Vec b, Vec c) {
-#if defined(__FMA__)
+#if LANES == 16
+    return (Vec)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__FMA__)
     return (Vec)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
 #else
     return a * b + c;
 #endif
 }
 
-inline float sum(Vec value) {
-    return ((value[0] + value[4]) + (value[2] + value[6])) + ((value[1] + value[5]) + (value[3] + value[7]));
+// A vector's quarters, or its two halves, added up.
+inline Four folded(Vec value) {
+#if LANES == 16
+    const __m512d whole = _mm512_castps_pd((__m512)value);
+    const __m256 half = _mm256_add_ps(_mm256_castpd_ps(_mm512_castpd512_pd256(whole)),
+                                      _mm256_castpd_ps(_mm512_extractf64x4_pd(whole, 1)));
+    return (Four)_mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+#elif defined(__FMA__)
+    return (Four)_mm_add_ps(_mm256_castps256_ps128((__m256)value), _mm256_extractf128_ps((__m256)value, 1));
+#else
+    return Four{value[0] + value[4], value[1] + value[5], value[2] + value[6], value[3] + value[7]};
+#endif
 }
+
+inline float sum(Vec value) {
+    const Four four = folded(value);
+    return (four[0] + four[1]) + (four[2] + four[3]);
+}
+
+// The sums of four vectors, each in the order of `sum`.
+inline Four sums_of(const Vec* values) {
+    const Four a = folded(values[0]), b = folded(values[1]), c = folded(values[2]), d = folded(values[3]);
+    return (Four{a[0], b[0], c[0], d[0]} + Four{a[1], b[1], c[1], d[1]}) +
+           (Four{a[2], b[2], c[2], d[2]} + Four{a[3], b[3], c[3], d[3]});
+}
+
+// How weights stand in memory, and what they are multiplied with: a panel's weights of STEP inputs at a time.
+struct Floats {  // [panel, input, output]
+    typedef float Weight;
+    typedef float Input;
+    static constexpr int STEP = 1;
+    static void weights(const float* from, Vec* to) {
+        to[0] = load(from);
+        to[1] = load(from + LANES);
+    }
+    static Vec inputs(const float* from) { return all(*from); }
+    static Vec times(Vec weight, Vec input, Vec sum) { return fused(weight, input, sum); }
+};
+
+struct Words {  // bfloat16 [panel, input, word, 2]: output i in the lower half of word i, i + LANES in the upper one
+    typedef uint16_t Weight;
+    typedef float Input;
+    static constexpr int STEP = 1;
+    static void weights(const uint16_t* from, Vec* to) {
+        Bits words;
+        std::memcpy(&words, from, sizeof words);
+        to[0] = (Vec)(words << 16);
+        to[1] = (Vec)(words & (int32_t)0xffff0000);
+    }
+    static Vec inputs(const float* from) { return all(*from); }
+    static Vec times(Vec weight, Vec input, Vec sum) { return fused(weight, input, sum); }
+};
+
+#if LANES == 16 && defined(__AVX512BF16__)
+#define HAS_PAIRS 1
+struct Pairs {  // bfloat16 [panel, input / 2, output, 2]; inputs are rounded to bfloat16, two are multiplied at once
+    typedef uint16_t Weight;
+    typedef uint16_t Input;
+    static constexpr int STEP = 2;
+    static void weights(const uint16_t* from, Vec* to) {
+        std::memcpy(to, from, 2 * sizeof(Vec));
+    }
+    static Vec inputs(const uint16_t* from) {
+        int32_t two;
+        std::memcpy(&two, from, sizeof two);
+        return (Vec)(Bits{} + two);
+    }
+    static Vec times(Vec weight, Vec input, Vec sum) {
+        return (Vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)weight, (__m512bh)input);
+    }
+};
+#else
+#define HAS_PAIRS 0
+#endif
 
 inline Vec exponential(Vec x) {
     x = x < -87.f ? Vec{} - 87.f : x;
@@ -95,27 +167,31 @@ struct Share {  // of `count` things, those of one thread
 };
 
 // ROWS rows times PANELS panels of weights, all sums held in registers.
-template <int ROWS, int PANELS, class W>
-inline void tile(const float* x, long width, const W* weights, float* out, long stride, const float* bias,
-                 bool add) {
+template <class Kind, int ROWS, int PANELS>
+inline void tile(const typename Kind::Input* x, long width, const typename Kind::Weight* weights, float* out,
+                 long stride, const float* bias, bool add) {
     Vec sums[ROWS][PANELS][PARTS] = {};
-    for (long k = 0; k < width; ++k) {
+    for (long k = 0; k < width; k += Kind::STEP) {
         Vec w[PANELS][PARTS];
 #pragma GCC unroll 8
-        for (int panel = 0; panel < PANELS; ++panel) load_panel(weights + (panel * width + k) * PANEL, w[panel]);
-#pragma GCC unroll 8
+        for (int panel = 0; panel < PANELS; ++panel) Kind::weights(weights + (panel * width + k) * PANEL, w[panel]);
+#pragma GCC unroll 12
         for (int row = 0; row < ROWS; ++row) {
-            const float value = x[row * width + k];
+            const Vec input = Kind::inputs(x + row * width + k);
 #pragma GCC unroll 8
             for (int panel = 0; panel < PANELS; ++panel)
 #pragma GCC unroll 2
-                for (int part = 0; part < PARTS; ++part) sums[row][panel][part] = fused(w[panel][part], all(value), sums[row][panel][part]);
+                for (int part = 0; part < PARTS; ++part)
+                    sums[row][panel][part] = Kind::times(w[panel][part], input, sums[row][panel][part]);
         }
     }
+#pragma GCC unroll 12
     for (int row = 0; row < ROWS; ++row)
+#pragma GCC unroll 8
         for (int panel = 0; panel < PANELS; ++panel)
+#pragma GCC unroll 2
             for (int part = 0; part < PARTS; ++part) {
-                long place = panel * PANEL + part * LANES;
+                const long place = panel * PANEL + part * LANES;
                 Vec value = sums[row][panel][part];
                 if (bias) value += load(bias + place);
                 if (add) value += load(out + row * stride + place);
@@ -123,39 +199,70 @@ inline void tile(const float* x, long width, const W* weights, float* out, long 
             }
 }
 
-// Rows [n, width] times some panels, into columns [0, 16 * panels) of `out`; the panels stay in the cache.
-template <class W>
-void product(const float* x, long rows, long width, const W* weights, long panels, float* out, long stride,
-             const float* bias, bool add) {
+// As many rows as are left, at most ROWS, times one panel.
+template <class Kind, int ROWS>
+inline void rows_tile(long left, const typename Kind::Input* x, long width, const typename Kind::Weight* weights,
+                      float* out, long stride, const float* bias, bool add) {
+    if constexpr (ROWS == 1) tile<Kind, 1, 1>(x, width, weights, out, stride, bias, add);
+    else if (left >= ROWS) tile<Kind, ROWS, 1>(x, width, weights, out, stride, bias, add);
+    else rows_tile<Kind, ROWS - 1>(left, x, width, weights, out, stride, bias, add);
+}
+
+// Rows [n, width] times some panels, into columns [0, PANEL * panels) of `out`; a panel stays in the cache.
+template <class Kind>
+void product(const typename Kind::Input* x, long rows, long width, const typename Kind::Weight* weights, long panels,
+             float* out, long stride, const float* bias, bool add) {
+    const long blocks = (rows + MOST_ROWS - 1) / MOST_ROWS;
     for (long panel = 0; panel < panels;) {
-        const bool four = rows == 1 && panels - panel >= 4, two = rows <= 2 && panels - panel >= 2;
-        const W* here = weights + panel * width * PANEL;
+        const auto* here = weights + panel * width * PANEL;
         float* to = out + panel * PANEL;
         const float* plus = bias ? bias + panel * PANEL : nullptr;
-        if (four) {
-            tile<1, 4>(x, width, here, to, stride, plus, add);
-            panel += 4;
-        } else if (two) {
-            if (rows == 1) tile<1, 2>(x, width, here, to, stride, plus, add);
-            else tile<2, 2>(x, width, here, to, stride, plus, add);
-            panel += 2;
-        } else {
-            for (long row = 0; row < rows;) {
-                const float* from = x + row * width;
-                float* at = to + row * stride;
-                switch (rows - row) {
-                    case 1: tile<1, 1>(from, width, here, at, stride, plus, add); row += 1; break;
-                    case 2: tile<2, 1>(from, width, here, at, stride, plus, add); row += 2; break;
-                    case 3: tile<3, 1>(from, width, here, at, stride, plus, add); row += 3; break;
-                    case 4: case 8: tile<4, 1>(from, width, here, at, stride, plus, add); row += 4; break;
-                    case 5: tile<5, 1>(from, width, here, at, stride, plus, add); row += 5; break;
-                    default: tile<6, 1>(from, width, here, at, stride, plus, add); row += 6;
-                }
+        const long left = panels - panel;
+        if (rows == 1 && left >= 4) tile<Kind, 1, 4>(x, width, here, to, stride, plus, add), panel += 4;
+        else if (rows == 1 && left >= 2) tile<Kind, 1, 2>(x, width, here, to, stride, plus, add), panel += 2;
+        else if (rows == 2 && left >= 2) tile<Kind, 2, 2>(x, width, here, to, stride, plus, add), panel += 2;
+        else {
+            for (long block = 0; block < blocks; ++block) {  // of even sizes
+                const long row = rows * block / blocks, count = rows * (block + 1) / blocks - row;
+                rows_tile<Kind, MOST_ROWS>(count, x + row * width, width, here, to + row * stride, stride, plus, add);
             }
             panel += 1;
         }
     }
 }
+
+// Where the threads of a pass wait for each other: a short while busily, then letting others run.
+class Meeting {
+    std::atomic<int> arrived{0}, round{0};
+
+  public:
+    void meet(int threads) {
+        if (threads == 1) return;
+        const int now = round.load(std::memory_order_relaxed);
+        if (arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == threads) {
+            arrived.store(0, std::memory_order_relaxed);
+            round.store(now + 1, std::memory_order_release);
+            return;
+        }
+        for (int tries = 0; round.load(std::memory_order_acquire) == now; ++tries) {
+#if defined(__FMA__)
+            if (tries < 4096) _mm_pause();
+            else
+#endif
+                std::this_thread::yield();
+        }
+    }
+};
+
+// Room that a thread keeps for itself.
+template <class T>
+struct Room {
+    std::vector<T> kept;
+    T* of(long size) {
+        if ((long)kept.size() < size) kept.resize(size);
+        return kept.data();
+    }
+};
 
 inline float scale_of(const float* x, long width, float epsilon) {
     Vec squares = {};
@@ -163,7 +270,8 @@ inline float scale_of(const float* x, long width, float epsilon) {
     return 1.f / std::sqrt(sum(squares) / width + epsilon);
 }
 
-void normalise(const float* x, const float* weight, float* out, long width, float epsilon) {
+template <class Out>
+void normalise(const float* x, const float* weight, Out* out, long width, float epsilon) {
     const float scale = scale_of(x, width, epsilon);
     for (long k = 0; k < width; k += LANES) store(out + k, load(x + k) * scale * load(weight + k));
 }
@@ -201,13 +309,18 @@ struct Cache {  // [2 * layers, slots, kv_heads, capacity, head_dim]
 
 namespace {
 
-template <class W>
+template <class Kind>
 struct Pass {
+    typedef typename Kind::Weight W;
+    typedef typename Kind::Input Input;
     const Model& m;
     const Rows& rows;
     const Cache& cache;
-    float *x, *normed, *mixed, *wide, *angles, *logits;
-    int threads;
+    float *x, *wide, *angles;
+    Input* mixed;
+    float* logits;
+    Meeting& meeting;
+    int thread, threads;
 
     W* kept(long layer, long values, long slot, long head, long row) const {
         long outer = ((2 * layer + values) * cache.slots + slot) * m.kv_heads + head;
@@ -215,17 +328,17 @@ struct Pass {
     }
 
     // This thread's panels of a product; they start at multiples of 4 panels where that leaves nobody idle.
-    void panels(const float* from, long count, long width, const void* weights, long outputs, float* to, long stride,
-                const float* bias, bool add, int thread) const {
+    void panels(const Input* from, long count, long width, const void* weights, long outputs, float* to, long stride,
+                const float* bias, bool add) const {
         const long all = (outputs + PANEL - 1) / PANEL, group = all >= 8 * threads ? 4 : 1;
         const Share share((all + group - 1) / group, thread, threads);
         const long first = share.first * group, last = share.last * group < all ? share.last * group : all;
-        product(from, count, width, (const W*)weights + first * width * PANEL, last - first, to + first * PANEL,
-                stride, bias ? bias + first * PANEL : nullptr, add);
+        product<Kind>(from, count, width, (const W*)weights + first * width * PANEL, last - first, to + first * PANEL,
+                      stride, bias ? bias + first * PANEL : nullptr, add);
     }
 
     // Embeddings, and the cosines and sines of every position.
-    void embed(int thread) const {
+    void embed() const {
         const Share share(rows.count, thread, threads);
         const long half = m.head_dim / 2;
         for (long row = share.first; row < share.last; ++row) {
@@ -239,14 +352,17 @@ struct Pass {
         }
     }
 
-    void norms(const float* weight, long first, int thread) const {
-        const Share share(rows.count - first, thread, threads);
-        for (long row = first + share.first; row < first + share.last; ++row)
-            normalise(x + row * m.hidden, weight, normed + row * m.hidden, m.hidden, m.epsilon);
+    // Every thread makes all of them: that is less work than waiting for each other.
+    const Input* norms(const float* weight, long first) const {
+        static thread_local Room<Input> room;
+        Input* normed = room.of((rows.count - first) * m.hidden);
+        for (long row = first; row < rows.count; ++row)
+            normalise(x + row * m.hidden, weight, normed + (row - first) * m.hidden, m.hidden, m.epsilon);
+        return normed;
     }
 
     // Turn queries and keys to their positions, and keep keys and values.
-    void turn(const Layer& layer, long number, int thread) const {
+    void turn(const Layer& layer, long number) const {
         const long heads = m.heads + 2 * m.kv_heads, half = m.head_dim / 2;
         const Share share(rows.count * heads, thread, threads);
         for (long unit = share.first; unit < share.last; ++unit) {
@@ -275,16 +391,35 @@ struct Pass {
     void dots(const float* queries, long stride, const W* keys, long first, long last, float* scores,
               long apart) const {
         const float scale = 1.f / std::sqrt((float)m.head_dim);
-        for (long k = first; k < last; ++k) {
-            Vec sums[ROWS] = {};
-            for (long d = 0; d < m.head_dim; d += LANES) {
-                const Vec key = load(keys + k * m.head_dim + d);
+        constexpr int TOGETHER = ROWS > 1 && LANES == 8 ? 2 : ROWS;  // whose sums with four keys the registers hold
+        long k = first;
+        for (; k + 4 <= last; k += 4)
+            for (int row = 0; row < ROWS; row += TOGETHER) {
+                Vec sums[TOGETHER][4] = {};
+                for (long d = 0; d < m.head_dim; d += LANES) {
+                    Vec key[4];
 #pragma GCC unroll 4
-                for (int row = 0; row < ROWS; ++row) sums[row] = fused(load(queries + row * stride + d), key, sums[row]);
+                    for (int one = 0; one < 4; ++one) key[one] = load(keys + (k + one) * m.head_dim + d);
+#pragma GCC unroll 4
+                    for (int own = 0; own < TOGETHER; ++own) {
+                        const Vec query = load(queries + (row + own) * stride + d);
+#pragma GCC unroll 4
+                        for (int one = 0; one < 4; ++one) sums[own][one] = fused(query, key[one], sums[own][one]);
+                    }
+                }
+#pragma GCC unroll 4
+                for (int own = 0; own < TOGETHER; ++own) {
+                    const Four four = sums_of(sums[own]) * scale;
+                    std::memcpy(scores + (row + own) * apart + k, &four, sizeof four);
+                }
             }
-#pragma GCC unroll 4
-            for (int row = 0; row < ROWS; ++row) scores[row * apart + k] = sum(sums[row]) * scale;
-        }
+        for (; k < last; ++k)
+            for (int row = 0; row < ROWS; ++row) {
+                Vec sums = {};
+                for (long d = 0; d < m.head_dim; d += LANES)
+                    sums = fused(load(queries + row * stride + d), load(keys + k * m.head_dim + d), sums);
+                scores[row * apart + k] = sum(sums) * scale;
+            }
     }
 
     // To ROWS answers, values [first, last), each by its share.
@@ -311,8 +446,9 @@ struct Pass {
     template <int ROWS>
     void mix_all(const W* values, long first, long last, const float* shares, long apart, float* to,
                  long stride) const {
-        if (m.head_dim % (2 * LANES) == 0) mix<ROWS, 2>(values, first, last, shares, apart, to, stride);
-        else mix<ROWS, 1>(values, first, last, shares, apart, to, stride);
+        constexpr int MOST = LANES == 16 ? 4 : 2;
+        if (m.head_dim % (MOST * LANES) == 0) mix<ROWS, MOST>(values, first, last, shares, apart, to, stride);
+        else mix<ROWS, 2>(values, first, last, shares, apart, to, stride);
     }
 
     // Scores become shares: their exponentials, divided by `count` of them together.
@@ -331,16 +467,15 @@ struct Pass {
     }
 
     // Blocks of four rows of a slot share the reading of the keys that all of them see.
-    void attend(long number, int thread) const {
-        static thread_local std::vector<float> room;
+    void attend(long number) const {
+        static thread_local Room<float> room;
         const long apart = cache.capacity + LANES, blocks = (rows.count + 3) / 4, width = m.heads * m.head_dim;
-        if ((long)room.size() < 4 * apart) room.resize(4 * apart);
+        float *scores = room.of(4 * (apart + m.head_dim)), *answers = scores + 4 * apart;
         const Share share(blocks * m.heads, thread, threads);
         for (long unit = share.first; unit < share.last; ++unit) {
             const long head = unit / blocks, first = unit % blocks * 4, kv = head / (m.heads / m.kv_heads);
             const long slot = rows.slots[first], last = first + 4 < rows.count ? first + 4 : rows.count;
             const float* queries = wide + first * stride_qkv() + head * m.head_dim;
-            float *scores = room.data(), *to = mixed + first * width + head * m.head_dim;
             long shared = last - first == 4 ? rows.pasts[first] : 0;
             for (long row = first; row < last; ++row) {
                 if (rows.slots[row] != slot) shared = 0;
@@ -362,11 +497,11 @@ struct Pass {
                         ++count;
                     }
                 soften(own, count);
-                std::memset(to + (row - first) * width, 0, m.head_dim * sizeof(float));
             }
-            if (shared) mix_all<4>(values, 0, shared, scores, apart, to, width);
+            std::memset(answers, 0, 4 * m.head_dim * sizeof(float));
+            if (shared) mix_all<4>(values, 0, shared, scores, apart, answers, m.head_dim);
             for (long row = first; row < last; ++row) {
-                float *own = scores + (row - first) * apart, *at = to + (row - first) * width;
+                float *own = scores + (row - first) * apart, *at = answers + (row - first) * m.head_dim;
                 const long past = rows.pasts[row];
                 long count = past;
                 values = kept(number, 1, rows.slots[row], kv, 0);
@@ -376,6 +511,8 @@ struct Pass {
                         mix_all<1>(values, past + k, past + k + 1, own + count - past - k, 0, at, 0);
                         ++count;
                     }
+                Input* to = mixed + row * width + head * m.head_dim;
+                for (long d = 0; d < m.head_dim; d += LANES) store(to + d, load(at + d));
             }
         }
     }
@@ -383,12 +520,12 @@ struct Pass {
     long stride_qkv() const { return ((m.heads + 2 * m.kv_heads) * m.head_dim + PANEL - 1) / PANEL * PANEL; }
 
     // silu(gate) * up of this thread's pairs of panels.
-    void gate(const void* weights, int thread) const {
+    void gate(const Input* normed, const void* weights) const {
         const long pairs = (m.inner + PANEL - 1) / PANEL, width = m.hidden;
         const Share share(pairs, thread, threads);
         const long first = share.first, count = share.last - share.first, stride = 2 * pairs * PANEL;
-        product(normed, rows.count, width, (const W*)weights + first * 2 * width * PANEL, 2 * count,
-                wide + first * 2 * PANEL, stride, nullptr, false);
+        product<Kind>(normed, rows.count, width, (const W*)weights + first * 2 * width * PANEL, 2 * count,
+                      wide + first * 2 * PANEL, stride, nullptr, false);
         for (long row = 0; row < rows.count; ++row)
             for (long pair = first; pair < first + count; ++pair)
                 for (int part = 0; part < PARTS; ++part) {
@@ -398,53 +535,58 @@ struct Pass {
                 }
     }
 
-    void run(int thread) const {
+    void meet() const { meeting.meet(threads); }
+
+    void run() const {
         const long hidden = m.hidden, inner = (m.inner + PANEL - 1) / PANEL * PANEL;
-        const long first = rows.count - rows.answered;
-        embed(thread);
-#pragma omp barrier
+        embed();
+        meet();
         for (long number = 0; number < m.layers; ++number) {
             const Layer& layer = m.of[number];
-            norms(layer.norm_attention, 0, thread);
-#pragma omp barrier
-            panels(normed, rows.count, hidden, layer.qkv, (m.heads + 2 * m.kv_heads) * m.head_dim, wide, stride_qkv(),
-                   layer.bias, false, thread);
-#pragma omp barrier
-            turn(layer, number, thread);
-#pragma omp barrier
-            attend(number, thread);
-#pragma omp barrier
-            panels(mixed, rows.count, m.heads * m.head_dim, layer.out, hidden, x, hidden, nullptr, true, thread);
-#pragma omp barrier
-            norms(layer.norm_mlp, 0, thread);
-#pragma omp barrier
-            gate(layer.gate_up, thread);
-#pragma omp barrier
-            panels(mixed, rows.count, inner, layer.down, hidden, x, hidden, nullptr, true, thread);
-#pragma omp barrier
+            panels(norms(layer.norm_attention, 0), rows.count, hidden, layer.qkv, (m.heads + 2 * m.kv_heads) * m.head_dim,
+                   wide, stride_qkv(), layer.bias, false);
+            meet();
+            turn(layer, number);
+            meet();
+            attend(number);
+            meet();
+            panels(mixed, rows.count, m.heads * m.head_dim, layer.out, hidden, x, hidden, nullptr, true);
+            meet();
+            gate(norms(layer.norm_mlp, 0), layer.gate_up);
+            meet();
+            panels(mixed, rows.count, inner, layer.down, hidden, x, hidden, nullptr, true);
+            meet();
         }
-        norms(m.norm, first, thread);
-#pragma omp barrier
-        panels(normed + first * hidden, rows.answered, hidden, m.head, m.vocabulary, logits,
-               (m.vocabulary + PANEL - 1) / PANEL * PANEL, nullptr, false, thread);
+        panels(norms(m.norm, rows.count - rows.answered), rows.answered, hidden, m.head, m.vocabulary, logits,
+               (m.vocabulary + PANEL - 1) / PANEL * PANEL, nullptr, false);
     }
 };
 
-template <class W>
+template <class Kind>
 void run_all(const Model* model, const Rows* rows, const Cache* cache, float* const* buffers, float* logits,
              int threads) {
+    Meeting meeting;
 #pragma omp parallel num_threads(threads) if (threads > 1)
     {
         const int here = omp_get_num_threads();  // may be fewer than were asked for
-        const Pass<W> pass{*model, *rows, *cache, buffers[0], buffers[1], buffers[2], buffers[3], buffers[4], logits, here};
-        pass.run(omp_get_thread_num());
+        const Pass<Kind> pass{*model, *rows, *cache, buffers[0], buffers[1], buffers[2],
+                              (typename Kind::Input*)buffers[3], logits, meeting, omp_get_thread_num(), here};
+        pass.run();
     }
 }
 
 }  // namespace
 
+extern "C" int lanes() { return LANES; }
+
+extern "C" int has_pairs() { return HAS_PAIRS; }
+
 extern "C" void forward(const Model* model, const Rows* rows, const Cache* cache, float* const* buffers,
                         float* logits, int threads) {
-    if (model->is_bfloat16) run_all<uint16_t>(model, rows, cache, buffers, logits, threads);
-    else run_all<float>(model, rows, cache, buffers, logits, threads);
+    if (!model->is_bfloat16) return run_all<Floats>(model, rows, cache, buffers, logits, threads);
+#if HAS_PAIRS
+    run_all<Pairs>(model, rows, cache, buffers, logits, threads);
+#else
+    run_all<Words>(model, rows, cache, buffers, logits, threads);
+#endif
 }

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel
 
-from specexp.runtimes.kernels import CannotCompileError
+from specexp.runtimes.kernels import CannotCompileError, library
 
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
-PANEL = 16
-"""Outputs of a product that are computed side by side."""
+_NARROWEST = 16
+"""What hidden sizes and heads must be multiples of: two of the shortest vectors."""
 _STEADY_ROTATIONS = ("default", "linear", "llama3", "yarn")
 
 
@@ -55,6 +55,7 @@ class LlamaWeights:
 
     Args:
         model: one of :data:`ARCHITECTURES` on the CPU.
+        kernels: the library that will read them, of :func:`kernels_of`.
 
     Raises:
         CannotCompileError: it is another model, or one with something that the compiled pass does not know.
@@ -66,13 +67,14 @@ class LlamaWeights:
         outputs: logits of a row, unused ones at the end included.
     """
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, kernels: ctypes.CDLL) -> None:
         check_model(model)
         config, body = model.config, model.model
+        self._panel, self._pairs = 2 * kernels.lanes(), bool(kernels.has_pairs())
         self._kept: list[torch.Tensor] = []
         self.dtype = torch.bfloat16 if model.dtype == torch.bfloat16 else torch.float32
         heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
-        head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+        head_dim = _head_dim(model)
         self._layers = (Layer * config.num_hidden_layers)(*(self._layer(layer) for layer in body.layers))
         self.model = Model(
             layers=config.num_hidden_layers,
@@ -91,31 +93,30 @@ class LlamaWeights:
             head=self._panels(model.lm_head.weight),
             of=self._layers,
         )
-        inner = _whole(config.intermediate_size)
-        projected = _whole((heads + 2 * kv_heads) * head_dim)
+        inner = self._whole(config.intermediate_size)
+        projected = self._whole((heads + 2 * kv_heads) * head_dim)
         self.widths = (
             config.hidden_size,
-            config.hidden_size,
-            max(heads * head_dim, inner),
             max(projected, 2 * inner),
             head_dim,
+            max(heads * head_dim, inner),
         )
-        self.outputs = _whole(config.vocab_size)
+        self.outputs = self._whole(config.vocab_size)
 
     def _layer(self, layer: Any) -> Layer:
         attention, mlp = layer.self_attn, layer.mlp
         projections = (attention.q_proj, attention.k_proj, attention.v_proj)
         biases = [projection.bias for projection in projections if projection.bias is not None]
-        gate, up = (_panels(part.weight.to(self.dtype)) for part in (mlp.gate_proj, mlp.up_proj))
+        gate, up = (self._in_panels(part.weight) for part in (mlp.gate_proj, mlp.up_proj))
         norms = [getattr(attention, name, None) for name in ("q_norm", "k_norm")]
         inner = mlp.down_proj.weight.shape[1]
-        down = torch.nn.functional.pad(mlp.down_proj.weight, (0, _whole(inner) - inner))
+        down = torch.nn.functional.pad(mlp.down_proj.weight, (0, self._whole(inner) - inner))
         return Layer(
             qkv=self._panels(torch.cat([projection.weight for projection in projections])),
             out=self._panels(attention.o_proj.weight),
             gate_up=self._keep(torch.stack((gate, up), dim=1).contiguous()),
             down=self._panels(down),
-            bias=self._numbers(_padded(torch.cat(biases))) if biases else None,
+            bias=self._numbers(self._padded(torch.cat(biases))) if biases else None,
             norm_attention=self._numbers(layer.input_layernorm.weight),
             norm_mlp=self._numbers(layer.post_attention_layernorm.weight),
             norm_q=None if norms[0] is None else self._numbers(norms[0].weight),
@@ -123,7 +124,34 @@ class LlamaWeights:
         )
 
     def _panels(self, weight: torch.Tensor) -> int:
-        return self._keep(_panels(weight.to(self.dtype)))
+        return self._keep(self._in_panels(weight))
+
+    def _in_panels(self, weight: torch.Tensor) -> torch.Tensor:
+        """``[outputs, inputs]`` as ``[panels, inputs, outputs of a panel]``, with zeros for outputs that there are not;
+        in bfloat16 two inputs of an output, or two outputs of an input, stand beside each other.
+        """
+        padded = self._padded(weight.detach().to(self.dtype))
+        panels = padded.view(-1, self._panel, padded.shape[1]).transpose(1, 2)  # [panels, inputs, outputs]
+        if self.dtype == torch.bfloat16:
+            count, inputs, outputs = panels.shape
+            paired = (
+                panels.reshape(count, inputs // 2, 2, outputs)
+                if self._pairs
+                else panels.reshape(count, inputs, 2, outputs // 2)
+            )
+            panels = paired.transpose(2, 3)
+        return panels.contiguous()
+
+    def _whole(self, size: int) -> int:
+        """The next multiple of a panel."""
+        return -(-size // self._panel) * self._panel
+
+    def _padded(self, values: torch.Tensor) -> torch.Tensor:
+        missing: Sequence[int] = [
+            *([0] * (2 * values.dim() - 1)),
+            self._whole(values.shape[0]) - values.shape[0],
+        ]
+        return torch.nn.functional.pad(values, missing)
 
     def _numbers(self, values: torch.Tensor) -> int:
         return self._keep(values.detach().float().contiguous())
@@ -131,6 +159,23 @@ class LlamaWeights:
     def _keep(self, tensor: torch.Tensor) -> int:
         self._kept.append(tensor.detach())
         return tensor.data_ptr()
+
+
+def kernels_of(model: PreTrainedModel, tell: Callable[[str], None] = lambda line: None) -> ctypes.CDLL:
+    """The library of passes with the longest vectors that the model's sizes allow, compiled first where it must be.
+
+    Args:
+        model: one that :func:`check_model` lets pass.
+        tell: takes a line for a person if something must be compiled.
+
+    Raises:
+        CannotCompileError: there is no C++ compiler, or it fails.
+    """
+    kernels = library("llama_pass", tell=tell)
+    panel = 2 * kernels.lanes()
+    if model.config.hidden_size % panel or _head_dim(model) % panel:
+        return library("llama_pass", (f"-DLANES={_NARROWEST // 2}",), tell)
+    return kernels
 
 
 def check_model(model: PreTrainedModel) -> None:
@@ -146,8 +191,7 @@ def check_model(model: PreTrainedModel) -> None:
         )
     config = model.config
     rotation = (config.rope_parameters or {}).get("rope_type", "default")
-    heads = config.num_attention_heads
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+    head_dim = _head_dim(model)
     found = [
         (model.device.type not in ("cpu", "meta"), f"is on {model.device} and not on the CPU"),
         (model.dtype not in _DTYPES, f"is {str(model.dtype).removeprefix('torch.')}, not {_DTYPE_NAMES}"),
@@ -157,10 +201,10 @@ def check_model(model: PreTrainedModel) -> None:
             f"has {rotation!r} rotations, not {', '.join(_STEADY_ROTATIONS)}",
         ),
         (
-            config.hidden_size % PANEL != 0,
-            f"has a hidden size of {config.hidden_size}, no multiple of {PANEL}",
+            config.hidden_size % _NARROWEST != 0,
+            f"has a hidden size of {config.hidden_size}, no multiple of {_NARROWEST}",
         ),
-        (head_dim % PANEL != 0, f"has heads of {head_dim} numbers, no multiple of {PANEL}"),
+        (head_dim % _NARROWEST != 0, f"has heads of {head_dim} numbers, no multiple of {_NARROWEST}"),
         (_other_biases(model), "has biases beside those of queries, keys and values"),
     ]
     why = next((what for wrong, what in found if wrong), "")
@@ -174,29 +218,11 @@ _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 _DTYPE_NAMES = "bfloat16, float16 or float32"
 
 
+def _head_dim(model: PreTrainedModel) -> int:
+    config = model.config
+    return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+
+
 def _other_biases(model: PreTrainedModel) -> bool:
     known = ("q_proj.bias", "k_proj.bias", "v_proj.bias")
     return any(name.endswith("bias") and not name.endswith(known) for name, _ in model.named_parameters())
-
-
-def _whole(size: int) -> int:
-    """The next multiple of a panel."""
-    return -(-size // PANEL) * PANEL
-
-
-def _padded(values: torch.Tensor) -> torch.Tensor:
-    missing: Sequence[int] = [0] * (2 * values.dim() - 1) + [_whole(values.shape[0]) - values.shape[0]]
-    return torch.nn.functional.pad(values, missing)
-
-
-def _panels(weight: torch.Tensor) -> torch.Tensor:
-    """``[outputs, inputs]`` as ``[panels, inputs, 16]``, with zeros for outputs that there are not; in bfloat16 output
-    ``i`` of a panel stands beside ``i + 8``.
-    """
-    padded = _padded(weight.detach())
-    panels = padded.view(-1, PANEL, padded.shape[1]).transpose(1, 2)
-    if (
-        weight.dtype == torch.bfloat16
-    ):  # two outputs a word, so that a mask or a shift makes floats of eight words
-        panels = panels.reshape(*panels.shape[:2], 2, PANEL // 2).transpose(2, 3)
-    return panels.contiguous()

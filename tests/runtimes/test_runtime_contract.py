@@ -18,7 +18,7 @@ COMPILED = {
     "Llama": LLAMA,
     "Qwen2": {**LLAMA, "intermediate_size": 40, "tie_word_embeddings": True},
     "Qwen3": {**LLAMA, "head_dim": 48},
-    "Mistral": {**LLAMA, "sliding_window": None, "num_key_value_heads": 1},
+    "Mistral": {**LLAMA, "head_dim": 64, "sliding_window": None, "num_key_value_heads": 1},
 }
 
 
