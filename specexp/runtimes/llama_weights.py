@@ -70,7 +70,8 @@ class LlamaWeights:
     def __init__(self, model: PreTrainedModel, kernels: ctypes.CDLL) -> None:
         check_model(model)
         config, body = model.config, model.model
-        self._panel, self._pairs = 2 * kernels.lanes(), bool(kernels.has_pairs())
+        self._panel = 2 * int(kernels.lanes())
+        self._pairs = bool(kernels.has_pairs())
         self._kept: list[torch.Tensor] = []
         self.dtype = torch.bfloat16 if model.dtype == torch.bfloat16 else torch.float32
         heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
@@ -220,7 +221,7 @@ _DTYPE_NAMES = "bfloat16, float16 or float32"
 
 def _head_dim(model: PreTrainedModel) -> int:
     config = model.config
-    return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
 
 
 def _other_biases(model: PreTrainedModel) -> bool:
