@@ -196,7 +196,9 @@ class LoadedArtifact:
         """
         new = LoadedArtifact(self.content, self._trust).parts
         if new.drafter is not None:
-            new.drafter.use_draft_model(draft)
+            from specexp.pairs.runtime import runtime_of
+
+            new.drafter.use_draft_model(None if draft is None else runtime_of(draft))
         return new
 
     def _needed(self, family: str) -> Any:

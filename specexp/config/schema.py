@@ -36,7 +36,7 @@ class Pair:
     draft_dtype: Dtype = "float32"
     device: str = "cpu"
     attn_implementation: Literal["sdpa", "eager"] = "sdpa"
-    mode: Literal["eager", "compiled", "auto"] = "eager"
+    mode: Literal["eager", "compiled", "auto"] = "auto"
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ class ModelPair:
     draft: PreTrainedModel | None
     tokenizer: PreTrainedTokenizerBase
     name: str
-    mode: str = "eager"
+    mode: str = "auto"
 
     def target_runtime(self) -> Runtime:
         """The target at work, with an empty cache of its own.
@@ -58,7 +58,7 @@ def load_pair(
     draft_dtype: str = "float32",
     device: str = "cpu",
     attn_implementation: str = "sdpa",
-    mode: str = "eager",
+    mode: str = "auto",
 ) -> ModelPair:
     """Load a model pair.
 
@@ -106,7 +106,7 @@ def outline_pair(
     draft_dtype: str = "float32",
     device: str = "cpu",
     attn_implementation: str = "sdpa",
-    mode: str = "eager",
+    mode: str = "auto",
 ) -> ModelPair:
     """A pair as :func:`load_pair` would load it, without its weights: its models stand on torch's meta device.
 
@@ -116,7 +116,9 @@ def outline_pair(
     known = outline(target, draft, target_dtype, draft_dtype, device, attn_implementation, mode)
     if known.draft is not None and not isinstance(known.draft, Runtime):
         known.draft.config.get_text_config().vocab_size = known.target.config.get_text_config().vocab_size
-    return ModelPair(known.target, known.draft, known.tokenizer, target)
+    return ModelPair(
+        known.target, known.draft, known.tokenizer, target, "eager"
+    )  # no weights, so no compiled passes
 
 
 def load_tokenizer(target: str) -> PreTrainedTokenizerBase:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from functools import cache
 from typing import TYPE_CHECKING
 
 from specexp.core.runtime import Runtime
@@ -17,7 +18,7 @@ these where there are such passes of it, and else by its own code, which is said
 log = logging.getLogger(__name__)
 
 
-def runtime_of(model: PreTrainedModel | Runtime, mode: str = "eager") -> Runtime:
+def runtime_of(model: PreTrainedModel | Runtime, mode: str = "auto") -> Runtime:
     """What takes tree passes of a loaded model, with an empty cache of its own.
 
     Args:
@@ -42,8 +43,14 @@ def runtime_of(model: PreTrainedModel | Runtime, mode: str = "eager") -> Runtime
     except CannotCompileError as error:
         if mode == "compiled":
             raise
-        log.warning("running in eager mode, since %s", error)
+        _tell(f"running in eager mode, since {error}")
         return LanguageModel(model)
+
+
+@cache
+def _tell(sentence: str) -> None:
+    """Once a process: a run makes many runtimes of one model."""
+    log.warning(sentence)
 
 
 def check_mode(mode: str, models: Iterable[PreTrainedModel] = (), device: str = "cpu") -> None:

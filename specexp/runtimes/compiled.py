@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -26,6 +27,7 @@ from specexp.runtimes.kernels import CannotCompileError
 from specexp.runtimes.llama_weights import LlamaWeights, check_model, kernels_of
 
 _PREFILL_CHUNK = 256
+_PACKED: WeakKeyDictionary[PreTrainedModel, LlamaWeights] = WeakKeyDictionary()
 _NUMBERS = ("tokens", "positions", "slots", "places", "pasts", "starts", "lengths")
 
 
@@ -86,19 +88,20 @@ class CompiledModel(Runtime):
     ) -> None:
         check_model(model)
         check_attention(model.config)
-        kernels = kernels_of(model, tell)
-        self._take(model, LlamaWeights(model, kernels), kernels)
-        if self_check:
+        self._kernels = kernels_of(model, tell)
+        known = _PACKED.get(model)
+        self._take(model)
+        if self_check and self._weights is not known:
             self._self_check()
 
-    def _take(self, model: PreTrainedModel, weights: LlamaWeights, kernels: ctypes.CDLL) -> None:
+    def _take(self, model: PreTrainedModel) -> None:
         super().__init__()
         self.model = model
         self._check_mode()
         self.device, self.dtype = model.device, model.dtype
         self.vocab_size: int = model.config.vocab_size
         self.context_limit = context_limit(model.config)
-        self._weights, self._kernels = weights, kernels
+        self._weights = self._packed()
         self.cache = self._empty_cache()
         self._visible = np.ones(256, dtype=np.uint8)
         self._make_buffers(16)
@@ -175,6 +178,7 @@ class CompiledModel(Runtime):
     @override
     def check_request(self, prompt: Sequence[int], max_new_tokens: int) -> None:
         self._check_mode()
+        self._weights = self._packed()
         super().check_request(prompt, max_new_tokens)
 
     @override
@@ -184,7 +188,8 @@ class CompiledModel(Runtime):
     def __deepcopy__(self, memo: dict[int, Any]) -> CompiledModel:
         """The same weights with an empty cache of its own."""
         other = CompiledModel.__new__(CompiledModel)
-        other._take(self.model, self._weights, self._kernels)
+        other._kernels = self._kernels
+        other._take(self.model)
         return other
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -194,6 +199,13 @@ class CompiledModel(Runtime):
     @staticmethod
     def _of_weights(model: PreTrainedModel) -> CompiledModel:
         return CompiledModel(model, self_check=False)
+
+    def _packed(self) -> LlamaWeights:
+        """The model's weights as they are now; all runtimes of one model share a copy."""
+        known = _PACKED.get(self.model)
+        if known is None or not known.are_of(self.model):
+            known = _PACKED[self.model] = LlamaWeights(self.model, self._kernels)
+        return known
 
     def _check_mode(self) -> None:
         if self.model.training:
@@ -207,6 +219,7 @@ class CompiledModel(Runtime):
         self.cache = self._empty_cache()  # without the room the check took
         self.passes = 0
         if not error <= tolerance(self.dtype):
+            del _PACKED[self.model]  # who tries again is told again
             raise CannotCompileError(
                 f"the {self.model.config.model_type} model failed the self-check of its compiled pass (the logits of a "
                 f"tree differ from its own by {error:.2g} of their spread): run it with pair.mode eager"

@@ -73,6 +73,7 @@ class LlamaWeights:
         self._panel = 2 * int(kernels.lanes())
         self._pairs = bool(kernels.has_pairs())
         self._kept: list[torch.Tensor] = []
+        self._state = _state(model)
         self.dtype = torch.bfloat16 if model.dtype == torch.bfloat16 else torch.float32
         heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
         head_dim = _head_dim(model)
@@ -103,6 +104,10 @@ class LlamaWeights:
             max(heads * head_dim, inner),
         )
         self.outputs = self._whole(config.vocab_size)
+
+    def are_of(self, model: PreTrainedModel) -> bool:
+        """Whether the model's weights are still those that were copied, as far as torch counts their changes."""
+        return self._state == _state(model)
 
     def _layer(self, layer: Any) -> Layer:
         attention, mlp = layer.self_attn, layer.mlp
@@ -217,6 +222,10 @@ def check_model(model: PreTrainedModel) -> None:
 
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 _DTYPE_NAMES = "bfloat16, float16 or float32"
+
+
+def _state(model: PreTrainedModel) -> list[tuple[int, int]]:
+    return [(one.data_ptr(), 0 if one.is_inference() else one._version) for one in model.parameters()]
 
 
 def _head_dim(model: PreTrainedModel) -> int:

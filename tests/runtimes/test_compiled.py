@@ -110,3 +110,20 @@ def test_nothing_grows_with_steps() -> None:
     for sequence in range(3):
         decoder.generate([1, 2, 3], max_new_tokens=100, sequence=sequence)
     assert (model.cache.nbytes(), model._numbers.nbytes, model._visible.nbytes) == kept
+
+
+def test_a_model_whose_weights_change_is_run_with_the_new_ones() -> None:
+    model = build("Llama", LLAMA, dtype=torch.float32)
+    kept = CompiledModel(model)
+    Decoder(kept).generate([1, 2, 3], max_new_tokens=8)
+    with torch.no_grad():
+        model.lm_head.weight.copy_(model.lm_head.weight.flip(0))
+    changed = Decoder(kept).generate([1, 2, 3], max_new_tokens=8).token_ids
+    assert changed == Decoder(LanguageModel(model)).generate([1, 2, 3], max_new_tokens=8).token_ids
+
+
+def test_runtimes_of_one_model_share_a_copy_of_its_weights() -> None:
+    model = build("Llama", LLAMA, dtype=torch.float32)
+    first, second = CompiledModel(model), CompiledModel(model)
+    assert first._weights is second._weights
+    assert first.cache is not second.cache
