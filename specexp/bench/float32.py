@@ -150,7 +150,7 @@ def _copied(pair: ModelPair) -> ModelPair:
         raise NotCopiedError(
             f"a copy of the target takes {needed / 1e9:.1f} GB, and {pair.target.device} has {free / 1e9:.1f} GB left"
         )
-    return replace(pair, target=copy.deepcopy(pair.target).float(), mode="eager")
+    return replace(pair, target=copy.deepcopy(pair.target).float())
 
 
 def _free_bytes(device: object) -> int | None:
