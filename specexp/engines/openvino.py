@@ -1,12 +1,12 @@
-"""OpenVINO GenAI with its default settings, on a model that it makes of the Hugging Face one.
+"""OpenVINO GenAI with its default settings, on a model made of the Hugging Face one; and OpenVINO's matrix products.
 
-The form is the one that its pipelines expect: inputs ``input_ids``, ``attention_mask``, ``position_ids`` and
-``beam_idx``, keys and values as the model's own state.
+The form of the model is the one that its pipelines expect: inputs ``input_ids``, ``attention_mask``, ``position_ids``
+and ``beam_idx``, keys and values as the model's own state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from importlib.metadata import version
 from pathlib import Path
@@ -79,6 +79,51 @@ class OpenVinoLoop(PlainLoop):
         found = self._pipeline.generate(Tensor(np.array([token_ids], dtype=np.int64)), self._settings)
         stamps = np.array(found.perf_metrics.raw_metrics.m_new_token_times)  # milliseconds
         return list(found.tokens[0]), (np.diff(stamps) / 1e3).tolist()
+
+
+def openvino_products(
+    matrices: Sequence[torch.Tensor], threads: int
+) -> Callable[[int], Callable[[], object]]:
+    """Products of rows of ones with matrices, one behind the other, by OpenVINO.
+
+    Args:
+        matrices: ``[outputs, inputs]`` each; those of half precision are kept so, and multiplied as OpenVINO likes.
+        threads: of the CPU.
+
+    Returns:
+        What gives for a number of rows the call that takes all products.
+
+    Raises:
+        OpenVinoError: it is not installed.
+    """
+    check_openvino()
+    from openvino import Core, Model, Tensor, Type, opset13
+
+    inputs = {width: opset13.parameter([-1, width], Type.f32) for width in {one.shape[1] for one in matrices}}
+    results = []
+    for matrix in matrices:
+        kept = torch.float32 if matrix.dtype == torch.float32 else torch.float16
+        weights = opset13.constant(matrix.to(kept).numpy())
+        if kept != torch.float32:
+            weights = opset13.convert(weights, Type.f32)
+        results.append(opset13.result(opset13.matmul(inputs[matrix.shape[1]], weights, False, True)))
+    settings = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY"}
+    request = (
+        Core().compile_model(Model(results, list(inputs.values())), "CPU", settings).create_infer_request()
+    )
+
+    def ready(rows: int) -> Callable[[], object]:
+        given = [Tensor(np.ones((rows, width), dtype=np.float32)) for width in inputs]
+
+        def multiply() -> Any:
+            for place, tensor in enumerate(given):
+                request.set_input_tensor(place, tensor)
+            request.infer()
+            return request
+
+        return multiply
+
+    return ready
 
 
 class _WithKeysAndValues(torch.nn.Module):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -204,12 +205,22 @@ def _bounds(config: Config, pair: ModelPair, text: NDArray[np.int64]) -> dict[st
     """What no pass of the target can be faster than, behind no prefix."""
     import torch
 
-    from specexp.profile.bounds import MatrixProducts, WeightReading
+    from specexp.profile.bounds import MatrixProducts, WeightReading, matrices_of, torch_products
 
+    matrices = matrices_of(pair.target)
+    libraries: dict[str, Callable[[int], Callable[[], object]]] = {
+        "torch bfloat16": torch_products(matrices, torch.bfloat16),
+        "torch float32": torch_products(matrices, torch.float32),
+    }
+    if "openvino" in config.get("profile.backends"):
+        from specexp.engines.openvino import OpenVinoError, openvino_products
+
+        with suppress(OpenVinoError):  # which is said where its loop is left out
+            libraries["OpenVINO"] = openvino_products(matrices, torch.get_num_threads())
     found = {READING: _samples(config, WeightReading(pair.target, text), sizes=[1], prefixes=[0])}
-    for dtype in (torch.bfloat16, torch.float32):
-        name = f"{PRODUCTS}, {str(dtype).removeprefix('torch.')}"
-        found[name] = _samples(config, MatrixProducts(pair.target, text, dtype), prefixes=[0])
+    for name, ready in libraries.items():
+        products = MatrixProducts(ready, pair.target.config.vocab_size, text)
+        found[f"{PRODUCTS}, {name}"] = _samples(config, products, prefixes=[0])
     return found
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import cache
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -45,19 +47,19 @@ class WeightReading(TimedPass):
 
 
 class MatrixProducts(TimedPass):
-    """The products of a pass with all of the model's matrices one after the other, by torch, and nothing else.
+    """The products of a pass with all of the model's matrices one after the other, by some library, and nothing else.
 
     Args:
-        model: whose matrices.
+        ready: gives for a number of rows what multiplies so many by all matrices.
+        vocab_size: of the model.
         token_ids: ``[p]`` text.
-        dtype: what they are multiplied in.
     """
 
-    def __init__(self, model: PreTrainedModel, token_ids: NDArray[np.int64], dtype: torch.dtype) -> None:
-        super().__init__(token_ids, model.config.vocab_size)
-        layers = (one for one in model.modules() if isinstance(one, torch.nn.Linear))
-        self._matrices = [layer.weight.detach().to(dtype) for layer in layers]
-        self._inputs: dict[tuple[int, int], torch.Tensor] = {}
+    def __init__(
+        self, ready: Callable[[int], Callable[[], object]], vocab_size: int, token_ids: NDArray[np.int64]
+    ) -> None:
+        super().__init__(token_ids, vocab_size)
+        self._multiply = cache(ready)
 
     @override
     def prepare(self, prefix: int) -> None:
@@ -65,17 +67,38 @@ class MatrixProducts(TimedPass):
 
     @override
     def seconds(self, tokens: int) -> float:
-        inputs = [self._rows(tokens, matrix) for matrix in self._matrices]
+        multiply = self._multiply(tokens)
         started = perf_counter()
-        for rows, matrix in zip(inputs, self._matrices, strict=True):
-            linear(rows, matrix)
+        multiply()
         return perf_counter() - started
 
-    def _rows(self, tokens: int, matrix: torch.Tensor) -> torch.Tensor:
-        width = matrix.shape[1]
-        if (tokens, width) not in self._inputs:
-            self._inputs[tokens, width] = torch.ones(tokens, width, dtype=matrix.dtype)
-        return self._inputs[tokens, width]
+
+def matrices_of(model: PreTrainedModel) -> list[torch.Tensor]:
+    """``[outputs, inputs]`` of every linear layer, in the order of a pass."""
+    return [one.weight.detach() for one in model.modules() if isinstance(one, torch.nn.Linear)]
+
+
+def torch_products(
+    matrices: Sequence[torch.Tensor], dtype: torch.dtype
+) -> Callable[[int], Callable[[], None]]:
+    """Products by torch, as :class:`MatrixProducts` takes them.
+
+    Args:
+        matrices: ``[outputs, inputs]`` each.
+        dtype: what they are multiplied in.
+    """
+    kept = [matrix.to(dtype) for matrix in matrices]
+
+    def ready(rows: int) -> Callable[[], None]:
+        inputs = {matrix.shape[1]: matrix.new_ones(rows, matrix.shape[1]) for matrix in kept}
+
+        def multiply() -> None:
+            for matrix in kept:
+                linear(inputs[matrix.shape[1]], matrix)
+
+        return multiply
+
+    return ready
 
 
 class LlamaDecode(TimedPass):

@@ -157,7 +157,8 @@ def test_several_backends_are_measured_in_turns_and_have_a_profile_each(
     rows = list(csv.DictReader((folder / "points.csv").read_text().splitlines()))
     assert {(row["backend"], row["pass"]) for row in rows} == {
         ("eager", "target"), ("eager", "draft"), ("compiled", "target"), ("compiled", "draft"),
-        ("", "reading the weights once"), ("", "matrix products, bfloat16"), ("", "matrix products, float32"),
+        ("", "reading the weights once"), ("", "matrix products, torch bfloat16"),
+        ("", "matrix products, torch float32"),
     }  # fmt: skip
     steps = list(csv.DictReader((folder / "steps.csv").read_text().splitlines()))
     assert len(steps) == 2 * 4
