@@ -65,20 +65,25 @@ def verify(
         specs.append(dataclasses.replace(specs[0], name=claims[0].arm.title))
     arms = [make_arm(spec, backend) for spec in specs[1:]]
     plains: dict[str, _Plain] = {}
+    for claim in claims:
+        if (name := describe(claim.verifier)) not in plains:
+            plains[name] = _Plain(claim, specs[0], backend, few, settings)
     findings = []
     with ToyWorkers(settings["workers"]) as workers:
-        for number, (claim, arm) in enumerate(zip(claims, arms, strict=True), 1):
+        begun = []  # the toys of a composition are sampled while the models are busy with those before it
+        for claim in claims:
+            name, vocabulary = describe(claim.verifier), backend.model.vocab_size
+            finding = Finding(claim.arm.title, name, claim.verifier.lossless, settings["level"] * SHARE)
+            toys = workers.beside(_check_toy, finding, claim, plains[name], vocabulary, workers, tell)
+            begun.append((claim, finding, toys))
+        for number, ((claim, finding, toys), arm) in enumerate(zip(begun, arms, strict=True), 1):
             assert isinstance(arm, EngineArm)
             tell(f"{number} of {len(claims)}: {claim.arm.title}: {', '.join(claim.checks)}")
-            name = describe(claim.verifier)
-            plain = plains.get(name)
-            if plain is None:
-                plain = plains[name] = _Plain(claim, specs[0], backend, few, settings)
-            finding = Finding(claim.arm.title, name, claim.verifier.lossless, settings["level"] * SHARE)
+            plain = plains[finding.verifier]
             if claim.deterministic:
                 finding = _check_outputs(finding, arm, plain, prompts, config.get("generation.samples"))
-            finding = _check_toy(finding, claim, plain, backend.model.vocab_size, workers, tell)
-            if claim.sampled:
+            finding = _joined(finding, toys.result())
+            if claim.sampled and not finding.deviates:  # what is found needs no second proof
                 finding = _check_first_tokens(finding, claim, arm, plain)
             findings.append(finding)
     return LosslessReport(
@@ -185,6 +190,16 @@ def _check_outputs(
         differences=tuple(record for record in records if record.difference is not None),
         exercised=exercised,
         errors=tuple(errors),
+    )
+
+
+def _joined(on_models: Finding, on_toys: Finding) -> Finding:
+    return dataclasses.replace(
+        on_models,
+        toy_equality=on_toys.toy_equality,
+        joint=on_toys.joint,
+        not_tested=on_toys.not_tested,
+        errors=on_models.errors + on_toys.errors,
     )
 
 

@@ -74,7 +74,7 @@ def _joint_panel(ax: Axes, finding: Finding, toy: ToyLawTest) -> None:
     exact, share = (part[:_CELLS] / fit.samples for part in (fit.expected, fit.observed))
     places = np.arange(exact.size)
     ax.bar(places, exact, color=GREY, width=0.8)
-    error = 2 * np.sqrt(exact * (1 - exact) / fit.samples)
+    error = 2 * np.sqrt(exact * np.maximum(1 - exact, 0.0) / fit.samples)
     colour = ORANGE if toy.decision == "found" else BLUE
     ax.errorbar(places, share, yerr=error, fmt=".", color=colour, ms=4, lw=0.9)
     ax.set_xticks([])

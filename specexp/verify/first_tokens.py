@@ -13,7 +13,7 @@ from specexp.core.parts import Parts
 from specexp.core.runtime import Runtime
 from specexp.core.sampling import Processors
 from specexp.core.tree import TokenTree, TreeShape
-from specexp.scheduling import Job, SerialSpeculative
+from specexp.scheduling import Batched, Job, SerialSpeculative
 from specexp.verify.statistics import GoodnessOfFit, goodness_of_fit
 
 Start = tuple[int, ...]
@@ -21,6 +21,8 @@ SHARE = 0.25
 """Of a composition's level: as much again is given away, for chi-square's tail is only nearly that of counts."""
 WIDTH = 48
 """Beginnings of an answer that are told apart; the others are one cell."""
+_PLAIN_LANES = 8
+"""Continuations that plain decoding takes through a pass together."""
 
 
 @dataclass(frozen=True)
@@ -128,9 +130,10 @@ def say(
         samples: How many continuations.
         seed: Seed of the run.
     """
+    strategy = Batched(_PLAIN_LANES) if parts.drafter is None else SerialSpeculative()
     length = len(starts.sequences[0])
     jobs = [Job(tuple(prompt), f"{starts.prompt_id}/first#{number}", length) for number in range(samples)]
-    with SerialSpeculative().open(model, parts) as executor:
+    with strategy.open(model, parts) as executor:
         return [result.token_ids for result in executor.run(jobs, seed=seed).results]
 
 

@@ -39,10 +39,11 @@ from specexp.verify.toy_run import (
     toy_vocabulary,
 )
 
-LOOKS = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 0.35, 0.45, 0.6, 0.8, 1.0)
+LOOKS = (1 / 32, 1 / 16, 1 / 8, 0.18, 0.24, 0.3, 0.4, 0.6, 1.0)
 """Shares of the most samples at which the counts are looked at."""
-_EXCLUDING = 6
-"""Looks, the last ones, that may exclude a deviation: their chances of missing one add up."""
+MISSES = (0.0, 0.0, 0.0, 0.01, 0.015, 0.01, 0.005, 0.005, 0.005)
+"""Chance that each look excludes a deviation that is there: most of it where exact samples mostly allow it first."""
+assert math.isclose(sum(MISSES), 1 - POWER)
 _KEPT = 0.25
 """Share of the level that is tested at: chi-square's tail is only nearly that of counts."""
 _STATISTICS = 5
@@ -65,7 +66,7 @@ class ToyLawTest:
         tally: Everything that was counted.
         fits: Tests by what they look at; ``tokens`` is the joint of three consecutive ones.
         least: Level of each test at each look.
-        below: Total variation that the joint's stays below, with 95 % confidence over all looks.
+        below: Total variation that the joint's stays below, with the confidence of the last look.
         decision: A deviation was found; or one of the stated size excluded; or neither within what was allowed.
     """
 
@@ -225,11 +226,11 @@ def sample_until_known(
     each = level * _KEPT / (len(LOOKS) * len(MANNERS) * (_STATISTICS if own_noise else 2))
     toys = {manner: _Sampled(manner, law, own_noise, total_variation, each, most) for manner in MANNERS}
     for look in range(len(LOOKS)):
-        for toy in toys.values():
-            if toy.decision != "undecided":
-                continue
-            numbers = toy.numbers(look)
-            for done, tally in enumerate(chunks(toy.manner, numbers), numbers.start + 1):
+        open_ones = [(toy, toy.numbers(look)) for toy in toys.values() if toy.decision == "undecided"]
+        # all are asked for before any is waited for
+        asked = [(toy, numbers, chunks(toy.manner, numbers)) for toy, numbers in open_ones]
+        for toy, numbers, tallies in asked:
+            for done, tally in enumerate(tallies, numbers.start + 1):
                 toy.tally.add(tally)
                 tell(f"{toy.manner} toy", done * BLOCKS, toy.most)
             toy.look(look)
@@ -256,13 +257,11 @@ class _Sampled:
         self.total_variation = total_variation
         self.each = each
         degrees = int((self.law > 0).sum()) ** BLOCK - 1
-        self.miss = (1 - POWER) / _EXCLUDING
-        needed = samples_needed(total_variation, degrees, each, 1 - self.miss)
+        needed = samples_needed(total_variation, degrees, each, 1 - MISSES[-1])
         self._plan = [needed * share for share in LOOKS]
         self.most = needed if most is None else min(needed, most)
         self.tally = Tally()
         self.fits: dict[str, GoodnessOfFit] = {}
-        self.below = 1.0
         self.decision: Decision = "undecided"
         self._chunks = 0
 
@@ -276,17 +275,18 @@ class _Sampled:
     def look(self, look: int) -> None:
         """Decide, if the counts allow it."""
         self.fits = tests_of(self.tally, self.law, self.own_noise)
+        complete = look == len(LOOKS) - 1 and self.tally.blocks >= self._plan[-1]
         if any(fit.p_value < self.each for fit in self.fits.values()):
             self.decision = "found"
-        self.below = self.fits["tokens"].total_variation_below(self.miss)
-        last = look == len(LOOKS) - 1 and self.tally.blocks >= self._plan[-1]
-        early = look >= len(LOOKS) - _EXCLUDING and self.below <= self.total_variation
-        if self.decision == "undecided" and (last or early):
+        elif complete or self.fits["tokens"].chance_if_off_by(self.total_variation) <= MISSES[look]:
             self.decision = "excluded"
 
     def result(self) -> ToyLawTest:
         """What is known now."""
-        return ToyLawTest(self.manner, self.law, self.tally, self.fits, self.each, self.below, self.decision)
+        below = self.fits["tokens"].total_variation_below(MISSES[-1])
+        if self.decision == "excluded":  # at a look that may miss it more often than the last one may
+            below = min(below, self.total_variation)
+        return ToyLawTest(self.manner, self.law, self.tally, self.fits, self.each, below, self.decision)
 
 
 def tests_of(tally: Tally, law: NDArray[np.float64], own_noise: bool) -> dict[str, GoodnessOfFit]:

@@ -40,6 +40,20 @@ class GoodnessOfFit:
         """How many were counted."""
         return round(float(self.observed.sum())) + self.impossible
 
+    def chance_if_off_by(self, total_variation: float) -> float:
+        """How probable a statistic no larger than this one is at most, if the law is off by this total variation.
+
+        The bound on the non-centrality is that of :meth:`total_variation_below`.
+
+        Args:
+            total_variation: Between the law that was sampled and the stated one, over the pooled cells.
+        """
+        if self.impossible:
+            return 1.0
+        if self.degrees == 0:
+            return float((1 - total_variation) ** self.samples)
+        return float(stats.ncx2.cdf(self.chi_square, self.degrees, 4 * self.samples * total_variation**2))
+
     def total_variation_below(self, miss: float) -> float:
         """Bound on the total variation of the law that was sampled from the stated one, over the pooled cells.
 

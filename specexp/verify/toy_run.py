@@ -45,7 +45,7 @@ class Tally:
 
     Attributes:
         tokens: ``[CELLS] * 3`` blocks of three consecutive tokens.
-        starts: ``[CELLS] * 3`` first tokens of three consecutive steps.
+        starts: ``[CELLS] * 3`` first tokens of three consecutive steps, one continuation after the other.
         by_place: ``[4, CELLS]`` tokens by where in a step they stand.
         by_last: ``[CELLS, CELLS]`` tokens by the token before them, which decides how right the draft is.
         first_choice: Tokens after a row whose first candidate was known beforehand, those among them that were it,
@@ -125,13 +125,16 @@ def sample_chunk(make_parts: PartsFactory, law: ToyLaw, manner: Manner, number: 
     decoder = Decoder(toy.target, *make_parts(toy.draft))
     shares = toy.law(law.processors)
     tally = Tally()
+    starts: list[NDArray[np.int64]] = []
     for sequence in range(number * CHUNK, (number + 1) * CHUNK):
         notes = _Notes(toy, shares, tally)
         prompt = _prompt(law.seed, sequence)
         said = decoder.generate(
             prompt, max_new_tokens=TOKENS, seed=law.seed, sequence=sequence, observers=(notes,)
         ).token_ids
-        notes.count([*prompt[-2:], *said])
+        starts.append(notes.count([*prompt[-2:], *said]))
+    # how many steps a continuation has, its tokens decide: to drop the odd ones of each would prefer some tokens
+    _count_blocks(tally.starts, np.concatenate(starts))
     return tally
 
 
@@ -209,8 +212,8 @@ class _Notes:
         if tree.shape.num_nodes and (tree.kinds is None or not tree.kinds.any()):
             self._choices(outcome)
 
-    def count(self, tokens: list[int]) -> None:
-        """Count a continuation, two tokens of the prompt before it."""
+    def count(self, tokens: list[int]) -> NDArray[np.int64]:
+        """Count a continuation, two tokens of the prompt before it; gives the places of its steps' first tokens."""
         places, tally = self.toy.places_of(tokens), self.tally
         ends = np.cumsum(self.lengths)
         begins = ends - self.lengths
@@ -219,9 +222,8 @@ class _Notes:
         stands[0] = 0
         np.add.at(tally.by_place, (stands, places), 1)
         np.add.at(tally.by_last, (classes(tokens[1:-1]), places), 1)
-        for counts, found in ((tally.tokens, places), (tally.starts, places[begins])):
-            whole = found[: found.size // BLOCK * BLOCK].reshape(-1, BLOCK)
-            np.add.at(counts, tuple(whole.T), 1)
+        _count_blocks(tally.tokens, places)
+        return places[begins]
 
     def _choices(self, outcome: Outcome) -> None:
         """Whether each token was the first candidate after its row, which only its past decided: nothing was drawn."""
@@ -237,6 +239,11 @@ class _Notes:
             share = self.shares[self.toy.places_of([*history, candidate])[0]]
             choices += (1, said == candidate, share, share * (1 - share))
             history = [history[1], said]
+
+
+def _count_blocks(counts: NDArray[np.int64], places: NDArray[np.int64]) -> None:
+    whole = places[: places.size // BLOCK * BLOCK].reshape(-1, BLOCK)
+    np.add.at(counts, tuple(whole.T), 1)
 
 
 def toy_vocabulary(make_parts: PartsFactory) -> int:

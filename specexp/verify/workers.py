@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import CancelledError, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from multiprocessing import get_context
 from time import perf_counter
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, ParamSpec, Self, TypeVar
 
 from specexp.config import Config, build_parts, build_verifier
 from specexp.core.parts import Parts
 from specexp.verify.toy import Manner
 from specexp.verify.toy_run import Tally, ToyLaw, compare_chunk, sample_chunk
 
+P = ParamSpec("P")
+T = TypeVar("T")
 _WORTH_A_PROCESS = 8.0
 """Seconds of work beside which a process may take its seconds to start."""
 
@@ -61,32 +63,38 @@ class ToyWorkers(AbstractContextManager["ToyWorkers"]):
     def __init__(self, workers: int | None = None) -> None:
         self._workers = workers or len(os.sched_getaffinity(0))
         self._pool: ProcessPoolExecutor | None = None
+        self._thread = ThreadPoolExecutor(1)
+        self._closed = False
+
+    def beside(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Call it while this thread does something else, one call after the other."""
+        return self._thread.submit(call, *args, **kwargs)
 
     def run(self, task: ToyTask, manner: Manner, numbers: range) -> Iterator[Tally]:
-        """The chunks of these numbers, in their order."""
-        started, left = perf_counter(), list(numbers)
-        while left:
-            if self._pool is None and self._workers > 1 and len(left) < len(numbers):
-                each = (perf_counter() - started) / (len(numbers) - len(left))
-                if each * len(left) > _WORTH_A_PROCESS:
-                    self._start()
-            if self._pool is not None:
-                yield from self._spread(task, manner, left)
-                return
-            yield task(manner, left.pop(0))
+        """The chunks of these numbers, in their order; where there are processes they begin at once."""
+        return (
+            self._here(task, manner, numbers) if self._pool is None else self._spread(task, manner, numbers)
+        )
+
+    def _here(self, task: ToyTask, manner: Manner, numbers: range) -> Iterator[Tally]:
+        started = perf_counter()
+        for done, number in enumerate(numbers):
+            if self._closed:
+                raise CancelledError
+            if done and self._workers > 1:
+                left = numbers[done:]
+                if (perf_counter() - started) / done * len(left) > _WORTH_A_PROCESS:
+                    yield from self._spread(task, manner, left)
+                    return
+            yield task(manner, number)
 
     def _spread(self, task: ToyTask, manner: Manner, numbers: Iterable[int]) -> Iterator[Tally]:
-        assert self._pool is not None
+        if self._pool is None:
+            self._pool = ProcessPoolExecutor(
+                self._workers, mp_context=get_context("spawn"), initializer=_prepare
+            )
         futures = [self._pool.submit(task, manner, number) for number in numbers]
-        try:
-            for future in futures:
-                yield future.result()
-        finally:
-            for future in futures:
-                future.cancel()
-
-    def _start(self) -> None:
-        self._pool = ProcessPoolExecutor(self._workers, mp_context=get_context("spawn"), initializer=_prepare)
+        return _in_order(futures)
 
     def __enter__(self) -> Self:
         return self
@@ -94,8 +102,19 @@ class ToyWorkers(AbstractContextManager["ToyWorkers"]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._closed = True
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
+        self._thread.shutdown(cancel_futures=True)
+
+
+def _in_order(futures: list[Future[Tally]]) -> Iterator[Tally]:
+    try:
+        for future in futures:
+            yield future.result()
+    finally:
+        for future in futures:
+            future.cancel()
 
 
 def _prepare() -> None:

@@ -36,6 +36,15 @@ class Overeager(RejectionSampling):
         return (children[0] if children else None), left
 
 
+class OvereagerThere(Overeager):
+    """The same where there are more tokens than a toy has."""
+
+    def try_children(self, tree, row, left, uniforms):
+        if left.size > 20:
+            return super().try_children(tree, row, left, uniforms)
+        return RejectionSampling.try_children(self, tree, row, left, uniforms)
+
+
 class Lawless(Verifier):
     """States no temperature."""
 
@@ -158,11 +167,13 @@ def test_verifiers_that_sample_are_tested_by_their_law(experiment, report, capsy
     for finding in found["findings"]:
         assert finding["equality"] is None
         assert finding["toy"]["branches"]["never"] == []
+    for finding in found["findings"][:3]:
         assert [test["samples"] for test in finding["first_tokens"]["prompts"]] == [60]
         assert 0.1 < finding["first_tokens"]["detectable_total_variation"] < 0.9
     assert [finding["verifier"].partition("(")[0] for finding in found["plain"]] == [
-        "RejectionSampling", "SampleMatch", "TypicalAcceptance"
+        "RejectionSampling", "SampleMatch"
     ]  # fmt: skip
+    assert found["findings"][3]["first_tokens"] is None
     for finding in found["findings"][:3]:
         toys = finding["toy"]["targets"].values()
         assert [toy["decision"] for toy in toys] == ["excluded"] * 2
@@ -172,12 +183,9 @@ def test_verifiers_that_sample_are_tested_by_their_law(experiment, report, capsy
     assert "1 of 4: drawn: toy joint, first tokens" in said
 
 
-def test_a_false_claim_is_exit_code_1(experiment, report, capsys):
-    path = experiment(
-        drafter={"class_path": "PromptLookup"},
-        verifier={"class_path": "verify.test_verify.Overeager"},
-        verify={**FEW, "samples": 800},
-    )
+def test_a_false_claim_is_exit_code_1_and_needs_no_second_proof(experiment, report, capsys):
+    lookup = {"class_path": "PromptLookup"}
+    path = experiment(drafter=lookup, verifier={"class_path": "verify.test_verify.Overeager"})
     assert main([path]) == 1
     assert "FAILED: tiny (NOT LOSSLESS)" in capsys.readouterr().out
     found = report()
@@ -185,6 +193,18 @@ def test_a_false_claim_is_exit_code_1(experiment, report, capsys):
     assert not found["passed"]
     assert finding["labelled_lossless"]
     assert finding["toy"]["p_value"] < 1e-6
+    assert finding["first_tokens"] is None
+
+
+def test_what_is_wrong_on_the_configured_models_alone_is_exit_code_1(experiment, report):
+    path = experiment(
+        drafter={"class_path": "PromptLookup"},
+        verifier={"class_path": "verify.test_verify.OvereagerThere"},
+        verify={**FEW, "samples": 800},
+    )
+    assert main([path]) == 1
+    (finding,) = report()["findings"]
+    assert {toy["decision"] for toy in finding["toy"]["targets"].values()} == {"excluded"}
     assert finding["first_tokens"]["p_value"] < finding["first_tokens"]["level"]
 
 
