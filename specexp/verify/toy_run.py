@@ -223,7 +223,8 @@ class _Notes:
         np.add.at(tally.by_place, (stands, places), 1)
         np.add.at(tally.by_last, (classes(tokens[1:-1]), places), 1)
         _count_blocks(tally.tokens, places)
-        return places[begins]
+        first: NDArray[np.int64] = places[begins]
+        return first
 
     def _choices(self, outcome: Outcome) -> None:
         """Whether each token was the first candidate after its row, which only its past decided: nothing was drawn."""
