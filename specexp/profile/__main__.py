@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from specexp.config import Config, save_resolved
 from specexp.config.command import fail, run_command
 from specexp.config.here import check_here
-from specexp.profile.run import check_prefixes, check_profiling
+from specexp.profile.run import check_profiling
 
 if TYPE_CHECKING:
     from specexp.artifacts.kinds.latency_profile import Measured
@@ -51,6 +51,7 @@ def _act(config: Config, dry_run: bool) -> int:
     check_here(config, "profile.to")
     if dry_run:
         from specexp.bench.rehearsal import rehearse
+        from specexp.profile.backends import check_prefixes
         from specexp.profile.passes import sizes_up_to
 
         check_prefixes(config, rehearse(config))
@@ -103,7 +104,6 @@ def run(config: Config, pair: ModelPair | None = None) -> list[LoadedArtifact]:
 
     with TemporaryDirectory(prefix="specexp-") as made:
         met = contest(config, pair, prompts, Path(made), tell)
-        check_prefixes(config, met.backends[0].backend)
         save_resolved(config, folder)
         measure(config, met, prompts, tell)
     artifacts = []

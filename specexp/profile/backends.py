@@ -17,8 +17,15 @@ from specexp.bench.experiment import arm_specs
 from specexp.bench.live import LiveBackend
 from specexp.bench.make_arm import make_arm
 from specexp.config import Config, ConfigError, build_pair
-from specexp.core.messages import first_line
-from specexp.profile.passes import DraftPass, PassSamples, TargetPass, TimedPass, sizes_up_to
+from specexp.core.messages import counted, first_line
+from specexp.profile.passes import (
+    DraftPass,
+    PassSamples,
+    TargetPass,
+    TimedPass,
+    longest_prefix,
+    sizes_up_to,
+)
 from specexp.profile.steps import TimedLoop, TimedSteps
 
 if TYPE_CHECKING:
@@ -106,7 +113,7 @@ def contest(
         tell: takes a line for a person as the work goes on.
 
     Raises:
-        ConfigError: the parts do not go with the models, or nothing is left to measure.
+        ConfigError: the parts do not go with the models, a prefix does not fit, or nothing is left to measure.
     """
     found, wanted = Contest(), config.get("profile.backends")
     text = _text(config, prompts)
@@ -124,6 +131,7 @@ def contest(
             elif name:
                 own = replace(pair, mode=name)
             backend = LiveBackend(own)
+            check_prefixes(config, backend)
         except ConfigError:
             raise
         except ValueError as error:
@@ -140,8 +148,31 @@ def contest(
             f"{config.source_of(('profile', 'backends'))}: nothing is left to measure: {reasons}"
         )
     if wanted:
-        found.bounds |= _bounds(config, pair, text)
+        found.bounds |= _bounds(config, pair, text, found.backends[0].backend.model.synchronize)
     return found
+
+
+def check_prefixes(config: Config, backend: LiveBackend) -> None:
+    """Refuse prefixes that the models' contexts do not hold; the models may have no weights.
+
+    Raises:
+        ConfigError: one sentence with what there is room for.
+    """
+    section = config.get("profile")
+    models = [backend.model, *([] if backend.draft is None else [backend.draft])]
+    limit = min(model.context_limit for model in models)
+    try:
+        longest = longest_prefix(limit, section["max_tokens"])
+    except ValueError as error:
+        source = config.source_of(("profile", "max_tokens"))
+        raise ConfigError(f"{source}: {first_line(error)}") from error
+    for number, prefix in enumerate(section["prefixes"]):
+        if prefix > longest:
+            raise config.checker.error(
+                ("profile", "prefixes", str(number)),
+                f" is {prefix}, and before a pass of up to {counted(section['max_tokens'], 'token')} "
+                f"(profile.max_tokens) a context of {limit} has room for {longest} at most: lower it",
+            )
 
 
 def _random(config: Config, key: str, model: PreTrainedModel, sizes: Mapping[str, Any]) -> PreTrainedModel:
@@ -201,7 +232,9 @@ def _openvino(config: Config, pair: ModelPair, folder: Path) -> TimedLoop:
     return TimedLoop(OpenVinoLoop(pair.target, folder, torch.get_num_threads()))
 
 
-def _bounds(config: Config, pair: ModelPair, text: NDArray[np.int64]) -> dict[str, PassSamples]:
+def _bounds(
+    config: Config, pair: ModelPair, text: NDArray[np.int64], wait: Callable[[], None]
+) -> dict[str, PassSamples]:
     """What no pass of the target can be faster than, behind no prefix."""
     import torch
 
@@ -217,9 +250,9 @@ def _bounds(config: Config, pair: ModelPair, text: NDArray[np.int64]) -> dict[st
 
         with suppress(OpenVinoError):  # which is said where its loop is left out
             libraries["OpenVINO"] = openvino_products(matrices, torch.get_num_threads())
-    found = {READING: _samples(config, WeightReading(pair.target, text), sizes=[1], prefixes=[0])}
+    found = {READING: _samples(config, WeightReading(pair.target, text, wait), sizes=[1], prefixes=[0])}
     for name, ready in libraries.items():
-        products = MatrixProducts(ready, pair.target.config.vocab_size, text)
+        products = MatrixProducts(ready, pair.target.config.vocab_size, text, wait)
         found[f"{PRODUCTS}, {name}"] = _samples(config, products, prefixes=[0])
     return found
 

@@ -27,10 +27,14 @@ class WeightReading(TimedPass):
     Args:
         model: whose weights.
         token_ids: ``[p]`` text.
+        wait: for the device, before the clock is read.
     """
 
-    def __init__(self, model: PreTrainedModel, token_ids: NDArray[np.int64]) -> None:
+    def __init__(
+        self, model: PreTrainedModel, token_ids: NDArray[np.int64], wait: Callable[[], None]
+    ) -> None:
         super().__init__(token_ids, model.config.vocab_size)
+        self._wait = wait
         numbers = sum(weight.numel() for weight in model.parameters())
         self._source = torch.ones(numbers, dtype=model.dtype, device=model.device)
         self._copy = torch.empty_like(self._source)
@@ -43,6 +47,7 @@ class WeightReading(TimedPass):
     def seconds(self, tokens: int) -> float:
         started = perf_counter()
         self._copy.copy_(self._source)
+        self._wait()
         return (perf_counter() - started) / 2
 
 
@@ -53,13 +58,18 @@ class MatrixProducts(TimedPass):
         ready: gives for a number of rows what multiplies so many by all matrices.
         vocab_size: of the model.
         token_ids: ``[p]`` text.
+        wait: for the device, before the clock is read.
     """
 
     def __init__(
-        self, ready: Callable[[int], Callable[[], object]], vocab_size: int, token_ids: NDArray[np.int64]
+        self,
+        ready: Callable[[int], Callable[[], object]],
+        vocab_size: int,
+        token_ids: NDArray[np.int64],
+        wait: Callable[[], None],
     ) -> None:
         super().__init__(token_ids, vocab_size)
-        self._multiply = cache(ready)
+        self._multiply, self._wait = cache(ready), wait
 
     @override
     def prepare(self, prefix: int) -> None:
@@ -70,6 +80,7 @@ class MatrixProducts(TimedPass):
         multiply = self._multiply(tokens)
         started = perf_counter()
         multiply()
+        self._wait()
         return perf_counter() - started
 
 

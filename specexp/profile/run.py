@@ -15,11 +15,11 @@ from specexp.config import (
     arms_of,
     is_multi_sequence,
 )
-from specexp.core.messages import counted, first_line
+from specexp.core.messages import counted
+from specexp.pairs.gguf import is_gguf
 
 if TYPE_CHECKING:
     from specexp.artifacts.kinds.latency_profile import Measured
-    from specexp.bench.live import LiveBackend
     from specexp.config import ComposedArm
     from specexp.core.latency import LatencyProfile
     from specexp.data import Prompt
@@ -40,37 +40,17 @@ def check_profiling(config: Config) -> list[ComposedArm]:
             f"{config.source_of(('execution',))}: execution decodes several sequences for a prompt, and a latency "
             "profile is of one: leave it out"
         )
+    if config.get("profile.backends") and is_gguf(config.get("pair.target")):
+        raise config.checker.error(
+            ("profile", "backends"),
+            " runs a Hugging Face model in several ways, and pair.target is a GGUF file: leave it out",
+        )
     if not config.get("profile.prefixes"):
         raise config.checker.error(("profile", "prefixes"), " is empty; at least one prefix length is needed")
     if not config.get("arms") and config.get("drafter") is None:
         return []
     check_experiment(config)
     return [arm for arm in arms_of(config) if arm.reference is None and arm.config.get("drafter") is not None]
-
-
-def check_prefixes(config: Config, backend: LiveBackend) -> None:
-    """Refuse prefixes that the models' contexts do not hold; the models may have no weights.
-
-    Raises:
-        ConfigError: one sentence with what there is room for.
-    """
-    from specexp.profile.passes import longest_prefix
-
-    section = config.get("profile")
-    models = [backend.model, *([] if backend.draft is None else [backend.draft])]
-    limit = min(model.context_limit for model in models)
-    try:
-        longest = longest_prefix(limit, section["max_tokens"])
-    except ValueError as error:
-        source = config.source_of(("profile", "max_tokens"))
-        raise ConfigError(f"{source}: {first_line(error)}") from error
-    for number, prefix in enumerate(section["prefixes"]):
-        if prefix > longest:
-            raise config.checker.error(
-                ("profile", "prefixes", str(number)),
-                f" is {prefix}, and before a pass of up to {counted(section['max_tokens'], 'token')} "
-                f"(profile.max_tokens) a context of {limit} has room for {longest} at most: lower it",
-            )
 
 
 def measure(

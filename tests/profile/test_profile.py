@@ -101,6 +101,11 @@ def test_without_a_draft_or_arms_it_is_of_the_target_alone(experiment, model_fol
         ({"profile": {"repeats": 1}}, "profile.repeats is 1; allowed is an integer of at least 2"),
         ({"profile": {"prefixes": []}}, "profile.prefixes is empty; at least one prefix length is needed"),
         ({"profile": {"token": 3}}, "unknown key 'profile.token'"),
+        ({"profile": {"backends": ["fast"]}}, "profile.backends.0 is 'fast'"),
+        (
+            {"profile": {"backends": ["eager"]}, "pair": {"target": "model.gguf"}},
+            "profile.backends runs a Hugging Face model in several ways, and pair.target is a GGUF file: leave it out",
+        ),
         ({"execution": "SerialSpeculative"}, "execution decodes several sequences for a prompt"),
         ({"latency": {"artifact": "nowhere"}}, "latency.artifact: nowhere"),
     ],
