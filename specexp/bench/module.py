@@ -149,7 +149,7 @@ class EvaluationModule(LightningModule):
 
     def _warm_up(self, prompt: Prompt) -> None:
         for arm in self.arms:
-            decode_safely(arm, prompt, 0, WARM_UP_TOKENS)
+            decode_safely(arm, prompt, 0, min(WARM_UP_TOKENS, arm.generation.max_new_tokens))
             arm.reset()
         watched = [arm for arm in self.arms if isinstance(arm, EngineArm)]
         for analysis in self.analyses:

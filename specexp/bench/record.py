@@ -6,6 +6,7 @@ import dataclasses
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -62,9 +63,14 @@ class Answering(Protocol):
 
 def describe(part: object) -> str:
     """A part with its arguments, e.g. ``KeyedSampling(temperature=0.7)``; what is None is left out."""
-    arguments = ((name, getattr(part, name, None)) for name in signature(type(part)).parameters)
+    arguments = ((name, getattr(part, name, None)) for name in _arguments_of(type(part)))
     inner = ", ".join(f"{name}={value}" for name, value in arguments if value is not None)
     return f"{type(part).__name__}({inner})" if inner else type(part).__name__
+
+
+@cache  # every answer is described
+def _arguments_of(part: type) -> tuple[str, ...]:
+    return tuple(signature(part).parameters)
 
 
 @dataclass(frozen=True)

@@ -33,8 +33,8 @@ def test_all_arms_emit_the_same_tokens(target, draft, tokenizer, prompts, verifi
     arms += [
         HuggingFaceArm(name, name, target, tokenizer, generation, verifier, draft) for name in REFERENCES
     ]
-    for number, prompt in enumerate(prompts):
-        sample = number // 2 % 2  # of prompts of one turn and of two
+    for number, prompt in enumerate(prompts[:4]):
+        sample = number // 2 % 2  # of a prompt of one turn and of one of two
         expected = plain.decode(prompt, sample)
         for arm in arms:
             found = arm.decode(prompt, sample)

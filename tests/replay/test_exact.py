@@ -1,6 +1,7 @@
 """Replay of what does not learn from unrecorded nodes is exact: fifty prompts, every count of every prompt."""
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 from helpers.fifty_prompts import GENERATION, PROMPTS, VOCABULARY, Models, counts, decoded, record
@@ -35,11 +36,25 @@ def recorded(folder, verifier, coupled):
     return record(folder, verifier, drafter, source, COVERAGE, coupled)
 
 
-@pytest.fixture(scope="module", params=["greedy", "keyed", "keyed, coupled"])
-def setting(request, tmp_path_factory):
-    verifier = Greedy() if request.param == "greedy" else KeyedSampling(0.7)
-    coupled = "coupled" in request.param
-    return recorded(tmp_path_factory.mktemp("recording"), verifier, coupled), verifier, coupled
+SETTINGS = ["greedy", "keyed", "keyed, coupled"]
+
+
+@pytest.fixture(scope="session")
+def recordings(tmp_path_factory):
+    """The recording of a setting by its name, made when it is first asked for."""
+
+    @cache
+    def recording_of(name):
+        verifier = Greedy() if name == "greedy" else KeyedSampling(0.7)
+        coupled = "coupled" in name
+        return recorded(tmp_path_factory.mktemp("recording"), verifier, coupled), verifier, coupled
+
+    return recording_of
+
+
+@pytest.fixture(params=SETTINGS)
+def setting(request, recordings):
+    return recordings(request.param)
 
 
 COMPOSITIONS = {
@@ -67,7 +82,19 @@ def draft(source, coupled):
     return drafter
 
 
-@pytest.mark.parametrize("name", COMPOSITIONS)
+ALWAYS = ["chain", "k-config", "DySpec greedy", "Q-learning"]
+"""With every verifier by default; the others with one whose output varies, and with all under ``-m slow``."""
+
+
+@pytest.mark.parametrize(
+    ("setting", "name"),
+    [
+        pytest.param(one, name, marks=[] if one == "keyed" or name in ALWAYS else pytest.mark.slow)
+        for one in SETTINGS
+        for name in COMPOSITIONS
+    ],
+    indirect=["setting"],
+)
 def test_every_count_of_every_prompt_is_the_live_one(setting, name):
     recording, verifier, coupled = setting
     builder, controller = COMPOSITIONS[name]

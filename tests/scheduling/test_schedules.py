@@ -63,7 +63,10 @@ def test_every_batch_says_the_same(n):
         run_like_plain_decoding(Batched(n), parts(), "keyed", jobs_of(Random(n), 6), eos=3)
 
 
-@pytest.mark.parametrize("family", range(FAMILIES))
+@pytest.mark.parametrize(
+    "family",
+    [pytest.param(family, marks=pytest.mark.slow if family >= 8 else []) for family in range(FAMILIES)],
+)
 def test_random_schedules_say_the_same_and_none_hangs(family):
     generator = Random(family)
     before = threading.active_count()
