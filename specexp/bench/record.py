@@ -63,14 +63,15 @@ class Answering(Protocol):
 
 def describe(part: object) -> str:
     """A part with its arguments, e.g. ``KeyedSampling(temperature=0.7)``; what is None is left out."""
-    arguments = ((name, getattr(part, name, None)) for name in _arguments_of(type(part)))
+    kind: Any = type(part)
+    arguments = ((name, getattr(part, name, None)) for name in _arguments_of(kind))
     inner = ", ".join(f"{name}={value}" for name, value in arguments if value is not None)
     return f"{type(part).__name__}({inner})" if inner else type(part).__name__
 
 
 @cache  # every answer is described
-def _arguments_of(part: type) -> tuple[str, ...]:
-    return tuple(signature(part).parameters)
+def _arguments_of(kind: type) -> tuple[str, ...]:
+    return tuple(signature(kind).parameters)
 
 
 @dataclass(frozen=True)

@@ -123,6 +123,8 @@ SAMPLED = [(company(builder), builder) for builder in BUILDERS] + [
     if drafter != "model" and "coupled" not in drafter
 ]
 """Each builder with one drafter, and each drafter with one builder; coupled ones go with keyed sampling alone."""
+SELDOM = {"chain", "k_config", "parametric", "sequoia", "beam", "dyspec_threshold"}
+"""Builders that rank candidates as ``static`` and ``dyspec_greedy`` do, and draw none: sampled with ``-m slow``."""
 
 
 def test_no_part_is_left_out():
@@ -134,7 +136,11 @@ def test_no_part_is_left_out():
     assert {make().__class__.__name__ for make in VERIFIERS} == set(parts_of(Verifier))
 
 
-@pytest.mark.parametrize(("drafter", "builder"), SAMPLED, ids=lambda name: name)
+@pytest.mark.parametrize(
+    ("drafter", "builder"),
+    [pytest.param(*pair, marks=pytest.mark.slow if pair[1] in SELDOM else []) for pair in SAMPLED],
+    ids=lambda name: name,
+)
 def test_a_sampled_joint_is_the_targets(drafter, builder):
     assert valid(drafter, builder, RejectionSampling())
     tests = [
