@@ -31,6 +31,7 @@ from specexp.profile.steps import TimedLoop, TimedSteps
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from specexp.core.runtime import Runtime
     from specexp.data import Prompt
     from specexp.pairs.pair import ModelPair
 
@@ -47,12 +48,14 @@ class TimedBackend:
     Attributes:
         name: of the backend; empty where it is the only one.
         backend: the models.
+        dtypes: of the weights of target and draft; None where there is no draft.
         passes: those of ``target`` and, where there is one, of ``draft``.
         arms: plain decoding, then every composition of the file.
     """
 
     name: str
     backend: LiveBackend
+    dtypes: tuple[str, str | None]
     passes: dict[str, PassSamples]
     arms: list[TimedSteps]
 
@@ -72,12 +75,14 @@ class Contest:
         bounds: passes that are no model's, by what they are.
         loops: plain decoding by other engines.
         left_out: sentences on what is not installed here, or cannot run these models.
+        random: whether the weights are, so that what is accepted means nothing.
     """
 
     backends: list[TimedBackend] = field(default_factory=list)
     bounds: dict[str, PassSamples] = field(default_factory=dict)
     loops: list[TimedLoop] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
+    random: bool = False
 
 
 def pair_of(config: Config) -> ModelPair:
@@ -115,7 +120,7 @@ def contest(
     Raises:
         ConfigError: the parts do not go with the models, a prefix does not fit, or nothing is left to measure.
     """
-    found, wanted = Contest(), config.get("profile.backends")
+    found, wanted = Contest(random=bool(config.get("profile.architecture"))), config.get("profile.backends")
     text = _text(config, prompts)
     for name in dict.fromkeys(wanted) or [""]:
         if name:
@@ -139,9 +144,9 @@ def contest(
                 raise
             found.left_out.append(f"{name} is left out: {first_line(error)}")
             continue
-        found.backends.append(
-            TimedBackend(name, backend, _passes(config, backend, text), _arms(config, backend))
-        )
+        dtypes = _dtype(pair.target), None if pair.draft is None else _dtype(pair.draft)
+        passes, arms = _passes(config, backend, text), _arms(config, backend)
+        found.backends.append(TimedBackend(name, backend, dtypes, passes, arms))
     if not found.backends:
         reasons = "; ".join(found.left_out) or "openvino alone runs none of our compositions"
         raise ConfigError(
@@ -209,7 +214,7 @@ def _as_gguf(pair: ModelPair, folder: Path) -> ModelPair:
             written[role] = str(file)
     cache = "float32" if pair.target.dtype == torch.float32 else "float16"  # as precise as it has by default
     made = load_pair(written["target"], written.get("draft"), target_dtype=cache, draft_dtype=cache)
-    return replace(made, name=f"{pair.name}.gguf")
+    return replace(made, name=pair.name)
 
 
 def _beside_llama(found: Contest, config: Config, pair: ModelPair, text: NDArray[np.int64]) -> None:
@@ -222,6 +227,10 @@ def _beside_llama(found: Contest, config: Config, pair: ModelPair, text: NDArray
     found.loops.append(TimedLoop(LlamaCppLoop(file, pair.target.context_limit)))
     own_pass = LlamaDecode(LlamaCppLoop(file, room), pair.target.vocab_size, text)
     found.bounds[DECODE] = _samples(config, own_pass)
+
+
+def _dtype(model: PreTrainedModel | Runtime) -> str:
+    return str(model.dtype).removeprefix("torch.")
 
 
 def _openvino(config: Config, pair: ModelPair, folder: Path) -> TimedLoop:

@@ -118,13 +118,12 @@ def profile_of(timed: TimedBackend) -> tuple[LatencyProfile, Measured]:
         timed.passes["draft"].points() if "draft" in timed.passes else [],
     )
     device = device_name(str(pair.target.device))
-    dtype = str(pair.target.dtype).removeprefix("torch.")
+    dtype, draft_dtype = timed.dtypes
     threads = torch.get_num_threads()
     on_cpu = f", {counted(threads, 'thread')}" if pair.target.device.type == "cpu" else ""
     run_by = f", {timed.name}" if timed.name else ""
     profile = fit_profile(
         {"name": f"{pair.name} on {device}, {dtype}{on_cpu}{run_by}"}, target, draft, timed.arms
     )
-    draft_dtype = None if pair.draft is None else str(pair.draft.dtype).removeprefix("torch.")
     measured = Measured(device, threads, dtype, draft_dtype, target, draft, predicted(profile, timed.arms))
     return profile, measured

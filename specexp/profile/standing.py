@@ -69,6 +69,10 @@ def steps_table(contest: Contest) -> Table:
             "Loops of other engines decode greedily, and our arms as the file's verifier says.",
         ],
     )
+    if contest.random:
+        table.notes.append(
+            "The weights are random: what is accepted, and speeds over plain decoding, mean nothing."
+        )
     for timed in contest.backends:
         own = [_token_seconds(answer) for answer in timed.arms[0].answers]
         for arm in timed.arms:

@@ -122,8 +122,8 @@ def _check_artifacts(config: Config) -> None:
         except ArtifactError as error:
             raise config.checker.error(
                 ("what_if", "profiles", str(number), "artifact"),
-                f": {first_line(error)}; python -m specexp.profile experiments/engine/profile.yaml measures this "
-                "device into artifacts/profile",
+                f": {first_line(error)}; python -m specexp.profile measures this device, with "
+                "experiments/engine/profile.yaml into artifacts/profile",
             ) from error
 
 

@@ -56,12 +56,14 @@ def contest():
     eager = TimedBackend(
         "eager",
         None,
+        ("bfloat16", "float32"),
         {"target": samples(lambda rows: 8.0), "draft": samples(lambda rows: 2.0)},
         [arm("plain decoding", 0.010, 0.008), arm("a tree", 0.018, 0.009, 3, 16)],
     )
     llama = TimedBackend(
         "llama.cpp",
         None,
+        ("bfloat16", None),
         {"target": samples(lambda rows: 1.0 + 0.1 * rows, prefix_ms=0.01)},
         [arm("plain decoding", 0.002, 0.0015), arm("a tree", 0.008, 0.006, 2, 16)],
     )

@@ -46,7 +46,9 @@ def test_every_round_takes_each_pass_and_every_prompt_each_loop_once_in_changing
     samples = {
         name: PassSamples(NotedPass(name, passes), [8, 64], [1, 2]) for name in ("one", "two", "bound")
     }
-    backends = [TimedBackend(name, None, {"target": samples[name]}, []) for name in ("one", "two")]
+    backends = [
+        TimedBackend(name, None, ("float32", None), {"target": samples[name]}, []) for name in ("one", "two")
+    ]
     timed = [TimedLoop(NotedLoop(name, loops)) for name in ("first", "second", "third")]
     measure(config, Contest(backends, {"bound": samples["bound"]}, timed), PROMPTS)
 
