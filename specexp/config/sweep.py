@@ -300,6 +300,12 @@ class Sweep:
         repeated = next((name for name in self.objectives if list(self.objectives).count(name) > 1), None)
         if repeated is not None:
             raise PlacedError(("objectives",), f" names {repeated!r} twice; name each once")
+        if self.pruner is not None and list(self.objectives) != ["speedup"]:
+            raise PlacedError(
+                ("pruner",),
+                " is set, but only a study whose one objective is speedup prunes: set it to null, or objectives to "
+                "[speedup]",
+            )
         names = [known.name for known in self.known]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:

@@ -182,9 +182,27 @@ def _shapes(role: str, source: str, attn_implementation: str, offline: str) -> P
             )
     except Exception as error:  # of any model's code, about values that its configuration should not have
         raise refusal(role, source, attn_implementation, error) from error
-    if Path(source).is_dir() and getattr(config, "quantization_config", None) is None:
+    if getattr(config, "quantization_config", None) is not None:
+        _check_quantisation(role, source, config)
+    elif Path(source).is_dir():
         _check_weights(role, source, model)
     return model.eval()
+
+
+def _check_quantisation(role: str, source: str, config: PreTrainedConfig) -> None:
+    """Refuse packed weights that nothing on this machine unpacks."""
+    from transformers.quantizers import AutoHfQuantizer
+
+    try:
+        AutoHfQuantizer.from_config(config.quantization_config, pre_quantized=True).validate_environment(
+            device_map=None
+        )
+    except Exception as error:  # of any method, each with packages and devices of its own
+        raise PairError(
+            role,
+            f"{role} {source!r} has quantised weights that cannot be read here: {first_line(error)}; install what is "
+            "missing, or take the model's weights in bfloat16, float16 or float32",
+        ) from error
 
 
 def _config(role: str, source: str, offline: str) -> PreTrainedConfig:

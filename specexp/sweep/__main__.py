@@ -78,10 +78,15 @@ def _act(config: Config, dry_run: bool, command: str) -> int:
     if dry_run:
         from specexp.sweep.rehearsal import rehearse
 
-        settings, impossible = rehearse(study_config, settings)
-        show(study_config, settings, console)
-        for name, why in impossible.items():
+        possible = rehearse(study_config, settings)
+        show(study_config, possible.sweep, console)
+        for name, why in possible.left_out.items():
             console.print(f"Left out, for it cannot be built: {name}: {why}", markup=False)
+    if settings.enqueue[settings.n_trials :]:
+        names = ", ".join(known.name for known in settings.known[settings.n_trials :])
+        console.print(f"Not measured, for sweep.n_trials is {settings.n_trials}: {names}.", markup=False)
+    if config.get("arms"):
+        console.print(f"arms: is for python -m specexp.run {config.file}; a study measures its space alone.")
     if left_out:
         console.print(f"Left out, for the pair has no draft model: {', '.join(left_out)}.")
     return 0 if dry_run else _search(study_config, settings, command)

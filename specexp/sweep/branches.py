@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from itertools import product
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations, product
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from specexp.config.sweep import Categorical, Sweep
@@ -29,33 +30,42 @@ def composer(study_config: StudyConfig, backend: StudyBackend) -> Compose:
     return compose
 
 
-def without_impossible(
-    study_config: StudyConfig, sweep: Sweep, compose: Compose
-) -> tuple[Sweep, dict[str, str]]:
+@dataclass(frozen=True)
+class Possible:
+    """What of a study can be built.
+
+    Attributes:
+        sweep: The study without the choices that cannot be built at all.
+        pairs: Choices by key that cannot be built together, whatever the others are; the search avoids them.
+        left_out: Why not, by the name of what is left out.
+    """
+
+    sweep: Sweep
+    pairs: tuple[Mapping[str, Any], ...] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+
+def without_impossible(study_config: StudyConfig, sweep: Sweep, compose: Compose) -> Possible:
     """A study without the choices of whole parts, and without what is measured first, that cannot be built.
 
     A choice goes with others: it is left out where it can be built with none of them, its numbers as small or as large
-    as the space allows. What awaits acceptance counts that are not there yet stays.
+    as the space allows; where there is only one choice that it does not go with, the two are a pair. What awaits
+    acceptance counts that are not there yet stays.
 
     Args:
         study_config: The experiment.
         sweep: Its sweep section.
         compose: What builds a candidate.
 
-    Returns:
-        The study, and why what was left out cannot be built, by its name.
-
     Raises:
         ConfigError: Nothing is left.
     """
-    space, out = Space(sweep), dict[str, str]()
+    out = dict[str, str]()
     entries = dict(sweep.space)
     for key, entry in sweep.space.items():
         if "." in key or not isinstance(entry, Categorical):
             continue
-        whys = {
-            label: _why_not(study_config, sweep, space, compose, {key: label}) for label in entry.by_label
-        }
+        whys = {label: _why_not(study_config, sweep, compose, {key: label}) for label in entry.by_label}
         kept = [choice for choice in entry.choices if whys[_label(choice)] is None]
         found = {f"{key} {label!r}": why for label, why in whys.items() if why is not None}
         if not kept:
@@ -64,6 +74,13 @@ def without_impossible(
             )
         out |= found
         entries[key] = replace(entry, choices=kept)
+    kept_choices = replace(sweep, space=entries, enqueue=[])
+    pairs = []
+    for pair in _pairs(kept_choices):
+        why = _why_not(study_config, kept_choices, compose, pair)
+        if why is not None:
+            pairs.append(pair)
+            out[" with ".join(f"{key} {label!r}" for key, label in pair.items())] = why
     first = []
     for given, known in zip(sweep.enqueue, sweep.known, strict=True):
         why = _refusal(study_config, sweep, compose, known.overrides)
@@ -71,14 +88,45 @@ def without_impossible(
             first.append(given)
         else:
             out[known.name] = why
-    return replace(sweep, space=entries, enqueue=first), out
+    return Possible(replace(sweep, space=entries, enqueue=first), tuple(pairs), out)
+
+
+def _pairs(sweep: Sweep) -> Iterator[dict[str, Any]]:
+    """Every two choices of whole parts by key; of a space of two such keys these are its branches."""
+    whole = [
+        (key, entry)
+        for key, entry in sweep.space.items()
+        if "." not in key and isinstance(entry, Categorical)
+    ]
+    for (one, entry), (other, beside) in combinations(whole, 2):
+        for label, second in product(entry.by_label, beside.by_label):
+            yield {one: label, other: second}
 
 
 def _why_not(
-    study_config: StudyConfig, sweep: Sweep, space: Space, compose: Compose, chosen: Mapping[str, Any]
+    study_config: StudyConfig, sweep: Sweep, compose: Compose, chosen: Mapping[str, Any]
 ) -> str | None:
     """Why no candidate with these choices can be built; None where one can."""
     why = None
+    for overrides in branches(study_config, sweep, chosen):
+        found = _refusal(study_config, sweep, compose, overrides)
+        if found is None:
+            return None
+        why = why or found
+    return why
+
+
+def branches(
+    study_config: StudyConfig, sweep: Sweep, chosen: Mapping[str, Any] = MappingProxyType({})
+) -> Iterator[dict[str, Any]]:
+    """Overrides of every combination of whole parts, its numbers as small and as large as the space allows.
+
+    Args:
+        study_config: The experiment.
+        sweep: Its sweep section.
+        chosen: Labels by key that are the same in all of them.
+    """
+    space = Space(sweep)
     others = {
         key: list(entry.by_label)
         for key, entry in space.entries.items()
@@ -87,11 +135,7 @@ def _why_not(
     for labels in product(*others.values()):
         for end in (0, 1):
             fixed = _Fixed({**dict(zip(others, labels, strict=True)), **chosen}, end)
-            found = _refusal(study_config, sweep, compose, space.suggest(fixed, study_config.applies))
-            if found is None:
-                return None
-            why = why or found
-    return why
+            yield space.suggest(fixed, study_config.applies)
 
 
 def _refusal(

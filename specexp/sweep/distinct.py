@@ -49,6 +49,7 @@ class DistinctSampler(BaseSampler):
         applies: Says whether a key of the space exists with what was chosen before.
         candidates: What was measured.
         seed: Seed of the random draws.
+        impossible: Parameters that cannot be built together; what holds them is passed over like a repeat.
 
     Attributes:
         exhausted: Whether nothing new was found any more: the last suggestion repeats.
@@ -61,8 +62,10 @@ class DistinctSampler(BaseSampler):
         applies: Applies,
         candidates: CandidatePool,
         seed: int | None = None,
+        impossible: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         self.inner = inner
+        self._impossible = impossible
         self.exhausted = False
         self._space = space
         self._applies = applies
@@ -116,12 +119,13 @@ class DistinctSampler(BaseSampler):
         first = draw = self._draw(self._inner_suggest(study, trial))
         repeat = None
         for place in range(max(LEAST_DRAWS, DRAWS_PER_TRIAL * len(measured))):
-            digest = self._candidates.digest(draw.overrides)
-            if digest not in measured and digest not in self._given:
-                self._given.add(digest)
-                return draw
-            if digest in measured:
-                repeat = draw
+            if not any(pair.items() <= draw.params.items() for pair in self._impossible):
+                digest = self._candidates.digest(draw.overrides)
+                if digest not in measured and digest not in self._given:
+                    self._given.add(digest)
+                    return draw
+                if digest in measured:
+                    repeat = draw
             draw = self._draw(self._neighbour(study, trial, first.params, NEAREST + FARTHER * place))
         self.exhausted = True
         return repeat or draw

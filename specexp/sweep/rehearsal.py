@@ -6,13 +6,15 @@ from specexp.bench.trainer import build_trainer
 from specexp.config import build_outline
 from specexp.config.sweep import Sweep
 from specexp.sweep.backend import StudyBackend
-from specexp.sweep.branches import composer, without_impossible
+from specexp.sweep.bench import StudyBench
+from specexp.sweep.branches import Possible, composer, without_impossible
+from specexp.sweep.exportable import check_export
 from specexp.sweep.session import check_prompts, replayed_backend
 from specexp.sweep.study import check_drawing
 from specexp.sweep.study_config import StudyConfig
 
 
-def rehearse(study_config: StudyConfig, settings: Sweep) -> tuple[Sweep, dict[str, str]]:
+def rehearse(study_config: StudyConfig, settings: Sweep) -> Possible:
     """Read the prompts of all stages and compose every branch of the space, with models that have no weights.
 
     Args:
@@ -20,7 +22,7 @@ def rehearse(study_config: StudyConfig, settings: Sweep) -> tuple[Sweep, dict[st
         settings: Its sweep section.
 
     Returns:
-        The study without what cannot be built, and why it cannot, by its name.
+        The study without what cannot be built.
 
     Raises:
         ValueError: Sampler, pruner, trainer, models, prompts or parts cannot be used, or do not go together.
@@ -36,4 +38,6 @@ def rehearse(study_config: StudyConfig, settings: Sweep) -> tuple[Sweep, dict[st
 
         backend = LiveStudyBackend(study_config, build_outline(config), study_config.latency())
     check_prompts(study_config, backend)
-    return without_impossible(study_config, settings, composer(study_config, backend))
+    possible = without_impossible(study_config, settings, composer(study_config, backend))
+    check_export(possible, StudyBench(backend, study_config.folder))
+    return possible

@@ -8,8 +8,10 @@ import math
 import shlex
 import sys
 import warnings
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
+from typing import Any
 
 import optuna
 import torch
@@ -56,6 +58,7 @@ class Session:
         self.study_config = study_config
         self.settings = settings
         self.output = output
+        self._impossible: tuple[Mapping[str, Any], ...] = ()
 
     def run(self) -> bool:
         """Run what is left of the sweep; of one that has ended, say what came out.
@@ -177,8 +180,9 @@ class Session:
     def _leave_out(self, backend: StudyBackend) -> None:
         """Leave out of the search what cannot be built, now that the acceptance counts are there."""
         compose = composer(self.study_config, backend)
-        self.settings, impossible = without_impossible(self.study_config, self.settings, compose)
-        for name, why in impossible.items():
+        possible = without_impossible(self.study_config, self.settings, compose)
+        self.settings, self._impossible = possible.sweep, possible.pairs
+        for name, why in possible.left_out.items():
             self.output.say(f"Left out, for it cannot be built: {name}: {why}.")
 
     def _search(self, study: Study, bench: StudyBench, bar: StageBar) -> str:
@@ -197,7 +201,7 @@ class Session:
             bar.trial(len(distinct_finished(study)), self._line(study, trial))
 
         try:
-            return run_study(study, self.settings, bench, after, tracked)
+            return run_study(study, self.settings, bench, after, tracked, self._impossible)
         finally:
             if tracked is not None:
                 tracked.interrupt()

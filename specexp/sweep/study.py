@@ -9,7 +9,7 @@ import json
 import os
 import socket
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -141,8 +141,17 @@ def run_study(
     bench: Bench,
     after_trial: AfterTrial | None = None,
     watcher: Watcher | None = None,
+    impossible: Sequence[Mapping[str, Any]] = (),
 ) -> str:
     """Run trials until ``settings.n_trials`` distinct ones are finished, or the space is exhausted.
+
+    Args:
+        study: The study.
+        settings: Its sweep section.
+        bench: What measures.
+        after_trial: Called after every trial.
+        watcher: Told of every trial as it goes.
+        impossible: Choices by key that cannot be built together, which are not drawn.
 
     Returns:
         A sentence about a space that holds fewer; empty where all that were asked for are finished.
@@ -166,6 +175,7 @@ def run_study(
             bench.applies,
             candidates,
             seed + offset if isinstance(seed, int) else None,
+            impossible,
         )
 
     def note(study: Study, trial: FrozenTrial) -> None:

@@ -268,6 +268,30 @@ STUDIES = [
         file="sweep.yaml",
     ),
 ]
+MEDIAN = "--sweep.pruner optuna.pruners.MedianPruner --sweep.objectives '[speedup, tokens_per_step]'"
+LEFT_OUT = [
+    dry(
+        "a pruner that could not prune",
+        MEDIAN,
+        "command line: sweep.pruner is set",
+        "set it to null, or objectives to [speedup]",
+        file="sweep.yaml",
+    ),
+    dry(
+        "an export that no candidate is",
+        "--sweep.export '{to: kept, kind: q-table}'",
+        "sweep.export.kind is 'q-table'",
+        "allowed are composition, static-tree",
+        file="sweep.yaml",
+    ),
+    Row(
+        "more known configurations than trials, and arms",
+        "sweep sweep.yaml --n-trials 1 --arms '{a: {}}' --sweep.enqueue '[{name: one, builder.init_args.length: 1},"
+        "{name: two, builder.init_args.length: 2}]' --dry-run",
+        ("Not measured, for sweep.n_trials is 1: two.", "arms: is for python -m specexp.run sweep.yaml"),
+        code=0,
+    ),
+]
 RECORDED = FILE + "what_if: {files: [o.yaml]}\n"
 OTHERS = [
     yaml("a device's file that is not there", RECORDED, "mine.yaml: what_if.files.0: o.yaml does not exist",
@@ -290,7 +314,7 @@ COMMANDS = [
     ),
 ]
 
-ROWS = [*FILES, *KEYS, *CLASSES, *VALUES, *STORAGES, *ARMS, *TRAINER, *STUDIES, *OTHERS, *COMMANDS]
+ROWS = [*FILES, *KEYS, *CLASSES, *VALUES, *STORAGES, *ARMS, *TRAINER, *STUDIES, *LEFT_OUT, *OTHERS, *COMMANDS]
 
 
 @table(ROWS)

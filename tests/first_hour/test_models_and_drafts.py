@@ -135,6 +135,14 @@ SPOILT = {
         changed("model/config.json", hidden_act="zilu"),
         ("pair.target", "its config.json says 'zilu', which transformers does not know"),
     ),
+    "weights packed by what is not installed": Spoilt(
+        changed("model/config.json", quantization_config={"quant_method": "gptq", "bits": 4}),
+        ("pair.target", "has quantised weights that cannot be read here", "bfloat16, float16 or float32"),
+    ),
+    "weights packed by nobody knows what": Spoilt(
+        changed("model/config.json", quantization_config={"quant_method": "zip"}),
+        ("pair.target", "has quantised weights that cannot be read here"),
+    ),
     "no such GGUF file": Spoilt(
         nothing, ("pair.target", "m.gguf' is no existing file"), TYPED.replace("model ", "./m.gguf ")
     ),
