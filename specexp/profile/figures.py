@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from statistics import median
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
-from specexp.bench.pictures import BLUE, CURVE_COLOURS, INK, ORANGE, bare_figure, name_rows, new_figure, plain
+from matplotlib.ticker import LogLocator
+
+from specexp.bench.pictures import (
+    BLUE,
+    CURVE_COLOURS,
+    GREY,
+    INK,
+    ORANGE,
+    bare_figure,
+    name_rows,
+    new_figure,
+    plain,
+)
 from specexp.core.latency import PLAIN
 
 if TYPE_CHECKING:
@@ -120,23 +133,28 @@ def draw_contest(contest: Contest) -> Figure:
             left.plot(samples.sizes, times, lw=0.9, ls="--", label=name)
     left.set_xscale("log", base=2)
     left.set_yscale("log")
+    sizes = contest.backends[0].passes["target"].sizes
+    ticks = [size for size in sizes if size & (size - 1) == 0] or sizes
+    left.set_xticks(ticks, [str(size) for size in ticks])
+    left.minorticks_off()
+    left.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    left.yaxis.set_major_formatter("{x:g}")
     left.set_xlabel("rows of a target pass", fontsize=9)
     left.set_ylabel(f"ms behind {prefix} tokens", fontsize=9)
     left.legend(fontsize=7, frameon=False)
-    bars = [
-        (f"{timed.name}: {arm.arm.name}", [(step.pass_seconds, step.seconds) for step in arm.steps])
-        for timed in contest.backends
-        for arm in timed.arms
-    ]
-    bars += [(loop.name, [(one, one) for answer in loop.answers for one in answer]) for loop in contest.loops]
-    for place, (_, steps) in enumerate(bars):
-        within, whole = (1e3 * median(column) for column in zip(*steps, strict=True))
+    ours = [(timed, arm) for timed in contest.backends for arm in timed.arms]
+    for place, (_, arm) in enumerate(ours):
+        within = 1e3 * median(step.pass_seconds for step in arm.steps)
+        beside = 1e3 * median(step.seconds - step.pass_seconds for step in arm.steps)
         right.barh(place, within, color=BLUE, height=0.6, label=None if place else "passes")
-        right.barh(
-            place, whole - within, left=within, color=ORANGE, height=0.6, label=None if place else "outside"
-        )
+        right.barh(place, beside, left=within, color=ORANGE, height=0.6, label=None if place else "outside")
+        right.text(within + beside, place, f" {within + beside:.2f}", va="center", fontsize=8, color=INK)
+    for place, loop in enumerate(contest.loops, start=len(ours)):
+        whole = 1e3 * median(chain.from_iterable(loop.answers))
+        right.barh(place, whole, color=GREY, height=0.6)
         right.text(whole, place, f" {whole:.2f}", va="center", fontsize=8, color=INK)
-    name_rows(right, [fill(name, _LABEL) for name, _ in bars])
+    names = [f"{timed.name}: {arm.arm.name}" for timed, arm in ours] + [loop.name for loop in contest.loops]
+    name_rows(right, [fill(name, _LABEL) for name in names])
     right.set_xlabel("ms of a step (median)", fontsize=9)
     right.legend(fontsize=8, frameon=False)
     return figure
