@@ -40,11 +40,12 @@ def check_profiling(config: Config) -> list[ComposedArm]:
             f"{config.source_of(('execution',))}: execution decodes several sequences for a prompt, and a latency "
             "profile is of one: leave it out"
         )
-    if config.get("profile.backends") and is_gguf(config.get("pair.target")):
-        raise config.checker.error(
-            ("profile", "backends"),
-            " runs a Hugging Face model in several ways, and pair.target is a GGUF file: leave it out",
-        )
+    for key in ("backends", "architecture", "draft_architecture"):
+        if config.get("profile")[key] and is_gguf(config.get("pair.target")):
+            raise config.checker.error(
+                ("profile", key),
+                " is for Hugging Face models, and pair.target is a GGUF file: leave it out",
+            )
     if not config.get("profile.prefixes"):
         raise config.checker.error(("profile", "prefixes"), " is empty; at least one prefix length is needed")
     if not config.get("arms") and config.get("drafter") is None:

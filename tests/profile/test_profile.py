@@ -104,7 +104,7 @@ def test_without_a_draft_or_arms_it_is_of_the_target_alone(experiment, model_fol
         ({"profile": {"backends": ["fast"]}}, "profile.backends.0 is 'fast'"),
         (
             {"profile": {"backends": ["eager"]}, "pair": {"target": "model.gguf"}},
-            "profile.backends runs a Hugging Face model in several ways, and pair.target is a GGUF file: leave it out",
+            "profile.backends is for Hugging Face models, and pair.target is a GGUF file: leave it out",
         ),
         ({"execution": "SerialSpeculative"}, "execution decodes several sequences for a prompt"),
         ({"latency": {"artifact": "nowhere"}}, "latency.artifact: nowhere"),
