@@ -92,6 +92,12 @@ def run_command(
             raise ConfigError(
                 f"command line: {given[0]} stands where the configuration file is expected, first"
             )
+        for argument in given[1:]:
+            name, equals, _ = argument.partition("=")
+            if equals and name in OPTIONS:
+                raise ConfigError(
+                    f"{COMMAND_LINE}: {argument} gives {name} a value, and it takes none; write {name}"
+                )
         overrides = [argument for argument in given[1:] if argument not in OPTIONS]
         _check_sections(overrides, short)
         config = load_config(given[0], overrides)

@@ -306,6 +306,10 @@ class Sweep:
                 " is set, but only a study whose one objective is speedup prunes: set it to null, or objectives to "
                 "[speedup]",
             )
+        if self.require_gain and self.confirm is None:
+            raise PlacedError(
+                ("require_gain",), " is true, and only a confirmation tells a gain: set sweep.confirm too"
+            )
         names = [known.name for known in self.known]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:

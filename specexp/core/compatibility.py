@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from specexp.core.messages import shown
 from specexp.core.parts import Controller, Drafter, Parts, TreeBuilder, Verifier
 from specexp.core.runtime import Runtime
 from specexp.core.tree import NodeKind
@@ -102,7 +103,7 @@ def check_model(model: object) -> None:
     """
     if not hasattr(getattr(model, "config", None), "get_text_config"):
         raise ValueError(
-            f"a model was expected and {model!r:.60} is a {type(model).__name__}: load one with specexp.load_pair "
+            f"a model was expected and {shown(model)} is a {type(model).__name__}: load one with specexp.load_pair "
             "or AutoModelForCausalLM.from_pretrained"
         )
 

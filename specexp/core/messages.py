@@ -50,10 +50,18 @@ def did_you_mean(name: object, allowed: Iterable[str]) -> str:
         spelt = get_close_matches(given, rest, n=1, cutoff=0.65)
         if spelt and (not near or _letters(given, spelt[0]) >= 0.75):
             near = [rest[spelt[0]]]
-    near = near or get_close_matches(str(name), names, n=1, cutoff=0.9)
+    if not near:  # what all names begin with is alike in any case
+        whole = {known[len(prefix) :]: known for known in names}
+        near = [whole[one] for one in get_close_matches(str(name)[len(prefix) :], whole, n=1, cutoff=0.9)]
     if near:
         return f"; did you mean {near[0]!r}?"
-    return f"; allowed are {', '.join(names)}" if 0 < len(names) <= 16 else ""
+    level = min((known.count(".") for known in names), default=0)
+    shallow = [known for known in names if known.count(".") == level]  # what is inside them would be too long
+    return f"; allowed are {', '.join(shallow)}" if 0 < len(shallow) <= _LISTED else ""
+
+
+_LISTED = 64
+"""Most names that a sentence lists."""
 
 
 SAME_MEANING = tuple(
@@ -101,8 +109,8 @@ _SHOWN = 60
 
 
 def shown(value: object) -> str:
-    """A value as an error repeats it; a long one is cut."""
-    text = repr(value)
+    """A value as an error repeats it, in one line; a long one is cut."""
+    text = " ".join(repr(value).split())
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
 
 

@@ -6,12 +6,13 @@ import copy
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
 from specexp.data.conversation import read_conversation
-from specexp.data.prompt_set import PromptRow, PromptSet, prompt_rows
+from specexp.data.prompt_set import PromptRow, PromptSet, PromptSetError, prompt_rows
 from specexp.data.row import Row
 from specexp.data.source import read_rows
 
@@ -71,6 +72,12 @@ class OwnPrompts(PromptSet):
 
     @override
     def first(self, count: int | None) -> Dataset:
+        for name, given in (("subset", self.subset is not None), ("split", self.split != "train")):
+            if given and Path(self.path).is_file():
+                raise PromptSetError(
+                    f"{self.path}: a file has no {name}s, so {getattr(self, name)!r} means nothing; leave it out.",
+                    ("prompts", "init_args", name),
+                )
         source = read_rows(self.path, subset=self.subset, split=self.split, streaming=count is not None)
         self._ignored.clear()
         return prompt_rows(self._prompts(islice(source, count)), where=self.path)

@@ -15,6 +15,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from fsspec import available_protocols
+
 from specexp.core.messages import first_line
 from specexp.data.prompt_set import PromptSetError
 from specexp.data.row import Row
@@ -152,6 +154,11 @@ def _split_of(saved: Any, path: str, split: str) -> Any:
 def _load_arguments(path: str, local: Path, subset: str | None, split: str) -> dict[str, Any]:
     """The arguments of ``load_dataset`` for a source, which is not opened yet."""
     reader = READERS.get(_ending(path))
+    scheme = path.partition("://")[0]
+    if "://" in path and scheme not in available_protocols():
+        raise PromptSetError(
+            f"{path}: {scheme}:// is not known; allowed are https://, http://, hf:// and file://", PATH
+        )
     if "://" in path or _is_file(local):
         if reader is None:
             raise PromptSetError(
@@ -167,7 +174,7 @@ def _load_arguments(path: str, local: Path, subset: str | None, split: str) -> d
                 f"ends in {_formats()}.",
                 PATH,
             )
-        return {"path": str(local), "name": subset, "split": split}
+        return {"path": str(local.resolve()), "name": subset, "split": split}
     if reader is None and re.fullmatch(r"[\w.-]+/[\w.-]+", path) and not path.startswith("."):
         return {"path": path, "name": subset, "split": split}
     what = "is no plain file" if _exists(local) else "there is no such file"

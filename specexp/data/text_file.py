@@ -134,6 +134,8 @@ def _csv_rows(lines: Iterator[tuple[int, str]], where: str) -> Iterator[Row]:
                 f"{where}: line {reader.line_num} separates its columns by {mark!r}; a CSV file is read whose columns "
                 "are separated by commas."
             )
+        if not any(names):
+            raise PromptSetError(f"{where}: line 1 names no columns; the first line of a CSV file does.")
         if twice is not None:
             raise PromptSetError(
                 f"{where}: line {reader.line_num} names two columns {twice!r}; give each its own name."

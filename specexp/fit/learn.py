@@ -30,6 +30,10 @@ def check_learning(config: Config) -> None:
             f"{config.source_of(('controller', 'init_args', 'learn'))}: controller.init_args.learn is false, so "
             "nothing would be learned; set it to true"
         )
+    for name in set(config.get("trainer")) & {"max_epochs", "max_steps", "callbacks"}:
+        raise config.checker.error(
+            ("trainer", name), ": a controller learns for fit.epochs, with callbacks of its own; leave it out"
+        )
     where = f"{config.source_of(('controller',))}: controller is {given['class_path']}"
     if controller is None or not controller.learns:
         raise ConfigError(f"{where}, which does not learn; name one that does, such as QLearning")

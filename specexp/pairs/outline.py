@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+_COUNTS = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings")
+"""What a model has one of at least."""
 _DTYPES = ("bfloat16", "float16", "float32")
 
 
@@ -171,6 +173,13 @@ def _shapes(role: str, source: str, attn_implementation: str, offline: str) -> P
     from specexp.core.masks import check_layers
 
     config = _config(role, source, offline)
+    text = config.get_text_config()
+    for name in _COUNTS:
+        count = getattr(text, name, None)
+        if count is not None and count < 1:
+            raise PairError(
+                role, f"{role} {source!r}: its config.json says {name}: {count}; 1 or more are needed"
+            )
     try:
         check_layers(config)
     except ValueError as error:
@@ -215,9 +224,10 @@ def _config(role: str, source: str, offline: str) -> PreTrainedConfig:
     except Exception as error:  # of the hub's client, and of checks of any model's values
         if offline and not Path(source).is_dir():
             raise not_here(role, source, offline) from error
-        raise PairError(
-            role, f"{role} {source!r} could not be loaded as a causal model: {first_line(error)}"
-        ) from error
+        why = first_line(error)
+        if "trust_remote_code" in str(error) or "custom code" in str(error):
+            why = "it is run by code of its own, and only models that transformers itself knows are allowed"
+        raise PairError(role, f"{role} {source!r} could not be loaded as a causal model: {why}") from error
     return config
 
 

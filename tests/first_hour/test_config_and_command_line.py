@@ -54,6 +54,22 @@ FILES = [
     yaml("a file that composes itself", "compose: mine.yaml\n", "composes itself (mine.yaml -> mine.yaml)"),
 ]
 KEYS = [
+    dry("a key of nothing", "--=3", "command line: unknown key ''", "allowed are --analyses, --arms"),
+    yaml(
+        "a key that YAML reads as true", FILE + "yes: 3\n", "unknown key 'True'; allowed are analyses, arms"
+    ),
+    dry(
+        "a class of a large family",
+        "--analyses '[Nope]'",
+        "no Analysis is called 'Nope'; allowed are Ablation",
+    ),
+    dry(
+        "a gain that nothing confirms",
+        "--require-gain",
+        "command line: sweep.require_gain is true",
+        "set sweep.confirm",
+        file="sweep.yaml",
+    ),
     yaml("a misspelt section", FILE + "bulder: Chain\n", "mine.yaml: unknown key 'bulder'", "mean 'builder'"),
     yaml("a key at the top", FILE + "target: x\n", "mine.yaml: unknown key 'target'", "mean 'pair.target'"),
     yaml(
@@ -306,7 +322,22 @@ OTHERS = [
     Row("models into a file", "export stdlib --to gguf --output mine.yaml", ("--output: mine.yaml is no folder",)),
     Row("no baselines named", "verify mine.yaml --dry-run", ("token equality",), code=0),
 ]  # fmt: skip
+LEARNS = FILE + "controller: QLearning\nfit: {epochs: 2}\n"
 COMMANDS = [
+    Row("a flag with a value", "run mine.yaml --print-config=1", ("--print-config=1", "it takes none")),
+    Row("a flag that is true", "sweep sweep.yaml --dry-run=true", ("--dry-run=true", "it takes none")),
+    Row(
+        "epochs of the Trainer beside those of fit",
+        "fit mine.yaml --trainer.max_epochs 3 --dry-run",
+        ("command line: trainer.max_epochs", "fit.epochs"),
+        {"mine.yaml": LEARNS},
+    ),
+    Row(
+        "a file for a set that has none",
+        "run mine.yaml --data.prompts.init_args.pth x --dry-run",
+        ("'data.prompts.init_args.pth' of StdlibFunctions", "allowed are data.prompts.init_args.split"),
+        {"mine.yaml": "data: {prompts: StdlibFunctions}\n"},
+    ),
     Row("an option in place of the file", "run --dry-run mine.yaml", ("--dry-run stands where", "first")),
     Row("an option without its value", "run mine.yaml --name", ("command line: --name has no value",)),
     Row(

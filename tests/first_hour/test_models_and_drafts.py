@@ -135,6 +135,14 @@ SPOILT = {
         changed("model/config.json", hidden_act="zilu"),
         ("pair.target", "its config.json says 'zilu', which transformers does not know"),
     ),
+    "fewer than no layers": Spoilt(
+        changed("model/config.json", num_hidden_layers=-1),
+        ("pair.target", "its config.json says num_hidden_layers: -1; 1 or more are needed"),
+    ),
+    "code of its own": Spoilt(
+        changed("model/config.json", model_type="mine", auto_map={"AutoConfig": "mine.Config"}),
+        ("pair.target", "run by code of its own", "models that transformers itself knows"),
+    ),
     "weights packed by what is not installed": Spoilt(
         changed("model/config.json", quantization_config={"quant_method": "gptq", "bits": 4}),
         ("pair.target", "has quantised weights that cannot be read here", "bfloat16, float16 or float32"),
