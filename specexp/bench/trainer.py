@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from specexp.config import Config, ConfigError
+from specexp.config import Config
 from specexp.config.check import announce_import, import_object
 from specexp.core.messages import first_line
 
@@ -43,7 +43,9 @@ def build_trainer(config: Config, **overrides: Any) -> Trainer:
     try:
         return Trainer(**{name: _object(value, f"{where}.{name}") for name, value in settings.items()})
     except Exception as error:  # Lightning raises its own errors, and those of every library it asks
-        raise ConfigError(f"{config.source_of(('trainer',))}: trainer: {first_line(error)}") from error
+        why = first_line(error)
+        named = [name for name in config.get("trainer") if name in why.lower()]  # it says which it is about
+        raise config.checker.error(("trainer", *named[:1]), f": {why}") from error
 
 
 def _check_value(name: str, value: Any, config: Config) -> None:

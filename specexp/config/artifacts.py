@@ -153,10 +153,13 @@ class LoadedArtifact:
                 ``Decoder(target, *artifact.parts)`` does not ask whose they are.
             ValueError: the drafter needs a draft model and none is given.
         """
+        from specexp.core.compatibility import check_model
         from specexp.core.decode import Decoder
         from specexp.core.runtime import Runtime
 
         self.content.check(target.model if isinstance(target, Runtime) else target)
+        if draft is not None:
+            check_model(draft)  # also where the drafter asks none
         parts = self.parts
         if parts.drafter is not None:
             parts.drafter.use_draft_model(draft)

@@ -282,7 +282,7 @@ class Experiment:
         drafter: What guesses the next tokens; null for plain decoding.
         builder: What grows the tree of a step.
         verifier: What accepts drafted tokens.
-        controller: What limits a step's draft.
+        controller: What limits a step's draft; null for the builder's own limits.
         generation: How much is generated.
         trainer: Arguments of Lightning's Trainer.
         output: Folder of the results.
@@ -324,7 +324,7 @@ class Experiment:
     verifier: Annotated[Any, PartOf("specexp.core.parts.Verifier")] = field(
         default_factory=lambda: {"class_path": "Greedy"}
     )
-    controller: Annotated[Any, PartOf("specexp.core.parts.Controller")] = field(
+    controller: Annotated[Any, PartOf("specexp.core.parts.Controller")] | None = field(
         default_factory=lambda: {"class_path": "Fixed"}
     )
     execution: Annotated[Any, PartOf("specexp.scheduling.Execution")] | None = None

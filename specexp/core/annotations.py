@@ -135,7 +135,11 @@ class Allowed:
 
     @cached_property
     def _kinds(self) -> frozenset[Any]:
-        return frozenset(one.kind for one in self.members if isinstance(one.kind, type) or one.kind is Any)
+        return frozenset(
+            one.kind
+            for one in self.members
+            if one.mark is None and (isinstance(one.kind, type) or one.kind is Any)
+        )
 
     @cached_property
     def takes_null(self) -> bool:

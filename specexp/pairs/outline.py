@@ -128,9 +128,10 @@ def tokenizer_of(role: str, source: str, offline: str) -> PreTrainedTokenizerBas
         if offline and not Path(source).is_dir():
             raise not_here(role, source, offline) from error
         why = first_line(error)
-        why = (
-            "its files are not whole" if why.endswith(":") else why
-        )  # a list follows that no first line holds
+        if isinstance(error, KeyError):
+            why = f"its files hold no {why}"
+        elif why.endswith(":"):  # a list follows that no first line holds
+            why = "its files are not whole"
         raise PairError(role, f"{role} {source!r} has no tokenizer that could be loaded: {why}") from error
     return tokenizer
 

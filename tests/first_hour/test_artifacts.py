@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from helpers import made_artifacts as made
+from helpers.small_models import FULL_ATTENTION, build
 
 from specexp.artifacts import ArtifactError
 from specexp.config.artifacts import load_artifact
@@ -266,3 +267,23 @@ def test_artifact(row: Row, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert path in sentence
     assert "\n" not in sentence
     assert "payload" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [(("stdlib",), "'stdlib' is a str"), ((None,), "None is a NoneType"), (("model", "x"), "'x' is a str")],
+    ids=["a name", "nothing", "a draft's name"],
+)
+def test_no_model(given: tuple[Any, ...], said: str, tmp_path: Path) -> None:
+    model = build("Llama", {**FULL_ATTENTION["Llama"], "vocab_size": 40}).eval()
+    artifact = load_artifact(made.save(tmp_path, "static-tree"))
+    with pytest.raises(ValueError, match=f"a model was expected and {said}: load one with specexp.load_pair"):
+        artifact.decoder(*(model if one == "model" else one for one in given))
+
+
+@pytest.mark.parametrize("trust", [3, "my_package", [1], ["a b"]], ids=str)
+def test_trust_in_nothing(trust: Any, tmp_path: Path) -> None:
+    with pytest.raises(
+        ArtifactError, match=r"trust is .*; names of installed packages such as \('my_package',\)"
+    ):
+        load_artifact(made.save(tmp_path, "static-tree"), trust=trust)

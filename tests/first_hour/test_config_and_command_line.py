@@ -130,6 +130,12 @@ CLASSES = [
     ),
 ]
 VALUES = [
+    dry(
+        "no verifier",
+        "--verifier null",
+        "command line: verifier is null; allowed is a Verifier given as class_path",
+    ),
+    dry("no data", "--data null", "command line: data is null; allowed is a mapping"),
     dry("a name that leads out", "--name ../../escaped", "name is '../../escaped'", "a plain folder name"),
     dry("a name of two folders", "--name a/b", "name is 'a/b'", "a plain folder name"),
     dry("a name that is null", "--name null", "command line: name is null", "a plain folder name"),
@@ -232,6 +238,17 @@ ARMS = [
     ),
 ]
 TRAINER = [
+    dry(
+        "a precision of nobody",
+        "--trainer.precision 8-bit",
+        "command line: trainer.precision: Precision '8-bit'",
+    ),
+    dry(
+        "an accelerator that is none",
+        "--trainer.accelerator npu",
+        "command line: trainer.accelerator: ",
+        "cpu",
+    ),
     dry(
         "no batches", "--trainer.limit_test_batches 0", "trainer.limit_test_batches is 0", "data.max_prompts"
     ),

@@ -115,6 +115,10 @@ SPOILT = {
     "a tokenizer cut short": Spoilt(
         half("model/tokenizer.json"), ("pair.target", "has no tokenizer that could be")
     ),
+    "a tokenizer that holds nothing": Spoilt(
+        written("model/tokenizer.json", "{}"),
+        ("pair.target", "no tokenizer that could be loaded: its files hold no 'added_tokens'"),
+    ),
     "more tokens than logits": Spoilt(
         one_more_token, ("pair.target", "gives 257 logits", "its tokenizer has 258 tokens")
     ),
