@@ -157,7 +157,11 @@ class Checker:
                     f"init_args, and {name!r} may belong into {inside!r}"
                 )
         base = base_of(allowed)
-        if not isinstance(given.get("class_path"), str):
+        if given.get("class_path") is not None and not isinstance(given["class_path"], str):
+            raise self.error(
+                (*key, "class_path"), f" is {given['class_path']!r}; allowed is the name of a {base.__name__}"
+            )
+        if given.get("class_path") is None:
             raise self.error((*key, "class_path"), f" is missing; name the {base.__name__} to use")
         init_args = given.get("init_args")
         if init_args is not None and not isinstance(init_args, Mapping):
@@ -182,9 +186,10 @@ class Checker:
         if "." not in name:
             found = find_part(base, name)
             if found is None:
-                raise self.error(
-                    key, f": no {base.__name__} is called {name!r}{did_you_mean(name, parts_of(base))}"
+                hint = (
+                    did_you_mean(name, parts_of(base)) or "; name it with its module, as in my_package.Name"
                 )
+                raise self.error(key, f": no {base.__name__} is called {name!r}{hint}")
             return found
         announce_import(name, f"{self.source_of(key)}: {'.'.join(key)}", base)
         try:

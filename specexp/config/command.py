@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
 
 from specexp.config.config import SECTIONS, Config
 from specexp.config.errors import ConfigError
@@ -94,6 +95,9 @@ def run_command(
             )
         for argument in given[1:]:
             name, equals, _ = argument.partition("=")
+            meant = get_close_matches(name.replace("_", "-").lower(), OPTIONS, n=1, cutoff=0.9)
+            if meant and name not in OPTIONS:
+                raise ConfigError(f"{COMMAND_LINE}: unknown option {name}; did you mean {meant[0]}?")
             if equals and name in OPTIONS:
                 raise ConfigError(
                     f"{COMMAND_LINE}: {argument} gives {name} a value, and it takes none; write {name}"

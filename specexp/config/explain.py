@@ -63,7 +63,8 @@ def explain(key: str, config: Config | None = None) -> str:
             if part is not None:
                 head = f"{key}: a {contract.rpartition('.')[2]}. {_first(inspect.getdoc(part))}"
                 return "\n".join([*_wrapped(head, ""), *_lines_of(part)])
-    raise ConfigError(f"command line: no key and no part is called {key!r}{did_you_mean(key, _near(key))}")
+    hint = did_you_mean(key, _near(key)) or "; --help alone lists the sections"
+    raise ConfigError(f"command line: no key and no part is called {key!r}{hint}")
 
 
 def _near(key: str) -> set[str]:

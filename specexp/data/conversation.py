@@ -78,7 +78,7 @@ def _read(row: Row, key: str, value: Any) -> Conversation:
         return Conversation(list(value))
     if isinstance(value, dict):
         return _request(row, key, value)
-    if value is None:
+    if value is None and key not in row.values:
         raise row.refusal(f" has no {key!r} (its fields are {', '.join(map(str, row.values))}).")
     raise row.error(key, "a text that is not blank, a list of such texts, or a list of chat messages", value)
 

@@ -30,6 +30,8 @@ ATTEMPTS = 10
 SECONDS_OF_A_LOCK = 60
 """How long a worker waits while another one writes to an SQLite file."""
 
+PACKAGES = {"MySQLdb": "mysqlclient", "psycopg2": "psycopg2-binary"}
+"""Packages of drivers whose modules have other names."""
 PORTS = {"postgresql": 5432, "mysql": 3306, "mariadb": 3306, "redis": 6379, "rediss": 6379}
 EXAMPLES = "sqlite:///study.db, postgresql://user@host/name, mysql://user@host/name or redis://host"
 _MADE_BY_ANOTHER = (
@@ -69,7 +71,8 @@ def check_storage(given: str, error: ConfigError) -> None:
     except NoSuchModuleError as why:
         raise ConfigError(f"{what}, and {url.drivername!r} is no driver that SQLAlchemy knows") from why
     if missing is not None:
-        raise ConfigError(f"{what}, and its driver {missing} is not installed: pip install {missing}")
+        package = PACKAGES.get(missing, missing)
+        raise ConfigError(f"{what}, and its driver {missing} is not installed: pip install {package}")
     if kind == "sqlite":
         _check_file(url.database or "", what)
     else:

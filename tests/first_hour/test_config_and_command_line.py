@@ -120,6 +120,17 @@ KEYS = [
 CLASSES = [
     dry("a misspelt class", "--builder Chian", "command line: builder.class_path", "mean 'Chain'"),
     dry("a class of another family", "--builder specexp.drafters.PromptLookup", "is no TreeBuilder"),
+    dry(
+        "a class that is a number",
+        "--builder '{class_path: 3}'",
+        "class_path is 3; allowed is the name of a Tree",
+    ),
+    Row(
+        "a class of a family without short names",
+        "fit mine.yaml --dry-run",
+        ("mine.yaml: model.class_path: no LightningModule is called 'Nope'; name it with its module",),
+        {"mine.yaml": "model: {class_path: Nope}\ndata: {class_path: X}\n"},
+    ),
     dry("a contract", "--builder specexp.core.parts.TreeBuilder", "only the contract of its family"),
     dry("a module that is not there", "--builder my_parts.Tree", "'my_parts.Tree' cannot be imported"),
     dry(
@@ -192,6 +203,12 @@ STORAGES = [
         "sweep.storage",
         "psycopg",
         "is not installed",
+        file="sweep.yaml",
+    ),
+    dry(
+        "a database whose driver has another name",
+        "--storage mysql://me@localhost/studies",
+        "its driver MySQLdb is not installed: pip install mysqlclient",
         file="sweep.yaml",
     ),
     dry(
@@ -341,6 +358,11 @@ OTHERS = [
 ]  # fmt: skip
 LEARNS = FILE + "controller: QLearning\nfit: {epochs: 2}\n"
 COMMANDS = [
+    Row("a flag misspelt", "run mine.yaml --dryrun", ("unknown option --dryrun; did you mean --dry-run?",)),
+    Row("a flag of another spelling", "run mine.yaml --print_config", ("did you mean --print-config?",)),
+    Row(
+        "help on nothing", "run --help nokey", ("no part is called 'nokey'; --help alone lists the sections",)
+    ),
     Row("a flag with a value", "run mine.yaml --print-config=1", ("--print-config=1", "it takes none")),
     Row("a flag that is true", "sweep sweep.yaml --dry-run=true", ("--dry-run=true", "it takes none")),
     Row(

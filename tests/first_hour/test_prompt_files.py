@@ -45,6 +45,7 @@ ROWS = [
          "--data.field input_text"),
     file("a field missing later", f'{GOOD}{{"text": "b"}}\n', "line 2 has no 'prompt' (its fields are text)"),
     file("an empty prompt", f'{GOOD}{{"prompt": ""}}\n', "my.jsonl: line 2, key 'prompt': expected a text", "found ''"),
+    file("a prompt that is null", {"prompt": None}, "line 1, key 'prompt': expected a text", "found None"),
     file("a prompt that is a number", {"prompt": 3}, "line 1, key 'prompt': expected a text", "found 3"),
     file("half a character", '{"prompt": "\\ud800"}\n', "line 1, key 'prompt': expected a text"),
     file("two prompts of one id", '{"id": 1, "prompt": "a"}\n' * 2, "rows 1 and 2 share the prompt id '1'"),
