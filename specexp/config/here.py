@@ -31,6 +31,10 @@ def check_here(config: Config, *written: str) -> None:
             f" is {threads}, and this machine has {counted(cores, 'core')}: at most so many are allowed",
         )
     project = config.get("tracking.project")
+    if config.get("tracking.mode") != "disabled" and not project.strip():
+        raise config.checker.error(
+            ("tracking", "project"), f" is {project!r}; a name such as specexp is allowed"
+        )
     if config.get("tracking.mode") != "disabled" and (
         wrong := [mark for mark in "/\\#?%:" if mark in project]
     ):
@@ -57,6 +61,10 @@ def check_writable(folder: Path, error: ConfigError) -> None:
     Raises:
         ConfigError: It names what stands in the way.
     """
+    if "\0" in str(folder):
+        raise ConfigError(
+            f"{error} is {str(folder)!r}, and no name holds a null character: name another folder"
+        )
     there = next(path for path in (folder, *folder.parents, Path()) if path.exists())
     if not there.is_dir():
         raise ConfigError(f"{error}: {folder} cannot be written ({there} is a file): name another folder")

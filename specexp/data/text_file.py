@@ -150,7 +150,9 @@ def _csv_rows(lines: Iterator[tuple[int, str]], where: str) -> Iterator[Row]:
                 )
             yield Row(where, number, dict(values), f"line {reader.line_num}")
     except csv.Error as error:
-        raise PromptSetError(f"{where}: line {reader.line_num} is no CSV ({first_line(error)}).") from error
+        raise PromptSetError(
+            f"{where}: line {reader.reader.line_num} is no CSV ({first_line(error)})."
+        ) from error
 
 
 def _text_rows(lines: Iterator[tuple[int, str]], where: str) -> Iterator[Row]:

@@ -249,6 +249,14 @@ ARMS = [
         "a device without numbers", "--pair.device meta", "device 'meta' holds no numbers", "name cpu or cuda"
     ),
     dry(
+        "a project without a name",
+        "--tracking.mode offline --tracking.project '\"\"'",
+        "command line: tracking.project is ''; a name such as specexp is allowed",
+    ),
+    dry(
+        "a folder that can have no name", "--output '\"a\\0b\"'", "command line: output is ", "null character"
+    ),
+    dry(
         "a project that W&B refuses",
         "--tracking.mode offline --tracking.project a/b",
         "tracking.project is 'a/b'; W&B takes no / in a project's name",

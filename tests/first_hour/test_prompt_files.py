@@ -60,6 +60,7 @@ ROWS = [
     file("too few columns", "id,prompt\n1\n", "my.csv: line 2 has fewer fields than the 2 of the first line",
          called="my.csv"),
     file("a quote that is not closed", 'prompt\n"Why?\n', "my.csv: line", "is no CSV", called="my.csv"),
+    file("a quote inside a field", 'prompt\n"a" b\n', "my.csv: line 2 is no CSV", called="my.csv"),
     file("two columns of one name", "prompt,prompt\na,b\n", "my.csv: line 1 names two columns 'prompt'",
          called="my.csv"),
     file("a field given twice", '{"prompt": "a", "prompt": "b"}', "line 1 is no JSON (key 'prompt' is given twice)"),
