@@ -39,11 +39,13 @@ from specexp.verify.toy_run import (
     toy_vocabulary,
 )
 
-LOOKS = (1 / 32, 1 / 16, 1 / 8, 0.18, 0.24, 0.3, 0.4, 0.6, 1.0)
+LOOKS = (1 / 32, 1 / 16, 1 / 8, 0.24, 0.31, 0.38, 0.46, 0.6, 1.0)
 """Shares of the most samples at which the counts are looked at."""
 MISSES = (0.0, 0.0, 0.0, 0.01, 0.015, 0.01, 0.005, 0.005, 0.005)
 """Chance that each look excludes a deviation that is there: most of it where exact samples mostly allow it first."""
 assert math.isclose(sum(MISSES), 1 - POWER)
+_SUSPICIOUS = 0.005
+"""A p-value below which no look but the last one excludes anything: a smaller deviation may be on its way."""
 _KEPT = 0.25
 """Share of the level that is tested at: chi-square's tail is only nearly that of counts."""
 _STATISTICS = 5
@@ -276,9 +278,11 @@ class _Sampled:
         """Decide, if the counts allow it."""
         self.fits = tests_of(self.tally, self.law, self.own_noise)
         complete = look == len(LOOKS) - 1 and self.tally.blocks >= self._plan[-1]
-        if any(fit.p_value < self.each for fit in self.fits.values()):
+        least = min(fit.p_value for fit in self.fits.values())
+        chance = self.fits["tokens"].chance_if_off_by(self.total_variation)
+        if least < self.each:
             self.decision = "found"
-        elif complete or self.fits["tokens"].chance_if_off_by(self.total_variation) <= MISSES[look]:
+        elif complete or (least >= _SUSPICIOUS and chance <= MISSES[look]):
             self.decision = "excluded"
 
     def result(self) -> ToyLawTest:

@@ -26,6 +26,7 @@ class GoodnessOfFit:
         chi_square: Pearson's statistic; of several strata their sum.
         degrees: Its degrees of freedom.
         p_value: Its p-value; 0 if an impossible cell was hit.
+        cells: Cells of positive probability before the rare ones were pooled.
     """
 
     observed: NDArray[np.float64]
@@ -34,11 +35,17 @@ class GoodnessOfFit:
     chi_square: float
     degrees: int
     p_value: float
+    cells: int
 
     @property
     def samples(self) -> int:
         """How many were counted."""
         return round(float(self.observed.sum())) + self.impossible
+
+    @property
+    def _all_pooled(self) -> bool:
+        """Whether there were too few samples to tell any cells apart."""
+        return self.degrees == 0 and self.cells > 1
 
     def chance_if_off_by(self, total_variation: float) -> float:
         """How probable a statistic no larger than this one is at most, if the law is off by this total variation.
@@ -48,7 +55,7 @@ class GoodnessOfFit:
         Args:
             total_variation: Between the law that was sampled and the stated one, over the pooled cells.
         """
-        if self.impossible:
+        if self.impossible or self._all_pooled:
             return 1.0
         if self.degrees == 0:
             return float((1 - total_variation) ** self.samples)
@@ -64,7 +71,7 @@ class GoodnessOfFit:
         Args:
             miss: Probability that the bound is too small.
         """
-        if self.impossible:
+        if self.impossible or self._all_pooled:
             return 1.0
         if self.degrees == 0:  # one cell, and whatever else is said shows at once
             return 1.0 - float(miss ** (1 / self.samples))
@@ -103,7 +110,9 @@ def goodness_of_fit(counts: NDArray[np.int64], probabilities: NDArray[np.float64
     chi_square = float(((observed - expected) ** 2 / expected).sum())
     degrees = observed.size - len(cells)
     p_value = 1.0 if degrees == 0 else float(stats.chi2.sf(chi_square, degrees))
-    return GoodnessOfFit(observed, expected, impossible, chi_square, degrees, 0.0 if impossible else p_value)
+    return GoodnessOfFit(
+        observed, expected, impossible, chi_square, degrees, 0.0 if impossible else p_value, shares.size
+    )
 
 
 def pooled(
@@ -140,9 +149,9 @@ def of_known_choices(count: float, hits: float, expected: float, variance: float
     """
     observed, wanted = np.array([hits, count - hits]), np.array([expected, count - expected])
     if variance < RARE:
-        return GoodnessOfFit(observed, wanted, 0, 0.0, 0, 1.0)
+        return GoodnessOfFit(observed, wanted, 0, 0.0, 0, 1.0, 2)
     square = (hits - expected) ** 2 / variance
-    return GoodnessOfFit(observed, wanted, 0, square, 1, float(stats.chi2.sf(square, 1)))
+    return GoodnessOfFit(observed, wanted, 0, square, 1, float(stats.chi2.sf(square, 1)), 2)
 
 
 def noncentrality(degrees: int, level: float, power: float = POWER) -> float:

@@ -109,6 +109,19 @@ def test_what_cannot_be_said_must_not_be_said():
     assert samples_needed(0.05, 0, 1e-3) == 59  # 0.95 ** 59 is the first below 0.05
 
 
+def test_what_is_pooled_into_one_cell_excludes_nothing():
+    fit = goodness_of_fit(np.array([5, 4, 3]), np.array([0.4, 0.3, 0.3]))
+    assert fit.degrees == 0
+    assert fit.chance_if_off_by(0.5) == fit.total_variation_below(0.05) == 1.0
+
+
+def test_the_chance_of_a_statistic_and_the_bound_are_each_other_s_inverse():
+    fit = goodness_of_fit(samples(SHARES, 800, 1)[0], SHARES)
+    assert fit.chance_if_off_by(fit.total_variation_below(0.05)) == pytest.approx(0.05, rel=1e-3)
+    sure = goodness_of_fit(np.array([100, 0, 0]), np.array([1.0, 0.0, 0.0]))
+    assert sure.chance_if_off_by(sure.total_variation_below(0.05)) == pytest.approx(0.05)
+
+
 def test_nothing_counted_is_refused():
     with pytest.raises(ValueError, match="no sample was counted"):
         goodness_of_fit(np.zeros(2, dtype=np.int64), np.array([0.5, 0.5]))
