@@ -12,7 +12,7 @@ from specexp.bench.record import MEASURED, PromptRecord
 from specexp.bench.report import clock_notes
 from specexp.bench.short_answers import short_answers
 from specexp.bench.statistics import arm_names, paired_speedup, summarise
-from specexp.bench.table import Column, Table
+from specexp.bench.table import Cell, Column, Table
 from specexp.sweep.backend import EAGER
 from specexp.sweep.confirm import AR
 from specexp.sweep.confirmed import Confirmed, Predicted
@@ -29,7 +29,8 @@ def table(
     warm: bool = False,
     float32: InFloat32 | None = None,
 ) -> Table:
-    """The candidates, fastest first, then the baselines; of trees that differ from step to step the mean nodes.
+    """The candidates, fastest first, then the baselines, or the baselines first where no candidate is faster than plain
+    decoding; of trees that differ from step to step the mean nodes.
 
     Args:
         name: The study's name.
@@ -73,6 +74,7 @@ def table(
                 *(speedup.unlabelled for speedup in (one.over_ar, one.over_eager) if speedup is not None),
             ]
         )
+    of_baselines: list[list[Cell]] = []
     for baseline, meaning in baselines.items():
         summary = summarise(records, baseline)
         over = [
@@ -85,13 +87,16 @@ def table(
             *(_predictions(predicted_ar if baseline == AR else None) if predicts else ()),
             *_busy(records, baseline),
         ]
-        confirmation.rows.append([meaning, 0, 0, *figures, *over])
+        of_baselines.append([meaning, 0, 0, *figures, *over])
+    pays = confirmed[0].over_ar.is_faster
+    confirmation.rows = [*confirmation.rows, *of_baselines] if pays else [*of_baselines, *confirmation.rows]
     prompts = len({record.prompt_id for record in records})
     own = summarise(records, AR)
     failed, short = failed_answers(records), short_answers(records, AR)
     pooled = "" if confirmations == 1 else f" in {confirmations} confirmations"
     taught = ", begun with what the search's prompts taught" if warm else ""
     confirmation.notes = [
+        *([] if pays else [about_plain(confirmed[0], noun_of(confirmed, records))]),
         f"{prompts} prompts the search did not see{pooled}, {own.verifier}, target {own.dtype}, state "
         f"{_states(records)}{taught}; "
         "speedups are geometric means of paired per-prompt ratios with 95 % bootstrap intervals",
@@ -106,12 +111,12 @@ def table(
 
 
 def sentences(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> list[str]:
-    """What the winner is compared with plain decoding, where it is not faster, and with the best of every other
-    choice; where no choices are compared, with the best chain, and with every known tree that is no chain.
+    """What the winner is compared with the best of every other choice; where no choices are compared, with the best
+    chain, and with every known tree that is no chain.
     """
     winner = confirmed[0]
     multi_sequence = _is_multi_sequence(records)
-    said = [] if winner.over_ar.is_faster else [about_plain(winner, noun_of(confirmed, records))]
+    said = []
     if winner.choice is not None:
         chains: list[Confirmed] = []
         others = list(
@@ -127,7 +132,7 @@ def sentences(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -
         else:
             kind = f"the best chain ({other.name})" if other in chains else f"the {other.name}"
         if other is winner:
-            said.append(f"The fastest is {kind} itself.")
+            said.append(f"The fastest {noun_of(confirmed, records)} is {kind} itself.")
             continue
         paired = paired_speedup(records, winner.name, other.name)
         if paired.refused is not None:

@@ -72,8 +72,11 @@ class LiveStudyBackend(StudyBackend):
     @override
     def in_float32(self, confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> InFloat32 | None:
         parted = {record.arm for record in records if record.difference is not None}
+        parted &= {one.name for one in confirmed}
+        if not parted:
+            return None
         if self.study_config.multi_sequence:
-            return InFloat32(left_out="several sequences are decoded for a prompt") if parted else None
+            return InFloat32(left_out="several sequences are decoded for a prompt")
 
         def arms_of(pair: ModelPair) -> tuple[EngineArm, list[EngineArm]]:
             exact = LiveStudyBackend(self.study_config, pair, self.latency)

@@ -56,9 +56,14 @@ def test_a_winner_that_is_not_faster_than_plain_decoding_is_called_so(
     seconds: tuple[float, ...], said: str | None
 ) -> None:
     confirmed, records = measured(seconds)
-    about_ar = [sentence for sentence in sentences(confirmed, records) if "plain decoding" in sentence]
-    assert len(about_ar) == (said is not None)
-    assert said is None or said in about_ar[0]
+    shown = table("study", None, confirmed, records)
+    first = [row["tree"] for row in shown.records()]
+    if said is None:
+        assert first == [TREE, "AR (engine)", "hf-eager"]
+        assert "plain decoding" not in shown.notes[0]
+    else:
+        assert first == ["AR (engine)", "hf-eager", TREE]
+        assert said in shown.notes[0]
 
 
 def test_shares_of_eos_and_loops_and_equality_stand_under_the_table() -> None:
