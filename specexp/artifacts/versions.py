@@ -50,6 +50,7 @@ def resolve(path: Path) -> Path:
             raise
         raise ArtifactError(f"{str(path)!r} cannot be read as an artifact folder ({error})") from error
     hint = f"; {path.parent} has {', '.join(known)}" if known else ""
+    hint = ", it is a file" if path.is_file() else hint
     raise ArtifactError(f"{path}: there is no such artifact folder{hint}")
 
 

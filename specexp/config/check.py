@@ -195,8 +195,13 @@ class Checker:
         try:
             found = import_object(name)
         except Exception as error:  # a module that is imported may raise anything
-            hint = did_you_mean(name.rpartition(".")[2], parts_of(base))
-            hint = hint if hint.startswith("; did") else ""
+            module, _, last = name.rpartition(".")
+            there = vars(sys.modules.get(module, object))
+            parts = [
+                one for one, value in there.items() if isinstance(value, type) and issubclass(value, base)
+            ]
+            hint = did_you_mean(last, parts or parts_of(base))
+            hint = hint if parts or hint.startswith("; did") else ""
             raise self.error(key, f": {name!r} cannot be imported ({first_line(error)}){hint}") from error
         if not isinstance(found, type) or not issubclass(found, base):
             raise self.error(key, f": {name!r} is no {base.__name__}{did_you_mean(name, parts_of(base))}")

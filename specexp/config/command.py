@@ -139,8 +139,17 @@ def _help(usage: str, given: Sequence[str], short: Mapping[str, str]) -> int:
 
 
 def _check_sections(overrides: Sequence[str], short: Mapping[str, str]) -> None:
-    """Refuse an override of no section; what is meant may be an option of the command, or lie inside a section."""
-    for dotted, _ in parse_overrides(overrides):
+    """Refuse an override given twice, or of no section.
+
+    What is meant may be an option of the command, or lie inside a section.
+    """
+    given: dict[str, object] = {}
+    for dotted, value in parse_overrides(overrides):
+        earlier = given.setdefault(dotted, value)
+        if dotted != "compose" and repr(earlier) != repr(value):
+            raise ConfigError(
+                f"{COMMAND_LINE}: --{dotted} is given twice, {earlier!r} and {value!r}; give it once"
+            )
         known = {*SECTIONS, "compose"}
         if dotted.partition(".")[0] not in known:
             from specexp.config.explain import keys_of_sections

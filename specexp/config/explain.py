@@ -63,7 +63,8 @@ def explain(key: str, config: Config | None = None) -> str:
             if part is not None:
                 head = f"{key}: a {contract.rpartition('.')[2]}. {_first(inspect.getdoc(part))}"
                 return "\n".join([*_wrapped(head, ""), *_lines_of(part)])
-    hint = did_you_mean(key, _near(key)) or "; --help alone lists the sections"
+    section = key.partition(".")[0]
+    hint = did_you_mean(key, _near(key)) or did_you_mean(section, SECTIONS)
     raise ConfigError(f"command line: no key and no part is called {key!r}{hint}")
 
 

@@ -20,8 +20,15 @@ MOST_VALUES = 100_000
 """Values that a file may stand for where aliases repeat some of them."""
 
 
+_READ_OTHERWISE = re.compile(r"[-+]?(0[0-7_]+|[0-9_]+(:[0-9_]+)+)")
+"""Octal and sexagesimal integers: ``010`` is 8 and ``1:30`` is 90."""
+
+
 class _Loader(yaml.SafeLoader):
-    """YAML in which ``1e-3`` is a number, and a key given twice or aliases that explode are an error."""
+    """YAML in which ``1e-3`` is a number.
+
+    A key given twice, aliases that explode, and integers that YAML 1.1 reads otherwise than a person are errors.
+    """
 
     def get_single_node(self) -> yaml.Node | None:
         """The document, once its aliases are counted and before they are expanded."""
@@ -29,6 +36,15 @@ class _Loader(yaml.SafeLoader):
         if node is not None:
             _check_aliases(node)
         return node
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        number: int = super().construct_yaml_int(node)
+        if _READ_OTHERWISE.fullmatch(node.value):
+            raise yaml.MarkedYAMLError(
+                problem=f"YAML reads {node.value} as {number}; write {number} if it is meant, or quote a text",
+                problem_mark=node.start_mark,
+            )
+        return number
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
@@ -38,6 +54,11 @@ class _Loader(yaml.SafeLoader):
                 if isinstance(key, list | dict):
                     raise yaml.MarkedYAMLError(
                         problem="a key must be a text", problem_mark=key_node.start_mark
+                    )
+                if isinstance(key, str) and "\u00a0" in key:
+                    raise yaml.MarkedYAMLError(
+                        problem=f"key {key!r} holds a no-break space; type ordinary ones",
+                        problem_mark=key_node.start_mark,
                     )
                 if key in seen:
                     raise yaml.MarkedYAMLError(
@@ -78,6 +99,7 @@ def _inside(node: yaml.Node) -> list[yaml.Node]:
     return list(node.value) if isinstance(node, yaml.SequenceNode) else []
 
 
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
     re.compile(r"[-+]?([0-9][0-9_]*(\.[0-9_]*)?|\.[0-9][0-9_]*)[eE][-+]?[0-9]+$"),
@@ -142,11 +164,15 @@ def parse_overrides(arguments: Sequence[str]) -> list[tuple[str, Any]]:
                     f"{COMMAND_LINE}: --{key} has no value; write --{key} VALUE or --{key}=VALUE"
                 )
             text = waiting.pop(0)
+            if text == "=":
+                raise ConfigError(
+                    f"{COMMAND_LINE}: --{key} is followed by a lone =; write --{key} VALUE or --{key}=VALUE"
+                )
         try:
             found.append((key, yaml.load(text, _Loader)))
         except (yaml.YAMLError, ValueError, RecursionError) as error:
             raise ConfigError(
-                f"{COMMAND_LINE}: --{key} {text!r} is no YAML value ({_problem(error)})"
+                f"{COMMAND_LINE}: --{key} {text!r} is no YAML value ({_problem(error)}){_quoting(text)}"
             ) from error
     return found
 
@@ -165,6 +191,10 @@ def read_yaml(path: Path, where: str = "") -> dict[str, Any]:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise ConfigError(f"{where}{path} does not exist{_near_file(path)}") from error
+    except IsADirectoryError as error:
+        inside = path / "config.yaml"
+        hint = f"; did you mean {str(inside)!r}?" if inside.is_file() else ""
+        raise ConfigError(f"{where}{path} cannot be read: it is a folder, not a YAML file{hint}") from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{where}{path} cannot be read ({first_line(error)})") from error
     try:
@@ -219,6 +249,13 @@ def _near_file(path: Path) -> str:
         return ""
     near = get_close_matches(path.name, sorted(file.name for file in path.parent.glob("*.y*ml")), n=1)
     return f"; did you mean {str(path.parent / near[0])!r}?" if near else ""
+
+
+def _quoting(text: str) -> str:
+    """What helps where the shell has cut a list or a mapping at a space."""
+    return (
+        "; quote a value that holds spaces" if text[:1] in ("[", "{") and text[-1] not in ("]", "}") else ""
+    )
 
 
 def _problem(error: Exception) -> str:

@@ -30,17 +30,8 @@ def check_here(config: Config, *written: str) -> None:
             ("generation", "threads"),
             f" is {threads}, and this machine has {counted(cores, 'core')}: at most so many are allowed",
         )
-    project = config.get("tracking.project")
-    if config.get("tracking.mode") != "disabled" and not project.strip():
-        raise config.checker.error(
-            ("tracking", "project"), f" is {project!r}; a name such as specexp is allowed"
-        )
-    if config.get("tracking.mode") != "disabled" and (
-        wrong := [mark for mark in "/\\#?%:" if mark in project]
-    ):
-        raise config.checker.error(
-            ("tracking", "project"), f" is {project!r}; W&B takes no {wrong[0]} in a project's name"
-        )
+    if config.get("tracking.mode") != "disabled":
+        check_tracking(config)
     if not is_replayed(config):
         _check_models(config)
     _check_prompts(config)
@@ -49,6 +40,24 @@ def check_here(config: Config, *written: str) -> None:
         if path is not None:
             below = (config.get("name"),) if key == "output" else ()
             check_writable(Path(path, *below), config.checker.error(tuple(key.split(".")), ""))
+
+
+def check_tracking(config: Config) -> None:
+    """Refuse names of a project and of its owner that W&B does not take.
+
+    Raises:
+        ConfigError: One sentence with the key.
+    """
+    for key, owner in (("project", "a project"), ("entity", "an entity")):
+        name = config.get(f"tracking.{key}")
+        if name is None:  # W&B's own default
+            continue
+        if not name.strip():
+            raise config.checker.error(("tracking", key), f" is {name!r}; a name such as specexp is allowed")
+        if wrong := [mark for mark in "/\\#?%:" if mark in name]:
+            raise config.checker.error(
+                ("tracking", key), f" is {name!r}; W&B takes no {wrong[0]} in {owner}'s name"
+            )
 
 
 def check_writable(folder: Path, error: ConfigError) -> None:

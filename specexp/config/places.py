@@ -14,6 +14,9 @@ WRITTEN = ("output", "sweep.export.to", "fit.export.to", "profile.to", "record.t
 
 _FOLDER_NAME = re.compile(r"[^\s./\\:~-][^/\\:]{0,127}")
 
+_UNEXPANDED = re.compile(r"~|.*\$\w|.*\$\{|%\w+%|[A-Za-z]:\\")
+"""Paths that only a shell, or Windows, would lead elsewhere."""
+
 
 def check_folder_name(name: Any, error: ConfigError) -> None:
     """Refuse the name of a run that is not the name of one folder.
@@ -45,6 +48,8 @@ def check_written(path: Any, error: ConfigError, file: Path | None = None) -> No
     Raises:
         ConfigError: the path leads out of it.
     """
+    if isinstance(path, str) and _UNEXPANDED.match(path):
+        raise ConfigError(f"{error} is {path!r}, in which nothing is expanded: write the whole path")
     if isinstance(path, str) and Path(path).is_absolute() and file is not None:
         whole, here = Path(os.path.normpath(path)), file.absolute().parent
         if not (

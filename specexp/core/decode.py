@@ -583,7 +583,7 @@ class Decoder:
         check_arguments(
             Decoder.generate, (), {**others, "count_useful": count_useful, "observers": observers}
         )
-        eos_token_ids = _eos_set(eos_token_id)
+        eos_token_ids = _eos_set(eos_token_id, model.vocab_size)
         with model.exclusively(), torch.inference_mode():
             started = perf_counter()
             if continue_conversation:
@@ -647,18 +647,26 @@ def _token_list(input_ids: Sequence[int] | torch.Tensor) -> list[int]:
     if tokens.ndim == 2 and tokens.shape[0] != 1:
         raise ValueError(f"input_ids has a batch of {tokens.shape[0]}; one prompt a call is decoded")
     if tokens.ndim not in (1, 2) or (tokens.size and not np.issubdtype(tokens.dtype, np.integer)):
-        raise ValueError(
-            f"input_ids is {tokens.dtype} {list(tokens.shape)}; token ids [p] or [1, p] are expected"
-        )
+        given = f"{tokens.dtype} {list(tokens.shape)}"
+        if tokens.ndim == 0 or tokens.dtype.kind not in "biuf":
+            given = f"{input_ids!r:.60}"
+        raise ValueError(f"input_ids is {given}; token ids [p] or [1, p] are expected")
     return [int(token) for token in tokens.flatten()]
 
 
-def _eos_set(eos_token_id: int | Collection[int] | None) -> frozenset[int]:
+def _eos_set(eos_token_id: int | Collection[int] | None, vocab_size: int) -> frozenset[int]:
     if eos_token_id is None:
         return frozenset()
     if isinstance(eos_token_id, (torch.Tensor, np.ndarray)):
         eos_token_id = eos_token_id.flatten().tolist()
     try:
-        return frozenset(map(index, eos_token_id if isinstance(eos_token_id, Collection) else [eos_token_id]))
+        found = frozenset(
+            map(index, eos_token_id if isinstance(eos_token_id, Collection) else [eos_token_id])
+        )
     except TypeError as error:
         raise ValueError(f"eos_token_id is {eos_token_id!r}; a token id or several are expected") from error
+    if unknown := sorted(found - set(range(vocab_size))):
+        raise ValueError(
+            f"eos_token_id is {unknown[0]}; the target's vocabulary has ids 0 to {vocab_size - 1}"
+        )
+    return found

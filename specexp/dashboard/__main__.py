@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from specexp.config import Config, ConfigError
 from specexp.config.command import fail, run_command
+from specexp.config.here import check_tracking
 from specexp.core.messages import first_line
 from specexp.tracking.dashboard import Dashboard, build_workspace, describe_dashboard
 from specexp.tracking.mode import logged_in
@@ -50,11 +51,12 @@ def dashboard_of(config: Config, file: str, needs_entity: bool = True) -> Dashbo
     """What the workspace of an experiment's study shows, from its name, search space and ``tracking`` section.
 
     Raises:
-        ConfigError: the file has no sweep section, or nothing says who will own the workspace.
+        ConfigError: the file has no sweep section, nothing says who will own the workspace, or W&B takes no such name.
     """
     sweep = config.section("sweep")
     if not sweep:
         raise ConfigError(f"{file} has no sweep: section, so there is no study to compare")
+    check_tracking(config)
     tracking = config.section("tracking")
     entity = tracking.get("entity")
     if not entity and needs_entity:

@@ -163,8 +163,9 @@ class Workload(metaclass=Checked):
         try:
             whole = first_turn_ids(tokenizer, text, chat_template, context)
         except Exception as error:  # templates are programs, and some refuse a role
+            by = " with the tokenizer's chat template" if chat_template else ""
             raise PromptSetError(
-                f"prompt {prompt_id!r} of {self._name} cannot be tokenized ({first_line(error)})."
+                f"prompt {prompt_id!r} of {self._name} cannot be tokenized{by} ({first_line(error)})."
             ) from error
         ids = whole[: self.prompts.prompt_tokens]
         if len(ids) < len(whole):

@@ -78,12 +78,21 @@ def main(arguments: list[str] | None = None) -> int:
     parser = _parser()
     given = parser.parse_args(arguments)
     from specexp.artifacts import ArtifactError
+    from specexp.config.errors import ConfigError
+    from specexp.config.here import check_writable
 
     try:
         if given.to == _GGUF:
             return _export_pair(given)
+        for name in ("draft", "precision"):
+            if getattr(given, name) is not None:
+                raise ConfigError(
+                    f"--{name} is for --to {_GGUF}, and the format is {given.to!r}: leave it out"
+                )
+        if given.output is not None:
+            check_writable(Path(given.output).parent, ConfigError("--output"))
         content, dropped = export(given.artifact, given.to, given.output, given.trust)
-    except ArtifactError as error:
+    except (ArtifactError, ConfigError) as error:
         return fail(error)
     print(
         to_json(content) if given.output is None else given.output, end="" if given.output is None else "\n"
@@ -97,7 +106,7 @@ def _export_pair(given: argparse.Namespace) -> int:
     from specexp.export.gguf import export_pair
 
     folder = given.output or str(Path("models") / Path(given.artifact).name)
-    files, dropped = export_pair(given.artifact, folder, given.draft, given.precision)
+    files, dropped = export_pair(given.artifact, folder, given.draft, given.precision or "f32")
     for file in files:
         print(file)
     if dropped:
@@ -146,9 +155,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--draft", metavar="MODEL", help="with --to gguf: the draft's hub id or folder")
     parser.add_argument(
         "--precision",
-        default="f32",
         metavar="PRECISION",
-        help="with --to gguf: f32, bf16, f16, q8_0 or q4_k_m",
+        help="with --to gguf: f32 (unless given), bf16, f16, q8_0 or q4_k_m",
     )
     parser.add_argument(
         "--trust",

@@ -76,6 +76,7 @@ def outline(
             f"target {target_source!r} gives {width} logits, and its tokenizer has {_tokens(tokenizer)} tokens: take "
             "the tokenizer that belongs to it, or resize the model's embeddings and save it again",
         )
+    _check_eos(target_source, target_model, width)
     draft_model = None
     if draft_source is not None:
         draft_model = _opened("draft", draft_source, dtypes[1], device, attn_implementation, offline)
@@ -93,6 +94,27 @@ def outline(
     models = [model for model in (target_model, draft_model) if model is not None]
     _check_mode(mode, models, device)
     return Outline(sources, dtypes, offline, tokenizer, target_model, draft_model)
+
+
+def _check_eos(source: str, model: PreTrainedModel, width: int) -> None:
+    """Refuse ends of an output that no token has: they would never come."""
+    from transformers import GenerationConfig
+
+    config = getattr(model, "generation_config", None)  # which a GGUF file's has not
+    if (Path(source) / "generation_config.json").is_file():
+        try:
+            config = GenerationConfig.from_pretrained(source)
+        except Exception as error:  # of any value that it should not have
+            raise PairError(
+                "target", f"target {source!r}: its generation_config.json cannot be read: {first_line(error)}"
+            ) from error
+    given = getattr(config, "eos_token_id", None)
+    for token in given if isinstance(given, list) else [] if given is None else [given]:
+        if not isinstance(token, int) or not 0 <= token < width:
+            raise PairError(
+                "target",
+                f"target {source!r}: its configuration says eos_token_id: {token!r}; ids 0 to {width - 1} are there",
+            )
 
 
 def _check_mode(mode: str, models: Sequence[PreTrainedModel] = (), device: str = "cpu") -> None:
@@ -273,6 +295,8 @@ def _check_device(device: str) -> None:
             "device", "device 'meta' holds no numbers, so that nothing can be decoded: name cpu or cuda"
         )
     try:
+        if torch.device(device).type == "cpu" and torch.device(device).index:
+            raise RuntimeError("there is one cpu, without a number")
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:  # torch without CUDA asserts
         raise PairError("device", f"device {device!r} cannot be used here: {first_line(error)}") from error

@@ -71,6 +71,10 @@ def check_source(role: str, source: str) -> None:
                 role, f"{role} {source!r} is no existing file; specexp.export --to gguf writes one"
             )
         return
+    if folder.is_file():
+        raise PairError(
+            role, f"{role} {source!r} is a file; the folder of a saved model, or a .gguf file, is expected"
+        )
     if not folder.is_dir():
         if not _HUB_ID.fullmatch(source) or folder.exists():
             raise PairError(
@@ -80,6 +84,11 @@ def check_source(role: str, source: str) -> None:
             )
         return
     if not (folder / "config.json").is_file():
+        if inside := sorted(folder.glob("*.gguf")):
+            raise PairError(
+                role,
+                f"{role} {source!r} is a folder of GGUF files; name one of them, such as {str(inside[0])!r}",
+            )
         raise PairError(
             role, f"{role} {source!r} is a folder without config.json; a saved Hugging Face model is expected"
         )

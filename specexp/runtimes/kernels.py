@@ -8,6 +8,7 @@ import platform
 import shutil
 import subprocess
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -46,7 +47,7 @@ def library(
         tell: takes a line for a person if it must be compiled.
 
     Raises:
-        CannotCompileError: there is no C++ compiler, or it fails.
+        CannotCompileError: there is no C++ compiler, it fails, or what was compiled is damaged.
     """
     source = Path(__file__).with_name(f"{name}.cpp")
     compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
@@ -60,8 +61,13 @@ def library(
         tell(f"compiling {source.name} for this machine, kept in {folder}")
         _compile(compiler, flags, source, file)
         _make_room(folder)
-    os.utime(file)
-    return ctypes.CDLL(str(file))
+    try:
+        loaded = ctypes.CDLL(str(file))
+    except OSError as error:
+        raise CannotCompileError(f"{file} cannot be loaded ({first_line(error)}): delete it") from error
+    with suppress(OSError):  # of a folder that is only read here
+        os.utime(file)
+    return loaded
 
 
 def _key(source: Path, compiler: str, flags: tuple[str, ...]) -> str:
@@ -69,7 +75,7 @@ def _key(source: Path, compiler: str, flags: tuple[str, ...]) -> str:
         version = subprocess.run([compiler, "--version"], capture_output=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError) as error:
         raise CannotCompileError(
-            f"the C++ compiler {compiler!r} does not run: {first_line(error)}"
+            f"the C++ compiler {compiler!r} (CXX, or from PATH) does not run: {first_line(error)}"
         ) from error
     processor = platform.processor() + platform.machine()
     described = Path("/proc/cpuinfo")

@@ -48,6 +48,18 @@ FILES = [
     ),
     Row("a file that is not there", "run min.yaml", ("min.yaml does not exist", "did you mean 'mine.yaml'?")),
     Row("a folder in place of a file", "run folder --dry-run", ("folder cannot be read",), {"folder/x": ""}),
+    Row(
+        "the folder of a run",
+        "run runs/mine --dry-run",
+        ("runs/mine cannot be read: it is a folder", "did you mean 'runs/mine/config.yaml'?"),
+        {"runs/mine/config.yaml": FILE},
+    ),
+    yaml(
+        "a number that YAML reads as octal",
+        FILE.replace("max_new_tokens: 8", "max_new_tokens: 010"),
+        "mine.yaml, line 5",
+        "YAML reads 010 as 8",
+    ),
     yaml(
         "a file composed that is not there", "compose: configs/x.yaml\n", "mine.yaml: compose: configs/x.yaml"
     ),
@@ -57,6 +69,27 @@ KEYS = [
     dry("a key of nothing", "--=3", "command line: unknown key ''", "allowed are --analyses, --arms"),
     yaml(
         "a key that YAML reads as true", FILE + "yes: 3\n", "unknown key 'True'; allowed are analyses, arms"
+    ),
+    dry(
+        "an option given twice",
+        "--generation.seed 1 --generation.seed 2",
+        "--generation.seed is given twice, 1 and 2",
+    ),
+    dry(
+        "a lone equals sign",
+        "--generation.seed = 1",
+        "--generation.seed is followed by a lone =; write --gen",
+    ),
+    dry(
+        "a list that the shell cut",
+        "--baselines [engine, hf-eager]",
+        "'[engine,'",
+        "quote a value that holds",
+    ),
+    Row(
+        "help on misspelt steps",
+        "run --help bulder.init_args.lenght",
+        ("'bulder.init_args.lenght'; did you mean 'bu",),
     ),
     dry(
         "a class of a large family",
@@ -131,6 +164,12 @@ CLASSES = [
         ("mine.yaml: model.class_path: no LightningModule is called 'Nope'; name it with its module",),
         {"mine.yaml": "model: {class_path: Nope}\ndata: {class_path: X}\n"},
     ),
+    Row(
+        "a class that its module does not have",
+        "fit mine.yaml --dry-run",
+        ("'specexp.fit.training.module.Nope' cannot be imported", "; allowed are "),
+        {"mine.yaml": "model: {class_path: specexp.fit.training.module.Nope}\ndata: {class_path: X}\n"},
+    ),
     dry("a contract", "--builder specexp.core.parts.TreeBuilder", "only the contract of its family"),
     dry("a module that is not there", "--builder my_parts.Tree", "'my_parts.Tree' cannot be imported"),
     dry(
@@ -151,6 +190,19 @@ VALUES = [
     dry("a name of two folders", "--name a/b", "name is 'a/b'", "a plain folder name"),
     dry("a name that is null", "--name null", "command line: name is null", "a plain folder name"),
     dry("an output that leads out", "--record.to ../x", "record.to is '../x'"),
+    dry(
+        "a home that the shell did not expand",
+        "--output=~/runs",
+        "output is '~/runs', in which nothing is expand",
+    ),
+    dry(
+        "a variable that the shell did not expand",
+        "--output '$HOME/runs'",
+        "output is '$HOME/runs'",
+        "whole path",
+    ),
+    dry("an output of Windows", "--output 'C:\\runs'", "output is 'C:", "nothing is expanded"),
+    dry("a time", "--generation.seed 1:30", "YAML reads 1:30 as 90"),
     dry("threads that are a text", "--generation.threads many", "generation.threads is 'many'"),
     dry("more threads than cores", "--generation.threads 10000", "generation.threads is 10000", "cores"),
     dry("no tokens", "--generation.max_new_tokens 0", "max_new_tokens is 0", "at least 1"),
@@ -256,6 +308,12 @@ ARMS = [
     dry(
         "a folder that can have no name", "--output '\"a\\0b\"'", "command line: output is ", "null character"
     ),
+    Row(
+        "an owner that W&B refuses",
+        "dashboard sweep.yaml --entity a/b --dry-run",
+        ("tracking.entity is 'a/b'; W&B takes no / in an entity's name",),
+    ),
+    dry("a cpu with a number", "--pair.device cpu:9", "device 'cpu:9' cannot be used here: there is one cpu"),
     dry(
         "a project that W&B refuses",
         "--tracking.mode offline --tracking.project a/b",
@@ -361,6 +419,17 @@ OTHERS = [
     Row("a prefix past the context", "profile mine.yaml --profile.prefixes [100000] --dry-run",
         ("profile.prefixes.0 is 100000", "has room for")),
     Row("an unknown precision", "export stdlib --to gguf --precision q3", ("precision 'q3' is not known", "q8_0")),
+    Row(
+        "an export below a file",
+        "export nowhere --to growmap --output mine.yaml/x",
+        ("--output: mine.yaml cannot be written (mine.yaml is a file)",),
+    ),
+    Row("a file as artifact", "export mine.yaml --to growmap", ("no such artifact folder, it is a file",)),
+    Row(
+        "a precision of a tree",
+        "export nowhere --to growmap --precision f16",
+        ("--precision is for --to gguf, and the format is 'growmap'",),
+    ),
     Row("models into a file", "export stdlib --to gguf --output mine.yaml", ("--output: mine.yaml is no folder",)),
     Row("no baselines named", "verify mine.yaml --dry-run", ("token equality",), code=0),
 ]  # fmt: skip
@@ -369,7 +438,9 @@ COMMANDS = [
     Row("a flag misspelt", "run mine.yaml --dryrun", ("unknown option --dryrun; did you mean --dry-run?",)),
     Row("a flag of another spelling", "run mine.yaml --print_config", ("did you mean --print-config?",)),
     Row(
-        "help on nothing", "run --help nokey", ("no part is called 'nokey'; --help alone lists the sections",)
+        "help on nothing",
+        "run --help nokey",
+        ("no part is called 'nokey'; allowed are analyses, ", "builder"),
     ),
     Row("a flag with a value", "run mine.yaml --print-config=1", ("--print-config=1", "it takes none")),
     Row("a flag that is true", "sweep sweep.yaml --dry-run=true", ("--dry-run=true", "it takes none")),

@@ -43,6 +43,11 @@ DECODER: list[tuple[str, dict[str, Any], str]] = [
     ("a negative token", {"input_ids": [5, -1]}, "-1"),
     ("no new tokens", {"max_new_tokens": 0}, "max_new_tokens"),
     ("an EOS of letters", {"eos_token_id": "</s>"}, "a token id or several are expected"),
+    (
+        "an EOS that no token has",
+        {"eos_token_id": [3, 40]},
+        "eos_token_id is 40; the target's vocabulary has ids 0 to 39",
+    ),
     ("tokens that are true", {"max_new_tokens": True}, "max_new_tokens was True; a whole number from 1"),
     ("a seed of letters", {"seed": "a"}, "seed is 'a'; allowed is an integer, or None"),
     ("half a seed", {"seed": 1.5}, "seed is 1.5; allowed is an integer, or None"),

@@ -44,6 +44,7 @@ def without(*names: str) -> Spoil:
 
 def written(name: str, content: str) -> Spoil:
     def spoil(folder: Path) -> None:
+        (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(content)
 
     return spoil
@@ -130,6 +131,20 @@ SPOILT = {
     ),
     "weights of another model": Spoilt(
         changed("model/config.json", hidden_size=64), ("pair.target", "no weights that fit")
+    ),
+    "an end that no token has": Spoilt(
+        changed("model/generation_config.json", eos_token_id=99999),
+        ("pair.target", "eos_token_id: 99999; ids 0 to 256 are there"),
+    ),
+    "a file of weights": Spoilt(
+        nothing,
+        ("pair.target", "'model/model.safetensors' is a file; the folder of a saved model"),
+        TYPED.replace("model ", "model/model.safetensors "),
+    ),
+    "a folder of GGUF files": Spoilt(
+        written("models/target.gguf", "GGUF"),
+        ("pair.target", "'models' is a folder of GGUF files; name one of them, such as 'models/target.gguf'"),
+        TYPED.replace("model ", "models "),
     ),
     "heads that do not divide": Spoilt(
         changed("model/config.json", num_attention_heads=5),
