@@ -111,6 +111,7 @@ class CompiledModel(Runtime):
     def prefill(
         self, slot: int, token_ids: Sequence[int], *, all_logits: bool = False
     ) -> torch.Tensor | None:
+        self._weights = self._packed()
         kept: list[torch.Tensor] = []
         self.cache.reserve(0, slot + 1)
         self.cache.reserve(self.cache.lengths[slot] + len(token_ids))
@@ -178,7 +179,6 @@ class CompiledModel(Runtime):
     @override
     def check_request(self, prompt: Sequence[int], max_new_tokens: int) -> None:
         self._check_mode()
-        self._weights = self._packed()
         super().check_request(prompt, max_new_tokens)
 
     @override

@@ -53,6 +53,8 @@ class Model(ctypes.Structure):
 class LlamaWeights:
     """A copy of a model's weights: projections of the same input fused, bfloat16 as it is, others as float32.
 
+    Nothing is shared with the model, whose memory may be moved, to be shared with other processes for one.
+
     Args:
         model: one of :data:`ARCHITECTURES` on the CPU.
         kernels: the library that will read them, of :func:`kernels_of`.
@@ -91,7 +93,7 @@ class LlamaWeights:
             rotary_scale=float(body.rotary_emb.attention_scaling),
             frequencies=self._numbers(body.rotary_emb.inv_freq),
             norm=self._numbers(body.norm.weight),
-            embedding=self._keep(body.embed_tokens.weight.to(self.dtype).contiguous()),
+            embedding=self._keep(body.embed_tokens.weight.detach().to(self.dtype, copy=True).contiguous()),
             head=self._panels(model.lm_head.weight),
             of=self._layers,
         )
@@ -160,7 +162,7 @@ class LlamaWeights:
         return torch.nn.functional.pad(values, missing)
 
     def _numbers(self, values: torch.Tensor) -> int:
-        return self._keep(values.detach().float().contiguous())
+        return self._keep(values.detach().to(torch.float32, copy=True).contiguous())
 
     def _keep(self, tensor: torch.Tensor) -> int:
         self._kept.append(tensor.detach())

@@ -30,6 +30,12 @@ def handlers() -> Iterator[None]:
         signal.signal(getattr(signal, name), handler)
 
 
+def heed_signals() -> None:
+    """Whoever runs the tests in the background may have had signals ignored, which programs inherit."""
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        signal.signal(getattr(signal, name), signal.SIG_DFL)
+
+
 @pytest.mark.usefixtures("handlers")
 @pytest.mark.parametrize("name", SIGNALS)
 def test_a_command_at_work_closes_what_it_opened(name: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -65,7 +71,12 @@ def test_while_modules_are_imported(name: str, tmp_path: Path) -> None:
     program = [sys.executable, "-c", IMPORTING.format(module="takes_long")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])}
     with subprocess.Popen(
-        program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        program,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        preexec_fn=heed_signals,
     ) as process:
         assert process.stdout is not None
         process.stdout.readline()
@@ -93,7 +104,13 @@ def test_a_sweep_at_any_moment(name: str, seconds: float, tmp_path: Path) -> Non
     ]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=environment
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env=environment,
+        preexec_fn=heed_signals,
     )
     time.sleep(seconds)
     process.send_signal(getattr(signal, name))

@@ -15,7 +15,7 @@ from specexp.builders import TokenRecyclingTree
 from specexp.core.decode import Decoder
 from specexp.core.language_model import LanguageModel
 from specexp.drafters import TokenRecycling
-from specexp.pairs.runtime import runtime_of
+from specexp.pairs.runtime import _tell, runtime_of
 from specexp.pairs.sources import PairError
 from specexp.runtimes import kernels
 from specexp.runtimes.compiled import CompiledModel
@@ -40,7 +40,9 @@ def test_a_model_that_there_are_no_passes_of_is_refused_or_runs_by_its_own_code(
     made = build(model, settings, dtype=torch.float32)
     with pytest.raises(CannotCompileError, match=sentence):
         runtime_of(made, "compiled")
+    _tell.cache_clear()
     with caplog.at_level(logging.WARNING):
+        assert isinstance(runtime_of(made, "auto"), LanguageModel)
         assert isinstance(runtime_of(made, "auto"), LanguageModel)
     assert len(caplog.messages) == 1
     assert caplog.messages[0].startswith("running in eager mode, since ")
@@ -127,3 +129,13 @@ def test_runtimes_of_one_model_share_a_copy_of_its_weights() -> None:
     first, second = CompiledModel(model), CompiledModel(model)
     assert first._weights is second._weights
     assert first.cache is not second.cache
+
+
+def test_a_model_whose_memory_moves_is_run_as_before() -> None:
+    model = build("Llama", LLAMA, dtype=torch.float32)
+    kept = CompiledModel(model)
+    of_model = {one.untyped_storage().data_ptr() for one in model.parameters()}
+    assert not of_model & {one.untyped_storage().data_ptr() for one in kept._weights._kept}
+    expected = Decoder(kept).generate([1, 2, 3], max_new_tokens=8).token_ids
+    model.share_memory()  # as workers of other processes ask for
+    assert Decoder(kept).generate([1, 2, 3], max_new_tokens=8).token_ids == expected

@@ -143,7 +143,7 @@ def test_a_bound_that_is_not_drawn_bounds_nothing() -> None:
 @pytest.mark.parametrize(
     ("at_most", "words"),
     [
-        ("execution.init_args.m", "did you mean 'execution.init_args.n'"),
+        ("execution.init_args.m", "allowed are execution.init_args.n"),
         ("execution.init_args.verify_batch", "a whole number of the space that stands before it"),
         (3, "at_most is 3; allowed is a text"),
     ],

@@ -72,7 +72,7 @@ def exact(generator: np.random.Generator, manner: Manner, continuations: int) ->
     )
 
 
-def tested(seed: int, level: float) -> JointTest:
+def joint_test(seed: int, level: float) -> JointTest:
     """An exact composition, as a verification tests it."""
     generator = np.random.default_rng(seed)
 
@@ -88,7 +88,7 @@ def test_exact_samples_raise_no_more_alarms_than_they_may():
     """At the default level, of which the toy targets have half: 0.05 % a composition. Of 300 with other seeds, 0 were
     refused; with the odd steps of each continuation dropped, 9 % of the p-values of "steps" lay below 0.01.
     """
-    tests = [tested(seed, level=5e-4) for seed in range(400)]
+    tests = [joint_test(seed, level=5e-4) for seed in range(400)]
     assert sum(not test.passed for test in tests) <= 1
     for toy in range(2):
         for name in ("tokens", "by last token", "steps", "by place in a step", "first candidate"):
