@@ -19,7 +19,8 @@ CODES = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129}
 
 @pytest.fixture
 def handlers() -> Iterator[None]:
-    """The process as a command finds it, and as it was afterwards."""
+    """The process as a command finds it, and as it was afterwards; programs it starts heed signals that tests in the
+    background were told to ignore."""
     before = {name: signal.getsignal(getattr(signal, name)) for name in SIGNALS}
     hook = sys.excepthook
     for name in SIGNALS:
@@ -28,12 +29,6 @@ def handlers() -> Iterator[None]:
     sys.excepthook = hook
     for name, handler in before.items():
         signal.signal(getattr(signal, name), handler)
-
-
-def heed_signals() -> None:
-    """Whoever runs the tests in the background may have had signals ignored, which programs inherit."""
-    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
-        signal.signal(getattr(signal, name), signal.SIG_DFL)
 
 
 @pytest.mark.usefixtures("handlers")
@@ -65,6 +60,7 @@ def test_what_nohup_ignores_stays_ignored() -> None:
 IMPORTING = "from specexp.core.start import begin; begin(); print('begun', flush=True); import {module}"
 
 
+@pytest.mark.usefixtures("handlers")
 @pytest.mark.parametrize("name", SIGNALS)
 def test_while_modules_are_imported(name: str, tmp_path: Path) -> None:
     (tmp_path / "takes_long.py").write_text("import time\ntime.sleep(20)\n")
@@ -76,7 +72,6 @@ def test_while_modules_are_imported(name: str, tmp_path: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
         env=environment,
-        preexec_fn=heed_signals,
     ) as process:
         assert process.stdout is not None
         process.stdout.readline()
@@ -89,6 +84,7 @@ def test_while_modules_are_imported(name: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seconds", [1, 3, 6, 12])
+@pytest.mark.usefixtures("handlers")
 @pytest.mark.parametrize("name", SIGNALS)
 def test_a_sweep_at_any_moment(name: str, seconds: float, tmp_path: Path) -> None:
     make({}, tmp_path)
@@ -110,7 +106,6 @@ def test_a_sweep_at_any_moment(name: str, seconds: float, tmp_path: Path) -> Non
         text=True,
         cwd=tmp_path,
         env=environment,
-        preexec_fn=heed_signals,
     )
     time.sleep(seconds)
     process.send_signal(getattr(signal, name))
