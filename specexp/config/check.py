@@ -305,8 +305,11 @@ class Checker:
             (arguments_of(one.kind) or {})["type"].allowed.choices[0]: one.kind for one in sections
         }
         kind = value.get("type")
+        if kind is None and any(isinstance(inner, Mapping) for inner in value.values()):
+            raise self.error(key, " holds mappings; write one dotted key, as in builder.init_args.nodes")
         if not isinstance(kind, str) or kind not in by_type:
-            raise self.error((*key, "type"), f" is {kind!r}{did_you_mean(kind, by_type)}")
+            given = f" is {kind!r}" if "type" in value else " is missing"
+            raise self.error((*key, "type"), f"{given}{did_you_mean(kind, by_type)}")
         return by_type[kind]
 
     def _refusal(self, value: Any, allowed: Allowed, key: Key) -> ConfigError:

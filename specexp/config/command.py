@@ -143,13 +143,7 @@ def _check_sections(overrides: Sequence[str], short: Mapping[str, str]) -> None:
 
     What is meant may be an option of the command, or lie inside a section.
     """
-    given: dict[str, object] = {}
-    for dotted, value in parse_overrides(overrides):
-        earlier = given.setdefault(dotted, value)
-        if dotted != "compose" and repr(earlier) != repr(value):
-            raise ConfigError(
-                f"{COMMAND_LINE}: --{dotted} is given twice, {earlier!r} and {value!r}; give it once"
-            )
+    for dotted in [one[2:].partition("=")[0] for one in overrides if one.startswith("--") and len(one) > 2]:
         known = {*SECTIONS, "compose"}
         if dotted.partition(".")[0] not in known:
             from specexp.config.explain import keys_of_sections
@@ -158,6 +152,13 @@ def _check_sections(overrides: Sequence[str], short: Mapping[str, str]) -> None:
                 f"--{dotted}", [f"--{name}" for name in (*short, *known, *keys_of_sections())]
             )
             raise ConfigError(f"{COMMAND_LINE}: unknown key {dotted!r}{near}")
+    given: dict[str, object] = {}
+    for dotted, value in parse_overrides(overrides):
+        earlier = given.setdefault(dotted, value)
+        if dotted != "compose" and repr(earlier) != repr(value):
+            raise ConfigError(
+                f"{COMMAND_LINE}: --{dotted} is given twice, {earlier!r} and {value!r}; give it once"
+            )
 
 
 def _long(argument: str, short: Mapping[str, str]) -> str:

@@ -223,11 +223,15 @@ def check_trainer(given: Mapping[str, Any], checker: Checker) -> None:
             raise ConfigError(
                 f"{checker.source_of(('trainer', name))}: unknown key {path!r} of Trainer{hint}"
             )
+    for name, value in given.items():  # Lightning asks only whether they are true
+        flag = (known or {}).get(name) in ("bool", "Optional[bool]", "bool | None")
+        if flag and not isinstance(value, bool | None):
+            raise checker.error(("trainer", name), f" is {value!r}; allowed is true or false")
 
 
 @lru_cache(maxsize=1)
-def _trainer_arguments() -> list[str] | None:
-    """Arguments of ``lightning.Trainer``, read from its source: importing it takes seconds."""
+def _trainer_arguments() -> dict[str, str] | None:
+    """Arguments of ``lightning.Trainer`` and what they may be, read from its source: importing it takes seconds."""
     import ast
     from importlib.util import find_spec
 
@@ -241,7 +245,10 @@ def _trainer_arguments() -> list[str] | None:
         if isinstance(node, ast.ClassDef) and node.name == "Trainer":
             for method in node.body:
                 if isinstance(method, ast.FunctionDef) and method.name == "__init__":
-                    return [argument.arg for argument in (*method.args.args[1:], *method.args.kwonlyargs)]
+                    return {
+                        argument.arg: ast.unparse(argument.annotation) if argument.annotation else ""
+                        for argument in (*method.args.args[1:], *method.args.kwonlyargs)
+                    }
     return None
 
 

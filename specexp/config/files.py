@@ -195,7 +195,11 @@ def read_yaml(path: Path, where: str = "") -> dict[str, Any]:
         inside = path / "config.yaml"
         hint = f"; did you mean {str(inside)!r}?" if inside.is_file() else ""
         raise ConfigError(f"{where}{path} cannot be read: it is a folder, not a YAML file{hint}") from error
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{where}{path} cannot be read ({first_line(error)}): save the file as UTF-8"
+        ) from error
+    except OSError as error:
         raise ConfigError(f"{where}{path} cannot be read ({first_line(error)})") from error
     try:
         content = yaml.load(text, _Loader)

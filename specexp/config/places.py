@@ -14,7 +14,7 @@ WRITTEN = ("output", "sweep.export.to", "fit.export.to", "profile.to", "record.t
 
 _FOLDER_NAME = re.compile(r"[^\s./\\:~-][^/\\:]{0,127}")
 
-_UNEXPANDED = re.compile(r"~|.*\$\w|.*\$\{|%\w+%|[A-Za-z]:\\")
+_UNEXPANDED = re.compile(r"~|.*\$\w|.*\$\{|%\w+%|.*[\x01-\x1f]" + (r"|[A-Za-z]:" if os.sep == "/" else ""))
 """Paths that only a shell, or Windows, would lead elsewhere."""
 
 
@@ -34,6 +34,18 @@ def check_folder_name(name: Any, error: ConfigError) -> None:
         raise ConfigError(f"{error} is {name!r}; a plain folder name is allowed, such as tree_shape")
 
 
+def check_expanded(path: str, error: ConfigError) -> None:
+    """Refuse a path to write to that only a shell, or Windows, would understand.
+
+    Raises:
+        ConfigError: it has a home, a variable, a drive or a control character; ``error`` begins the message.
+    """
+    if _UNEXPANDED.match(path):
+        raise ConfigError(
+            f"{error} is {path!r}, in which nothing is expanded: write the whole path, without ~, $ or a drive"
+        )
+
+
 def check_written(path: Any, error: ConfigError, file: Path | None = None) -> None:
     """Refuse a path to write to that leads out of the folder it belongs to.
 
@@ -48,8 +60,8 @@ def check_written(path: Any, error: ConfigError, file: Path | None = None) -> No
     Raises:
         ConfigError: the path leads out of it.
     """
-    if isinstance(path, str) and _UNEXPANDED.match(path):
-        raise ConfigError(f"{error} is {path!r}, in which nothing is expanded: write the whole path")
+    if isinstance(path, str):
+        check_expanded(path, error)
     if isinstance(path, str) and Path(path).is_absolute() and file is not None:
         whole, here = Path(os.path.normpath(path)), file.absolute().parent
         if not (

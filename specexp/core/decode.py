@@ -659,10 +659,11 @@ def _eos_set(eos_token_id: int | Collection[int] | None, vocab_size: int) -> fro
         return frozenset()
     if isinstance(eos_token_id, (torch.Tensor, np.ndarray)):
         eos_token_id = eos_token_id.flatten().tolist()
+    given = eos_token_id if isinstance(eos_token_id, Collection) else [eos_token_id]
     try:
-        found = frozenset(
-            map(index, eos_token_id if isinstance(eos_token_id, Collection) else [eos_token_id])
-        )
+        if any(isinstance(token, bool) for token in given):
+            raise TypeError("a truth is no token")
+        found = frozenset(map(index, given))
     except TypeError as error:
         raise ValueError(f"eos_token_id is {eos_token_id!r}; a token id or several are expected") from error
     if unknown := sorted(found - set(range(vocab_size))):

@@ -128,4 +128,7 @@ def recognised_field(row: Row) -> str:
         why = f" has {' and '.join(map(repr, found))}, and a prompt is read from one of them"
     else:
         why = f" has the fields {names}, and a prompt is read from one of {', '.join(FIELDS)}"
+    rows = row.values.get(chosen[0])
+    if not found and isinstance(rows, list) and rows and any(name in rows[0] for name in FIELDS):
+        raise row.refusal(f"{why}: save the array in {chosen[0]!r} alone, as a file of its own.")
     raise row.refusal(f"{why}: choose it with --data.field {chosen[0]}.")

@@ -80,8 +80,10 @@ def main(arguments: list[str] | None = None) -> int:
     from specexp.artifacts import ArtifactError
     from specexp.config.errors import ConfigError
     from specexp.config.here import check_writable
+    from specexp.config.places import check_expanded
 
     try:
+        check_expanded(given.output or "", ConfigError("--output"))
         if given.to == _GGUF:
             return _export_pair(given)
         for name in ("draft", "precision"):

@@ -298,6 +298,8 @@ def _check_device(device: str) -> None:
         if torch.device(device).type == "cpu" and torch.device(device).index:
             raise RuntimeError("there is one cpu, without a number")
         torch.empty(0, device=device)
+    except TypeError as error:
+        raise PairError("device", f"device is {device!r}; a name such as cpu or cuda is expected") from error
     except (RuntimeError, AssertionError, NotImplementedError) as error:  # torch without CUDA asserts
         raise PairError("device", f"device {device!r} cannot be used here: {first_line(error)}") from error
 

@@ -43,7 +43,7 @@ FILES = [
     Row(
         "no text at all",
         "run mine.yaml --dry-run",
-        ("mine.yaml cannot be read",),
+        ("mine.yaml cannot be read", "save the file as UTF-8"),
         {"mine.yaml": b"\xff\xfe\x00"},
     ),
     Row("a file that is not there", "run min.yaml", ("min.yaml does not exist", "did you mean 'mine.yaml'?")),
@@ -142,6 +142,15 @@ KEYS = [
         "--sweep.space '{builder.init_args.nodes: {type: int, low: 1, high: 2}}'",
         "'builder.init_args.nodes' does not exist in any composition",
         file="sweep.yaml",
+    ),
+    Row(
+        "a space of nested keys",
+        "sweep sweep.yaml --dry-run",
+        ("sweep.yaml: sweep.space.builder holds mappings; write one dotted key",),
+        {
+            "sweep.yaml": FILE
+            + "sweep: {space: {builder: {init_args: {length: {type: int, low: 1, high: 4}}}}}\n"
+        },
     ),
     dry(
         "what no study varies",
@@ -331,6 +340,11 @@ TRAINER = [
         "--trainer.accelerator npu",
         "command line: trainer.accelerator: ",
         "cpu",
+    ),
+    dry(
+        "a flag of the Trainer in words",
+        "--trainer.barebones maybe",
+        "trainer.barebones is 'maybe'; allowed is true",
     ),
     dry(
         "no batches", "--trainer.limit_test_batches 0", "trainer.limit_test_batches is 0", "data.max_prompts"

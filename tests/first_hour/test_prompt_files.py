@@ -64,6 +64,7 @@ ROWS = [
     file("two columns of one name", "prompt,prompt\na,b\n", "my.csv: line 1 names two columns 'prompt'",
          called="my.csv"),
     file("a field given twice", '{"prompt": "a", "prompt": "b"}', "line 1 is no JSON (key 'prompt' is given twice)"),
+    file("rows inside an object", '{"data": [{"prompt": "a"}]}', "save the array in 'data' alone, as a file"),
     file("a field of an array given twice", '[{"prompt": "a", "prompt": "b"}]', "key 'prompt' is given twice"),
     file("no columns", "\nWhy?\n", "my.csv: line 1 names no columns", called="my.csv"),
     typed("a split of a file", "my.jsonl --data.prompts.init_args.split test", "data.prompts.init_args.split: my.jsonl",
