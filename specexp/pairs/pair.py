@@ -137,7 +137,8 @@ def load_tokenizer(target: str) -> PreTrainedTokenizerBase:
 def _text(role: str, given: object) -> str:
     """A name or a path as text."""
     if not isinstance(given, (str, PathLike)):
-        raise PairError(role, f"{role} is {given!r}; 'stdlib', a folder, a GGUF file or a hub id is expected")
+        shown = " ".join(f"{given!r:.60}".split())  # a model prints itself over many lines
+        raise PairError(role, f"{role} is {shown}; 'stdlib', a folder, a GGUF file or a hub id is expected")
     return str(given)
 
 

@@ -17,7 +17,7 @@ from specexp.bench.experiment import arm_specs
 from specexp.bench.live import LiveBackend
 from specexp.bench.make_arm import make_arm
 from specexp.config import Config, ConfigError, build_pair
-from specexp.core.messages import counted, first_line
+from specexp.core.messages import counted, did_you_mean, first_line
 from specexp.profile.passes import (
     DraftPass,
     PassSamples,
@@ -185,9 +185,13 @@ def _random(config: Config, key: str, model: PreTrainedModel, sizes: Mapping[str
     from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoModelForCausalLM
 
-    values = {name: value for name, value in model.config.to_dict().items() if name != "head_dim"} | dict(
-        sizes
-    )
+    known = model.config.to_dict()
+    if unknown := [name for name in sizes if name not in known]:
+        hint = did_you_mean(unknown[0], known)
+        raise config.checker.error(
+            ("profile", key), f" has {unknown[0]!r}, which its config.json has not{hint}"
+        )
+    values = {name: value for name, value in known.items() if name != "head_dim"} | dict(sizes)
     try:
         torch.manual_seed(config.get("generation.seed"))
         with torch.device(model.device):

@@ -444,6 +444,17 @@ OTHERS = [
         "export nowhere --to growmap --precision f16",
         ("--precision is for --to gguf, and the format is 'growmap'",),
     ),
+    Row(
+        "a flag of another command",
+        "run mine.yaml --confirm-again --dry-run",
+        ("unknown key 'confirm-again'; did you mean '--sweep.confirm.again'?",),
+    ),
+    Row(
+        "an export below a home",
+        "export nowhere --to growmap --output=~/x.json",
+        ("--output is '~/x.json', in which nothing is expanded",),
+    ),
+    yaml("a path of Windows in quotes", FILE + 'output: "C:\\runs"\n', "output is 'C:", "nothing is expanded"),
     Row("models into a file", "export stdlib --to gguf --output mine.yaml", ("--output: mine.yaml is no folder",)),
     Row("no baselines named", "verify mine.yaml --dry-run", ("token equality",), code=0),
 ]  # fmt: skip

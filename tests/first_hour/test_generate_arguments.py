@@ -48,6 +48,11 @@ DECODER: list[tuple[str, dict[str, Any], str]] = [
         {"eos_token_id": [3, 40]},
         "eos_token_id is 40; the target's vocabulary has ids 0 to 39",
     ),
+    (
+        "an EOS that is true",
+        {"eos_token_id": True},
+        "eos_token_id is True; a token id or several are expected",
+    ),
     ("tokens that are true", {"max_new_tokens": True}, "max_new_tokens was True; a whole number from 1"),
     ("a seed of letters", {"seed": "a"}, "seed is 'a'; allowed is an integer, or None"),
     ("half a seed", {"seed": 1.5}, "seed is 1.5; allowed is an integer, or None"),

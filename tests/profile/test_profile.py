@@ -182,3 +182,7 @@ def test_other_sizes_have_random_weights(experiment, tmp_path):
 def test_sizes_that_make_no_model_are_one_sentence(experiment, capsys):
     assert main([experiment(profile={**SHORT, "architecture": {"num_attention_heads": 7}})]) == 2
     assert "profile.architecture makes no model: " in capsys.readouterr().err
+    assert main([experiment(profile={**SHORT, "architecture": {"num_hidden_layer": 3}})]) == 2
+    assert "has 'num_hidden_layer', which its config.json has not; did you mean 'num_hidden_layers'?" in (
+        capsys.readouterr().err
+    )
