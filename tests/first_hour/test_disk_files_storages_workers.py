@@ -188,6 +188,7 @@ def _open(url: str, folder: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(120)
 def test_workers_that_begin_together_on_a_fresh_database_all_live(tmp_path: Path) -> None:
     spawn = multiprocessing.get_context("spawn")
     for attempt in range(3):
