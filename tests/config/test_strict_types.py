@@ -102,7 +102,7 @@ def test_allowed(given: dict[str, Any], read_as: Any) -> None:
         ({"paths": [[0], ["0"]]}, "part.paths.1.0 is '0'; allowed is an integer"),
         ({"mode": "frist"}, "part.mode is 'frist'; allowed is one of first, last, 3; did you mean 'first'?"),
         ({"shape": {"type": "fixd", "size": 1}}, "part.shape.type is 'fixd'; did you mean 'fixed'?"),
-        ({"shape": {"size": 1}}, "part.shape.type is None; allowed are fixed, growing"),
+        ({"shape": {"size": 1}}, "part.shape.type is missing; allowed are fixed, growing"),
         ({"shape": {"type": "fixed"}}, "part.shape.size is missing; Fixed needs an integer of at least 1"),
         ({"shapes": {"a": {"type": "fixed", "size": 0}}}, "part.shapes.a.size is 0; allowed is an integer"),
     ],
