@@ -54,7 +54,6 @@ SHORT = {
 }
 FEW_COUNTED = ["--sweep.count_acceptances.data.max_prompts", "2"]
 SHORT_TOO = {
-    ("specexp.sweep", "experiments/fastest.yaml"): ["--n-trials", "2"],
     ("specexp.verify", "experiments/lossless/sampling.yaml"): ["--arms", "dyspec_greedy,keyed,typical"],
     ("specexp.sweep", "experiments/tree_shape.yaml"): FEW_COUNTED,
     ("specexp.sweep", "experiments/replay/tree_shape.yaml"): FEW_COUNTED,

@@ -159,7 +159,8 @@ def test_chat_messages_need_a_template_unless_their_plain_form_is_chosen(tokeniz
 def test_a_template_that_refuses_a_role_is_one_sentence(chat_tokenizer):
     chat_tokenizer.chat_template = "{{ raise_exception('System role not supported') }}"
     with pytest.raises(
-        PromptSetError, match=r"'c' of Chat cannot be tokenized \(System role not supported\)"
+        PromptSetError,
+        match=r"'c' of Chat cannot be tokenized with the tokenizer.s chat template \(System role not supported\)",
     ):
         Workload(Chat()).load(chat_tokenizer)
 

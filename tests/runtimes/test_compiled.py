@@ -74,7 +74,9 @@ def test_no_compiler_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     with pytest.raises(CannotCompileError, match=r"there is no C\+\+ compiler \(g\+\+ or clang\+\+ on PATH"):
         runtime_of(model, "compiled")
     monkeypatch.setenv("CXX", "/nowhere/c++")
-    with pytest.raises(CannotCompileError, match=r"the C\+\+ compiler '/nowhere/c\+\+' does not run: "):
+    with pytest.raises(
+        CannotCompileError, match=r"the C\+\+ compiler '/nowhere/c\+\+' \(CXX, or from PATH\) does not run: "
+    ):
         runtime_of(model, "compiled")
     assert isinstance(runtime_of(model, "auto"), LanguageModel)
     library.cache_clear()
