@@ -83,7 +83,8 @@ def test_a_draft_with_fewer_logits_than_the_tokenizer_has_tokens_is_refused(
 def test_a_model_that_knows_no_sdpa_is_told_what_to_set(target: str, tmp_path: Path) -> None:
     from transformers import AutoTokenizer, GPTJConfig, GPTJForCausalLM
 
-    config = GPTJConfig(vocab_size=300, n_embd=16, n_layer=1, n_head=2, n_positions=32, rotary_dim=4)
+    sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 32, "rotary_dim": 4}
+    config = GPTJConfig(vocab_size=300, bos_token_id=0, eos_token_id=1, **sizes)
     GPTJForCausalLM(config).save_pretrained(tmp_path)
     AutoTokenizer.from_pretrained(target).save_pretrained(tmp_path)
     with pytest.raises(
