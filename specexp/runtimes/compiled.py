@@ -201,7 +201,16 @@ class CompiledModel(Runtime):
         return CompiledModel(model, self_check=False)
 
     def _packed(self) -> LlamaWeights:
-        """The model's weights as they are now; all runtimes of one model share a copy."""
+        """The model's weights as they are now; all runtimes of one model share a copy.
+
+        Raises:
+            ValueError: they have another type than the keys and values kept here.
+        """
+        if self.model.dtype != self.dtype:
+            raise ValueError(
+                f"the {self.model.config.model_type} model was {self.dtype} when it was wrapped and is "
+                f"{self.model.dtype} now: wrap it anew"
+            )
         known = _PACKED.get(self.model)
         if known is None or not known.are_of(self.model):
             known = _PACKED[self.model] = LlamaWeights(self.model, self._kernels)

@@ -126,6 +126,14 @@ def test_a_model_whose_weights_change_is_run_with_the_new_ones() -> None:
     assert changed == Decoder(LanguageModel(model)).generate([1, 2, 3], max_new_tokens=8).token_ids
 
 
+def test_a_model_of_another_type_than_it_had_is_refused() -> None:
+    model = build("Llama", LLAMA, dtype=torch.bfloat16)
+    kept = CompiledModel(model)
+    model.float()
+    with pytest.raises(ValueError, match=r"was torch.bfloat16 when .* is torch.float32 now: wrap it anew"):
+        Decoder(kept).generate([1, 2, 3], max_new_tokens=8)
+
+
 def test_runtimes_of_one_model_share_a_copy_of_its_weights() -> None:
     model = build("Llama", LLAMA, dtype=torch.float32)
     first, second = CompiledModel(model), CompiledModel(model)
