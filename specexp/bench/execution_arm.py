@@ -189,4 +189,5 @@ def _role(runs: Sequence[Run]) -> Role:
         draft_passes=sum(result.draft_passes for result in results),
         prefill_seconds=sum(run.prefill_seconds for run in runs),
         decode_seconds=sum(run.decode_seconds for run in runs),
+        drafted_positions=sum(sum(result.drafted_at) for result in results),
     )

@@ -216,6 +216,15 @@ METRICS: tuple[Metric, ...] = (
         empty=None,
     ),
     Metric(
+        "alpha",
+        "share",
+        "Drafted positions that became output, however many nodes a tree has at each; none where nothing was drafted.",
+        lambda record: Share(sum(record.accepted_at), sum(record.drafted_at)),
+        better="higher",
+        paired="difference",
+        empty=None,
+    ),
+    Metric(
         "target_utilisation",
         "share",
         "Time in which the target ran a pass or a prefill, where several sequences are decoded for a prompt.",

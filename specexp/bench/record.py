@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from inspect import signature
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -61,6 +62,16 @@ class Answering(Protocol):
         """Clock of its seconds."""
 
 
+def by_position(counts: Iterable[Sequence[float]]) -> tuple[float, ...]:
+    """Counts by position added up, however many positions each of them has.
+
+    Example:
+        >>> by_position([(3, 1), (2,)])
+        (5, 1)
+    """
+    return tuple(sum(at) for at in zip_longest(*counts, fillvalue=0))
+
+
 def describe(part: object) -> str:
     """A part with its arguments, e.g. ``KeyedSampling(temperature=0.7)``; what is None is left out."""
     kind: Any = type(part)
@@ -103,6 +114,7 @@ class Role:
         draft_passes: Forward passes of a draft model.
         prefill_seconds: Seconds of prefills in the runs it asked for.
         decode_seconds: Seconds of the runs it asked for, prefills apart.
+        drafted_positions: Depths of the trees fed to the target, together.
     """
 
     sequences: int = 0
@@ -113,6 +125,7 @@ class Role:
     draft_passes: int = 0
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
+    drafted_positions: int = 0
 
 
 @dataclass(frozen=True)
@@ -165,6 +178,8 @@ class PromptRecord:
         bonus_tokens: Tokens the target added itself.
         draft_passes: Forward passes of a draft model.
         drafted_nodes: Nodes fed to the target, roots not counted.
+        drafted_at: Steps whose tree reached each depth, from depth 1 on; nothing where it was not counted.
+        accepted_at: Steps whose accepted path reached it.
         useful_tokens: Drafted tokens the target answered identically, also beyond the first mismatch; None if
             not counted.
         prefill_seconds: Before decoding; 0 where seconds are modelled.
@@ -200,6 +215,8 @@ class PromptRecord:
     bonus_tokens: float = 0
     draft_passes: float = 0
     drafted_nodes: float = 0
+    drafted_at: tuple[float, ...] = ()
+    accepted_at: tuple[float, ...] = ()
     useful_tokens: int | None = None
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
@@ -267,6 +284,8 @@ class PromptRecord:
             turn_tokens=tuple(map(len, answers)),
             finish_reasons=tuple(str(reason) for reason in finish_reasons),
             **{name: sum(getattr(one, name) for one in counts) for name in COUNTS},
+            drafted_at=by_position(getattr(one, "drafted_at", ()) for one in counts),
+            accepted_at=by_position(getattr(one, "accepted_at", ()) for one in counts),
             useful_tokens=sum(useful) if useful else None,
             prefill_seconds=prefill_seconds if arm.clock == MEASURED else 0.0,
             decode_seconds=sum(phases.values()) if decode_seconds is None else decode_seconds,
@@ -368,8 +387,8 @@ def read_records(path: str | Path) -> list[PromptRecord]:
 
 def _record(values: dict[str, Any]) -> PromptRecord:
     values.pop("new_tokens", None)
-    for name in ("token_ids", "turn_tokens", "finish_reasons"):
-        values[name] = tuple(values[name])
+    for name in ("token_ids", "turn_tokens", "finish_reasons", "drafted_at", "accepted_at"):
+        values[name] = tuple(values.get(name, ()))
     if values["difference"] is not None:
         values["difference"] = Difference(**values["difference"])
     group = values.get("group")

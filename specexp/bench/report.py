@@ -208,7 +208,7 @@ def category_table(
             run has none of these categories.
     """
     records = list(records)
-    groups = _groups(records)
+    groups = grouped(records)
     theirs: dict[str, dict[str, float]] = {}
     for item in published:
         if "category" in item:
@@ -247,7 +247,7 @@ def category_table(
     return table
 
 
-def _groups(records: Sequence[PromptRecord]) -> dict[str, list[PromptRecord]]:
+def grouped(records: Sequence[PromptRecord]) -> dict[str, list[PromptRecord]]:
     """Records by category, the largest categories first where there are too many; the rest are one group."""
     prompts = {name: set[str]() for name in categories(records)}
     for record in records:

@@ -45,8 +45,8 @@ _MEANS = {
 class QLearning(Controller):
     """Decides by a table of the value of CONTINUE and STOP for (cost so far, product of the draft's confidences).
 
-    Decision points are the start of a step, where STOP is a step of plain decoding with reward 0, and every draft pass
-    after the first. When the target has answered, the episode is gone through backwards: STOP is terminal and takes the
+    Decision points are the start of a step, where STOP is a step of plain decoding with reward 0 (ours: as published,
+    ``first_decision="after"``, the first draft is always made), and every draft pass after the first. When the target has answered, the episode is gone through backwards: STOP is terminal and takes the
     reward, CONTINUE takes reward 0 and ``gamma`` times what follows it. A *virtual trial* also rewards STOP at every
     point where drafting went on, with the tokens and the cost it would have had there.
 
@@ -87,6 +87,8 @@ class QLearning(Controller):
         warm_up: learned steps before epsilon decays.
         continue_bias: initial value of CONTINUE; STOP starts with 0.
         max_depth: depth from which on no draft pass is spent.
+        first_decision: whether a step may be plain decoding (``before`` the first draft), or, as published (Algorithm
+            1, lines 6 to 18), is first decided about ``after`` it.
         reward: which of the rewards above is learned.
         unit: what ``useful`` counts cost in: a plain step (``target``), or, as published, a draft pass (``draft``).
         virtual_trials: when there are any: in warm-up only, as published, or always.
@@ -125,6 +127,7 @@ class QLearning(Controller):
         warm_up: Annotated[int, Field(ge=0)] = 200,
         continue_bias: Annotated[float, Field(ge=0)] = 0.01,
         max_depth: Annotated[int, Field(ge=1)] = 24,
+        first_decision: Literal["before", "after"] = "before",
         reward: Literal["output", "useful", "goodput"] = "output",
         unit: Literal["target", "draft"] = "target",
         virtual_trials: Literal["warm-up", "always"] = "always",
@@ -148,6 +151,7 @@ class QLearning(Controller):
         self.initial_epsilon, self.epsilon_decay, self.epsilon_min = epsilon, epsilon_decay, epsilon_min
         self.warm_up = warm_up
         self.max_depth = max_depth
+        self.first_decision = first_decision
         self.reward, self.unit = reward, unit
         self.virtual_trials = virtual_trials
         self.backup = backup
@@ -355,6 +359,8 @@ class QLearning(Controller):
         )
 
     def _decide(self, context: Context, row: int, place: tuple[int, int], explores: bool) -> int:
+        if place == (0, 0) and self.first_decision == "after":
+            return CONTINUE
         if not explores:
             return self.table.best(row)
         if self._virtual:

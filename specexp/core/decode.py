@@ -72,6 +72,8 @@ class GenerationResult:
         bonus_tokens: tokens the target added itself, at most one a step.
         draft_passes: forward passes of a draft model.
         drafted_nodes: nodes fed to the target, roots not counted.
+        drafted_at: steps whose tree reached each depth, from depth 1 on: drafted positions, whatever a tree's width.
+        accepted_at: steps whose accepted path reached it and became output.
         useful_tokens: drafted tokens of the first-ranked path that the target answered identically, also beyond the
             first mismatch (Post-use & Pre-cut, eq. 7); None unless asked for.
         prefill_seconds: time before the first step.
@@ -86,6 +88,8 @@ class GenerationResult:
     bonus_tokens: int = 0
     draft_passes: int = 0
     drafted_nodes: int = 0
+    drafted_at: list[int] = field(default_factory=list)
+    accepted_at: list[int] = field(default_factory=list)
     useful_tokens: int | None = None
     prefill_seconds: float = 0.0
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
@@ -116,6 +120,13 @@ class Draft:
     pass_tokens: tuple[int, ...] = ()
     draft_seconds: float = 0.0
     build_seconds: float = 0.0
+
+
+def _count_each(counts: list[int], positions: int) -> None:
+    """One more of each of the first positions."""
+    counts.extend([0] * (positions - len(counts)))
+    for position in range(positions):
+        counts[position] += 1
 
 
 class Drafting:
@@ -293,6 +304,8 @@ class Lane:
         result.accepted_drafts += len(accepted)
         result.bonus_tokens += len(tokens) - len(accepted)
         result.drafted_nodes += tree.num_nodes
+        _count_each(result.drafted_at, tree.shape.max_depth)
+        _count_each(result.accepted_at, len(accepted))
         result.draft_passes += len(draft.pass_tokens)
         if self.ended:
             result.token_ids = self.context.new_token_ids

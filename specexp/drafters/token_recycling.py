@@ -15,7 +15,7 @@ from specexp.core.parts import Candidates, Drafter, Request
 from specexp.core.references import Reference
 from specexp.core.tree import NO_CANDIDATE
 
-UpdateRule = Literal["last", "first", "merge", "accepted"]
+UpdateRule = Literal["last", "first", "race", "merge", "accepted"]
 Initialisation = Literal["empty", "prompt"]
 StatePolicy = Literal["cold", "carry", "preloaded"]
 
@@ -28,9 +28,10 @@ class TokenRecycling(Drafter):
 
     Args:
         k: candidates a token; the paper uses 8.
-        update: which occurrence of a token fed twice in one step counts: ``last`` or ``first`` in tree order,
-            ``merge`` (candidates of all occurrences, best ranks first), or ``accepted`` (only the root and the
-            accepted nodes update their rows).
+        update: which occurrence of a token fed twice in one step counts: ``last`` or ``first`` in tree order, or
+            ``race``, the paper's concurrent writes: every rank keeps that of any occurrence, by chance keyed by place,
+            and a candidate that two ranks caught stands once, with places left empty. Ours are ``merge`` (candidates of all
+            occurrences, best ranks first) and ``accepted`` (only the root and the accepted nodes update their rows).
         initialisation: ``empty`` (no candidate, instead of the paper's token 0 everywhere) or ``prompt`` (the token
             that follows in the prompt, at its newest occurrence, is the first candidate, also before those of
             the prompt's logits; in a later turn the prompt is all the text so far).
@@ -157,6 +158,9 @@ class TokenRecycling(Drafter):
         if self.update == "merge":
             self._merge(tokens, top_k, logits)
             return
+        if self.update == "race":
+            self._race(outcome.context, tokens, top_k, logits)
+            return
         self._matrix[tokens] = top_k
         if logits is not None:
             self._logits[tokens] = logits
@@ -211,6 +215,24 @@ class TokenRecycling(Drafter):
             self._matrix[token] = ranked[kept]
             if logits is not None:
                 self._logits[token] = logits[occurrences].T.ravel()[kept]
+
+
+    def _race(
+        self,
+        context: Context,
+        tokens: NDArray[np.int64],
+        top_k: NDArray[np.int64],
+        logits: NDArray[np.float32] | None,
+    ) -> None:
+        chances = context.uniforms("race", len(context), size=top_k.size).reshape(top_k.shape)
+        for token in np.unique(tokens):
+            occurrences = np.flatnonzero(tokens == token)
+            last = occurrences[chances[occurrences].argmax(axis=0)]  # [k] who writes last at every rank
+            ranks = np.sort(np.unique(top_k[last, np.arange(self.k)], return_index=True)[1])
+            self._matrix[token] = NO_CANDIDATE
+            self._matrix[token, : ranks.size] = top_k[last[ranks], ranks]
+            if logits is not None:
+                self._logits[token, : ranks.size] = logits[last[ranks], ranks]
 
 
 def _check_matrix(matrix: NDArray[np.int32], k: int) -> None:

@@ -236,6 +236,7 @@ def report(
         preparation: What became of the prompts before they were decoded.
         float32: Their outputs compared once more in float32; None where they were not.
     """
+    from specexp.bench.acceptance_tables import acceptance_tables
     from specexp.bench.publish import Report, publish, tracker_of
     from specexp.bench.report import (
         category_table,
@@ -259,6 +260,7 @@ def report(
         "arms": results,
         "categories": category_table(records, baseline=baselines[0], published=published),
         "phases": phase_table(records),
+        **acceptance_tables(records),
     }
     found = Report(
         {name: table for name, table in tables.items() if table is not None},

@@ -42,6 +42,7 @@ def test_a_chain_is_accepted_up_to_the_first_mismatch():
     assert steps[0].new_token_ids == (1, 2, 3)  # 1 and 2 drafted, 0 instead of 3 refused, 3 added
     assert steps[1].new_token_ids == (4, 5, 6, 7, 8)
     assert result.drafted_nodes == 8
+    assert (result.drafted_at, result.accepted_at) == ([2, 2, 2, 2], [2, 2, 1, 1])
 
 
 def test_a_sibling_is_accepted_where_the_first_candidate_is_wrong():
@@ -50,6 +51,7 @@ def test_a_sibling_is_accepted_where_the_first_candidate_is_wrong():
     result, steps = steps_of(decoder, [3], max_new_tokens=6)
     assert result.token_ids == [4, 5, 6, 7, 8, 9]
     assert steps[0].accepted == (2, 5)  # rows: root, [0], [1], [0, 0], [1, 0], [1, 1]
+    assert (result.drafted_at, result.accepted_at) == ([2, 2], [2, 2])  # positions, however many nodes at each
 
 
 @pytest.mark.parametrize(

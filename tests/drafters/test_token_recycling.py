@@ -30,6 +30,11 @@ class TestMerge(DrafterContract):
         return TokenRecycling(k=4, update="merge", initialisation="prompt", prefill_update=False)
 
 
+class TestRace(DrafterContract):
+    def make_drafter(self):
+        return TokenRecycling(k=3, update="race", state="carry")
+
+
 class TestAccepted(DrafterContract):
     def make_drafter(self):
         return TokenRecycling(k=2, update="accepted", initialisation="prompt", state="carry")
@@ -84,6 +89,22 @@ def test_merging_takes_the_best_rank_of_every_occurrence_first():
     drafter = drafter_with(update="merge")
     observe(drafter, [1, 3, 3, 3], [-1, 0, 1, 2], (), (2, 3), (4, 5), (4, 0), (2, 1))
     assert drafter.matrix[3].tolist() == [4, 2]  # best of each occurrence: 4, 4, 2
+
+
+def test_in_a_race_every_rank_keeps_that_of_any_occurrence_by_chance_that_repeats_itself():
+    """Token 3 is fed with (4, 5) and (5, 0): of both first ranks and both second ranks any two may meet."""
+
+    def rows(seed):
+        drafter, (root, *others), rankings = drafter_with(update="race"), STEP[0], STEP[3:]
+        shape = TreeShape(STEP[1], [-1, 0, 0, 0])
+        tree = TokenTree(shape, np.array([root, *others]))
+        drafter.observe(Outcome(Context([root], seed=seed), tree, logits_ranking(*rankings), STEP[2], (0,)))
+        assert drafter.matrix[1].tolist() == [2, 3]
+        return tuple(drafter.matrix[3].tolist())
+
+    found = [rows(seed) for seed in range(40)]
+    assert set(found) == {(4, 5), (4, 0), (5, NONE), (5, 0)}
+    assert found == [rows(seed) for seed in range(40)]
 
 
 def test_empty_initialisation_proposes_nothing():

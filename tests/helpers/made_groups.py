@@ -40,7 +40,7 @@ def group_of(
 
 
 def role_of(decode, *, tokens=10, steps=5, accepted=5, drafted=20, prefill=0.0, sequences=3):
-    return Role(sequences, tokens, steps, accepted, drafted, 0, prefill, decode)
+    return Role(sequences, tokens, steps, accepted, 2 * drafted, 0, prefill, decode, drafted)
 
 
 def overlapping(start=100.0):

@@ -120,6 +120,8 @@ def test_expected_counts_are_those_of_every_run_that_gives_the_output(seed, leng
         assert counts.accepted_drafts == pytest.approx(accepted)
         assert counts.accepted_drafts + counts.bonus_tokens == pytest.approx(len(output))
         assert counts.drafted_nodes == counts.draft_passes == pytest.approx(drafted)
+        assert sum(counts.drafted_at) == pytest.approx(drafted)
+        assert sum(counts.accepted_at) == pytest.approx(accepted)
         assert sum(counts.seconds.values()) == pytest.approx(seconds)
 
 

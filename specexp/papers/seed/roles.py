@@ -15,7 +15,7 @@ from specexp.bench.table import Cell, Table, columns
 from specexp.papers.published import NOT_RUN, Row, add_rows, check_rows
 from specexp.papers.seed.groups import answered, by_task
 
-PUBLISHED = {"role": "component", "acceptance": "accepted / drafted", "speedup": "with prefills"}
+PUBLISHED = {"role": "component", "acceptance": "alpha", "speedup": "with prefills"}
 
 
 class Roles(MultiSequenceAnalysis):
@@ -25,7 +25,10 @@ class Roles(MultiSequenceAnalysis):
     Args:
         baseline: Arm that speedups are over.
         published: Rows of a paper's table to show beside it: ``role`` (``generator`` or ``evaluator``), ``method``,
-            and any of ``acceptance`` (share of drafted tokens that are accepted) and ``speedup`` over plain decoding.
+            and any of ``acceptance`` (alpha, see below) and ``speedup`` over plain decoding.
+
+    Alpha is the share of drafted *positions* that are accepted: a tree that is three deep drafts three, however many
+    nodes it has at each.
     """
 
     name: ClassVar[str] = "roles"
@@ -60,11 +63,11 @@ class Roles(MultiSequenceAnalysis):
             title,
             columns(
                 f"{'task | ' if named else ''}component | arm | sequences | tokens | tokens/step | accepted/step"
-                f" | accepted / drafted:.1% | decoding vs {self.baseline}:interval | with prefills:interval"
+                f" | alpha:.1% | decoding vs {self.baseline}:interval | with prefills:interval"
             ),
             notes=[
                 "Seconds per token of the component's own runs, paired item by item, geometric mean, 95 % bootstrap "
-                "interval; accepted / drafted: of all nodes fed to the target.",
+                "interval; alpha: accepted tokens of the drafted positions, whatever a tree's width.",
             ],
         )
         for task, records in tasks.items():
@@ -90,10 +93,10 @@ def _roles(records: Sequence[PromptRecord]) -> list[str]:
 
 
 def _counts(records: Sequence[PromptRecord], arm: str, role: str) -> list[Cell]:
-    """Sequences, tokens, tokens a step, accepted drafts a step and of those drafted; nothing without a sequence."""
+    """Sequences, tokens, tokens a step, accepted drafts a step and of drafted positions; nothing without a sequence."""
     groups = [record.group for record in answered(records, arm) if record.group is not None]
     found = [group.roles[role] for group in groups if role in group.roles]
-    names = ("sequences", "tokens", "steps", "accepted_drafts", "drafted_nodes")
+    names = ("sequences", "tokens", "steps", "accepted_drafts", "drafted_positions")
     sequences, tokens, steps, accepted, drafted = (sum(getattr(one, name) for one in found) for name in names)
     if not sequences:
         return []

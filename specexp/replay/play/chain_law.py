@@ -37,6 +37,8 @@ class ExpectedCounts:
         bonus_tokens: Tokens the target added itself.
         draft_passes: Passes of the draft model.
         drafted_nodes: Nodes fed to the target.
+        drafted_at: Steps that drafted each position, from the first.
+        accepted_at: Steps that accepted it.
         seconds: Seconds of the latency profile by phase; empty without one.
         beyond_profile: Steps that fed more tokens than the profile states milliseconds for, rounded up.
     """
@@ -46,6 +48,8 @@ class ExpectedCounts:
     bonus_tokens: float
     draft_passes: float
     drafted_nodes: float
+    drafted_at: tuple[float, ...] = ()
+    accepted_at: tuple[float, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
     beyond_profile: int = 0
 
@@ -110,20 +114,21 @@ def expected_counts(
     # probability of a step at each root: after a chain that was accepted whole, and after any other
     visits = np.zeros((size + 1, 2))
     visits[0, 0] = 1.0
-    accepted = 0.0
+    accepted_at = np.zeros(length)
     for root, chain in enumerate(lengths.tolist()):
         here = float(visits[root].sum())
         most = min(chain, size - root)  # a chain may go on behind the output's end
         reached = here * np.cumprod(
             rates[root : root + most]
         )  # [most] that so many and one more were accepted
-        accepted += float(reached.sum())
+        accepted_at[: reached.size] += reached
         ends = -np.diff(reached, prepend=here, append=0.0)  # [most + 1] that exactly so many were
         for count, probability in enumerate(ends.tolist()):
             whole = int(count == chain > 0)
             visits[min(root + count + 1, size), whole] += probability
     steps = visits[:size].sum(axis=1)  # [size]
-    drafted = float(steps @ lengths)
+    drafted, accepted = float(steps @ lengths), float(accepted_at.sum())
+    drafted_at = steps @ (lengths[:, np.newaxis] > np.arange(length))  # [length]
     seconds, beyond = {}, 0
     if latency is not None:
         seconds = _seconds(turn, latency, lengths, visits)
@@ -136,6 +141,8 @@ def expected_counts(
         bonus_tokens=size - accepted,
         draft_passes=drafted,
         drafted_nodes=drafted,
+        drafted_at=tuple(drafted_at.tolist()),
+        accepted_at=tuple(accepted_at.tolist()),
         seconds=seconds,
         beyond_profile=beyond,
     )

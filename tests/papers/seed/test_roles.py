@@ -47,12 +47,12 @@ def test_its_drafts_are_counted():
     assert (row["sequences"], row["tokens"]) == (6, 20)
     assert row["tokens/step"] == pytest.approx(20 / 15)
     assert row["accepted/step"] == pytest.approx(20 / 15)
-    assert row["accepted / drafted"] == 0.5
+    assert row["alpha"] == 0.5
 
 
 def test_plain_decoding_drafts_nothing():
     (row,) = rows_of(component="generator", arm="engine")
-    assert (row["accepted/step"], row["accepted / drafted"], row["with prefills"]) == (None, None, None)
+    assert (row["accepted/step"], row["alpha"], row["with prefills"]) == (None, None, None)
 
 
 def test_tasks_are_told_apart_if_there_are_several():
@@ -78,4 +78,4 @@ def test_published_rows_stand_with_their_component():
         ("evaluator", "SEED (not run here)"),
     ]
     (row,) = rows_of(published=published, arm="SEED (not run here)", component="evaluator")
-    assert (row["accepted / drafted"], row["with prefills"]) == (0.35, "1.35x published")
+    assert (row["alpha"], row["with prefills"]) == (0.35, "1.35x published")
