@@ -50,7 +50,9 @@ def acceptance_tables(records: Iterable[PromptRecord]) -> dict[str, Table]:
     groups = grouped(records)
     if len(groups) > 1:
         heads = [Column(name, 1, "%") for name in (*groups, "all")]
-        tables["acceptance"] = Table("Acceptance by category", [Column("arm"), *heads], notes=["Alpha, as above."])
+        tables["acceptance"] = Table(
+            "Acceptance by category", [Column("arm"), *heads], notes=["Alpha, as above."]
+        )
         for arm, found in own.items():
             parts = [[record for record in group if record.arm == arm] for group in groups.values()]
             tables["acceptance"].rows.append([arm, *map(_alpha, parts), _alpha(found)])

@@ -15,10 +15,12 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from specexp.core.outcome import Outcome
-    from specexp.reasoning.search import Request, Search, SearchResult, State
+    from specexp.reasoning.search import Request, Search, SearchResult
     from specexp.scheduling import Executor
 
 Role = Literal["generator", "evaluator"]
+_Ask = Callable[[Role, Sequence[str], Sequence[str], Ending], list[str]]
+"""Component, what randomness is keyed by, prompts and ending of sequences that run side by side; gives their texts."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,17 @@ class Solver:
         name = f"{task.name}/{item.item_id}#{sample}"
         most = self.max_new_tokens if max_new_tokens is None else max_new_tokens
         runs: list[tuple[Role, Run]] = []
+
+        def ask(role: Role, places: Sequence[str], prompts: Sequence[str], ending: Ending) -> list[str]:
+            run = executor.run(
+                self._jobs([f"{name}/{place}" for place in places], prompts, ending, most),
+                seed=self.seed,
+                eos_token_ids=self.eos_token_ids,
+                observers=observers,
+            )
+            runs.append((role, run))
+            return [ending.cut(self._text(result.token_ids)) for result in run.results]
+
         unparsable = 0
         exploration = self.search.explore(task.depth)
         try:
@@ -117,14 +130,9 @@ class Solver:
             while True:
                 role: Role = "generator" if isinstance(request, Continuations) else "evaluator"
                 prompts, ending = self._asked(task, item, request)
-                run = executor.run(
-                    self._jobs(name, request, prompts, ending, most),
-                    seed=self.seed,
-                    eos_token_ids=self.eos_token_ids,
-                    observers=observers,
-                )
-                runs.append((role, run))
-                texts = [ending.cut(self._text(result.token_ids)) for result in run.results]
+                texts = ask(role, _places(request), prompts, ending)
+                if isinstance(request, Continuations) and not request.last:
+                    texts = self._complete(task, item, request, texts, ask)
                 if isinstance(request, Values):
                     values = [task.value(text) for text in texts]
                     unparsable += sum(not value.parsed for value in values)
@@ -138,24 +146,41 @@ class Solver:
         return Solution(result, task.check(item, result.final.thoughts), unparsable, tuple(runs), wall)
 
     def _asked(self, task: Task, item: Item, request: Request) -> tuple[list[str], Ending]:
-        """The prompt of every state, and where an answer ends."""
+        """The prompt of every sequence, and where an answer ends."""
         if isinstance(request, Values):
             return [task.value_prompt(item, state.thoughts) for state in request.states], task.value_ending
-        prompts = [task.thought_prompt(item, state.thoughts, request.last) for state in request.states]
+        prompts = [
+            task.thought_prompt(item, state.thoughts, request.last)
+            for state in request.states
+            for _ in range(request.n)
+        ]
         return prompts, task.thought_ending(request.last)
 
+    def _complete(
+        self, task: Task, item: Item, request: Continuations, begun: Sequence[str], ask: _Ask
+    ) -> list[str]:
+        """Thoughts whole, where a second generation completes them."""
+        states = [state for state in request.states for _ in range(request.n)]
+        prompts = [
+            prompt
+            for state, text in zip(states, begun, strict=True)
+            if (prompt := task.completion_prompt(item, state.thoughts, text)) is not None
+        ]
+        if not prompts:
+            return list(begun)
+        places = [f"rest of {place}" for place in _places(request)]
+        rests = ask("generator", places, prompts, task.completion_ending())
+        return [task.completed(*parts) for parts in zip(begun, rests, strict=True)]
+
     def _jobs(
-        self, name: str, request: Request, prompts: Sequence[str], ending: Ending, most: int | None
+        self, names: Sequence[str], prompts: Sequence[str], ending: Ending, most: int | None
     ) -> list[Job]:
         limit = ending.max_new_tokens if most is None else min(most, ending.max_new_tokens)
-        jobs = []
-        for state, prompt in zip(request.states, prompts, strict=True):
-            tokens = self._token_ids(prompt)
-            for number in range(1 if isinstance(request, Values) else request.n):
-                jobs.append(
-                    Job(tokens, f"{name}/{_place(request, state, number)}", limit, self._stop(ending))
-                )
-        return jobs
+        tokens = {prompt: self._token_ids(prompt) for prompt in prompts}
+        return [
+            Job(tokens[prompt], name, limit, self._stop(ending))
+            for name, prompt in zip(names, prompts, strict=True)
+        ]
 
     def _token_ids(self, prompt: str) -> tuple[int, ...]:
         from specexp.data.prompt import first_turn_ids
@@ -170,8 +195,15 @@ class Solver:
         return str(self.tokenizer.decode(list(tokens), skip_special_tokens=True))
 
 
-def _place(request: Request, state: State, number: int) -> str:
-    """What randomness is keyed by: the path of the new state, or of the state that is valued."""
-    path = state.path if isinstance(request, Values) else (*state.path, number)
-    kind = "value" if isinstance(request, Values) else "last" if request.last else "thought"
-    return f"{kind} {'.'.join(map(str, path))}"
+def _places(request: Request) -> list[str]:
+    """What randomness is keyed by: the paths of the new states, or of the states that are valued."""
+    if isinstance(request, Values):
+        return [f"value {_dotted(state.path)}" for state in request.states]
+    kind = "last" if request.last else "thought"
+    return [
+        f"{kind} {_dotted((*state.path, number))}" for state in request.states for number in range(request.n)
+    ]
+
+
+def _dotted(path: Sequence[int]) -> str:
+    return ".".join(map(str, path))

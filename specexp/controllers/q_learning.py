@@ -46,9 +46,10 @@ class QLearning(Controller):
     """Decides by a table of the value of CONTINUE and STOP for (cost so far, product of the draft's confidences).
 
     Decision points are the start of a step, where STOP is a step of plain decoding with reward 0 (ours: as published,
-    ``first_decision="after"``, the first draft is always made), and every draft pass after the first. When the target has answered, the episode is gone through backwards: STOP is terminal and takes the
-    reward, CONTINUE takes reward 0 and ``gamma`` times what follows it. A *virtual trial* also rewards STOP at every
-    point where drafting went on, with the tokens and the cost it would have had there.
+    ``first_decision="after"``, the first draft is always made), and every draft pass after the first. When the target
+    has answered, the episode is gone through backwards: STOP is terminal and takes the reward, CONTINUE takes reward 0
+    and ``gamma`` times what follows it. A *virtual trial* also rewards STOP at every point where drafting went on, with
+    the tokens and the cost it would have had there.
 
     What follows CONTINUE, the ``backup``, is as published (eq. 5) the best value of the next state. But a state does
     not say whether the draft has already gone wrong: states that a lost draft passes through promise what others

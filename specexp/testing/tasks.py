@@ -115,8 +115,17 @@ class TaskContract:
         """Whatever is generated behind it."""
         for item in task.load():
             *thoughts, final = self.solution(item)
-            for text, last in [*((thought, False) for thought in thoughts), (final, True)]:
-                ending = task.thought_ending(last)
+            generations = [(final, task.thought_ending(last=True))]
+            for thought in thoughts:
+                begun = task.thought_ending().cut(f" {thought}")
+                generations.append((begun, task.thought_ending()))
+                if task.completion_prompt(item, [], begun) is None:
+                    assert begun == thought
+                    continue
+                rest = thought.removeprefix(task.completed(begun, "").rstrip()).strip()
+                assert task.completed(begun, rest) == thought
+                generations.append((rest, task.completion_ending()))
+            for text, ending in generations:
                 assert ending.cut(f" {text}") == text
                 for stop in ending.stop:
                     assert ending.cut(f" {text}{stop} more") == text

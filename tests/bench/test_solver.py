@@ -7,6 +7,7 @@ from specexp.bench.solver import Solver
 from specexp.builders import Chain, KConfig
 from specexp.core.language_model import LanguageModel
 from specexp.core.parts import Parts
+from specexp.data.tasks import Ending
 from specexp.drafters import DraftModel, TokenRecycling
 from specexp.reasoning import BestFirst, BreadthFirst, MonteCarlo
 from specexp.scheduling import Batched, Scheduled, Serial, SerialSpeculative
@@ -81,6 +82,36 @@ def test_a_solution_says_what_was_asked_for_and_what_it_took(model):
             sum(run.timeline.busy() for _, run in solution.runs)
         )
     assert any(solution.unparsable for solution in solve(model, Serial(), KeyedSampling(1.0), BreadthFirst()))
+
+
+class TwoGenerations(Countdown):
+    def completion_prompt(self, item, thoughts, begun):
+        return f"{self.thought_prompt(item, thoughts)}{begun}:"
+
+    def completion_ending(self):
+        return Ending((";",), 2)
+
+    def completed(self, begun, rest):
+        return f"{begun}:{rest}"
+
+
+def test_a_thought_of_two_generations_is_asked_for_twice_and_the_same_in_every_strategy(model):
+    """A run begins the thoughts, another one completes them; the last generation is one."""
+    task, found = TwoGenerations(), []
+    for execution in (Serial(), STRATEGIES["SEED"]):
+        solver = Solver(BreadthFirst(1, 3), DigitTokenizer(), seed=5)
+        with execution.open(model, parts(KeyedSampling(1.0))) as executor:
+            found.append(solver.solve(task, task.load()[0], executor))
+    roles = [role for role, _ in found[0].runs]
+    assert roles == [*["generator", "generator", "evaluator"] * 2, "generator"]
+    assert all(thought.count(":") >= 1 for thought in found[0].result.best.thoughts)
+    first, second = (
+        [result for _, run in found[0].runs[at : at + 1] for result in run.results] for at in (0, 1)
+    )
+    assert (
+        max(len(result.token_ids) for result in second) <= 2 < max(len(result.token_ids) for result in first)
+    )
+    assert shown(found[:1]) == shown(found[1:])
 
 
 def test_generations_end_at_a_stop_text_and_at_the_limit(model):

@@ -103,8 +103,8 @@ def test_virtual_trials_by_hand():
 
 
 def test_as_published_the_first_decision_comes_after_the_first_draft():
-    """With the paper's unit every reward is negative, and plain decoding, which is 0, would win: Algorithm 1 has no such
-    action. The first draft is always made; of one and two passes the better is still learned."""
+    """With the paper's unit every reward is negative, and plain decoding, which is 0, would win: Algorithm 1 has no
+    such action, and makes the first draft always."""
     lengths = {}
     for first in ("before", "after"):
         controller = QLearning(

@@ -35,7 +35,10 @@ class RealFile(TaskContract):
         def tokens(prompt, ending):
             return len(tokenizer(prompt)["input_ids"]) + ending.max_new_tokens
 
-        thoughts = [generated(task.thought_ending())] * (task.depth - 1)
+        begun = generated(task.thought_ending())
+        two = task.completion_prompt(task.load()[0], [], begun) is not None
+        thought = task.completed(begun, generated(task.completion_ending())) if two else begun
+        thoughts = [thought] * (task.depth - 1)
         for item in task.load():
             for last in (False, True):
                 so_far = thoughts if last else thoughts[:-1]

@@ -63,6 +63,17 @@ class TestGSM8K(TaskContract):
     def solution(self, item):
         return [f"What is it?\nSub-answer: It is {item.reference[0]}.", f"The answer is {item.reference[0]}."]
 
+    def test_a_sub_question_and_its_answer_are_two_generations_or_one(self, task, gsm8k):
+        item = task.load()[0]
+        prompt = task.completion_prompt(item, [], "How many?")
+        assert prompt == f"{task.thought_prompt(item, [])} How many?\nSub-answer:"
+        thought = task.completed("How many?", "It is 3.")
+        assert thought == "How many?\nSub-answer: It is 3."
+        assert task.thought_ending().cut(f" {thought}") == "How many?"
+        together = GSM8K(str(gsm8k), generations=1)
+        assert together.completion_prompt(item, [], "How many?") is None
+        assert together.thought_ending().cut(f" {thought}\nSub-question 2:") == thought
+
     @pytest.mark.parametrize("answer", ["0", "11", "-3", "seven", "1.2.3.4 good"])
     def test_a_score_is_from_one_to_ten(self, task, answer):
         assert task.value(answer).parsed == (answer == "1.2.3.4 good")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from decimal import Decimal
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 from typing_extensions import override
@@ -16,19 +16,22 @@ from specexp.data.tasks.task import Check, Ending, Item, Task, read_prompt, scor
 
 _DIGITS = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+"
 _NUMBER = re.compile(rf"(?:(?<![\w.)])-\$?)?(?:{_DIGITS})")  # a minus behind a number is no sign
+_SUB_ANSWER = "Sub-answer:"
 _MARK = "####"  # stands before the answer in the original files
 
 
 class GSM8K(Task):
     """Word problems of grade-school mathematics.
 
-    A thought is a sub-question with its answer, generated together; after three of them the last generation is the
-    answer of the problem, whose last number is compared with the reference. The evaluator scores from 1 to 10 how much
-    the newest step helps. The paper measures on the 1,319 items of the test set.
+    A thought is a sub-question with its answer, each a generation of its own as in the paper, or both together; after
+    three of them the last generation is the answer of the problem, whose last number is compared with the reference.
+    The evaluator scores from 1 to 10 how much the newest step helps. The paper measures on the 1,319 items of the test
+    set.
 
     Args:
         path: what :class:`specexp.data.gsm8k.GSM8K` reads: ``question, answer``, the number after ``####``.
         unparsable: the value of a state whose score cannot be read.
+        generations: of a thought.
 
     Raises:
         PromptSetError: from :meth:`load`, with file and row.
@@ -39,9 +42,15 @@ class GSM8K(Task):
     paper_items: ClassVar[int] = 1319
     value_ending = Ending(("\n",), 8)
 
-    def __init__(self, path: str, unparsable: Annotated[float, Field(le=1)] = 0.0) -> None:
+    def __init__(
+        self,
+        path: str,
+        unparsable: Annotated[float, Field(le=1)] = 0.0,
+        generations: Literal[1, 2] = 2,
+    ) -> None:
         self.path = path
         self.unparsable = unparsable
+        self.generations = generations
 
     @override
     def load(self) -> list[Item]:
@@ -58,7 +67,23 @@ class GSM8K(Task):
     def thought_ending(self, last: bool = False) -> Ending:
         if last:
             return Ending(("\n",), 48)
+        if self.generations == 2:
+            return Ending(("\n",), 40)
         return Ending(("\n\n", "\nSub-question", "\nAnswer", "\nProblem"), 96)
+
+    @override
+    def completion_prompt(self, item: Item, thoughts: Sequence[str], begun: str) -> str | None:
+        if self.generations == 1:
+            return None
+        return f"{self.thought_prompt(item, thoughts)} {begun}\n{_SUB_ANSWER}"
+
+    @override
+    def completion_ending(self) -> Ending:
+        return Ending(("\n",), 56)
+
+    @override
+    def completed(self, begun: str, rest: str) -> str:
+        return f"{begun}\n{_SUB_ANSWER} {rest}"
 
     @override
     def value_prompt(self, item: Item, thoughts: Sequence[str]) -> str:

@@ -91,8 +91,9 @@ class Check(NamedTuple):
 class Task(metaclass=Checked):
     """A reasoning task. One file with its prompts makes one; nothing is registered.
 
-    A path has ``depth`` generations: thoughts, which a search chooses by their values, and the last generation,
-    which follows the best of them (SEED, Algorithm 1). A *state* is an item with the thoughts so far, each as
+    A path has ``depth`` thoughts: those that a search chooses by their values, and the last generation, which follows
+    the best of them (SEED, Algorithm 1). A thought is one generation, or two where there is a
+    :meth:`completion_prompt`. A *state* is an item with the thoughts so far, each as
     :meth:`Ending.cut` left it. Prompts are plain text; whoever decodes may wrap them in a chat template.
 
     Constructing a task reads nothing, so that a configuration is checked without touching data; :meth:`load` does.
@@ -134,6 +135,24 @@ class Task(metaclass=Checked):
     @abstractmethod
     def thought_ending(self, last: bool = False) -> Ending:
         """Where a thought, or the last generation, ends."""
+
+    def completion_prompt(self, item: Item, thoughts: Sequence[str], begun: str) -> str | None:
+        """What the generator continues to complete a thought that is two generations; None where it is one.
+
+        Args:
+            item: the problem.
+            thoughts: the thoughts before it.
+            begun: its first generation.
+        """
+        return None
+
+    def completion_ending(self) -> Ending:
+        """Where the second generation of a thought ends; asked for only where there is one."""
+        return self.thought_ending()
+
+    def completed(self, begun: str, rest: str) -> str:
+        """The thought of both generations."""
+        return f"{begun}\n{rest}"
 
     @abstractmethod
     def value_prompt(self, item: Item, thoughts: Sequence[str]) -> str:

@@ -1,0 +1,1 @@
+"""Token Recycling: what its text states beside its tables."""
