@@ -23,7 +23,7 @@ def acceptance_tables(records: Iterable[PromptRecord]) -> dict[str, Table]:
         Tables by name: ``positions``, and ``acceptance`` where there is more than one category; nothing where nothing
         was drafted.
     """
-    records = [record for record in records if not record.error and sum(record.drafted_at)]
+    records = [record for record in records if not record.error and any(record.drafted_at)]
     arms = arm_names(records)
     if not arms:
         return {}

@@ -31,7 +31,7 @@ class TokenRecycling(Drafter):
         update: which occurrence of a token fed twice in one step counts: ``last`` or ``first`` in tree order, or
             ``race``, the paper's concurrent writes: every rank keeps that of any occurrence, by chance keyed by place,
             and a candidate that two ranks caught stands once, with places left empty. Ours are ``merge`` (candidates of
-            all occurrences, best ranks first) and ``accepted`` (only the root and the accepted nodes update their rows).
+            all occurrences, best ranks first) and ``accepted`` (only root and accepted nodes update their rows).
         initialisation: ``empty`` (no candidate, instead of the paper's token 0 everywhere) or ``prompt`` (the token
             that follows in the prompt, at its newest occurrence, is the first candidate, also before those of
             the prompt's logits; in a later turn the prompt is all the text so far).
