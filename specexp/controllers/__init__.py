@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from specexp.controllers.heuristic import Heuristic as Heuristic
     from specexp.controllers.oracle import Oracle as Oracle
     from specexp.controllers.q_learning import QLearning as QLearning
+    from specexp.controllers.rule_bandit import RuleBandit as RuleBandit
     from specexp.controllers.switch_off import SwitchOff as SwitchOff
     from specexp.controllers.threshold_tracker import ThresholdTracker as ThresholdTracker
 

@@ -2,43 +2,31 @@
 
 from __future__ import annotations
 
-from math import inf, log, sqrt
-from statistics import NormalDist
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 from typing_extensions import override
 
+from specexp.controllers.ratio_arms import Policy, RatioArms
 from specexp.core.context import Context, PerSequence
 from specexp.core.latency import LatencyProfile
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Controller, Plan
-
-_SUMS = 6
 
 
 class Bandit(Controller):
     """Chooses one of some values at every step, by the goodput each has given so far.
 
     Goodput, tokens per second, is a ratio: what decodes a text fastest is the value with the best ratio of sums, tokens
-    over seconds, not the best mean of ratios. So every value keeps (discounted) sums of its steps' tokens and seconds,
-    ``rate`` is the best ratio among them, and a step with a value gains ``tokens - rate * seconds``: what it brought
-    beyond what its time was worth. The best value gains 0 in the mean, any other less. A value's index is its mean gain
-    plus
-
-    - ``ucb``: ``exploration * sd * sqrt(log(steps) / its steps)``,
-    - ``thompson``: a draw from the posterior of the mean, normal with deviation ``exploration * sd / sqrt(its steps)``,
-      keyed by place,
-
-    and the highest index is played; first of all every value once. ``sd`` is that of the value's gains, and of all
-    gains as long as it has few steps. Seconds are modelled where the run has a latency profile (then nothing depends on
-    a clock), else measured.
+    over seconds, not the best mean of ratios (:class:`~specexp.controllers.ratio_arms.RatioArms` says what is played
+    meanwhile). Seconds are modelled where the run has a latency profile (then nothing depends on a clock), else
+    measured.
 
     Args:
         over: what the values are: draft lengths (``depths``), node budgets (``nodes``), or numbers of the builders of a
             :class:`~specexp.builders.Choice` (``choices``).
         values: what is chosen from; null switches speculation off, as 0 does for lengths and budgets.
-        policy: how it explores.
+        policy: how it explores: by upper confidence bounds or by Thompson's draws.
         exploration: how much it explores; 0 always plays what was best so far.
         window: steps it remembers: older ones fade out.
         learn: false: plays the best of what was learned, explores and learns nothing.
@@ -55,7 +43,7 @@ class Bandit(Controller):
         self,
         over: Literal["depths", "nodes", "choices"],
         values: list[Annotated[int, Field(ge=0)] | None],
-        policy: Literal["ucb", "thompson"] = "ucb",
+        policy: Policy = "ucb",
         exploration: Annotated[float, Field(ge=0)] = 1.0,
         window: Annotated[int, Field(ge=2)] = 2000,
         learn: bool = True,
@@ -66,17 +54,13 @@ class Bandit(Controller):
             raise ValueError(f"Bandit was given the values {values}; different ones are needed, at least one")
         self.over = over
         self.values = values
-        self.policy = policy
-        self.exploration = exploration
-        self.window = window
         self.learn = self.learns = learn
         self.state = state
         if over == "choices":
             self.num_choices = 1 + max((value for value in values if value is not None), default=0)
         self._profile: LatencyProfile | None = None
-        self._sums: list[list[float]] = []
+        self._arms = RatioArms(len(values), policy, exploration, window)
         self._played: PerSequence[tuple[int, int]] = PerSequence()
-        self.reset()
 
     @override
     def use_latency(self, profile: LatencyProfile | None) -> None:
@@ -84,7 +68,7 @@ class Bandit(Controller):
 
     @override
     def plan(self, context: Context) -> Plan:
-        number = self._best(context)
+        number = self._arms.best(context, self.learn)
         self._played[context] = len(context), number  # for observe; no plan looks at it
         return self._plan_of(self.values[number])
 
@@ -102,26 +86,26 @@ class Bandit(Controller):
         tokens = float(len(outcome.new_token_ids))
         profile = self._profile
         seconds = sum(outcome.seconds.values()) if profile is None else profile.outcome_seconds(outcome)
-        if seconds <= 0:
-            return
-        keep = 1 - 1 / self.window
-        self._sums = [[keep * value for value in sums] for sums in self._sums]
-        new = (1.0, tokens, seconds, tokens * tokens, seconds * seconds, tokens * seconds)
-        self._sums[number] = [old + value for old, value in zip(self._sums[number], new, strict=True)]
+        if seconds > 0:
+            self._arms.add(number, tokens, seconds)
 
     @override
     def reset(self) -> None:
-        self._sums = [[0.0] * _SUMS for _ in self.values]
+        self._arms.clear()
         self._played.clear()
 
     def goodput(self) -> list[float | None]:
         """Tokens per second of every value; None of one that was not played."""
-        return [sums[1] / sums[2] if sums[2] > 0 else None for sums in self._sums]
+        return self._arms.ratios()
 
     @override
     def state_dict(self) -> dict[str, Any]:
         """The values, and of each its discounted steps, tokens, seconds, their squares and their product."""
-        return {"over": self.over, "values": list(self.values), "sums": [list(sums) for sums in self._sums]}
+        return {
+            "over": self.over,
+            "values": list(self.values),
+            "sums": [list(one) for one in self._arms.sums],
+        }
 
     @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -131,11 +115,7 @@ class Bandit(Controller):
                 f"the state is of a Bandit over {state['over']} {list(state['values'])}, but this one is over "
                 f"{self.over} {self.values}"
             )
-        if [len(sums) for sums in state["sums"]] != [_SUMS] * len(self.values):
-            raise ValueError(
-                f"the state of a Bandit must hold {_SUMS} sums for each of {len(self.values)} values"
-            )
-        self._sums = [[float(value) for value in sums] for sums in state["sums"]]
+        self._arms.load(state["sums"], "Bandit")
 
     def _plan_of(self, value: int | None) -> Plan:
         if value is None:
@@ -145,37 +125,3 @@ class Bandit(Controller):
         if self.over == "nodes":
             return Plan(max_nodes=value) if value else Plan(max_depth=0)
         return Plan(max_depth=value)
-
-    def _best(self, context: Context) -> int:
-        """Number of the value to play."""
-        played = [sums[0] > 0 for sums in self._sums]
-        if self.learn and not all(played):
-            return played.index(False)
-        if not any(played):
-            return 0
-        rate = max(sums[1] / sums[2] for sums in self._sums if sums[0] > 0)
-        gains = [(sums[1] - rate * sums[2]) / sums[0] if sums[0] > 0 else -inf for sums in self._sums]
-        if self.learn and self.exploration > 0:
-            steps = sum(sums[0] for sums in self._sums)
-            spreads = self._spreads(rate, gains)
-            if self.policy == "ucb":
-                widths = [sqrt(log(max(steps, 1.0)))] * len(gains)
-            else:
-                uniforms = context.uniforms("bandit", len(context) - 1, size=len(gains))
-                widths = [NormalDist().inv_cdf(float(uniform)) for uniform in uniforms]
-            gains = [
-                gain + self.exploration * width * spread / sqrt(sums[0])
-                for gain, width, spread, sums in zip(gains, widths, spreads, self._sums, strict=True)
-            ]
-        return gains.index(max(gains))
-
-    def _spreads(self, rate: float, gains: list[float]) -> list[float]:
-        """Standard deviation of each value's gains; of all values' own counts as one more step of each."""
-        squares = [
-            max(sums[3] - 2 * rate * sums[5] + rate * rate * sums[4] - sums[0] * gain * gain, 0.0)
-            for sums, gain in zip(self._sums, gains, strict=True)
-        ]
-        pooled = sum(squares) / sum(sums[0] for sums in self._sums)
-        return [
-            sqrt((square + pooled) / (sums[0] + 1)) for square, sums in zip(squares, self._sums, strict=True)
-        ]

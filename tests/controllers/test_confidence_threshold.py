@@ -1,4 +1,4 @@
-"""Drafting on while the product of the confidences is high enough."""
+"""Drafting on while the product of the confidences, or the last one, is high enough."""
 
 from math import log
 
@@ -26,6 +26,11 @@ class TestShallowOne(FrozenControllerContract):
         return ConfidenceThreshold(0.1, max_depth=2)
 
 
+class TestLastToken(FrozenControllerContract):
+    def make_controller(self):
+        return ConfidenceThreshold(0.4, rule="token")
+
+
 @given(st.floats(0.01, 1.0), st.floats(0.01, 1.0))
 def test_it_drafts_on_while_the_product_reaches_the_threshold(threshold, product):
     state = DraftState(3, 3, (1, 1, 1), log_prob=log(product), last_log_prob=0.0)
@@ -45,6 +50,23 @@ def test_the_token_that_falls_below_is_still_drafted():
         return seen[0].tree.num_nodes
 
     assert [drafted(threshold) for threshold in (1.0, 0.5, 0.4, 0.2)] == [1, 2, 3, 4]
+
+
+def test_the_last_token_alone_may_decide():
+    """Confidences are 0.9, 0.9, 0.5: the product falls below 0.85 with the second token, a token with the third."""
+    model = bigram_model(
+        [[log(0.05), log(0.9), log(0.05)], [log(0.05), log(0.05), log(0.9)], [log(0.5)] * 2 + [-9.0]]
+    )
+
+    def drafted(**rule):
+        seen = []
+        controller = ConfidenceThreshold(**rule)
+        decoder = Decoder(model, DraftModel(model), Chain(8), controller=controller)
+        decoder.generate([0], max_new_tokens=20, observers=[seen.append])
+        return seen[0].tree.num_nodes
+
+    assert drafted(threshold=0.85, rule="token") == 3
+    assert drafted(threshold=0.85, rule="product") == 2
 
 
 def test_a_drafter_without_probabilities_is_refused():
