@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from specexp.drafters.draft_model import DraftModel as DraftModel
     from specexp.drafters.phrase_cache import PhraseCache as PhraseCache
     from specexp.drafters.prompt_lookup import PromptLookup as PromptLookup
+    from specexp.drafters.suffix_automaton import SuffixAutomaton as SuffixAutomaton
     from specexp.drafters.token_recycling import TokenRecycling as TokenRecycling
     from specexp.drafters.union import Union as Union
 

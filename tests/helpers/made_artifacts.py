@@ -9,6 +9,7 @@ import numpy as np
 from specexp.artifacts.manifest import canonical_json, sha256
 from specexp.config.artifacts import save_artifact
 from specexp.drafters.phrases import PhraseStore
+from specexp.drafters.suffix_index import corpus_arrays
 
 PARTS: dict[str, Any] = {
     "drafter": {"class_path": "TokenRecycling", "init_args": {"k": 4}},
@@ -85,6 +86,13 @@ def payloads() -> dict[str, dict[str, Any]]:
             "parts.json": {"verifier": PARTS["verifier"]},
         },
         "latency-profile": {"profile.json": profile},
+        "suffix-corpus": {
+            "corpus.safetensors": corpus_arrays([[3, 1, 2], [1, 2]]),
+            "parts.json": {
+                **PARTS,
+                "drafter": {"class_path": "SuffixAutomaton", "init_args": {"candidates": 4}},
+            },
+        },
     }
 
 

@@ -1,0 +1,235 @@
+"""What followed the longest run that ends here, in this text, earlier ones and a corpus (REST, SuffixDecoding)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import inf, log
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import Field
+from typing_extensions import override
+
+from specexp.core.context import Context, PerSequence
+from specexp.core.outcome import Outcome
+from specexp.core.parts import Candidates, Drafter, Request
+from specexp.core.references import Reference
+from specexp.core.tree import NO_CANDIDATE
+from specexp.drafters.suffix_index import Followers, Run, SuffixArray, SuffixIndex
+
+Estimate = Literal["escape", "frequency"]
+
+
+class SuffixAutomaton(Drafter):
+    """Proposes what followed earlier occurrences of the longest run of tokens that ends at a node.
+
+    Looked up are the prompt and the output so far, with ``state="carry"`` the texts before, and a ``corpus``. Of a
+    corpus this is REST (He et al. 2024), of texts SuffixDecoding (Oliaro et al. 2025), whose greedy tree is
+    :class:`~specexp.builders.DySpecGreedy` over ``top-k`` candidates: a candidate has the probability that occurrences
+    estimate.
+
+    Args:
+        corpus: arrays of a :class:`~specexp.drafters.suffix_index.SuffixArray`; in a configuration the path of a
+            ``suffix-corpus`` artifact. None looks into the texts alone.
+        min_run: shortest run that is looked up.
+        candidates: most candidates of a node.
+        estimate: ``frequency``, as published: the share of the longest run's occurrences, nothing of shorter ones.
+            ``escape``: as many further occurrences as there are different followers stand for what was never seen, and
+            shorter runs share them (prediction by partial matching, method C), so that a run seen once is not sure.
+        reach: how deep below the root is proposed, in lengths of the run at the root: SuffixDecoding's
+            ``max_spec_factor``; None sets no limit.
+        state: ``cold`` knows this prompt and its output alone, ``carry`` all texts before too.
+
+    Raises:
+        ValueError: the corpus is empty or damaged.
+
+    Example:
+        >>> drafter = SuffixAutomaton(candidates=4)
+    """
+
+    gives_log_probs = True
+    learns_from = "nothing"
+
+    def __init__(
+        self,
+        corpus: Annotated[Mapping[str, Any], Reference("suffix-corpus")] | None = None,
+        min_run: Annotated[int, Field(ge=1, le=64)] = 1,
+        candidates: Annotated[int, Field(ge=1, le=64)] = 8,
+        estimate: Estimate = "escape",
+        reach: Annotated[float, Field(gt=0)] | None = None,
+        state: Literal["cold", "carry"] = "cold",
+    ) -> None:
+        self.min_run = min_run
+        self.candidates = candidates
+        self.estimate = estimate
+        self.reach = reach
+        self.state = state
+        self._corpus = None if corpus is None else SuffixArray(corpus)
+        self.reset()
+
+    @property
+    @override
+    def max_candidates(self) -> int:
+        return self.candidates
+
+    @override
+    def check_vocabulary(self, vocab_size: int) -> None:
+        if self._corpus is not None and self._corpus.largest_token >= vocab_size:
+            raise ValueError(
+                f"the corpus holds the token {self._corpus.largest_token} and the target's vocabulary has ids 0 to "
+                f"{vocab_size - 1}: make the corpus with the target's tokenizer"
+            )
+
+    @override
+    def begin(self, context: Context, prefill: Outcome | None) -> None:
+        """Add the prompt; of a continued conversation, what is new in it."""
+        if context not in self._texts:
+            if self.state == "cold":
+                self._kept.clear()
+                self._indexes[context] = SuffixIndex()
+            self._texts[context] = text = _Text()
+            self._kept.append(text)
+        self._extend(context)
+
+    @override
+    def propose(self, context: Context, request: Request) -> Candidates:
+        """Follow the path to each frontier row from the run at the root, and rank what came next."""
+        tokens = np.full((request.rows.size, request.k), NO_CANDIDATE, dtype=np.int64)
+        log_probs = np.full(tokens.shape, -inf, dtype=np.float32)
+        wanted, walks = min(request.k, self.candidates), self._walks(context)
+        deepest = inf if self.reach is None else self.reach * self._run_at(context, walks[()])
+        for number, row in enumerate(request.rows.tolist()):
+            path = request.path_tokens(row)
+            if len(path) >= deepest:
+                continue
+            found = self._ranked(context, self._walk(context, path, walks), wanted)
+            tokens[number, : len(found)] = [token for token, _ in found]
+            log_probs[number, : len(found)] = [value for _, value in found]
+        return Candidates(tokens, log_probs)
+
+    @override
+    def observe(self, outcome: Outcome) -> None:
+        self._extend(outcome.context)
+
+    @override
+    def reset(self) -> None:
+        self._index = SuffixIndex()  # of all texts, where they are carried
+        self._kept: list[_Text] = []  # in the order in which they began
+        self._indexes: PerSequence[SuffixIndex] = PerSequence()  # of each text, where they are not
+        self._texts: PerSequence[_Text] = PerSequence()
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        """The carried texts: ``tokens`` ``[n]``, one text after the other, and ``lengths`` ``[texts]``."""
+        if self.state == "cold":
+            return {}
+        import torch  # late: a configuration is checked without it
+
+        texts = [text.tokens for text in self._kept if text.tokens]
+        return {
+            "tokens": torch.tensor([token for text in texts for token in text], dtype=torch.int32),
+            "lengths": torch.tensor([len(text) for text in texts], dtype=torch.int64),
+        }
+
+    @override
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take the carried texts; sequences under way go on in theirs, or are added."""
+        if self.state == "cold":
+            super().load_state_dict(state)
+            return
+        self.check_entries(state, ("lengths", "tokens"))
+        tokens, lengths = np.asarray(state["tokens"]), np.asarray(state["lengths"])
+        if lengths.min(initial=1) < 1 or lengths.sum() != tokens.size or tokens.min(initial=0) < 0:
+            raise ValueError(
+                f"the saved texts are damaged: {tokens.size} tokens in texts of {lengths.sum()} together are given"
+            )
+        under_way = list(self._texts)
+        self.reset()
+        for end, length in zip(lengths.cumsum().tolist(), lengths.tolist(), strict=True):
+            self._kept.append(text := _Text())
+            text.extend(self._index, tokens[end - length : end].tolist())
+        known = {tuple(text.tokens): text for text in self._kept}
+        for context in under_way:
+            self._texts[context] = known.get(tuple(context.token_ids.tolist())) or _Text()
+            if not self._texts[context].tokens:
+                self._kept.append(self._texts[context])
+            self._extend(context)
+
+    def _extend(self, context: Context) -> None:
+        text = self._texts[context]
+        text.extend(self._index_of(context), context.token_ids[len(text.tokens) :].tolist())
+
+    def _index_of(self, context: Context) -> SuffixIndex:
+        return self._index if self.state == "carry" else self._indexes[context]
+
+    def _walks(self, context: Context) -> dict[tuple[int, ...], _Walk]:
+        """Where the paths of a step lead that were walked so far, the root's first."""
+        text, clock = self._texts[context], self._index_of(context).clock
+        if text.walked != clock:  # another sequence may have added to it, too
+            text.walks.clear()
+            text.walked = clock
+            corpus = None if self._corpus is None else self._corpus.longest(text.tokens)
+            text.walks[()] = (text.place, len(text.tokens), corpus)
+        return text.walks
+
+    def _walk(self, context: Context, path: tuple[int, ...], walks: dict[tuple[int, ...], _Walk]) -> _Walk:
+        known = walks.get(path)
+        if known is None:
+            place, length, run = self._walk(context, path[:-1], walks)
+            place, length = self._index_of(context).step(place, length, path[-1])
+            corpus = self._corpus
+            if corpus is not None and run is not None:
+                run = corpus.step(run, path[-1]) or corpus.longest(
+                    [*self._texts[context].tokens[-64:], *path]
+                )
+            known = walks[path] = (place, length, run)
+        return known
+
+    def _levels(self, context: Context, walk: _Walk) -> Iterator[tuple[int, Followers]]:
+        """Runs that end here and what followed them, longest first, the texts' before the corpus'."""
+        place, length, run = walk
+        levels = self._index_of(context).known(place, length)
+        if self._corpus is not None and run is not None and run[2] > 0:
+            levels.append((run[2], self._corpus.followers(run)))
+            levels.sort(key=lambda level: -level[0])
+        return (level for level in levels if level[0] >= self.min_run and level[1])
+
+    def _run_at(self, context: Context, walk: _Walk) -> int:
+        """Length of the longest run that ends here and was followed by anything."""
+        return next((length for length, _ in self._levels(context, walk)), 0)
+
+    def _ranked(self, context: Context, walk: _Walk, wanted: int) -> list[tuple[int, float]]:
+        """The best candidates below a node with their log-probabilities; equal ones newest first."""
+        found: dict[int, float] = {}
+        left = 1.0  # probability of what longer runs do not tell
+        for _, followers in self._levels(context, walk):
+            fresh = [(token, count) for token, count in followers if token not in found]
+            if not fresh:
+                continue
+            escape = len(fresh) if self.estimate == "escape" else 0
+            total = sum(count for _, count in fresh) + escape
+            found.update((token, left * count / total) for token, count in fresh)
+            left *= escape / total
+            if left == 0:
+                break
+        best = sorted(found.items(), key=lambda one: -one[1])[:wanted]
+        return [(token, log(probability)) for token, probability in best]
+
+
+_Walk = tuple[int, int, Run | None]
+"""State and length of the run in the texts, and the run in the corpus."""
+
+
+class _Text:
+    """A text as it was added."""
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+        self.place = 0
+        self.walks: dict[tuple[int, ...], _Walk] = {}  # of a step, while nothing is added
+        self.walked = -1
+
+    def extend(self, index: SuffixIndex, tokens: list[int]) -> None:
+        self.tokens += tokens
+        for token in tokens:
+            self.place = index.add(self.place, token)

@@ -1,0 +1,231 @@
+"""Every run of tokens that texts hold, and what followed it: an automaton that grows token by token, and an array that
+does not grow.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specexp.core.tree import NO_CANDIDATE
+
+ENTRIES = ("suffixes", "tokens")
+"""Arrays of a corpus."""
+
+_SAMPLED = 1024  # occurrences that are looked at to tell what follows them
+_LONGEST = 64  # tokens of a run that is looked up in an array
+
+Followers = list[tuple[int, int]]
+"""Tokens with their occurrences, the newest first where that is known."""
+
+
+class SuffixIndex:
+    """A suffix automaton of several texts (Blumer et al. 1985), with the occurrences of every run.
+
+    A state stands for all runs with the same occurrences; its link leads to the longest run that ends it and occurs
+    elsewhere too. Text is added where it stands: a text is the state of all of it, from ``0``, the empty one, on.
+
+    Attributes:
+        clock: tokens added.
+
+    Example:
+        >>> index = SuffixIndex()
+        >>> place = 0
+        >>> for token in [1, 2, 3, 1, 2]:
+        ...     place = index.add(place, token)
+        >>> [(length, list(found)) for length, found in index.known(place, 2)]
+        [(2, [(3, 1)])]
+    """
+
+    def __init__(self) -> None:
+        self._next: list[dict[int, int]] = [{}]
+        self._link = [-1]
+        self._length = [0]
+        self._count = [0]  # times that its runs occur
+        self._newest = [0]  # when one did last
+        self.clock = 0
+
+    def add(self, place: int, token: int) -> int:
+        """Add a token behind a text; the state of the text with it."""
+        state = self._entered(place, token)
+        self.clock += 1
+        seen = state
+        while seen > 0:  # all its ends occur once more
+            self._count[seen] += 1
+            self._newest[seen] = self.clock
+            seen = self._link[seen]
+        return state
+
+    def step(self, place: int, length: int, token: int) -> tuple[int, int]:
+        """From a run to the longest end of it with one more token that is known; its state and length."""
+        while place > 0 and token not in self._next[place]:
+            place = self._link[place]
+            length = self._length[place]
+        after = self._next[place].get(token, 0)
+        return after, length + 1 if after else 0
+
+    def known(self, place: int, length: int) -> list[tuple[int, Followers]]:
+        """What followed a run and its shorter ends, longest first, with their lengths; only where something did."""
+        found = []
+        while place > 0:
+            if following := self._next[place]:
+                states = sorted(following.items(), key=lambda one: self._newest[one[1]], reverse=True)
+                found.append((length, [(token, self._count[state]) for token, state in states]))
+            place = self._link[place]
+            length = self._length[place] if place >= 0 else 0
+        return found
+
+    def _entered(self, place: int, token: int) -> int:
+        """The state of a text with one more token, made where there is none."""
+        known = self._next[place].get(token)
+        if known is not None:
+            return (
+                known if self._length[known] == self._length[place] + 1 else self._split(place, token, known)
+            )
+        new = self._new(self._length[place] + 1, {}, 0)
+        above = place
+        while above >= 0 and token not in self._next[above]:
+            self._next[above][token] = new
+            above = self._link[above]
+        if above >= 0:
+            known = self._next[above][token]
+            whole = self._length[known] == self._length[above] + 1
+            self._link[new] = known if whole else self._split(above, token, known)
+        return new
+
+    def _split(self, above: int, token: int, state: int) -> int:
+        """A state for those runs of one that follow ``above``, which begin to occur elsewhere too."""
+        new = self._new(self._length[above] + 1, dict(self._next[state]), self._link[state])
+        self._count[new], self._newest[new] = self._count[state], self._newest[state]
+        self._link[state] = new
+        while above >= 0 and self._next[above].get(token) == state:
+            self._next[above][token] = new
+            above = self._link[above]
+        return new
+
+    def _new(self, length: int, following: dict[int, int], link: int) -> int:
+        self._next.append(following)
+        self._length.append(length)
+        self._link.append(link)
+        self._count.append(0)
+        self._newest.append(0)
+        return len(self._length) - 1
+
+
+Run = tuple[int, int, int]
+"""Places of an array from the first to behind the last whose suffixes begin with a run, and the run's length."""
+
+
+class SuffixArray:
+    """All suffixes of a corpus in order; what follows a run is found by halving, however large the corpus is.
+
+    Args:
+        arrays: ``tokens`` ``[n]`` int32, texts one after the other with ``NO_CANDIDATE`` behind each, and ``suffixes``
+            ``[n]`` int32, the places of its suffixes in their order.
+
+    Raises:
+        ValueError: the corpus is empty, or they are something else.
+    """
+
+    def __init__(self, arrays: Mapping[str, Any]) -> None:
+        if sorted(arrays) != list(ENTRIES):
+            raise ValueError(f"a corpus has the arrays {list(ENTRIES)}, but {sorted(arrays)} was given")
+        self.tokens, self.suffixes = (np.asarray(arrays[name]) for name in ("tokens", "suffixes"))
+        for name, array in (("tokens", self.tokens), ("suffixes", self.suffixes)):
+            if array.dtype != np.int32 or array.ndim != 1:
+                raise ValueError(
+                    f"the corpus' {name} are {array.dtype} {list(array.shape)}; int32 [n] is expected"
+                )
+        if self.largest_token < 0:
+            raise ValueError("the corpus is empty: at least one text of one token is needed")
+        if self.suffixes.size != self.tokens.size or self.tokens[-1] != NO_CANDIDATE:
+            raise ValueError(
+                f"the corpus has {self.tokens.size} tokens and {self.suffixes.size} suffixes; as many are expected, "
+                f"with {NO_CANDIDATE} behind the last text"
+            )
+        if not np.array_equal(np.sort(self.suffixes), np.arange(self.tokens.size)):
+            raise ValueError("the corpus' suffixes are damaged: every place of its tokens is expected once")
+
+    @property
+    def largest_token(self) -> int:
+        """Largest token id held."""
+        return int(self.tokens.max(initial=NO_CANDIDATE))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> SuffixArray:
+        """Itself: it does not change."""
+        return self
+
+    @property
+    def everything(self) -> Run:
+        """The empty run."""
+        return 0, self.suffixes.size, 0
+
+    def longest(self, tail: list[int]) -> Run:
+        """The longest end of some tokens that the corpus holds."""
+        tail = tail[-_LONGEST:]
+        found, least, most = self.everything, 0, len(tail)
+        while least < most:  # if a long end is there, all shorter ones are
+            length = (least + most + 1) // 2
+            run = self._run(tail[len(tail) - length :])
+            if run[0] < run[1]:
+                found, least = run, length
+            else:
+                most = length - 1
+        return found
+
+    def step(self, run: Run, token: int) -> Run | None:
+        """A run with one more token behind it; None where the corpus does not hold that."""
+        low, high, length = run
+
+        def at(place: int) -> int:
+            return int(self.tokens[place + length])  # which is there: behind every run stands at least an end
+
+        first = bisect_left(self.suffixes, token, low, high, key=at)
+        last = bisect_right(self.suffixes, token, first, high, key=at)
+        return (first, last, length + 1) if first < last else None
+
+    def followers(self, run: Run) -> Followers:
+        """What followed a run; of many occurrences, evenly chosen ones are looked at."""
+        low, high, length = run
+        places = self.suffixes[low : high : max(1, (high - low) // _SAMPLED)] + length
+        tokens, counts = np.unique(self.tokens[places], return_counts=True)
+        there = tokens != NO_CANDIDATE
+        return list(zip(tokens[there].tolist(), counts[there].tolist(), strict=True))
+
+    def _run(self, tokens: list[int]) -> Run:
+        """Where suffixes begin with these tokens; empty where none does."""
+        size = len(tokens)
+
+        def beginning(place: int) -> list[int]:
+            begun: list[int] = self.tokens[place : place + size].tolist()
+            return begun
+
+        first = bisect_left(self.suffixes, tokens, key=beginning)
+        return first, bisect_right(self.suffixes, tokens, first, key=beginning), size
+
+
+def corpus_arrays(texts: list[list[int]]) -> dict[str, NDArray[np.int32]]:
+    """The arrays of a :class:`SuffixArray` of some texts.
+
+    Example:
+        >>> {name: array.tolist() for name, array in corpus_arrays([[3, 1], [1]]).items()}
+        {'tokens': [3, 1, -1, 1, -1], 'suffixes': [4, 2, 3, 1, 0]}
+    """
+    tokens = np.array([token for text in texts for token in (*text, NO_CANDIDATE)], dtype=np.int64)
+    rank, width = np.unique(tokens, return_inverse=True)[1], 1
+    order = np.argsort(rank, kind="stable")
+    while (
+        rank.size and rank.max() < rank.size - 1
+    ):  # as many tokens are compared in every round as in all before
+        behind = np.full(rank.size, -1)
+        behind[:-width] = rank[width:]
+        order = np.lexsort((behind, rank))
+        changed = (np.diff(rank[order]) != 0) | (np.diff(behind[order]) != 0)
+        rank = np.empty_like(order)
+        rank[order] = np.concatenate(([0], changed.cumsum()))
+        width *= 2
+    return {"tokens": tokens.astype(np.int32), "suffixes": order.astype(np.int32)}
