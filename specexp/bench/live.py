@@ -47,7 +47,6 @@ class LiveBackend:
     """
 
     runs_models = True
-    references: Collection[str] = get_args(Reference)
 
     def __init__(
         self,
@@ -96,6 +95,11 @@ class LiveBackend:
     def draft(self) -> Runtime | None:
         """The pair's draft model, of which every drafter takes a copy."""
         return self.pair.draft_runtime()
+
+    @property
+    def references(self) -> Collection[str]:
+        """Hugging Face's loops, which run no GGUF file."""
+        return () if is_gguf(self.pair.name) else get_args(Reference)
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:

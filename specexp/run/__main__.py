@@ -142,7 +142,8 @@ def run(config: Config, pair: ModelPair | None = None) -> list[PromptRecord]:
         experiment = build_experiment(config, backend)
         data = load_prompts(config, live.pair)
     if experiment.left_out:
-        print(f"No recording answers for {', '.join(experiment.left_out)}: left out.")
+        why = "Transformers runs no GGUF file, so it has no loop" if live else "No recording answers"
+        print(f"{why} for {', '.join(experiment.left_out)}: left out.")
     folder = folder_of(config)
     save_resolved(config, folder)
     records = decode(config, experiment, data, folder / RECORDS, trainer)
