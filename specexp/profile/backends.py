@@ -19,6 +19,7 @@ from specexp.bench.make_arm import make_arm
 from specexp.config import Config, ConfigError, build_pair
 from specexp.core.messages import counted, did_you_mean, first_line
 from specexp.profile.passes import (
+    Commitment,
     DraftPass,
     PassSamples,
     TargetPass,
@@ -49,7 +50,7 @@ class TimedBackend:
         name: of the backend; empty where it is the only one.
         backend: the models.
         dtypes: of the weights of target and draft; None where there is no draft.
-        passes: those of ``target`` and, where there is one, of ``draft``.
+        passes: those of ``target`` and, where there is one, of ``draft``; and ``commit``, where backends are compared.
         arms: plain decoding, then every composition of the file.
     """
 
@@ -146,6 +147,8 @@ def contest(
             continue
         dtypes = _dtype(pair.target), None if pair.draft is None else _dtype(pair.draft)
         passes, arms = _passes(config, backend, text), _arms(config, backend)
+        if name:
+            passes["commit"] = _samples(config, Commitment(backend.model, text))
         found.backends.append(TimedBackend(name, backend, dtypes, passes, arms))
     if not found.backends:
         reasons = "; ".join(found.left_out) or "openvino alone runs none of our compositions"

@@ -91,6 +91,25 @@ class TargetPass(TimedPass):
         return perf_counter() - started
 
 
+class Commitment(TargetPass):
+    """What comes after a tree pass: its deepest path is kept, and its other rows are forgotten.
+
+    Caches of sequence ids look at every cell for it, so that it takes longer behind a long prefix.
+    """
+
+    @override
+    def seconds(self, tokens: int) -> float:
+        super().seconds(tokens)
+        kept = [0, *self.tree(tokens).shape.path(tokens - 1)]
+        before = self.model.cache.lengths[0]
+        started = perf_counter()
+        self.model.commit(0, kept)
+        self.model.synchronize()
+        elapsed = perf_counter() - started
+        self.model.cache.truncate(0, before)
+        return elapsed
+
+
 class DraftPass(TimedPass):
     """An answer of a draft model that takes a pass: the root and new nodes are fed, their candidates ranked.
 

@@ -161,7 +161,7 @@ def passes_table(contest: Contest) -> Table:
     prefix = contest.backends[0].stated_prefix
     columns: list[tuple[str, PassSamples, int]] = [
         (f"{timed.name} {model}", samples, prefix)
-        for model in ("target", "draft")
+        for model in ("target", "draft", "commit")
         for timed in contest.backends
         if (samples := timed.passes.get(model)) is not None
     ]

@@ -161,7 +161,8 @@ def test_several_backends_are_measured_in_turns_and_have_a_profile_each(
     folder = tmp_path / "runs" / "tiny"
     rows = list(csv.DictReader((folder / "points.csv").read_text().splitlines()))
     assert {(row["backend"], row["pass"]) for row in rows} == {
-        ("eager", "target"), ("eager", "draft"), ("compiled", "target"), ("compiled", "draft"),
+        ("eager", "target"), ("eager", "draft"), ("eager", "commit"),
+        ("compiled", "target"), ("compiled", "draft"), ("compiled", "commit"),
         ("", "reading the weights once"), ("", "matrix products, torch bfloat16"),
         ("", "matrix products, torch float32"),
     }  # fmt: skip
