@@ -31,6 +31,7 @@ class Context:
         prompt_length: tokens before the ones being generated.
         continued: whether this is a later turn, with everything before it already known to the parts.
         steps: decoding steps absorbed so far.
+        lanes: sequences that the next target pass answers together, this one included; 1 where that is not known.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Context:
         self.noise_temperature = noise_temperature
         self.continued = False
         self.steps = 0
+        self.lanes = 1
         self.target_noise_key = place_key(seed, sequence, "target")
         self._buffer = np.empty(max(256, 2 * len(token_ids)), dtype=np.int64)
         self._buffer[: len(token_ids)] = token_ids

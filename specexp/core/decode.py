@@ -477,6 +477,7 @@ class Decoding:
         lanes = list(self.lanes.values())
         for lane in lanes:
             started = perf_counter()
+            lane.context.lanes = len(lanes)
             with DraftingFor(lane.context.sequence):
                 lane.take(draft := lane.own_drafting.draft(lane.depth))
             self.note("draft", "draft", lane, started, perf_counter(), draft.tree.num_nodes)

@@ -150,6 +150,8 @@ class Runtime(Target):
         dtype: type of the logits.
         max_leaves: leaves that the trees of a pass have at most, together.
         passes: forward passes run since construction, prefill included.
+        independent_rows: whether the logits of a row hang on no other row of its pass, bit by bit, so that it does not
+            matter who else is answered by it.
         conversation: whose tokens slot 0 holds, for decoders that share the model; None if nobody goes on with them.
     """
 
@@ -159,6 +161,7 @@ class Runtime(Target):
     device: torch.device
     dtype: torch.dtype
     max_leaves: int = maxsize
+    independent_rows: bool = False
 
     def __init__(self) -> None:
         self.passes = 0

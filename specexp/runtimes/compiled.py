@@ -78,6 +78,7 @@ class CompiledModel(Runtime):
     """
 
     cache: SlotCache
+    independent_rows = True
 
     def __init__(
         self,
