@@ -651,6 +651,16 @@ class Parts(_FourParts):
         """Whether the drafter needs the target's logits of every prompt position."""
         return self.drafter is not None and self.drafter.wants_prefill_logits
 
+    @property
+    def keeps_learning(self) -> bool:
+        """Whether drafter or controller know more after a prompt than before it, and start the next one from that; one
+        that states no policy of its state keeps it.
+        """
+        learning = [part for part in (self.drafter, self.controller) if part is not None]
+        return any(
+            part.shares_state or (not hasattr(part, "state") and part.state_dict()) for part in learning
+        )
+
     def context(self, token_ids: Sequence[int], seed: int, sequence: int | str) -> Context:
         """A sequence that begins, its noise at the verifier's temperature."""
         noise_temperature = self.verifier.noise_temperature or 0.0

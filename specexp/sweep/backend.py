@@ -125,7 +125,7 @@ class StudyBackend(ABC):
         prompts too, and every later reset of it returns to that.
         """
         self.warm_started(arm)
-        if keeps_learning(arm.parts):
+        if arm.parts.keeps_learning:
             self._teach(arm, self.data().prompts)
         return arm
 
@@ -197,11 +197,3 @@ class StudyBackend(ABC):
     def provenance(self, best: Confirmed) -> dict[str, Any]:
         """What an artifact says of where its figures come from, beside study and command."""
         return {}
-
-
-def keeps_learning(parts: Parts) -> bool:
-    """Whether drafter or controller know more after a prompt than before it, and start the next one from that; one that
-    states no policy of its state keeps it.
-    """
-    learning = [part for part in (parts.drafter, parts.controller) if part is not None]
-    return any(part.shares_state or (not hasattr(part, "state") and part.state_dict()) for part in learning)

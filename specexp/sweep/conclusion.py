@@ -16,7 +16,7 @@ from specexp.bench.failures import failed_answers
 from specexp.bench.progress import StageBar
 from specexp.bench.publish import Attached, Report, publish, track
 from specexp.config.sweep import Confirm, Sweep
-from specexp.sweep.backend import StudyBackend, keeps_learning
+from specexp.sweep.backend import StudyBackend
 from specexp.sweep.concluded import CONFIRM, Concluded, earlier_records
 from specexp.sweep.confirm import Confirmation, confirm, select
 from specexp.sweep.confirmation_table import sentences, table
@@ -84,7 +84,7 @@ def conclude(study: Study, settings: Sweep, backend: StudyBackend, output: Study
         confirmation.records,
         backend.predict(None),
         confirmations=confirmation.confirmations,
-        warm=any(keeps_learning(arm.parts) for arm in confirmation.arms.values()),
+        warm=any(arm.parts.keeps_learning for arm in confirmation.arms.values()),
         float32=float32,
     )
     preparation = backend.confirming.data("confirm").workload.preparation

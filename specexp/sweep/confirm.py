@@ -19,7 +19,7 @@ from specexp.bench.publish import Report
 from specexp.bench.record import PromptRecord
 from specexp.bench.statistics import paired_speedup, summarise
 from specexp.bench.trainer import build_trainer, interruptible
-from specexp.sweep.backend import EAGER, StudyBackend, keeps_learning
+from specexp.sweep.backend import EAGER, StudyBackend
 from specexp.sweep.confirmed import Confirmed
 from specexp.sweep.trials import confirmable, name_of_trial
 
@@ -197,7 +197,7 @@ def cold_figures(
         records_path: File of its records and of plain decoding's beside them.
     """
     arm = backend.compose(name_of_trial(trial), _config_of(trial, backend))
-    if not keeps_learning(arm.parts):
+    if not arm.parts.keeps_learning:
         arm.close()
         return None
     records_path.unlink(missing_ok=True)

@@ -17,7 +17,7 @@ from specexp.config.artifacts import LoadedArtifact, save_artifact
 from specexp.config.sweep import Export
 from specexp.core.messages import size_of
 from specexp.core.parts import Parts
-from specexp.sweep.backend import StudyBackend, keeps_learning
+from specexp.sweep.backend import StudyBackend
 from specexp.sweep.concluded import Deployed
 from specexp.sweep.confirm import Confirmation, cold_figures
 from specexp.sweep.confirmation_table import about_plain, noun_of
@@ -139,8 +139,9 @@ class Exporter:
         payloads = self._payloads(best)
         assert payloads is not None
         metrics = _metrics(best, self.confirmation.records)
-        learns = kind_named(self.export.kind).holds_state and keeps_learning(
-            self.confirmation.arms[best.name].parts
+        learns = (
+            kind_named(self.export.kind).holds_state
+            and self.confirmation.arms[best.name].parts.keeps_learning
         )
         if learns and not self.export.cold:
             try:
