@@ -4,7 +4,7 @@ import ast
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-COMMANDS = {"run", "sweep", "fit", "verify", "profile", "record", "what_if", "export", "dashboard"}
+COMMANDS = {"run", "sweep", "fit", "verify", "profile", "record", "what_if", "export", "serve", "dashboard"}
 LAYERS = [
     {"core"},
     {"drafters", "builders", "verifiers", "controllers", "runtimes"},

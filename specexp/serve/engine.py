@@ -1,0 +1,270 @@
+"""The thread that decodes: requests are lanes of the one loop, which they join and leave between two steps."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Collection, Sequence
+from math import ceil
+from threading import Condition, Thread
+from time import monotonic
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from specexp.core.compatibility import check_composition, check_target
+from specexp.core.context import Context
+from specexp.core.decode import Decoding, Drafting, Lane
+from specexp.core.outcome import Outcome
+from specexp.core.parts import Parts
+from specexp.core.runtime import Runtime, Target
+from specexp.scheduling.drafters import copies
+from specexp.serve.alone import Alone
+from specexp.serve.output import Ended, Failed, Heard, Output, Piece, Running
+from specexp.serve.places import Places
+from specexp.verifiers import KeyedSampling
+
+log = logging.getLogger("specexp.serve")
+_PREFILLED_A_ROUND = 512
+"""Prompt tokens after which the lanes that decode already take a step before the next prompt is fed."""
+
+
+class FullError(Exception):
+    """Nothing more is taken in: too much waits already.
+
+    Args:
+        retry_after: seconds after which asking again may help.
+    """
+
+    def __init__(self, retry_after: int) -> None:
+        super().__init__(retry_after)
+        self.retry_after = retry_after
+
+
+class ClosedError(Exception):
+    """Nothing more is taken in: the server shuts down."""
+
+
+class Engine:
+    """Decodes outputs in a thread of its own, up to ``lanes`` at a time; one target pass answers all of them.
+
+    What an output says hangs on its prompt, seed and number alone. Where a row's logits are rounded otherwise in other
+    company, ``deterministic`` feeds every lane by itself, so that this holds bit by bit.
+
+    Args:
+        target: the model.
+        parts: what outputs are decoded with; their verifier is each output's own.
+        lanes: outputs at a time.
+        waiting: outputs that may wait for a lane.
+        eos_token_ids: tokens that end an output.
+        deterministic: see above.
+
+    Raises:
+        ValueError: the parts do not go with the target, or with a verifier whose output hangs on no draft.
+    """
+
+    def __init__(
+        self,
+        target: Runtime,
+        parts: Parts,
+        *,
+        lanes: int = 8,
+        waiting: int = 64,
+        eos_token_ids: Collection[int] = (),
+        deterministic: bool = False,
+    ) -> None:
+        check_composition(parts.drafter, parts.builder, KeyedSampling(), parts.controller)
+        check_target(parts, target)
+        leaves = 1 if parts.builder is None else parts.builder.max_leaves
+        if leaves * lanes > target.max_leaves:
+            raise ValueError(
+                f"{lanes} lanes with trees of up to {leaves} leaves each are more than a pass of this target takes, "
+                f"which is {target.max_leaves} leaves: serve with --lanes {max(1, target.max_leaves // leaves)}"
+            )
+        self.target = target
+        self.lanes = lanes
+        self.most_waiting = waiting
+        self.eos_token_ids = frozenset(eos_token_ids)
+        self.parts = parts
+        self._parts = copies(parts, lanes)
+        by_itself = deterministic and not target.independent_rows
+        seen: Target = Alone(target) if by_itself else target
+        self._decoding = Decoding(seen, [self._note])
+        self._places = Places(target, lanes, reuse=not by_itself)
+        self._running: dict[Context, tuple[Lane, Running]] = {}
+        self._waiting: deque[tuple[Output, float]] = deque()
+        self._changed = Condition()
+        self._closing = False
+        self._seconds_an_output = 1.0
+        self._thread = Thread(target=self._run, name="specexp decodes", daemon=True)
+
+    @property
+    def running(self) -> int:
+        """Outputs that have a lane."""
+        return len(self._running)
+
+    @property
+    def waiting(self) -> int:
+        """Outputs that wait for one."""
+        return len(self._waiting)
+
+    @property
+    def alive(self) -> bool:
+        """Whether it decodes what is submitted."""
+        return self._thread.is_alive() and not self._closing
+
+    def start(self) -> None:
+        """Begin to decode what is submitted."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Take in nothing more, and wait until everything taken in has ended."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def submit(self, outputs: Sequence[Output]) -> None:
+        """Take in the outputs of a request, all or none.
+
+        Raises:
+            FullError: too many wait.
+            ClosedError: the server shuts down.
+        """
+        with self._changed:
+            if self._closing:
+                raise ClosedError
+            ahead = self.waiting + self.running
+            if ahead + len(outputs) > self.lanes + self.most_waiting:
+                seconds = self._seconds_an_output * self.waiting / self.lanes
+                raise FullError(min(60, max(1, ceil(seconds))))
+            now = monotonic()
+            self._waiting.extend((output, now) for output in outputs)
+            self._changed.notify()
+
+    def _run(self) -> None:
+        with self.target.exclusively(), torch.inference_mode():
+            self.target.conversation = None
+            while True:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._waiting or self._running or self._closing)
+                    if self._closing and not self._waiting and not self._running:
+                        return
+                self.round()
+
+    def round(self) -> None:
+        """Let go what nobody wants any more or is late, take in what waits, and decode a step; within
+        :func:`torch.inference_mode`.
+        """
+        self._let_go()
+        self._take_in()
+        if not self._running:
+            return
+        try:
+            self._decoding.step()
+        except Exception:
+            log.exception("a step failed; the outputs under way end with an error")
+            self._start_over()
+            return
+        for context, (lane, running) in list(self._running.items()):
+            if lane.ended:
+                self._leave(context)
+                piece = self._piece(
+                    lane, running, running.output.written.take() + running.output.written.rest()
+                )
+                self._tell(running.output, piece)
+                spent = lane.result.prefill_seconds + lane.result.decode_seconds
+                self._seconds_an_output += 0.1 * (spent - self._seconds_an_output)
+                result = lane.result
+                steps = tuple(running.steps)
+                ended = Ended(result.finish_reason, result, steps, running.cached, running.waited)
+                self._tell(running.output, ended)
+            else:
+                self._tell(running.output, self._piece(lane, running, running.output.written.take()))
+
+    def _let_go(self) -> None:
+        now = monotonic()
+        for context, (lane, running) in list(self._running.items()):
+            if running.output.cancelled or running.output.deadline <= now:
+                self._decoding.remove(lane)
+                self._leave(context)
+                if not running.output.cancelled:
+                    self._tell(running.output, Failed("deadline", running.told))
+        with self._changed:
+            kept = [one for one in self._waiting if not one[0].cancelled and one[0].deadline > now]
+            late = [output for output, _ in self._waiting if not output.cancelled and output.deadline <= now]
+            self._waiting = deque(kept)
+        for output in late:
+            self._tell(output, Failed("deadline", 0))
+
+    def _take_in(self) -> None:
+        fed = 0
+        while len(self._running) < self.lanes and fed < _PREFILLED_A_ROUND:
+            with self._changed:
+                if not self._waiting:
+                    return
+                output, since = self._waiting.popleft()
+            try:
+                fed += self._begin(output, monotonic() - since)
+            except Exception:
+                log.exception("a request could not begin")
+                self._tell(output, Failed("error", 0))
+
+    def _begin(self, output: Output, waited: float) -> int:
+        """Give an output a lane; how many tokens of its prompt were fed."""
+        prompt = output.prompt
+        parts = self.parts if output.speculative else Parts()
+        slot, cached = self._places.take(prompt, at_least=2 if parts.wants_prefill_logits else 1)
+        try:
+            own = self._parts[slot] if output.speculative else Parts()
+            own = own._replace(verifier=output.verifier)
+            context = own.context(prompt, output.seed, output.number)
+            lane = Lane(
+                context,
+                self._decoding.target,
+                output.verifier,
+                Drafting(own, context),
+                slot=slot,
+                max_new_tokens=output.max_new_tokens,
+                eos_token_ids=self.eos_token_ids,
+                stop=output.written,
+            )
+            self._decoding.start(lane, own.wants_prefill_logits)
+        except BaseException:
+            self._places.free(slot, None)
+            raise
+        self._places.occupy(slot, context)
+        self._running[context] = lane, Running(output, cached, waited)
+        return len(prompt) - cached
+
+    def _leave(self, context: Context) -> None:
+        """An output's lane has ended, or was removed: its slot is free, and what it holds may serve the next."""
+        lane, _ = self._running.pop(context)
+        self._places.free(lane.slot, context)
+
+    def _start_over(self) -> None:
+        """After a step that failed nothing is known of the caches: whoever comes begins anew."""
+        for context, (lane, running) in list(self._running.items()):
+            if lane.slot in self._decoding.lanes:
+                self._decoding.remove(lane)
+            self._running.pop(context)
+            self._places.free(lane.slot, None)
+            self._tell(running.output, Failed("error", running.told))
+
+    def _note(self, outcome: Outcome) -> None:
+        self._running[outcome.context][1].note(outcome)
+
+    def _piece(self, lane: Lane, running: Running, text: str) -> Piece:
+        new: NDArray[np.int64] = lane.context.token_ids[lane.context.prompt_length + running.told :]
+        tokens, chosen = tuple(new.tolist()), tuple(running.chosen)
+        running.told += len(tokens)
+        running.chosen.clear()
+        return Piece(tokens, text, chosen)
+
+    def _tell(self, output: Output, heard: Heard) -> None:
+        try:
+            output.hear(heard)
+        except Exception:  # whoever asked is gone
+            output.cancelled = True

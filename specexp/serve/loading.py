@@ -1,0 +1,100 @@
+"""From an artifact and its models to what decodes, and back: what was learned while serving, as an artifact."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from specexp.artifacts import ArtifactError, fingerprint
+from specexp.artifacts.kinds.composition import CompositionArtifact
+from specexp.artifacts.learned_state import state_payloads
+from specexp.artifacts.parts import PARTS
+from specexp.bench.arm import eos_of
+from specexp.config.artifacts import LoadedArtifact, save_artifact
+from specexp.core.messages import first_line
+from specexp.core.parts import Parts
+from specexp.core.runtime import Runtime
+from specexp.serve.engine import Engine
+
+if TYPE_CHECKING:
+    from specexp.pairs.pair import ModelPair
+
+
+def engine_of(
+    artifact: LoadedArtifact, pair: ModelPair, *, lanes: int, waiting: int, deterministic: bool = False
+) -> Engine:
+    """What decodes with an artifact's parts on a pair's models.
+
+    Raises:
+        ArtifactError: the artifact belongs to other models, its drafter needs a draft model and there is none, or its
+            parts cannot serve.
+    """
+    model = pair.target.model if isinstance(pair.target, Runtime) else pair.target
+    artifact.content.check(model, pair.tokenizer)
+    try:
+        parts = artifact.new_parts(pair.draft_runtime())
+        if parts.controller.needs_foresight:
+            name = type(parts.controller).__name__
+            raise ValueError(
+                f"{name} must know an output beforehand, as an evaluation can: serve another artifact"
+            )
+        return Engine(
+            pair.target_runtime(),
+            parts,
+            lanes=lanes,
+            waiting=waiting,
+            eos_token_ids=eos_of(pair.tokenizer, model),
+            deterministic=deterministic,
+        )
+    except ArtifactError:
+        raise
+    except ValueError as error:
+        raise ArtifactError(f"{artifact.folder}: {first_line(error)}") from error
+
+
+def check_learning(parts: Parts, folder: str) -> None:
+    """Refuse to save what is not learned.
+
+    Raises:
+        ArtifactError: neither part carries anything from one request to the next.
+    """
+    if not parts.keeps_learning:
+        names = " and ".join(
+            type(part).__name__ for part in (parts.drafter, parts.controller) if part is not None
+        )
+        raise ArtifactError(
+            f"--save-state {folder}: {names} carry nothing from one request to the next, so there is nothing to save"
+        )
+
+
+def save_state(artifact: LoadedArtifact, parts: Parts, pair: ModelPair, folder: str) -> Path:
+    """Write the artifact's parts with what they have learned by now, as the next version of a ``composition``.
+
+    Returns:
+        its folder.
+
+    Raises:
+        ArtifactError: it cannot be written.
+    """
+    specs = artifact.content.specs()
+    states = {
+        family: part.state_dict()
+        for family, part in (("drafter", parts.drafter), ("controller", parts.controller))
+        if part is not None and part.state_dict()
+    }
+    model = pair.target.model if isinstance(pair.target, Runtime) else pair.target
+    written = save_artifact(
+        folder,
+        CompositionArtifact.kind,
+        {PARTS: {family: specs.get(family) for family in Parts._fields}, **state_payloads(states)},
+        provenance={
+            "study": artifact.provenance["study"],
+            "command": shlex.join(sys.orig_argv),
+            "config": {"served": str(artifact.folder)},
+        },
+        fingerprint=fingerprint(model, pair.tokenizer),
+        name=Path(folder).name,
+    )
+    return written.folder

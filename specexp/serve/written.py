@@ -1,0 +1,76 @@
+"""The text of an output while it is written: what may be sent already, and where a stop string ends it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+_UNFINISHED = "\ufffd"
+"""What a tokenizer writes for bytes that are no character yet."""
+
+
+class Written:
+    """Text of new tokens, token by token; it is a :data:`~specexp.core.decode.Stop`.
+
+    What was sent is never taken back: a character waits for its last byte, and text that may be the beginning of a stop
+    string waits until that is known. All pieces together are the text without pauses.
+
+    Args:
+        decode: from token ids to their text.
+        stop: strings that end the output; neither they nor anything behind them is sent.
+
+    Example:
+        >>> written = Written(lambda ids: "".join(map(chr, ids)), ["\\n\\n"])
+        >>> [written([97]), written([97, 10]), written.take(), written([97, 10, 10]), written.rest()]
+        [False, False, 'a', True, '']
+    """
+
+    def __init__(self, decode: Callable[[list[int]], str], stop: Sequence[str] = ()) -> None:
+        self._decode = decode
+        self._stop = tuple(stop)
+        self._longest = max(map(len, self._stop), default=0)
+        self._tokens: list[int] = []
+        self._shown = self._read = 0  # tokens whose text is there, without and with the last piece
+        self._waiting = ""  # made and not taken
+        self._stopped = False
+
+    def __call__(self, said: Sequence[int]) -> bool:
+        """Take the last of these new tokens; whether a stop string ends the output with it."""
+        self._tokens.append(int(said[-1]))
+        before = self._decode(self._tokens[self._shown : self._read])
+        now = self._decode(self._tokens[self._shown :])
+        if not now.endswith(_UNFINISHED):
+            self._add(now[len(before) :])
+            self._shown, self._read = self._read, len(self._tokens)
+        return self._stopped
+
+    def take(self) -> str:
+        """The text that can be sent now."""
+        kept = 0 if self._stopped else self._beginning_of_stop()
+        text, self._waiting = (
+            self._waiting[: len(self._waiting) - kept],
+            self._waiting[len(self._waiting) - kept :],
+        )
+        return text
+
+    def rest(self) -> str:
+        """The text that is left once the output has ended."""
+        if not self._stopped:
+            before = self._decode(self._tokens[self._shown : self._read])
+            self._add(self._decode(self._tokens[self._shown :])[len(before) :])
+        text, self._waiting = self._waiting, ""
+        return text
+
+    def _add(self, text: str) -> None:
+        start = max(0, len(self._waiting) - self._longest + 1)
+        self._waiting += text
+        found = [at for one in self._stop if (at := self._waiting.find(one, start)) >= 0]
+        if found:
+            self._waiting, self._stopped = self._waiting[: min(found)], True
+
+    def _beginning_of_stop(self) -> int:
+        """Characters at the end that a stop string begins with; what was sent before holds none."""
+        for count in range(min(self._longest - 1, len(self._waiting)), 0, -1):
+            end = self._waiting[-count:]
+            if any(one.startswith(end) for one in self._stop):
+                return count
+        return 0

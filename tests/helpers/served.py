@@ -1,0 +1,111 @@
+"""An engine driven round by round, with requests that come, go and are late at random; what each must say is known."""
+
+from random import Random
+from time import monotonic
+
+import torch
+
+from specexp.core.decode import Decoder
+from specexp.core.parts import Parts
+from specexp.serve.engine import Engine
+from specexp.serve.output import Ended, Failed, Output, Piece
+from specexp.serve.written import Written
+from specexp.verifiers import KeyedSampling
+
+
+def text_of(tokens):
+    """A letter a token."""
+    return "".join(chr(97 + token % 26) for token in tokens)
+
+
+class Client:
+    """Someone who asks for an output and keeps what is heard of it."""
+
+    def __init__(self, prompt, *, seed=0, number=0, most=20, temperature=0.0, stop=(), **others):
+        self.heard = []
+        self.output = Output(
+            prompt=tuple(prompt),
+            seed=seed,
+            number=number,
+            max_new_tokens=most,
+            verifier=KeyedSampling(temperature),
+            written=Written(text_of, stop),
+            hear=self.heard.append,
+            **others,
+        )
+
+    @property
+    def tokens(self):
+        return [token for heard in self.heard if isinstance(heard, Piece) for token in heard.tokens]
+
+    @property
+    def text(self):
+        return "".join(heard.text for heard in self.heard if isinstance(heard, Piece))
+
+    @property
+    def end(self):
+        """How it ended; None while it goes on."""
+        last = self.heard[-1] if self.heard else None
+        return last if isinstance(last, Ended | Failed) else None
+
+
+def alone(target, client, eos):
+    """What the request says if nobody else is there: plain decoding, without any draft."""
+    output = client.output
+    decoder = Decoder(target, *Parts(verifier=output.verifier))
+    return decoder.generate(
+        list(output.prompt),
+        max_new_tokens=output.max_new_tokens,
+        seed=output.seed,
+        sequence=output.number,
+        eos_token_id=eos,
+    ).token_ids
+
+
+def go_through(engine, clients, seed, most_rounds=400):
+    """Submit clients at random times, cancel some at random times; until all have ended."""
+    random, waiting, gone = Random(seed), list(clients), []
+    with torch.inference_mode():
+        for _ in range(most_rounds):
+            while waiting and random.random() < 0.4:
+                engine.submit([waiting[0].output])
+                gone.append(waiting.pop(0))
+            under_way = [client for client in gone if client.end is None and not client.output.cancelled]
+            if under_way and random.random() < 0.05:
+                random.choice(under_way).output.cancelled = True
+            if under_way and random.random() < 0.02:
+                random.choice(under_way).output.deadline = monotonic() - 1
+            engine.round()
+            if not waiting and not engine.running and not engine.waiting:
+                return
+    raise AssertionError("requests are left over")
+
+
+def check_schedule(target, reference, parts, seed, vocabulary, eos):
+    """A random schedule of 1 to 8 requests; each says what it says alone, and no lane is left over."""
+    random = Random(seed)
+    common = [random.randrange(vocabulary) for _ in range(random.randrange(6))]
+    clients = [
+        Client(
+            [*common, *(random.randrange(vocabulary) for _ in range(random.randrange(1, 8)))],
+            seed=random.randrange(100),
+            number=random.randrange(3),
+            most=random.randrange(1, 24),
+            temperature=random.choice([0.0, 0.7, 1.0]),
+            speculative=random.random() < 0.8,
+            log_probs=random.choice([None, None, 0, 2]),
+        )
+        for _ in range(random.randrange(1, 9))
+    ]
+    engine = Engine(target, parts, lanes=random.choice([1, 2, 3, 8]), eos_token_ids=eos)
+    go_through(engine, clients, seed)
+    for client in clients:
+        expected = alone(reference, client, eos)
+        if isinstance(client.end, Ended):
+            assert client.tokens == expected
+            assert client.text == text_of(expected[:-1] if client.end.reason == "eos" else expected)
+        else:
+            assert client.tokens == expected[: len(client.tokens)]
+            assert client.output.cancelled or client.end.why == "deadline"
+    assert engine.running == engine.waiting == 0
+    return engine

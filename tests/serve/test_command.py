@@ -1,0 +1,138 @@
+"""The command: what stands in its way is said in one sentence, and what was taken in is answered before it ends."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+import httpx
+import pytest
+
+from specexp.artifacts import fingerprint
+from specexp.config.artifacts import load_artifact, save_artifact
+from specexp.serve.__main__ import main
+
+PARTS = {
+    "drafter": {"class_path": "TokenRecycling", "init_args": {"k": 2, "state": "carry"}},
+    "builder": {"class_path": "Chain", "init_args": {"length": 3}},
+    "verifier": None,
+    "controller": None,
+}
+
+
+@pytest.fixture
+def artifact(tmp_path, tiny):
+    return str(
+        save_artifact(
+            tmp_path / "tree", "composition", {"parts.json": PARTS}, fingerprint=fingerprint(*tiny)
+        ).folder
+    )
+
+
+def refused(capsys, *arguments):
+    """The one sentence on stderr."""
+    code = main([str(argument) for argument in arguments])
+    said = capsys.readouterr().err.strip().splitlines()
+    assert code == 2
+    assert len(said) == 1, said
+    return said[0]
+
+
+def test_a_port_in_use_is_named(capsys, artifact, model_folder):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        said = refused(capsys, artifact, "--target", model_folder, "--port", port)
+    assert (
+        said
+        == f"error: --host 127.0.0.1 --port {port}: nothing can listen there (Address already in use); name another"
+    )
+
+
+def test_an_artifact_of_another_model_is_refused(capsys, artifact):
+    said = refused(capsys, artifact, "--port", 0)
+    assert "the artifact belongs to another" in said
+
+
+def test_a_draft_model_that_is_missing_is_named(capsys, tmp_path, model_folder):
+    parts = {**PARTS, "drafter": {"class_path": "DraftModel", "init_args": {}}}
+    folder = save_artifact(tmp_path / "drafted", "composition", {"parts.json": parts}).folder
+    assert "needs a draft model" in refused(capsys, folder, "--target", model_folder, "--port", 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--device", "cuda:7"], "cuda"),
+        (["--lanes", "0"], "--lanes is 0; an integer of at least 1 is allowed"),
+        (["--port", "70000"], "--port is 70000; allowed is 0, for any free one, to 65535"),
+        (["--deadline", "0"], "--deadline is 0; a number of seconds above 0 is allowed"),
+        (
+            ["--host", "no.such.host.invalid"],
+            "--host no.such.host.invalid --port 8000: nothing can listen there",
+        ),
+        (["--mode", "fast"], "mode is 'fast'"),
+        (["--api-key-file", "missing"], "--api-key-file missing cannot be read"),
+        (["--save-state", "~/state"], "write the whole path"),
+        (["--target", "no/such/model"], "no/such/model"),
+    ],
+)
+def test_what_cannot_be_is_said_in_a_sentence(capsys, artifact, model_folder, arguments, words):
+    assert words in refused(capsys, artifact, "--target", model_folder, *arguments)
+
+
+def test_a_state_that_nothing_carries_is_not_saved(capsys, tmp_path, model_folder):
+    parts = {**PARTS, "drafter": {"class_path": "PromptLookup", "init_args": {}}}
+    folder = save_artifact(tmp_path / "lookup", "composition", {"parts.json": parts}).folder
+    said = refused(capsys, folder, "--target", model_folder, "--port", 0, "--save-state", tmp_path / "state")
+    assert "PromptLookup and BuilderLimits carry nothing" in said
+
+
+def test_an_artifact_that_is_none_is_named(capsys, tmp_path):
+    assert str(tmp_path) in refused(capsys, tmp_path)
+
+
+def test_sigterm_answers_what_was_taken_in_and_saves_what_was_learned(artifact, model_folder, tmp_path):
+    command = [sys.executable, "-m", "specexp.serve", artifact, "--target", model_folder, "--port", "0"]
+    key = {"SPECEXP_API_KEY": "secret"}
+    state = tmp_path / "state"
+    process = subprocess.Popen(
+        [*command, "--save-state", str(state), "--mode", "eager"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **key},
+    )
+    try:
+        address = process.stdout.readline().split()[-1]
+        body = {"model": model_folder, "prompt": "abcabcabc", "max_tokens": 170, "stream": True, "seed": 1}
+        headers = {"Authorization": "Bearer secret"}
+        with httpx.stream(
+            "POST", f"{address}/completions", json=body, headers=headers, timeout=120
+        ) as answer:
+            lines = answer.iter_lines()
+            next(lines)
+            process.send_signal(signal.SIGTERM)
+            last = [line for line in lines if line][-1]
+        assert last == "data: [DONE]"
+        said, log = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 0, log
+    assert f"what was learned is in {state}" in said
+    assert '"new_tokens": ' in log
+    learned = load_artifact(state)
+    assert learned.kind == "composition"
+    assert (learned.drafter.state_dict()["matrix"] != 0).any()
+
+
+def test_help_needs_no_model_library():
+    code = """import sys
+from specexp.serve.__main__ import main
+try:
+    main(["--help"])
+finally:
+    print("torch" in sys.modules)"""
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
+    assert said.startswith("usage: python -m specexp.serve")
+    assert said.endswith("False\n")
