@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -109,7 +109,7 @@ class CompletionAsked(Asked):
         if isinstance(self.prompt, str):
             return [self.prompt]
         if self.prompt and isinstance(self.prompt[0], int):
-            return [list(self.prompt)]  # type: ignore[arg-type]
+            return [list(self.prompt)]
         return list(self.prompt)  # type: ignore[arg-type]
 
 
@@ -171,10 +171,8 @@ _NEUTRAL: Mapping[str, tuple[tuple[Any, ...], str]] = {
 }
 """Values that a field may have where nothing is done with it, and why it may have no other."""
 
-A = TypeVar("A", bound=Asked)
 
-
-def asked_in(body: Mapping[str, Any], kind: type[A]) -> A:
+def asked_in(body: Mapping[str, Any], kind: Callable[..., Asked]) -> Asked:
     """What a body asks for.
 
     Args:
