@@ -18,13 +18,13 @@ from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
 from specexp.core.messages import did_you_mean, shown
-from specexp.serve.answering import Answering
 from specexp.serve.asked import Asked, ChatAsked, CompletionAsked, asked_in
 from specexp.serve.body import read_body
 from specexp.serve.counts import Figures
 from specexp.serve.engine import Engine
 from specexp.serve.error import RequestError
 from specexp.serve.limits import Limits
+from specexp.serve.served_request import ServedRequest
 from specexp.serve.texts import Texts
 
 log = logging.getLogger("specexp.serve")
@@ -100,12 +100,12 @@ class Server:
         self._authorise(request)
         body = await read_body(request, self.limits.body_bytes)
         asked, prompts = await asyncio.to_thread(self._read, body, kind)
-        answering = Answering(asked, prompts, self.engine, self.texts, self.limits, self.name)
-        answering.submit()
+        served = ServedRequest(asked, prompts, self.engine, self.texts, self.limits, self.name)
+        served.submit()
         if asked.stream:
-            return Events(self._frames(answering, request), lambda: self._over(answering, request, 200))
+            return Events(self._frames(served, request), lambda: self._over(served, request, 200))
         gone = asyncio.create_task(_gone(request))
-        whole = asyncio.create_task(answering.whole())
+        whole = asyncio.create_task(served.whole())
         status = 499  # nobody was there to hear it
         try:
             await asyncio.wait((gone, whole), return_when=asyncio.FIRST_COMPLETED)
@@ -116,7 +116,7 @@ class Server:
         finally:
             for task in (gone, whole):
                 task.cancel()
-            self._over(answering, request, status)
+            self._over(served, request, status)
 
     def _read(self, body: dict[str, Any], kind: type[Asked]) -> tuple[Asked, list[list[int]]]:
         """What a body asks for, its prompts as token ids."""
@@ -128,53 +128,53 @@ class Server:
         prompts = [self.texts.ids(one) if isinstance(one, str) else one for one in asked.prompts]
         return asked, prompts
 
-    async def _frames(self, answering: Answering, request: Request) -> AsyncIterator[bytes]:
+    async def _frames(self, served: ServedRequest, request: Request) -> AsyncIterator[bytes]:
         """Server-sent events; what goes wrong after the first is one of them."""
         try:
-            async for piece in answering.pieces():
+            async for piece in served.pieces():
                 yield format_sse_event(data_str=json.dumps(piece, ensure_ascii=False))
         except RequestError as error:
             yield format_sse_event(data_str=json.dumps(error.body))
-            self._over(answering, request, error.status)
+            self._over(served, request, error.status)
             return
         yield format_sse_event(data_str="[DONE]")
 
-    def _over(self, answering: Answering, request: Request, status: int) -> None:
+    def _over(self, served: ServedRequest, request: Request, status: int) -> None:
         """A request has ended, one way or another: said once, and its lanes are free if they were not."""
-        if answering.logged:
+        if served.logged:
             return
-        answering.logged = True
-        answering.cancel()
-        complete = all(one.ended is not None for one in answering.told)
+        served.logged = True
+        served.cancel()
+        complete = all(one.ended is not None for one in served.told)
         if not complete and status == 200:
             status = 499
         if status == 499:
             self.figures.cancelled.inc()
-        ended = [one.ended for one in answering.told if one.ended is not None]
+        ended = [one.ended for one in served.told if one.ended is not None]
         for one in ended:
             self.figures.count(one)
-        seconds, usage = monotonic() - answering.began, answering.usage()
+        seconds, usage = monotonic() - served.began, served.usage()
         self.figures.requests.labels(status=str(status)).inc()
         self.figures.prompt_tokens.inc(usage["prompt_tokens"])
-        if answering.first_token is not None:
-            self.figures.first_token.observe(answering.first_token)
+        if served.first_token is not None:
+            self.figures.first_token.observe(served.first_token)
             self.figures.whole.observe(seconds)
         steps = sum(one.result.steps for one in ended)
         self._log(
             request,
             status,
-            id=answering.answer.about["id"],
+            id=served.reply.about["id"],
             seconds=round(seconds, 6),
-            first_token_seconds=None if answering.first_token is None else round(answering.first_token, 6),
+            first_token_seconds=None if served.first_token is None else round(served.first_token, 6),
             waited_seconds=round(max((one.waited for one in ended), default=0.0), 6),
             prompt_tokens=usage["prompt_tokens"],
             cached_tokens=usage["prompt_tokens_details"]["cached_tokens"],
             new_tokens=usage["completion_tokens"],
             tokens_per_step=round(usage["completion_tokens"] / steps, 3) if steps else None,
-            outputs=len(answering.told),
-            stream=bool(answering.asked.stream),
-            speculative=answering.asked.speculative is not False,
-            finish=answering.finish,
+            outputs=len(served.told),
+            stream=bool(served.asked.stream),
+            speculative=served.asked.speculative is not False,
+            finish=served.finish,
         )
 
     def _log(self, request: Request, status: int, **figures: Any) -> None:

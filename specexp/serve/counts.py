@@ -8,7 +8,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from specexp.serve.output import Ended, Step
+from specexp.serve.output import Ended, OutputStep
 
 
 def speculative_decoding(ended: Ended, most_drafted: int) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def speculative_decoding(ended: Ended, most_drafted: int) -> dict[str, Any]:
     }
 
 
-def _histogram(steps: Sequence[Step]) -> list[int]:
+def _histogram(steps: Sequence[OutputStep]) -> list[int]:
     """Steps by how many drafted tokens were accepted, from none on."""
     tally = Tally(step.accepted for step in steps)
     return [tally[number] for number in range(max(tally, default=-1) + 1)]

@@ -21,7 +21,7 @@ from specexp.core.parts import Parts
 from specexp.core.runtime import Runtime, Target
 from specexp.scheduling.drafters import copies
 from specexp.serve.alone import Alone
-from specexp.serve.output import Ended, Failed, Heard, Output, Piece, Running
+from specexp.serve.output import Ended, GivenUp, Heard, Output, Piece, Running
 from specexp.serve.places import Places
 from specexp.verifiers import KeyedSampling
 
@@ -191,13 +191,13 @@ class Engine:
                 self._decoding.remove(lane)
                 self._leave(context)
                 if not running.output.cancelled:
-                    self._tell(running.output, Failed("deadline", running.told))
+                    self._tell(running.output, GivenUp("deadline", running.told))
         with self._changed:
             kept = [one for one in self._waiting if not one[0].cancelled and one[0].deadline > now]
             late = [output for output, _ in self._waiting if not output.cancelled and output.deadline <= now]
             self._waiting = deque(kept)
         for output in late:
-            self._tell(output, Failed("deadline", 0))
+            self._tell(output, GivenUp("deadline", 0))
 
     def _take_in(self) -> None:
         fed = 0
@@ -210,7 +210,7 @@ class Engine:
                 fed += self._begin(output, monotonic() - since)
             except Exception:
                 log.exception("a request could not begin")
-                self._tell(output, Failed("error", 0))
+                self._tell(output, GivenUp("error", 0))
 
     def _begin(self, output: Output, waited: float) -> int:
         """Give an output a lane; how many tokens of its prompt were fed."""
@@ -251,7 +251,7 @@ class Engine:
                 self._decoding.remove(lane)
             self._running.pop(context)
             self._places.free(lane.slot, None)
-            self._tell(running.output, Failed("error", running.told))
+            self._tell(running.output, GivenUp("error", running.told))
 
     def _note(self, outcome: Outcome) -> None:
         self._running[outcome.context][1].note(outcome)

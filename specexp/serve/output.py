@@ -29,7 +29,7 @@ class Chosen:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class OutputStep:
     """A step of an output: nodes drafted, the deepest of them, and how many were accepted."""
 
     drafted: int
@@ -60,20 +60,20 @@ class Ended:
 
     reason: FinishReason
     result: GenerationResult
-    steps: tuple[Step, ...]
+    steps: tuple[OutputStep, ...]
     cached: int
     waited: float
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class GivenUp:
     """The output ends without being complete: its deadline passed, or the server failed."""
 
     why: Literal["deadline", "error"]
     made: int
 
 
-Heard = Piece | Ended | Failed
+Heard = Piece | Ended | GivenUp
 
 
 @dataclass(eq=False)
@@ -123,14 +123,14 @@ class Running:
     output: Output
     cached: int
     waited: float
-    steps: list[Step] = field(default_factory=list)
+    steps: list[OutputStep] = field(default_factory=list)
     chosen: list[Chosen] = field(default_factory=list)
     told: int = 0
 
     def note(self, outcome: Outcome) -> None:
         """Keep what a step says of the output."""
         shape = outcome.tree.shape
-        self.steps.append(Step(outcome.tree.num_nodes, shape.max_depth, len(outcome.accepted)))
+        self.steps.append(OutputStep(outcome.tree.num_nodes, shape.max_depth, len(outcome.accepted)))
         if self.output.log_probs is not None:
             self.chosen += chosen_in(outcome, self.output.log_probs)
 

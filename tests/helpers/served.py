@@ -8,7 +8,7 @@ import torch
 from specexp.core.decode import Decoder
 from specexp.core.parts import Parts
 from specexp.serve.engine import Engine
-from specexp.serve.output import Ended, Failed, Output, Piece
+from specexp.serve.output import Ended, GivenUp, Output, Piece
 from specexp.serve.written import Written
 from specexp.verifiers import KeyedSampling
 
@@ -46,7 +46,7 @@ class Client:
     def end(self):
         """How it ended; None while it goes on."""
         last = self.heard[-1] if self.heard else None
-        return last if isinstance(last, Ended | Failed) else None
+        return last if isinstance(last, Ended | GivenUp) else None
 
 
 def alone(target, client, eos):

@@ -9,13 +9,13 @@ from secrets import randbits, token_hex
 from time import monotonic, time
 from typing import Any
 
-from specexp.serve.answers import Answer, Chat, Completion, finish_reason
 from specexp.serve.asked import Asked, ChatAsked, CompletionAsked
 from specexp.serve.counts import speculative_decoding
 from specexp.serve.engine import ClosedError, Engine, FullError
 from specexp.serve.error import RequestError
 from specexp.serve.limits import Limits
-from specexp.serve.output import Chosen, Ended, Failed, Heard, Output, Piece
+from specexp.serve.output import Chosen, Ended, GivenUp, Heard, Output, Piece
+from specexp.serve.replies import Chat, Completion, Reply, finish_reason
 from specexp.serve.texts import Texts
 from specexp.serve.written import Written
 from specexp.verifiers import KeyedSampling
@@ -34,7 +34,7 @@ class Told:
     ended: Ended | None = None
 
 
-class Answering:
+class ServedRequest:
     """One request, from what it asks to its last piece.
 
     Args:
@@ -70,8 +70,8 @@ class Answering:
         self.first_token: float | None = None
         self.logged = False
         self.seed = randbits(62) if asked.seed is None else asked.seed
-        kind: type[Answer] = Chat if isinstance(asked, ChatAsked) else Completion
-        self.answer = kind(texts, token_hex(12), int(time()), model)
+        kind: type[Reply] = Chat if isinstance(asked, ChatAsked) else Completion
+        self.reply = kind(texts, token_hex(12), int(time()), model)
         self._engine = engine
         self._texts = texts
         self._loop = asyncio.get_running_loop()
@@ -125,9 +125,9 @@ class Answering:
             pass
         told = enumerate(self.told)
         choices = [
-            self.answer.choice(number, one.text, self._chosen(one), self._why(one)) for number, one in told
+            self.reply.choice(number, one.text, self._chosen(one), self._why(one)) for number, one in told
         ]
-        return self.answer.complete(choices, {"usage": self.usage(), **self._extra()})
+        return self.reply.complete(choices, {"usage": self.usage(), **self._extra()})
 
     async def pieces(self) -> AsyncIterator[dict[str, Any]]:
         """The answer piece by piece: text as it comes, why each output ended, and last the counts, where asked for.
@@ -147,12 +147,12 @@ class Answering:
             else:
                 reason = self._why(one)
             extra = {**counts} if self._going_on or self.asked.include_usage else {**counts, **self._extra()}
-            yield self.answer.piece(
-                [self.answer.delta(number, text, chosen, reason, number not in begun)], extra
+            yield self.reply.piece(
+                [self.reply.delta(number, text, chosen, reason, number not in begun)], extra
             )
             begun.add(number)
         if self.asked.include_usage:
-            yield self.answer.piece([], {"usage": self.usage(), **self._extra()})
+            yield self.reply.piece([], {"usage": self.usage(), **self._extra()})
 
     def usage(self) -> dict[str, Any]:
         """Tokens of the prompts, each counted once, and of all outputs."""
@@ -172,7 +172,7 @@ class Answering:
     async def _heard(self) -> AsyncIterator[tuple[int, Piece | Ended]]:
         while self._going_on:
             number, heard = await self._queue.get()
-            if isinstance(heard, Failed):
+            if isinstance(heard, GivenUp):
                 raise self._failure(heard)
             one = self.told[number]
             if isinstance(heard, Piece):
@@ -185,7 +185,7 @@ class Answering:
                 one.ended = heard
             yield number, heard
 
-    def _failure(self, failed: Failed) -> RequestError:
+    def _failure(self, failed: GivenUp) -> RequestError:
         if failed.why == "deadline":
             seconds = self.outputs[0].deadline - self.began
             return RequestError(
@@ -193,7 +193,7 @@ class Answering:
                 f"the output was not complete within {seconds:g} s, when {failed.made} tokens of it were there: ask "
                 "for fewer, or give it a later deadline",
             )
-        return RequestError(500, f"the server failed, and its log says why, beside {self.answer.about['id']}")
+        return RequestError(500, f"the server failed, and its log says why, beside {self.reply.about['id']}")
 
     def _extra(self) -> dict[str, Any]:
         """What answers of other servers have not: the seed, and in vLLM's schema what drafting did."""

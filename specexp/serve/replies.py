@@ -19,7 +19,7 @@ def finish_reason(reason: str) -> str:
     return _REASONS[reason]
 
 
-class Answer(ABC):
+class Reply(ABC):
     """The objects of one request.
 
     Args:
@@ -56,7 +56,7 @@ class Answer(ABC):
         """What is new of an output."""
 
 
-class Completion(Answer):
+class Completion(Reply):
     """``/v1/completions``."""
 
     prefix = "cmpl"
@@ -86,7 +86,7 @@ class Completion(Answer):
         }
 
 
-class Chat(Answer):
+class Chat(Reply):
     """``/v1/chat/completions``."""
 
     prefix = "chatcmpl"
