@@ -143,12 +143,13 @@ class TreeSizeArtifact(Artifact):
         if not isinstance(self.value, int):
             raise ArtifactError(f"{self.where('size.json')} is no number")
 """,
-    "artifacts/formats/node_flag.py": """
-from specexp.artifacts.export_format import ExportedFile, ExportFormat
+    "export/formats/node_flag.py": """
+from specexp.export.export_format import ExportedFile, ExportFormat
 
 
 class NodeFlag(ExportFormat):
     kinds = ("tree-size",)
+    read_for = "nobody"
 
     def export(self, artifact):
         return ExportedFile({"nodes": artifact.value}, dropped="node-flag: dropped the tree's form")

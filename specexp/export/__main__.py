@@ -1,6 +1,7 @@
 """``python -m specexp.export ARTIFACT --to FORMAT``: turns an artifact into what a deployment accepts.
 
-``python -m specexp.export MODEL --to gguf`` writes a model, or the embedded pair by its name, as files for llama.cpp.
+What there is to export to are the files of ``specexp/export/formats``. ``python -m specexp.export MODEL --to gguf``
+writes a model, or the embedded pair by its name, as files for llama.cpp.
 """
 
 from __future__ import annotations
@@ -17,23 +18,34 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from specexp.artifacts import ArtifactError
+from specexp.artifacts.plugins import class_in, names_in
 from specexp.config.command import fail
+from specexp.core.messages import did_you_mean
+from specexp.engines.settings.settings import SettingsError
+from specexp.export import formats
+from specexp.export.export_format import ExportedFile, Format, Given
 
-_GGUF = "gguf"
-"""The format of models; all others are of artifacts."""
+_OPTIONS = ("draft", "length", "precision", "target")
+"""Options of some formats, each of which says which it takes."""
 
 
 def export(
-    path_or_reference: str | Path, to: str, output: str | Path | None = None, trust: Sequence[str] = ()
+    path_or_reference: str | Path,
+    to: str,
+    output: str | Path | None = None,
+    trust: Sequence[str] = (),
+    **options: str,
 ) -> tuple[Any, str]:
-    """Export an artifact.
+    """Export an artifact, or whatever else the format takes.
 
     Args:
         path_or_reference: the artifact, as :func:`specexp.load_artifact` takes it.
         to: name of a format, e.g. ``rank-paths``.
-        output: JSON file to write, whole or not at all. Where the format is a part of a larger file, such as
+        output: file to write, whole or not at all. Where the format is a part of a larger file, such as
             a model's ``generation_config.json``, the other keys of an existing file stay.
         trust: installed packages whose classes its parts may be.
+        options: what the format takes beside, e.g. ``draft``.
 
     Returns:
         The content, and one sentence on what the format had to drop, empty where it says all.
@@ -44,80 +56,68 @@ def export(
     Example:
         >>> paths, dropped = export("artifacts/tree_shape/best", "rank-paths")  # doctest: +SKIP
     """
-    from specexp.artifacts import ArtifactError, formats
-    from specexp.artifacts.export_format import ExportFormat
-    from specexp.artifacts.plugins import class_in, names_in
-    from specexp.config.artifacts import load_artifact
-    from specexp.core.messages import did_you_mean
+    made = _made(
+        _format(to), Given(path_or_reference, to, None if output is None else Path(output), trust, options)
+    )
+    return made.content, made.dropped
 
+
+def _format(to: str) -> Format:
     try:
-        chosen = class_in(formats, to, ExportFormat)()
+        return class_in(formats, to, Format)()
     except LookupError as error:
         raise ArtifactError(
-            f"--to: format {to!r} is not known{did_you_mean(to, (*names_in(formats), _GGUF))}"
+            f"--to: format {to!r} is not known{did_you_mean(to, names_in(formats))}"
         ) from error
-    artifact = load_artifact(path_or_reference, trust)
-    if artifact.kind not in chosen.kinds:
-        raise ArtifactError(
-            f"{artifact.folder}: kind {artifact.kind!r} cannot be exported to {to}, "
-            f"which takes {', '.join(chosen.kinds)}" + (f"; {artifact.purpose}" if artifact.purpose else "")
-        )
-    result = chosen.export(artifact)
-    if output is not None:
-        _write(Path(output), result.content, keep_other_keys=chosen.updates)
-    return result.content, result.dropped
 
 
-def to_json(content: Any) -> str:
-    """JSON text: an object with one key a line, a list on one line."""
+def _made(chosen: Format, given: Given) -> ExportedFile:
+    for name in given.options:
+        if name not in chosen.options:
+            takes = [to for to in names_in(formats) if name in class_in(formats, to, Format).options]
+            raise ArtifactError(
+                f"--{name} is for --to {', '.join(takes)}, and the format is {given.to!r}: leave it out"
+            )
+    made = chosen.make(given)
+    if given.output is not None and not chosen.folder:
+        _write(given.output, made.content, keep_other_keys=chosen.updates)
+    return made
+
+
+def as_text(content: Any) -> str:
+    """A file's text: JSON, an object with one key a line, a list on one line, unless it is text already."""
+    if isinstance(content, str):
+        return content
     return json.dumps(content, indent=2 if isinstance(content, dict) else None) + "\n"
 
 
 def main(arguments: list[str] | None = None) -> int:
     """The command; returns its exit code."""
-    parser = _parser()
-    given = parser.parse_args(arguments)
-    from specexp.artifacts import ArtifactError
+    given = _parser().parse_args(arguments)
     from specexp.config.errors import ConfigError
     from specexp.config.here import check_writable
     from specexp.config.places import check_expanded
 
+    output = None if given.output is None else Path(given.output)
+    options = {name: value for name in _OPTIONS if (value := getattr(given, name)) is not None}
     try:
         check_expanded(given.output or "", ConfigError("--output"))
-        if given.to == _GGUF:
-            return _export_pair(given)
-        for name in ("draft", "precision"):
-            if getattr(given, name) is not None:
-                raise ConfigError(
-                    f"--{name} is for --to {_GGUF}, and the format is {given.to!r}: leave it out"
-                )
-        if given.output is not None:
-            check_writable(Path(given.output).parent, ConfigError("--output"))
-        content, dropped = export(given.artifact, given.to, given.output, given.trust)
-    except (ArtifactError, ConfigError) as error:
+        chosen = _format(given.to)
+        if output is not None and not chosen.folder:
+            check_writable(output.parent, ConfigError("--output"))
+        made = _made(chosen, Given(given.artifact, given.to, output, given.trust, options))
+    except (ArtifactError, ConfigError, SettingsError) as error:
         return fail(error)
-    print(
-        to_json(content) if given.output is None else given.output, end="" if given.output is None else "\n"
-    )
-    if dropped:
-        print(dropped, file=sys.stderr)
-    return 0
-
-
-def _export_pair(given: argparse.Namespace) -> int:
-    from specexp.export.gguf import export_pair
-
-    folder = given.output or str(Path("models") / Path(given.artifact).name)
-    files, dropped = export_pair(given.artifact, folder, given.draft, given.precision or "f32")
-    for file in files:
-        print(file)
-    if dropped:
-        print(dropped, file=sys.stderr)
+    if chosen.folder:
+        print(*made.content, sep="\n")
+    else:
+        print(as_text(made.content) if output is None else f"{output}\n", end="")
+    told = f"{made.dropped}; " if made.dropped else f"{given.to}: "
+    print(f"{told}read for {chosen.read_for}", file=sys.stderr)
     return 0
 
 
 def _write(path: Path, content: Any, *, keep_other_keys: bool) -> None:
-    from specexp.artifacts import ArtifactError
     from specexp.artifacts.manifest import read_bytes, read_json
     from specexp.artifacts.versions import write_file
 
@@ -128,13 +128,11 @@ def _write(path: Path, content: Any, *, keep_other_keys: bool) -> None:
         if not isinstance(existing, dict):
             raise ArtifactError(f"--output: {path} exists and is no JSON object; name another file")
         content = {**existing, **content}
-    write_file(path, to_json(content).encode())
+    write_file(path, as_text(content).encode())
 
 
 def _parser() -> argparse.ArgumentParser:
-    """The command line; the formats are the files of ``specexp/artifacts/formats``, none of them imported."""
-    folder = Path(__file__).parents[1] / "artifacts" / "formats"
-    formats = sorted(file.stem.replace("_", "-") for file in folder.glob("[!_]*.py"))
+    """The command line; the formats are files, none of which is imported."""
     parser = argparse.ArgumentParser(
         prog="python -m specexp.export",
         description="Turn an artifact into what a deployment accepts, or a model into a GGUF file.",
@@ -143,18 +141,32 @@ def _parser() -> argparse.ArgumentParser:
         "artifact",
         metavar="ARTIFACT",
         help="folder, alias such as artifacts/tree_shape/best, or wandb:entity/project/name:alias; with --to gguf a "
-        "model: stdlib for the embedded pair, a hub id or a folder",
+        "model: stdlib for the embedded pair, a hub id or a folder; with --to acceptance-profile a recording",
     )
     parser.add_argument(
-        "--to", required=True, metavar="FORMAT", help=f"one of: {', '.join((*formats, _GGUF))}"
+        "--to", required=True, metavar="FORMAT", help=f"one of: {', '.join(names_in(formats))}"
     )
     parser.add_argument(
         "--output",
         metavar="FILE",
-        help="file to write; without it the text goes to the output; with --to gguf a folder for target.gguf and "
-        "draft.gguf, models/MODEL without it",
+        help="file to write; without it the text goes to the output; with --to gguf and serve-bundle a folder, "
+        "models/NAME without it",
     )
-    parser.add_argument("--draft", metavar="MODEL", help="with --to gguf: the draft's hub id or folder")
+    parser.add_argument(
+        "--draft",
+        metavar="MODEL",
+        help="with gguf and serve-bundle the draft's hub id or folder; for other engines what they call it",
+    )
+    parser.add_argument(
+        "--target",
+        metavar="MODEL",
+        help="with --to serve-bundle: the target's hub id or folder (stdlib unless given)",
+    )
+    parser.add_argument(
+        "--length",
+        metavar="N",
+        help="with --to acceptance-profile of a recording: drafted tokens of a step (5)",
+    )
     parser.add_argument(
         "--precision",
         metavar="PRECISION",

@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specexp.artifacts import Artifact, ArtifactError, formats
-from specexp.artifacts.export_format import ExportFormat
+from specexp.artifacts import Artifact, ArtifactError
 from specexp.artifacts.files.growmap import read as read_growmap
 from specexp.artifacts.plugins import class_in
 from specexp.builders import KConfig, Sequoia, TokenRecyclingTree
 from specexp.config.artifacts import save_artifact
+from specexp.export import formats
 from specexp.export.__main__ import export, main
+from specexp.export.export_format import ExportFormat
 
 PATHS = [[0], [1], [0, 0], [1, 0], [1, 1], [1, 1, 0]]
 GROWMAP: dict[str, Any] = {

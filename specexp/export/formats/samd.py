@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing_extensions import override
 
-from specexp.artifacts.export_format import ExportedFile, ExportFormat, Tuned
-from specexp.artifacts.formats._ordered_children import without_gaps
+from specexp.export.export_format import ExportedFile, ExportFormat, Tuned
+from specexp.export.formats._ordered_children import without_gaps
 
 
 class Samd(ExportFormat):
     """``{"tree_adj": {"0": [1, 2], "1": [3], "2": [], "3": []}}``, rows breadth first."""
 
     kinds = ("static-tree", "composition")
+    read_for = "SAM-Decoding"
 
     @override
-    def export(self, artifact: Tuned) -> ExportedFile:
+    def export(self, artifact: Tuned, **options: str) -> ExportedFile:
         shape, dropped = without_gaps(artifact, "samd")
         return ExportedFile(
             {"tree_adj": {str(row): list(below) for row, below in enumerate(shape.children)}}, dropped

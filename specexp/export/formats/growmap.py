@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing_extensions import override
 
-from specexp.artifacts.export_format import ExportedFile, ExportFormat, Tuned
 from specexp.artifacts.files.growmap import fields_of
-from specexp.artifacts.formats._ordered_children import without_gaps
+from specexp.export.export_format import ExportedFile, ExportFormat, Tuned
+from specexp.export.formats._ordered_children import without_gaps
 
 
 class Growmap(ExportFormat):
     """The tree, without nodes whose elder siblings are missing."""
 
     kinds = ("static-tree", "composition")
+    read_for = "Sequoia and UMbreLLa"
 
     @override
-    def export(self, artifact: Tuned) -> ExportedFile:
+    def export(self, artifact: Tuned, **options: str) -> ExportedFile:
         shape, dropped = without_gaps(artifact, "growmap")
         return ExportedFile(fields_of(shape), dropped)

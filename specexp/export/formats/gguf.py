@@ -1,11 +1,27 @@
-"""``--to gguf``: a pair's models as files that llama.cpp runs."""
+"""A pair's models as files that llama.cpp runs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
+from typing_extensions import override
+
 from specexp.artifacts import ArtifactError
+from specexp.export.export_format import ExportedFile, Format, Given
+
+
+class Gguf(Format):
+    """``target.gguf`` and ``draft.gguf`` of a model, or of the embedded pair by its name."""
+
+    read_for = "llama.cpp of llama-cpp-python 0.3.36"
+    options = ("draft", "precision")
+    folder = True
+
+    @override
+    def make(self, given: Given) -> ExportedFile:
+        folder = given.output or Path("models") / Path(given.source).name
+        return ExportedFile(*export_pair(str(given.source), folder, **given.options))
 
 
 def export_pair(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from specexp.artifacts.error import ArtifactError
-from specexp.artifacts.export_format import Tuned
-from specexp.artifacts.formats._fixed_tree import controller_lost, drafter_of, rank_paths_of
 from specexp.core.tree import TreeShape
+from specexp.export.export_format import Tuned
+from specexp.export.formats._fixed_tree import controller_lost, drafter_of, rank_paths_of
 
 
 def without_gaps(artifact: Tuned, format_name: str) -> tuple[TreeShape, str]:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing_extensions import override
 
-from specexp.artifacts.export_format import ExportedFile, ExportFormat, Tuned
-from specexp.artifacts.formats._fixed_tree import controller_lost, drafter_of, rank_paths_of
+from specexp.export.export_format import ExportedFile, ExportFormat, Tuned
+from specexp.export.formats._fixed_tree import controller_lost, drafter_of, rank_paths_of
 
 
 class RankPaths(ExportFormat):
     """``[[0], [1], [0, 0]]``: no root, prefix-closed, sorted by length, then rank."""
 
     kinds = ("static-tree", "composition")
+    read_for = "Medusa, EAGLE-1 and TensorRT-LLM to 1.3 rc"
 
     @override
-    def export(self, artifact: Tuned) -> ExportedFile:
+    def export(self, artifact: Tuned, **options: str) -> ExportedFile:
         drafter = drafter_of(artifact)
         lost = [f"the {drafter} drafter it was tuned with"] if drafter else []
         lost += controller_lost(artifact)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from specexp.artifacts.error import ArtifactError
-from specexp.artifacts.export_format import Tuned
+from specexp.export.export_format import Tuned
 
 
 def rank_paths_of(artifact: Tuned, format_name: str) -> list[list[int]]:
