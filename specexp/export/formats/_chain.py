@@ -74,7 +74,7 @@ class ChainFormat(ExportFormat):
     """An engine's own settings: of a chain by a draft model or prompt lookup, or of a study of that very engine."""
 
     kinds = (*CHAINS, "engine-settings")
-    options = ("draft",)
+    options: ClassVar[tuple[str, ...]] = ("draft",)
     settings: ClassVar[type[Settings]]
     names_draft: ClassVar[bool] = True
     """Whether the file names the draft model."""
