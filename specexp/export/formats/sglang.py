@@ -17,7 +17,9 @@ class Sglang(ChainFormat):
 
     @override
     def drafted(self, chain: ChainDraft, draft: str) -> Settings:
-        return SglangSettings("STANDALONE", draft, chain.length, eagle_topk=1, num_draft_tokens=chain.length + 1)
+        return SglangSettings(
+            "STANDALONE", draft, chain.length, eagle_topk=1, num_draft_tokens=chain.length + 1
+        )
 
     @override
     def looked_up(self, chain: ChainDraft, shortest: int, longest: int) -> tuple[Settings, tuple[str, ...]]:
