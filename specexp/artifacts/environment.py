@@ -86,7 +86,7 @@ def device_name(device: str) -> str:
 
 
 def _git(*arguments: str) -> str | None:
-    root = Path(__file__).parents[1]
+    root = Path(__file__).parents[2]
     if not (root / ".git").exists():  # installed: a repository around it is somebody else's
         return None
     command = ["git", "-C", str(root), *arguments]

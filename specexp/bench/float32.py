@@ -144,6 +144,10 @@ def _copied(pair: ModelPair) -> ModelPair:
 
     if not isinstance(pair.target, torch.nn.Module):
         raise NotCopiedError("the target runs in another library")
+    from specexp.core.placement import is_spread
+
+    if is_spread(pair.target):
+        raise NotCopiedError("the target is spread over devices")
     needed = 4 * sum(weights.numel() for weights in pair.target.parameters())
     free = _free_bytes(pair.target.device)
     if free is not None and needed * _SPARE > free:

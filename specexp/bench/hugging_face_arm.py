@@ -21,6 +21,7 @@ from specexp.core.latency import PLAIN
 from specexp.core.masks import context_limit
 from specexp.core.noise import place_key
 from specexp.core.parts import ArgmaxVerifier
+from specexp.core.placement import compute_device
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -97,7 +98,7 @@ class HuggingFaceArm(Arm):
         self.generation = generation
         self.verifier = verifier
         self.dtype = str(target.dtype).removeprefix("torch.")
-        self.device = str(target.device)
+        self.device = str(compute_device(target))
         if latency is not None and latency.modelled:
             self.latency = latency.of(_COMPOSITIONS[reference])
         self._limit = context_limit(target.config)
@@ -161,7 +162,7 @@ class HuggingFaceArm(Arm):
         )
         if self.reference == "hf-prompt-lookup":
             config.prompt_lookup_num_tokens, config.max_matching_ngram_size = self._lookup
-        input_ids = torch.tensor([asked], device=self.target.device)
+        input_ids = torch.tensor([asked], device=self.device)
         with self._counted(run, config), torch.inference_mode():
             run.started = perf_counter()
             output = self.target.generate(
@@ -170,8 +171,8 @@ class HuggingFaceArm(Arm):
                 streamer=run.clock,
                 **options,
             )
-            if self.target.device.type == "cuda":
-                torch.cuda.synchronize(self.target.device)
+            if self.device.startswith("cuda"):
+                torch.cuda.synchronize(self.device)
             run.finished = perf_counter()
         run.token_ids = [int(token) for token in output[0, len(asked) :].tolist()]
         if run.token_ids[-1] in self.eos:

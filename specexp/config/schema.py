@@ -25,6 +25,9 @@ class Pair:
         target_dtype: Precision of the target; of a GGUF file's keys and values.
         draft_dtype: Precision of the draft; of a GGUF file's keys and values.
         device: As torch names it.
+        device_map: Where the target's modules stand, for one that a device alone does not hold: ``auto`` and the like,
+            or a mapping of modules to devices, ``cpu`` or ``disk``; the draft stands on ``device``. Needs accelerate.
+        offload_folder: Where what is mapped to ``disk`` is written if it cannot be read from the model's own files.
         attn_implementation: How attention is computed; other implementations take no tree mask.
         mode: How both are run: ``eager`` by their own code as it is, ``compiled`` by passes compiled for this machine
             (models of the Llama family on a CPU), ``auto`` compiled where that can be.
@@ -35,6 +38,10 @@ class Pair:
     target_dtype: Dtype = "bfloat16"
     draft_dtype: Dtype = "float32"
     device: str = "cpu"
+    device_map: Literal["auto", "balanced", "balanced_low_0", "sequential"] | dict[str, str | int] | None = (
+        None
+    )
+    offload_folder: str | None = None
     attn_implementation: Literal["sdpa", "eager"] = "sdpa"
     mode: Literal["eager", "compiled", "auto"] = "auto"
 

@@ -136,9 +136,12 @@ class SlotCache(Cache, Slots):  # type: ignore[misc]
             stored_values[slot, :, start : start + rows] = values[index]
         first, last = self._open[0], self._open[-1]
         if self._open == tuple(range(first, last + 1)):  # neighbours need no copy
-            return stored_keys[first : last + 1, :, :end], stored_values[first : last + 1, :, :end]
-        chosen = list(self._open)
-        return stored_keys[chosen, :, :end], stored_values[chosen, :, :end]
+            kept = stored_keys[first : last + 1, :, :end], stored_values[first : last + 1, :, :end]
+        else:
+            chosen = list(self._open)
+            kept = stored_keys[chosen, :, :end], stored_values[chosen, :, :end]
+        # a layer of a model on several devices computes on its own
+        return kept[0].to(keys.device), kept[1].to(values.device)
 
     def _take_form(self, heads: int, width: int) -> None:
         """Hold so many heads of so many numbers: a model's own, whatever its configuration says of them.

@@ -16,6 +16,7 @@ from specexp.core.cache import SlotCache
 from specexp.core.compatibility import check_model
 from specexp.core.masks import additive_mask, check_attention, context_limit
 from specexp.core.messages import type_and_line
+from specexp.core.placement import compute_device
 from specexp.core.runtime import Runtime, inference
 from specexp.core.self_check import tolerance, tree_error
 from specexp.core.tree import TokenTree, TreeShape
@@ -48,7 +49,7 @@ class LanguageModel(Runtime):
             )
         self.model = model
         self._check_mode()
-        self.device = model.device
+        self.device = compute_device(model)
         self.dtype = model.dtype
         text = model.config.get_text_config()
         self.vocab_size: int = text.vocab_size

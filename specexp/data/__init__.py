@@ -18,6 +18,7 @@ from specexp.data.prompt import Prompt
 from specexp.data.prompt_set import PromptRow, PromptSet, PromptSetError, prompt_rows
 from specexp.data.raw_text import RawText
 from specexp.data.spec_bench import SpecBench
+from specexp.data.speed_bench import SpeedBench
 from specexp.data.stdlib import StdlibFunctions
 from specexp.data.task_items import TaskItems
 from specexp.data.workload import Workload
@@ -39,6 +40,7 @@ __all__ = [
     "PromptSetError",
     "RawText",
     "SpecBench",
+    "SpeedBench",
     "StdlibFunctions",
     "TaskItems",
     "Workload",

@@ -9,6 +9,7 @@ import torch
 from transformers import PreTrainedModel
 from transformers.generation import GenerationConfig
 
+from specexp.core.placement import compute_device
 from specexp.core.runtime import Runtime
 from specexp.deployment.generation_fields import first_refused, refused_argument
 
@@ -23,7 +24,7 @@ def drawn_seed(given: int | None, default: int | None, config: GenerationConfig)
 
 def serves(served: Runtime, model: PreTrainedModel) -> bool:
     """Whether a wrapped model is this one, where and as it is now."""
-    return served.model is model and served.device == model.device and served.dtype == model.dtype
+    return served.model is model and served.device == compute_device(model) and served.dtype == model.dtype
 
 
 def eos_ids(config: GenerationConfig) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -13,6 +14,7 @@ from specexp.pairs.hub import why_unreachable
 from specexp.pairs.outline import outline, refusal, tokenizer_of, unfit
 from specexp.pairs.runtime import runtime_of
 from specexp.pairs.sources import PairError, not_here, sources_of
+from specexp.pairs.spread import check_spread
 
 if TYPE_CHECKING:
     import torch
@@ -57,6 +59,8 @@ def load_pair(
     target_dtype: str = "bfloat16",
     draft_dtype: str = "float32",
     device: str = "cpu",
+    device_map: str | Mapping[str, str | int] | None = None,
+    offload_folder: str | None = None,
     attn_implementation: str = "sdpa",
     mode: str = "auto",
 ) -> ModelPair:
@@ -72,6 +76,10 @@ def load_pair(
             it keeps where it is a GGUF file, whose weights are as they were written.
         draft_dtype: the draft's precision, one of the same.
         device: a torch device, which holds both.
+        device_map: where the target's modules stand instead, for one that no device alone holds: ``auto`` and the like,
+            or a mapping of modules to devices, ``cpu`` or ``disk``, as transformers takes it. What waits on the CPU or
+            the disk is moved for each pass. The draft stands on ``device``. Needs accelerate (extra ``offload``).
+        offload_folder: where what is mapped to ``disk`` is written if it cannot be read from the model's own files.
         attn_implementation: the attention that ``transformers.PreTrainedModel.from_pretrained`` is asked for;
             llama.cpp takes it in one step unless it is ``eager``, or the precision float32.
         mode: how both are run: ``eager`` by their own code as it is, ``compiled`` by passes compiled for this machine
@@ -86,11 +94,15 @@ def load_pair(
         4096
     """
     target, draft = _text("target", target), None if draft is None else _text("draft", draft)
+    check_spread(target, device_map, offload_folder, mode)
     known = outline(target, draft, target_dtype, draft_dtype, device, attn_implementation, mode)
     (source, draft_source), (dtype, draft_type) = known.sources, known.dtypes
     target_model = known.target
     if not is_gguf(source):
-        target_model = _model("target", source, dtype, device, attn_implementation, known.offline)
+        placed = (
+            {"device_map": device_map, "offload_folder": offload_folder} if device_map is not None else {}
+        )
+        target_model = _model("target", source, dtype, device, attn_implementation, known.offline, **placed)
     draft_model = known.draft
     if draft_source is not None and not is_gguf(draft_source):
         draft_model = _model("draft", draft_source, draft_type, device, attn_implementation, known.offline)
@@ -105,6 +117,8 @@ def outline_pair(
     target_dtype: str = "bfloat16",
     draft_dtype: str = "float32",
     device: str = "cpu",
+    device_map: str | Mapping[str, str | int] | None = None,
+    offload_folder: str | None = None,
     attn_implementation: str = "sdpa",
     mode: str = "auto",
 ) -> ModelPair:
@@ -113,6 +127,7 @@ def outline_pair(
     Raises:
         PairError: as :func:`load_pair`, for whatever is known before the weights are read.
     """
+    check_spread(target, device_map, offload_folder, mode)
     known = outline(target, draft, target_dtype, draft_dtype, device, attn_implementation, mode)
     if known.draft is not None and not isinstance(known.draft, Runtime):
         known.draft.config.get_text_config().vocab_size = known.target.config.get_text_config().vocab_size
@@ -143,7 +158,13 @@ def _text(role: str, given: object) -> str:
 
 
 def _model(
-    role: str, source: str, dtype: torch.dtype, device: str, attn_implementation: str, offline: str
+    role: str,
+    source: str,
+    dtype: torch.dtype,
+    device: str,
+    attn_implementation: str,
+    offline: str,
+    **placed: Any,
 ) -> PreTrainedModel:
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
@@ -159,6 +180,7 @@ def _model(
             trust_remote_code=False,
             use_safetensors=True,
             local_files_only=bool(offline),
+            **placed,
         )
     except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
         if offline and isinstance(error, OSError) and not Path(source).is_dir():
@@ -168,7 +190,9 @@ def _model(
     made_up = {*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])}
     if made_up:
         raise unfit(role, source, made_up)
-    model: PreTrainedModel = loaded.to(device).eval()
+    if not placed:
+        loaded = loaded.to(device)
+    model: PreTrainedModel = loaded.eval()
     return model
 
 

@@ -111,6 +111,7 @@ def profile_of(timed: TimedBackend) -> tuple[LatencyProfile, Measured]:
 
     from specexp.artifacts.environment import device_name
     from specexp.artifacts.kinds.latency_profile import Measured
+    from specexp.core.placement import compute_device
     from specexp.profile.fit import fit_profile, predicted
 
     pair = timed.backend.pair
@@ -118,10 +119,11 @@ def profile_of(timed: TimedBackend) -> tuple[LatencyProfile, Measured]:
         timed.passes["target"].points(),
         timed.passes["draft"].points() if "draft" in timed.passes else [],
     )
-    device = device_name(str(pair.target.device))
+    place = compute_device(pair.target)
+    device = device_name(str(place))
     dtype, draft_dtype = timed.dtypes
     threads = torch.get_num_threads()
-    on_cpu = f", {counted(threads, 'thread')}" if pair.target.device.type == "cpu" else ""
+    on_cpu = f", {counted(threads, 'thread')}" if place.type == "cpu" else ""
     run_by = f", {timed.name}" if timed.name else ""
     profile = fit_profile(
         {"name": f"{pair.name} on {device}, {dtype}{on_cpu}{run_by}"}, target, draft, timed.arms

@@ -31,6 +31,7 @@ def manifest_of(planned: RecordingPlan, pair: ModelPair, prompts: Sequence[Promp
         ConfigError: Another recording lies there.
     """
     from specexp.artifacts.provenance import complete_provenance
+    from specexp.core.placement import compute_device
     from specexp.replay.format.weights import recording_fingerprint
 
     made_of, marks = planned.made_of(), recording_fingerprint(pair)
@@ -46,7 +47,7 @@ def manifest_of(planned: RecordingPlan, pair: ModelPair, prompts: Sequence[Promp
         provenance = complete_provenance(
             {
                 "command": "python -m specexp.record",
-                "device": str(pair.target.device),
+                "device": str(compute_device(pair.target)),
                 "config": planned.config.to_dict(),
             }
         )

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from specexp.core.placement import is_spread
 from specexp.runtimes.kernels import CannotCompileError, library
 
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
@@ -201,6 +202,7 @@ def check_model(model: PreTrainedModel) -> None:
     rotation = (config.rope_parameters or {}).get("rope_type", "default")
     head_dim = _head_dim(model)
     found = [
+        (is_spread(model), "is spread by a device_map"),
         (model.device.type not in ("cpu", "meta"), f"is on {model.device} and not on the CPU"),
         (model.dtype not in _DTYPES, f"is {str(model.dtype).removeprefix('torch.')}, not {_DTYPE_NAMES}"),
         (config.hidden_act != "silu", f"has the activation {config.hidden_act!r}, not 'silu'"),

@@ -66,11 +66,15 @@ def test_no_two_experiments_share_a_name() -> None:
     assert [name for name, count in names.items() if count > 1] == []
 
 
-def test_every_block_has_two_users() -> None:
+def test_every_pair_is_named_by_an_experiment_and_every_other_block_has_two_users() -> None:
+    """A pair is laid on top of any experiment: ``--compose configs/pair/NAME.yaml``."""
+    told = " ".join((ROOT / path).read_text() for path in FILES)
     users: Counter[Path] = Counter()
     for path, content in CONTENT.items():
         composed = content.get("compose") or []
         for name in [composed] if isinstance(composed, str) else composed:
             users[((ROOT / path).parent / name).resolve().relative_to(ROOT)] += 1
-    assert [str(block) for block in BLOCKS if users[block] < 2] == []
+    pairs = [block for block in BLOCKS if block.parent.name == "pair"]
+    assert [pair.name for pair in pairs if pair.stem not in told] == []
+    assert [str(block) for block in BLOCKS if users[block] < 2 and block not in pairs] == []
     assert users.keys() <= CONTENT.keys()

@@ -1,0 +1,23 @@
+"""Where a model computes: one device, or several that hold parts of it."""
+
+from __future__ import annotations
+
+import torch
+from transformers import PreTrainedModel
+
+STORES = ("cpu", "disk")
+"""Where modules of a spread model wait for their turn, if any other device computes."""
+
+
+def is_spread(model: PreTrainedModel) -> bool:
+    """Whether a model was loaded with a ``device_map``, so that its weights come and go, or lie on several devices."""
+    return getattr(model, "hf_device_map", None) is not None
+
+
+def compute_device(model: PreTrainedModel) -> torch.device:
+    """The device that takes a model's inputs and gives its logits: of a spread one the first that computes, as
+    accelerate has it; weights that wait elsewhere stand on no device meanwhile."""
+    if not is_spread(model):
+        return model.device
+    placed = [place for place in model.hf_device_map.values() if str(place) not in STORES]
+    return torch.device(placed[0] if placed else "cpu")

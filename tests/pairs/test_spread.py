@@ -1,0 +1,60 @@
+"""A target whose weights wait on the disk says what it says in memory; what cannot be spread is refused in a sentence."""
+
+import pytest
+
+from specexp.builders import ParametricTree
+from specexp.core.decode import Decoder
+from specexp.core.placement import compute_device, is_spread
+from specexp.drafters import DraftModel
+from specexp.pairs import spread
+from specexp.pairs.pair import load_pair, outline_pair
+from specexp.pairs.sources import PairError
+from specexp.verifiers import KeyedSampling
+
+PROMPT = "def add(a, b):"
+ON_DISK = {
+    "model.embed_tokens": "cpu",
+    "model.norm": "cpu",
+    "model.rotary_emb": "cpu",
+    "lm_head": "cpu",
+    "model.layers": "disk",
+}
+
+
+def decoded(pair):
+    drafter = DraftModel(pair.draft_runtime())
+    decoder = Decoder(pair.target_runtime(), drafter, ParametricTree(nodes=4, depth=2), KeyedSampling(0.7))
+    prompt = pair.tokenizer(PROMPT)["input_ids"]
+    return decoder.generate(prompt, max_new_tokens=12, seed=3)
+
+
+def test_weights_on_the_disk_give_the_same_tokens_and_the_model_is_not_compiled():
+    given = {"target_dtype": "float32"}
+    spread_pair = load_pair("stdlib", device_map=ON_DISK, **given)
+    assert is_spread(spread_pair.target)
+    assert spread_pair.target.model.layers[0].mlp.up_proj.weight.device.type == "meta"
+    assert str(compute_device(spread_pair.target)) == "cpu"
+    runtime = spread_pair.target_runtime()
+    assert type(runtime).__name__ == "LanguageModel"
+    whole = load_pair("stdlib", mode="eager", **given)
+    assert decoded(spread_pair).token_ids == decoded(whole).token_ids
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key", "sentence"),
+    [
+        ({"device_map": "atuo"}, "device_map", "device_map is 'atuo'; did you mean 'auto'?"),
+        ({"device_map": "auto", "mode": "compiled"}, "mode", "a device_map spreads the target"),
+        ({"offload_folder": "/tmp/x"}, "offload_folder", "without a device_map"),
+    ],
+)
+def test_what_cannot_be_spread_is_refused(arguments, key, sentence):
+    with pytest.raises(PairError, match=sentence.replace("?", r"\?")) as refused:
+        outline_pair("stdlib", **arguments)
+    assert refused.value.argument == key
+
+
+def test_without_accelerate_the_extra_is_named(monkeypatch):
+    monkeypatch.setattr(spread, "find_spec", lambda name: None)
+    with pytest.raises(PairError, match=r"device_map needs accelerate: pip install -e \"\.\[offload\]\""):
+        outline_pair("stdlib", device_map="auto")
