@@ -18,6 +18,7 @@ def compute_device(model: PreTrainedModel) -> torch.device:
     """The device that takes a model's inputs and gives its logits: of a spread one the first that computes, as
     accelerate has it; weights that wait elsewhere stand on no device meanwhile."""
     if not is_spread(model):
-        return model.device
+        own: torch.device = model.device
+        return own
     placed = [place for place in model.hf_device_map.values() if str(place) not in STORES]
     return torch.device(placed[0] if placed else "cpu")

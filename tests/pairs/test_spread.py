@@ -1,4 +1,4 @@
-"""A target whose weights wait on the disk says what it says in memory; what cannot be spread is refused in a sentence."""
+"""A target whose weights wait on the disk says what it says in memory; what cannot be spread is refused."""
 
 import pytest
 
