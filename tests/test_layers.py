@@ -4,7 +4,7 @@ import ast
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-COMMANDS = {"run", "sweep", "fit", "verify", "profile", "record", "what_if", "export", "serve", "dashboard"}
+COMMANDS = set("doctor init run sweep fit verify profile record what_if export serve dashboard".split())
 LAYERS = [
     {"core"},
     {"drafters", "builders", "verifiers", "controllers", "runtimes"},

@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from specexp.config.config import SECTIONS, Config
 from specexp.config.errors import ConfigError
 from specexp.config.files import COMMAND_LINE, parse_overrides
+from specexp.config.from_artifact import with_artifact
 from specexp.config.load import load_config
 from specexp.config.recognised import with_recognised_fields
 from specexp.config.resolved import annotated
@@ -105,7 +106,7 @@ def run_command(
         overrides = [argument for argument in given[1:] if argument not in OPTIONS]
         _check_sections(overrides, short)
         config = load_config(given[0], overrides)
-        config, recognised = with_recognised_fields(config)
+        config, recognised = with_recognised_fields(with_artifact(config))
         if _PRINT_CONFIG in given:
             print(annotated(config), end="")
             return 0

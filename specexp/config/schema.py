@@ -302,6 +302,8 @@ class Experiment:
         baselines: What arms are compared with: plain decoding by our engine, by Hugging Face's generate, or both. If
             null both, where Hugging Face's can emit the tokens of the verifier.
         sweep: What ``specexp.sweep`` searches.
+        artifact: Artifact whose drafter, builder, verifier and controller take the place of the file's own, and of its
+            arms and search, without what they had learned: to prove it, or to compare it on other prompts.
         execution: How several sequences are decoded for a prompt: an item of ``TaskItems`` as a tree of thoughts, any
             other prompt with ``generation.samples`` continuations as one group. None decodes one sequence at a time;
             of a group, or of arms some of which have an execution, it is ``SerialSpeculative``. Plain decoding is then
@@ -334,6 +336,7 @@ class Experiment:
     controller: Annotated[Any, PartOf("specexp.core.parts.Controller")] | None = field(
         default_factory=lambda: {"class_path": "Fixed"}
     )
+    artifact: str | None = None
     execution: Annotated[Any, PartOf("specexp.scheduling.Execution")] | None = None
     reasoning: Reasoning = field(default_factory=Reasoning)
     generation: Generation = field(default_factory=Generation)

@@ -20,6 +20,7 @@ ALLOWED = 4 * 2**20
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("runtime", [CompiledModel, LanguageModel])
 def test_ten_thousand_steps_of_768_nodes_take_no_more_memory_than_a_thousand(runtime):
     target, draft = (

@@ -1,0 +1,1 @@
+"""What this machine can do for specexp, and what would be slow on it."""

@@ -1,0 +1,69 @@
+"""``python -m specexp.doctor``: what this machine can do, what would be slow, and what to do about it."""
+
+from __future__ import annotations
+
+if __name__ == "__main__":  # before what takes seconds to import
+    from specexp.core.start import begin
+
+    begin()
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+
+from specexp.doctor.finding import Finding
+
+
+def checks() -> list[Callable[[], Iterator[Finding]]]:
+    """All that is looked at, in the order it is told."""
+    from specexp.doctor import machine, passes, software
+
+    return [
+        software.packages,
+        software.extras,
+        machine.processor,
+        machine.memory,
+        machine.devices,
+        passes.compiled,
+        software.tracking,
+        software.caches,
+    ]
+
+
+def examine() -> Iterator[Finding]:
+    """Every finding; after a package that is missing nothing that would import it is tried."""
+    for check in checks():
+        problem = False
+        for finding in check():
+            problem |= finding.verdict == "problem" and finding.topic != "disk"
+            yield finding
+        if problem:
+            return
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code: 0, or 1 where something keeps specexp from working."""
+    parser = argparse.ArgumentParser(
+        prog="python -m specexp.doctor",
+        description="Say what this machine can do for specexp, what would be slow on it, and what to do about it. "
+        "Nothing is sent anywhere; paste it into a report of a bug.",
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object a finding and line")
+    given = parser.parse_args(arguments)
+    worst = 0
+    for finding in examine():
+        worst |= finding.verdict == "problem"
+        if given.json:
+            print(json.dumps(asdict(finding)), flush=True)
+            continue
+        mark = {"ok": "  ", "note": "- ", "problem": "! "}[finding.verdict]
+        print(f"{mark}{finding.topic}: {finding.said}", flush=True)
+        if finding.advice:
+            print(f"    {finding.advice}", flush=True)
+    return worst
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,50 @@
+"""The composition of an artifact in the place of a file's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from helpers.made_artifacts import save
+
+from specexp.config import ConfigError, load_config
+from specexp.config.artifacts import save_artifact
+from specexp.config.from_artifact import with_artifact
+
+FILE = Path(__file__).parents[2] / "experiments" / "fastest.yaml"
+PARTS = {
+    "drafter": {"class_path": "PromptLookup", "init_args": {"min_ngram": 2}},
+    "builder": {"class_path": "Chain", "init_args": {"length": 5}},
+    "verifier": {"class_path": "KeyedSampling", "init_args": {"temperature": 0.3}},
+    "controller": None,
+}
+
+
+def test_its_parts_take_the_place_of_the_files_and_of_its_search(tmp_path: Path) -> None:
+    save_artifact(tmp_path / "found", "composition", {"parts.json": PARTS})
+    config = with_artifact(load_config(FILE, ["--artifact", str(tmp_path / "found")]))
+    assert config.get("drafter.init_args.min_ngram") == 2
+    assert config.get("builder.init_args.length") == 5
+    assert config.get("verifier.init_args.temperature") == 0.3
+    assert config.get("sweep") is None
+    assert config.get("artifact") is None, "the resolved file says what it is, and needs the artifact no more"
+    assert config.source_of(("builder",)) == str(tmp_path / "found")
+
+
+def test_a_file_without_one_stays_as_it_is() -> None:
+    config = load_config(FILE)
+    assert with_artifact(config) is config
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("plain-decoding", "decodes plainly, so that there is nothing to compare or prove"),
+        ("latency-profile", "is of kind 'latency-profile' and composes no decoder"),
+        (None, "there is no such artifact folder"),
+    ],
+)
+def test_what_composes_nothing_is_refused(tmp_path: Path, kind: str | None, said: str) -> None:
+    path = tmp_path / "none" if kind is None else save(tmp_path, kind)
+    with pytest.raises(ConfigError, match=f"artifact: .*{said}"):
+        with_artifact(load_config(FILE, ["--artifact", str(path)]))

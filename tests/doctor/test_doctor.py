@@ -1,0 +1,62 @@
+"""The doctor says what is there, what is missing and what to type."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+
+import pytest
+
+from specexp.doctor import machine, passes, software
+from specexp.doctor.__main__ import main
+from specexp.doctor.finding import Finding
+from specexp.runtimes.kernels import CannotCompileError
+
+
+def by_topic(findings: object) -> dict[str, Finding]:
+    return {finding.topic: finding for finding in findings}  # type: ignore[attr-defined]
+
+
+def test_every_line_is_a_finding(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passes, "_REPEATS", 1)
+    assert main(["--json"]) == 0
+    findings = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {"python", "specexp", "packages", "processor", "memory", "disk", "wandb", "compiled passes"} <= {
+        one["topic"] for one in findings
+    }
+    assert {one["verdict"] for one in findings} <= {"ok", "note"}
+
+
+def test_a_missing_or_old_package_is_a_problem_and_ends_the_examination(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = importlib.metadata.version
+    monkeypatch.setattr(software, "version", lambda name: {"optuna": "4.9.0"}.get(name) or real(name))
+    assert main([]) == 1
+    said = capsys.readouterr().out
+    assert "! optuna: 4.9.0 is installed, and optuna<6,>=5 is needed\n    pip install 'optuna<6,>=5'" in said
+    assert "compiled passes" not in said
+
+
+def test_where_nothing_can_be_compiled_it_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(model: object) -> None:
+        raise CannotCompileError("there is no C++ compiler")
+
+    monkeypatch.setattr("specexp.runtimes.compiled.CompiledModel", refuse)
+    monkeypatch.setattr(passes, "_REPEATS", 1)
+    (finding,) = passes.compiled()
+    assert (finding.verdict, finding.said) == ("note", "there is no C++ compiler")
+
+
+def test_a_processor_without_bfloat16_and_a_busy_machine_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_lines", lambda file: {"model name": "Old", "flags": "sse2 avx2"})
+    monkeypatch.setattr("os.getloadavg", lambda: (99.0, 0.0, 0.0))
+    found = by_topic(machine.processor())
+    assert "AVX2" in found["processor"].said
+    assert found["bfloat16"].verdict == "note"
+    assert found["load"].said.startswith("99.0 processes")
+
+
+def test_a_folder_that_cannot_be_written_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.access", lambda folder, how: False)
+    assert {finding.verdict for finding in machine.memory() if finding.topic == "disk"} == {"problem"}
