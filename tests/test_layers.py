@@ -4,7 +4,10 @@ import ast
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-COMMANDS = set("doctor init run sweep fit verify profile record what_if export serve dashboard".split())
+COMMANDS = {
+    *("doctor", "init", "run", "sweep", "fit", "verify", "profile", "record", "what_if"),
+    *("export", "serve", "dashboard"),
+}
 LAYERS = [
     {"core"},
     {"drafters", "builders", "verifiers", "controllers", "runtimes"},

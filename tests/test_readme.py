@@ -40,6 +40,8 @@ SHORT = {
         ),
         *("--data.max_prompts", "1", "--generation.max_new_tokens", "8"),
     ],
+    "specexp.doctor": [],
+    "specexp.init": [],
     "specexp.profile": [
         *("--profile.max_tokens", "4", "--profile.repeats", "2", "--profile.prompts", "1"),
         *("--profile.max_new_tokens", "8"),
@@ -124,6 +126,7 @@ def stand_ins(model_folder: str, tmp_path_factory: pytest.TempPathFactory) -> di
     return {
         "meta-llama/Llama-3.1-8B-Instruct": [str(llama)],
         "cuda": ["cpu"],
+        "my.jsonl": [str(questions)],
         "SpecBench": ["SpecBench", "--data.prompts.init_args.path", str(questions)],
     }
 
@@ -147,7 +150,7 @@ def run(section: str, folder: Path, stand_ins: Mapping[str, list[str]]) -> None:
 def run_command(words: list[str], folder: Path) -> None:
     """In this process, so that thirty commands do not import torch and Lightning thirty times."""
     module, *given = words[2:]
-    extra = [] if "--dry-run" in given else SHORT[module] + SHORT_TOO.get((module, given[0]), [])
+    extra = [] if "--dry-run" in given else SHORT[module] + SHORT_TOO.get((module, *given[:1]), [])
     main = import_module(f"{module}.__main__").main
     said = io.StringIO()
     with chdir(folder), redirect_stdout(said), redirect_stderr(said):

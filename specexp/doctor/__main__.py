@@ -13,10 +13,10 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 
-from specexp.doctor.finding import Finding
+from specexp.doctor.diagnosis import Diagnosis
 
 
-def checks() -> list[Callable[[], Iterator[Finding]]]:
+def checks() -> list[Callable[[], Iterator[Diagnosis]]]:
     """All that is looked at, in the order it is told."""
     from specexp.doctor import machine, passes, software
 
@@ -32,13 +32,13 @@ def checks() -> list[Callable[[], Iterator[Finding]]]:
     ]
 
 
-def examine() -> Iterator[Finding]:
-    """Every finding; after a package that is missing nothing that would import it is tried."""
+def examine() -> Iterator[Diagnosis]:
+    """Every diagnosis; after a package that is missing nothing that would import it is tried."""
     for check in checks():
         problem = False
-        for finding in check():
-            problem |= finding.verdict == "problem" and finding.topic != "disk"
-            yield finding
+        for diagnosis in check():
+            problem |= diagnosis.verdict == "problem" and diagnosis.topic != "disk"
+            yield diagnosis
         if problem:
             return
 
@@ -50,18 +50,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Say what this machine can do for specexp, what would be slow on it, and what to do about it. "
         "Nothing is sent anywhere; paste it into a report of a bug.",
     )
-    parser.add_argument("--json", action="store_true", help="one JSON object a finding and line")
+    parser.add_argument("--json", action="store_true", help="a line of JSON for each")
     given = parser.parse_args(arguments)
     worst = 0
-    for finding in examine():
-        worst |= finding.verdict == "problem"
+    for diagnosis in examine():
+        worst |= diagnosis.verdict == "problem"
         if given.json:
-            print(json.dumps(asdict(finding)), flush=True)
+            print(json.dumps(asdict(diagnosis)), flush=True)
             continue
-        mark = {"ok": "  ", "note": "- ", "problem": "! "}[finding.verdict]
-        print(f"{mark}{finding.topic}: {finding.said}", flush=True)
-        if finding.advice:
-            print(f"    {finding.advice}", flush=True)
+        mark = {"ok": "  ", "note": "- ", "problem": "! "}[diagnosis.verdict]
+        print(f"{mark}{diagnosis.topic}: {diagnosis.said}", flush=True)
+        if diagnosis.advice:
+            print(f"    {diagnosis.advice}", flush=True)
     return worst
 
 

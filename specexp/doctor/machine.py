@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from specexp.doctor.finding import Finding
+from specexp.doctor.diagnosis import Diagnosis
 
 _FASTER = {
     "avx2": "AVX2",
@@ -23,18 +23,18 @@ _BUSY = 0.25
 _LITTLE_DISK = 2e9
 
 
-def processor() -> Iterator[Finding]:
+def processor() -> Iterator[Diagnosis]:
     """Cores, instructions and what else is running."""
     lines = _lines("/proc/cpuinfo")
     name = lines.get("model name") or platform.processor() or platform.machine()
     flags = set((lines.get("flags") or lines.get("Features") or "").split())
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     found = ", ".join(shown for flag, shown in _FASTER.items() if flag in flags)
-    yield Finding(
+    yield Diagnosis(
         "processor", f"{name}, {cores} of {os.cpu_count()} cores usable" + (f", {found}" if found else "")
     )
     if flags and not flags & {"avx512_bf16", "amx_bf16", "bf16"}:
-        yield Finding(
+        yield Diagnosis(
             "bfloat16",
             "this processor multiplies no bfloat16 numbers",
             "note",
@@ -43,7 +43,7 @@ def processor() -> Iterator[Finding]:
     if hasattr(os, "getloadavg"):
         load = os.getloadavg()[0]
         if load > _BUSY * cores:
-            yield Finding(
+            yield Diagnosis(
                 "load",
                 f"{load:.1f} processes were running on average in the last minute",
                 "note",
@@ -51,12 +51,12 @@ def processor() -> Iterator[Finding]:
             )
 
 
-def memory() -> Iterator[Finding]:
+def memory() -> Iterator[Diagnosis]:
     """Of the machine, and where things are written."""
     known = _lines("/proc/meminfo")
     if "MemTotal" in known:
         total, free = (int(known[key].split()[0]) * 1024 for key in ("MemTotal", "MemAvailable"))
-        yield Finding("memory", f"{_giga(free)} of {_giga(total)} free")
+        yield Diagnosis("memory", f"{_giga(free)} of {_giga(total)} free")
     for what, folder in (
         ("results", Path.cwd()),
         ("temporary files", Path(os.environ.get("TMPDIR", "/tmp"))),
@@ -65,18 +65,18 @@ def memory() -> Iterator[Finding]:
             free = shutil.disk_usage(folder).free
             writable = os.access(folder, os.W_OK)
             if not writable:
-                yield Finding(
+                yield Diagnosis(
                     "disk", f"{folder} ({what}) cannot be written", "problem", "go to a folder that can"
                 )
             elif free < _LITTLE_DISK:
-                yield Finding(
+                yield Diagnosis(
                     "disk", f"{_giga(free)} free in {folder} ({what})", "note", "recordings may not fit"
                 )
             else:
-                yield Finding("disk", f"{_giga(free)} free in {folder} ({what})")
+                yield Diagnosis("disk", f"{_giga(free)} free in {folder} ({what})")
 
 
-def devices() -> Iterator[Finding]:
+def devices() -> Iterator[Diagnosis]:
     """What torch can run a model on."""
     import torch
 
@@ -85,7 +85,7 @@ def devices() -> Iterator[Finding]:
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0,
     )
     if cores and threads < cores:
-        yield Finding(
+        yield Diagnosis(
             "threads",
             f"torch uses {threads} of {cores} cores",
             "note",
@@ -94,19 +94,19 @@ def devices() -> Iterator[Finding]:
     if torch.cuda.is_available():
         for number in range(torch.cuda.device_count()):
             about = torch.cuda.get_device_properties(number)
-            yield Finding(f"cuda:{number}", f"{about.name}, {_giga(about.total_memory)}")
+            yield Diagnosis(f"cuda:{number}", f"{about.name}, {_giga(about.total_memory)}")
     elif shutil.which("nvidia-smi"):
         built = torch.version.cuda or "no CUDA"
-        yield Finding(
+        yield Diagnosis(
             "cuda",
             f"there is an NVIDIA driver, and torch {torch.__version__}, built for {built}, does not see a GPU",
             "note",
             "install the torch of your CUDA version (pytorch.org, Get started)",
         )
     elif torch.backends.mps.is_available():
-        yield Finding("mps", "Apple's GPU", "note", "it was never measured; pair.device mps takes it")
+        yield Diagnosis("mps", "Apple's GPU", "note", "it was never measured; pair.device mps takes it")
     else:
-        yield Finding("gpu", "none; models run on the processor (pair.device cpu)")
+        yield Diagnosis("gpu", "none; models run on the processor (pair.device cpu)")
 
 
 def _lines(file: str) -> dict[str, str]:

@@ -7,7 +7,7 @@ from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from specexp.doctor.finding import Finding
+from specexp.doctor.diagnosis import Diagnosis
 
 if TYPE_CHECKING:
     from specexp.core.runtime import Runtime
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _REPEATS = 15
 
 
-def compiled() -> Iterator[Finding]:
+def compiled() -> Iterator[Diagnosis]:
     """Compile, compare with the model's own code, and time both."""
     from specexp.core.language_model import LanguageModel
     from specexp.pairs.pair import load_pair
@@ -27,11 +27,11 @@ def compiled() -> Iterator[Finding]:
     try:
         ours = _milliseconds(CompiledModel(target))
     except CannotCompileError as error:
-        yield Finding(
+        yield Diagnosis(
             "compiled passes", str(error), "note", f"models run by their own code, {own:.1f} ms a pass here"
         )
         return
-    yield Finding(
+    yield Diagnosis(
         "compiled passes",
         f"work: {ours:.2f} ms a pass of the embedded target, {own:.1f} ms by its own code (once, just now)",
     )

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
-from specexp.doctor.finding import Finding
+from specexp.doctor.diagnosis import Diagnosis
 
 _EXTRAS = {
     "llama-cpp": "GGUF files as models",
@@ -19,16 +19,16 @@ _EXTRAS = {
 }
 
 
-def packages() -> Iterator[Finding]:
+def packages() -> Iterator[Diagnosis]:
     """Python, specexp, and every package it needs."""
     from packaging.requirements import Requirement
 
-    yield Finding("python", f"{platform.python_version()} on {platform.platform(terse=True)}")
+    yield Diagnosis("python", f"{platform.python_version()} on {platform.platform(terse=True)}")
     try:
         needed = [Requirement(line) for line in requires("specexp") or ()]
-        yield Finding("specexp", version("specexp"))
+        yield Diagnosis("specexp", version("specexp"))
     except PackageNotFoundError:
-        yield Finding("specexp", "not installed", "problem", "pip install -e . in its folder")
+        yield Diagnosis("specexp", "not installed", "problem", "pip install -e . in its folder")
         return
     met: list[str] = []
     for one in needed:
@@ -37,13 +37,13 @@ def packages() -> Iterator[Finding]:
         found = _version(one.name)
         if found is None or not one.specifier.contains(found, prereleases=True):
             has = "is not installed" if found is None else f"{found} is installed"
-            yield Finding(one.name, f"{has}, and {one} is needed", "problem", f"pip install '{one}'")
+            yield Diagnosis(one.name, f"{has}, and {one} is needed", "problem", f"pip install '{one}'")
         else:
             met.append(f"{one.name} {found}")
-    yield Finding("packages", ", ".join(met))
+    yield Diagnosis("packages", ", ".join(met))
 
 
-def extras() -> Iterator[Finding]:
+def extras() -> Iterator[Diagnosis]:
     """What is left out without them."""
     from packaging.requirements import Requirement
 
@@ -59,46 +59,46 @@ def extras() -> Iterator[Finding]:
             continue
         missing = [one.name for one in own if _version(one.name) is None]
         if missing:
-            yield Finding(
+            yield Diagnosis(
                 extra,
                 f"not installed ({', '.join(missing)}): {gives}",
                 "note",
                 f"pip install 'specexp[{extra}]'",
             )
         else:
-            yield Finding(extra, ", ".join(f"{one.name} {_version(one.name)}" for one in own))
+            yield Diagnosis(extra, ", ".join(f"{one.name} {_version(one.name)}" for one in own))
 
 
-def tracking() -> Iterator[Finding]:
+def tracking() -> Iterator[Diagnosis]:
     """Where W&B runs go."""
     from specexp.tracking.mode import logged_in, resolve_mode
 
     mode = resolve_mode()
     where = "logged in" if logged_in() else "nobody is logged in"
     advice = "" if mode == "online" else "wandb login sends them; a command prints how to send them later"
-    yield Finding("wandb", f"runs are {mode}; {where}", "ok" if mode == "online" else "note", advice)
+    yield Diagnosis("wandb", f"runs are {mode}; {where}", "ok" if mode == "online" else "note", advice)
 
 
-def caches() -> Iterator[Finding]:
+def caches() -> Iterator[Diagnosis]:
     """Where models and compiled passes are kept."""
     from huggingface_hub.constants import HF_HUB_CACHE, HF_HUB_OFFLINE
 
     from specexp.runtimes.kernels import cache_folder
 
     offline = "; HF_HUB_OFFLINE is set: nothing is downloaded" if HF_HUB_OFFLINE else ""
-    yield Finding("hub", f"models are kept in {HF_HUB_CACHE}{offline}")
+    yield Diagnosis("hub", f"models are kept in {HF_HUB_CACHE}{offline}")
     folder = cache_folder()
     kept = sorted(folder.glob("*.so")) if folder.is_dir() else []
     above = next((one for one in (folder, *folder.parents) if one.exists()), Path("/"))
     if not os.access(above, os.W_OK):
-        yield Finding(
+        yield Diagnosis(
             "kernels",
             f"{folder} cannot be written",
             "note",
             "set XDG_CACHE_HOME, or every process compiles anew",
         )
     else:
-        yield Finding("kernels", f"{len(kept)} compiled in {folder}")
+        yield Diagnosis("kernels", f"{len(kept)} compiled in {folder}")
 
 
 def _version(name: str) -> str | None:

@@ -151,7 +151,7 @@ cd {folder}
 python -m specexp.doctor                                  # what this machine can do
 python -m specexp.sweep experiment.yaml --dry-run         # everything but the weights: answers mistakes in seconds
 python -m specexp.sweep experiment.yaml                   # search, confirmation on other prompts, artifact
-python -m specexp.verify experiment.yaml --artifact artifacts/{folder.name}/best-tree   # is its output the target's own?
+python -m specexp.verify experiment.yaml --artifact artifacts/{folder.name}/best-tree  # is its output the target's own?
 ```
 
 ```python

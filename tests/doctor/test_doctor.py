@@ -9,22 +9,22 @@ import pytest
 
 from specexp.doctor import machine, passes, software
 from specexp.doctor.__main__ import main
-from specexp.doctor.finding import Finding
+from specexp.doctor.diagnosis import Diagnosis
 from specexp.runtimes.kernels import CannotCompileError
 
 
-def by_topic(findings: object) -> dict[str, Finding]:
-    return {finding.topic: finding for finding in findings}  # type: ignore[attr-defined]
+def by_topic(diagnoses: object) -> dict[str, Diagnosis]:
+    return {diagnosis.topic: diagnosis for diagnosis in diagnoses}  # type: ignore[attr-defined]
 
 
 def test_every_line_is_a_finding(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(passes, "_REPEATS", 1)
     assert main(["--json"]) == 0
-    findings = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    diagnoses = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert {"python", "specexp", "packages", "processor", "memory", "disk", "wandb", "compiled passes"} <= {
-        one["topic"] for one in findings
+        one["topic"] for one in diagnoses
     }
-    assert {one["verdict"] for one in findings} <= {"ok", "note"}
+    assert {one["verdict"] for one in diagnoses} <= {"ok", "note"}
 
 
 def test_a_missing_or_old_package_is_a_problem_and_ends_the_examination(
@@ -44,8 +44,8 @@ def test_where_nothing_can_be_compiled_it_says_why(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr("specexp.runtimes.compiled.CompiledModel", refuse)
     monkeypatch.setattr(passes, "_REPEATS", 1)
-    (finding,) = passes.compiled()
-    assert (finding.verdict, finding.said) == ("note", "there is no C++ compiler")
+    (diagnosis,) = passes.compiled()
+    assert (diagnosis.verdict, diagnosis.said) == ("note", "there is no C++ compiler")
 
 
 def test_a_processor_without_bfloat16_and_a_busy_machine_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,4 +59,4 @@ def test_a_processor_without_bfloat16_and_a_busy_machine_are_noted(monkeypatch: 
 
 def test_a_folder_that_cannot_be_written_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.access", lambda folder, how: False)
-    assert {finding.verdict for finding in machine.memory() if finding.topic == "disk"} == {"problem"}
+    assert {diagnosis.verdict for diagnosis in machine.memory() if diagnosis.topic == "disk"} == {"problem"}

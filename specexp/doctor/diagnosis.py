@@ -10,7 +10,7 @@ Verdict = Literal["ok", "note", "problem"]
 
 
 @dataclass(frozen=True)
-class Finding:
+class Diagnosis:
     """One thing that was looked at.
 
     Attributes:
