@@ -136,6 +136,8 @@ class Profile:
         draft_architecture: The same of the draft.
         max_tokens: Most tokens of a pass, the root among them.
         prefixes: Tokens in the cache before a pass; the context must hold them and the deepest row of the largest pass.
+        lanes: Numbers of sequences, from 2, that one pass answers together: such passes are measured, too, behind the
+            middle prefix.
         repeats: Measurements of every pass.
         prompts: How many prompts of ``data`` are decoded by every composition.
         max_new_tokens: Most tokens of each of those answers.
@@ -147,6 +149,7 @@ class Profile:
     draft_architecture: dict[str, Any] = field(default_factory=dict)
     max_tokens: Count = 128
     prefixes: list[Count] = field(default_factory=lambda: [64, 256, 448])
+    lanes: list[Annotated[int, Field(ge=2)]] = field(default_factory=list)
     repeats: Annotated[int, Field(ge=2)] = 30
     prompts: Count = 4
     max_new_tokens: Annotated[int, Field(ge=8)] = 48

@@ -75,6 +75,8 @@ class LatencyProfile(metaclass=Checked):
         source: whether it was measured, published, or assumed.
         modelled: whether the seconds of a run are modelled by it; if not they are measured, and only controllers weigh
             costs by it.
+        lanes_ms: milliseconds of a target pass that answers several lanes, from 2, by the tokens fed of each, 1 among
+            them; where there are none it takes as long as one over all their tokens in one lane.
         artifact: another profile that all of this is taken from, but ``modelled`` and, if one is given, the name; in a
             configuration the path of a ``latency-profile`` artifact. None once it is taken.
 
@@ -103,6 +105,7 @@ class LatencyProfile(metaclass=Checked):
     overheads: dict[str, Overhead] = field(default_factory=dict)
     source: Literal["measured", "published", "assumed"] = "assumed"
     modelled: bool = True
+    lanes_ms: dict[Annotated[int, Field(ge=2)], dict[int, Milliseconds]] = field(default_factory=dict)
     artifact: Annotated[LatencyProfile, Reference("latency-profile")] | None = None
 
     def __post_init__(self) -> None:
@@ -123,9 +126,9 @@ class LatencyProfile(metaclass=Checked):
                     f"overheads of latency profile {self.name!r} has {label!r}; 'plain' or a drafter and a builder are "
                     "allowed, such as 'DraftModel + StaticTree'"
                 )
-        for what in ("target_ms", "draft_ms"):
-            given: Mapping[int, float] = getattr(self, what)
-            if given and 1 not in given:
+        several = {f"lanes_ms of {lanes}": ms for lanes, ms in self.lanes_ms.items()}
+        for what, given in {"target_ms": self.target_ms, "draft_ms": self.draft_ms, **several}.items():
+            if (given or what in several) and 1 not in given:
                 raise ValueError(
                     f"{what} of latency profile {self.name!r} states no milliseconds for 1 token"
                 )
@@ -203,6 +206,18 @@ class LatencyProfile(metaclass=Checked):
         by_prefix = self.target_prefix_ms + self.target_prefix_token_ms * tokens
         return self._pass(_between(self._target_points, tokens), by_prefix, prefix)
 
+    def lanes_seconds(self, tokens: int, lanes: int) -> float:
+        """Of a target pass that answers several lanes, behind the prefix it is stated at.
+
+        Args:
+            tokens: fed of each lane, the root among them.
+            lanes: sequences answered.
+        """
+        if lanes == 1 or not self.lanes_ms:
+            return self.target_seconds(tokens * lanes)
+        known = [(one, _between(sorted(ms.items()), tokens)) for one, ms in sorted(self.lanes_ms.items())]
+        return _between([(1, _between(self._target_points, tokens)), *known], lanes) / 1e3
+
     def draft_seconds(self, tokens: int, prefix: int | None = None) -> float:
         """Of a draft pass.
 
@@ -218,7 +233,7 @@ class LatencyProfile(metaclass=Checked):
         by_prefix = self.draft_prefix_ms + self.draft_prefix_token_ms * tokens
         return self._pass(_between(self._draft_points, tokens), by_prefix, prefix)
 
-    def beside_seconds(self, tokens: int, draft_passes: int, new_tokens: int = 1) -> float:
+    def beside_seconds(self, tokens: int, draft_passes: int, new_tokens: float = 1) -> float:
         """Of what a step does beside its passes."""
         drafting = self.step_ms + self.node_ms * (tokens - 1) if tokens > 1 or draft_passes else 0.0
         return (drafting + self.token_ms * new_tokens) / 1e3
@@ -274,6 +289,10 @@ class LatencyProfile(metaclass=Checked):
         values = asdict(self)
         for what in ("target_ms", "draft_ms"):
             values[what] = {str(tokens): ms for tokens, ms in values[what].items()}
+        values["lanes_ms"] = {
+            str(lanes): {str(tokens): ms for tokens, ms in one.items()}
+            for lanes, one in self.lanes_ms.items()
+        }
         return {name: value for name, value in values.items() if name not in ("modelled", "artifact")}
 
     @classmethod
@@ -288,6 +307,10 @@ class LatencyProfile(metaclass=Checked):
         for what in ("target_ms", "draft_ms"):
             if what in read:
                 read[what] = {int(tokens): float(ms) for tokens, ms in read[what].items()}
+        read["lanes_ms"] = {
+            int(lanes): {int(tokens): float(ms) for tokens, ms in one.items()}
+            for lanes, one in read.get("lanes_ms", {}).items()
+        }
         return cls(**read, modelled=modelled)
 
     @cached_property

@@ -21,6 +21,7 @@ from specexp.core.messages import counted, did_you_mean, first_line
 from specexp.profile.passes import (
     Commitment,
     DraftPass,
+    LanesPass,
     PassSamples,
     TargetPass,
     TimedPass,
@@ -40,6 +41,10 @@ PLAIN_ARM = "plain decoding"
 READING = "reading the weights once"
 PRODUCTS = "matrix products"
 DECODE = "llama_decode of a chain"
+
+
+_MOST_OF_A_LANE = 32
+"""Most tokens of a lane in passes that answer several."""
 
 
 @dataclass
@@ -283,10 +288,24 @@ def _passes(config: Config, backend: LiveBackend, text: NDArray[np.int64]) -> di
     """Of the target and, where there is one, of the draft model, behind the same prefixes."""
     from specexp.drafters import DraftModel
 
+    section = config.get("profile")
     found = {"target": _samples(config, TargetPass(backend.model, text))}
+    for lanes in section["lanes"]:
+        prefixes = sorted(section["prefixes"])
+        found[lanes_of(lanes)] = _samples(
+            config,
+            LanesPass(backend.model, text, lanes),
+            sizes=sizes_up_to(min(section["max_tokens"], _MOST_OF_A_LANE)),
+            prefixes=[prefixes[(len(prefixes) - 1) // 2]],
+        )
     if backend.draft is not None:
         found["draft"] = _samples(config, DraftPass(DraftModel(backend.draft), text))
     return found
+
+
+def lanes_of(lanes: int) -> str:
+    """What passes of so many lanes are called."""
+    return f"{lanes} lanes"
 
 
 def _samples(

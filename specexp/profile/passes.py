@@ -91,6 +91,36 @@ class TargetPass(TimedPass):
         return perf_counter() - started
 
 
+class LanesPass(TargetPass):
+    """A tree pass of the target that answers several lanes, each with a tree of so many rows behind the same prefix.
+
+    Args:
+        model: The target, with a cache of its own.
+        token_ids: ``[p]`` text.
+        lanes: How many.
+    """
+
+    def __init__(self, model: Runtime, token_ids: NDArray[np.int64], lanes: int) -> None:
+        super().__init__(model, token_ids)
+        self.lanes = lanes
+
+    @override
+    def prepare(self, prefix: int) -> None:
+        super().prepare(prefix)
+        self.model.cache.reserve(0, self.lanes)
+        for slot in range(1, self.lanes):
+            self.model.cache.fork(0, slot, prefix)
+        self.model.synchronize()
+
+    @override
+    def seconds(self, tokens: int) -> float:
+        tree = self.tree(tokens)
+        started = perf_counter()
+        self.model.tree_pass(range(self.lanes), [tree] * self.lanes)
+        self.model.synchronize()
+        return perf_counter() - started
+
+
 class Commitment(TargetPass):
     """What comes after a tree pass: its deepest path is kept, and its other rows are forgotten.
 

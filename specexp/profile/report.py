@@ -63,6 +63,7 @@ def _passes(profile: LatencyProfile, measured: Measured) -> Table:
     prefixes = sorted({point.prefix for point in measured.target})
     columns = [Column("new tokens")]
     columns += [Column(f"{name} ms behind {prefix}") for name, _ in kinds for prefix in prefixes]
+    columns += [Column(f"target ms of {lanes} lanes, each") for lanes in profile.lanes_ms]
     dtypes = measured.target_dtype + (f", draft {measured.draft_dtype}" if measured.draft_dtype else "")
     table = Table(
         f"Passes on {measured.device}: target {dtypes}, {counted(measured.threads, 'thread')}",
@@ -75,6 +76,7 @@ def _passes(profile: LatencyProfile, measured: Measured) -> Table:
         row: list[Cell] = [str(tokens)]
         for _, points in kinds:
             row += [_shown(points, tokens, prefix) for prefix in prefixes]
+        row += [f"{ms[tokens]:.2f}" if tokens in ms else None for ms in profile.lanes_ms.values()]
         table.rows.append(row)
     slopes = f"{profile.target_prefix_ms:.2f} ms to a target pass ({profile.target_prefix_token_ms:.3f} a token fed)"
     if measured.draft:

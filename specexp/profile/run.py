@@ -113,6 +113,7 @@ def profile_of(timed: TimedBackend) -> tuple[LatencyProfile, Measured]:
     from specexp.artifacts.kinds.latency_profile import Measured
     from specexp.core.placement import compute_device
     from specexp.profile.fit import fit_profile, predicted
+    from specexp.profile.passes import LanesPass
 
     pair = timed.backend.pair
     target, draft = (
@@ -125,8 +126,16 @@ def profile_of(timed: TimedBackend) -> tuple[LatencyProfile, Measured]:
     threads = torch.get_num_threads()
     on_cpu = f", {counted(threads, 'thread')}" if place.type == "cpu" else ""
     run_by = f", {timed.name}" if timed.name else ""
+    lanes_ms = {
+        samples.timed.lanes: {point.tokens: point.ms for point in samples.points()}
+        for samples in timed.passes.values()
+        if isinstance(samples.timed, LanesPass)
+    }
     profile = fit_profile(
-        {"name": f"{pair.name} on {device}, {dtype}{on_cpu}{run_by}"}, target, draft, timed.arms
+        {"name": f"{pair.name} on {device}, {dtype}{on_cpu}{run_by}", "lanes_ms": lanes_ms},
+        target,
+        draft,
+        timed.arms,
     )
     measured = Measured(device, threads, dtype, draft_dtype, target, draft, predicted(profile, timed.arms))
     return profile, measured

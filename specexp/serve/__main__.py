@@ -96,13 +96,18 @@ def _serve(
 
     from specexp.serve.app import Server
     from specexp.serve.limits import Limits
-    from specexp.serve.loading import check_learning, engine_of, save_state
+    from specexp.serve.loading import check_learning, engine_of, profile_in, save_state
     from specexp.serve.texts import Texts
 
     if given.threads is not None:
         torch.set_num_threads(given.threads)
     engine = engine_of(
-        artifact, pair, lanes=given.lanes, waiting=given.queue, deterministic=given.deterministic
+        artifact,
+        pair,
+        lanes=given.lanes,
+        waiting=given.queue,
+        deterministic=given.deterministic,
+        latency=None if given.latency is None else profile_in(given.latency),
     )
     if given.save_state is not None:
         check_learning(engine.parts, given.save_state)
@@ -127,7 +132,8 @@ def _serve(
         uvicorn.Server(config).run(sockets=[listener])
     engine.close()
     if given.save_state is not None:
-        print(f"what was learned is in {save_state(artifact, engine.parts, pair, given.save_state)}")
+        saved = save_state(artifact, engine.parts, pair, given.save_state, given.lanes)
+        print(f"what was learned is in {saved}")
     return 0
 
 
@@ -216,6 +222,12 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="not even rounding hangs on who else is served: on a model run by its own code every lane takes a pass of "
         "its own; compiled passes are so in any case",
+    )
+    add(
+        "--latency",
+        metavar="PROFILE",
+        help="latency-profile artifact of this machine: draft as much as pays at the present number of lanes, by what "
+        "passes cost (profile.lanes) and what is accepted",
     )
     add("--save-state", metavar="FOLDER", help="write what was learned there as an artifact in the end")
     add(

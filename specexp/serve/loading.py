@@ -7,12 +7,15 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specexp.artifacts import ArtifactError, fingerprint
+from specexp.artifacts import Artifact, ArtifactError, fingerprint
 from specexp.artifacts.kinds.composition import CompositionArtifact
+from specexp.artifacts.kinds.draft_lengths import DRAFT_LENGTHS, DraftLengthsArtifact
+from specexp.artifacts.kinds.latency_profile import LatencyProfileArtifact
 from specexp.artifacts.learned_state import state_payloads
-from specexp.artifacts.parts import PARTS
 from specexp.bench.arm import eos_of
-from specexp.config.artifacts import LoadedArtifact, save_artifact
+from specexp.config.artifacts import LoadedArtifact, load_artifact, save_artifact
+from specexp.controllers import LoadAware
+from specexp.core.latency import LatencyProfile
 from specexp.core.messages import first_line
 from specexp.core.parts import Parts
 from specexp.core.runtime import Runtime
@@ -23,9 +26,18 @@ if TYPE_CHECKING:
 
 
 def engine_of(
-    artifact: LoadedArtifact, pair: ModelPair, *, lanes: int, waiting: int, deterministic: bool = False
+    artifact: LoadedArtifact,
+    pair: ModelPair,
+    *,
+    lanes: int,
+    waiting: int,
+    deterministic: bool = False,
+    latency: LatencyProfile | None = None,
 ) -> Engine:
     """What decodes with an artifact's parts on a pair's models.
+
+    With a latency profile its controller weighs costs by it; one that changes nothing makes room for one that drafts as
+    much as pays at the present load.
 
     Raises:
         ArtifactError: the artifact belongs to other models, its drafter needs a draft model and there is none, or its
@@ -40,6 +52,10 @@ def engine_of(
             raise ValueError(
                 f"{name} must know an output beforehand, as an evaluation can: serve another artifact"
             )
+        if latency is not None:
+            if parts.controller.changes_nothing and parts.drafter is not None:
+                parts = parts._replace(controller=LoadAware())
+            parts.controller.use_latency(latency)
         return Engine(
             pair.target_runtime(),
             parts,
@@ -69,8 +85,25 @@ def check_learning(parts: Parts, folder: str) -> None:
         )
 
 
-def save_state(artifact: LoadedArtifact, parts: Parts, pair: ModelPair, folder: str) -> Path:
-    """Write the artifact's parts with what they have learned by now, as the next version of a ``composition``.
+def profile_in(path: str) -> LatencyProfile:
+    """The latency profile of an artifact.
+
+    Raises:
+        ArtifactError: it is of another kind.
+    """
+    artifact = load_artifact(path)
+    if artifact.kind != LatencyProfileArtifact.kind:
+        raise ArtifactError(
+            f"--latency {path} is a {artifact.kind}; a {LatencyProfileArtifact.kind} is expected, as "
+            "python -m specexp.profile leaves it"
+        )
+    profile: LatencyProfile = artifact.profile
+    return profile
+
+
+def save_state(artifact: LoadedArtifact, parts: Parts, pair: ModelPair, folder: str, lanes: int) -> Path:
+    """Write the artifact's parts with what they have learned by now, as the next version of a ``composition``; where
+    they learned how much to draft by the load, as one of ``draft-lengths``.
 
     Returns:
         its folder.
@@ -85,10 +118,18 @@ def save_state(artifact: LoadedArtifact, parts: Parts, pair: ModelPair, folder: 
         if part is not None and part.state_dict()
     }
     model = pair.target.model if isinstance(pair.target, Runtime) else pair.target
+    kind: type[Artifact] = CompositionArtifact
+    if isinstance(parts.controller, LoadAware):
+        nodes = parts.controller.table(lanes)
+        specs["controller"] = {"class_path": DRAFT_LENGTHS, "init_args": {"nodes": nodes}}
+        states.pop("controller", None)
+        kind = DraftLengthsArtifact
+    payloads = kind.payloads_of({family: specs.get(family) for family in Parts._fields}, {})
+    assert payloads is not None, "what learns drafts"
     written = save_artifact(
         folder,
-        CompositionArtifact.kind,
-        {PARTS: {family: specs.get(family) for family in Parts._fields}, **state_payloads(states)},
+        kind.kind,
+        {**payloads, **state_payloads(states)},
         provenance={
             "study": artifact.provenance["study"],
             "command": shlex.join(sys.orig_argv),

@@ -86,6 +86,10 @@ def payloads() -> dict[str, dict[str, Any]]:
             "parts.json": {"verifier": PARTS["verifier"]},
         },
         "latency-profile": {"profile.json": profile},
+        "draft-lengths": {
+            "draft_lengths.json": {"nodes": {"1": None, "2": 2, "8": 0}},
+            "parts.json": {name: PARTS[name] for name in ("drafter", "builder", "verifier")},
+        },
         "suffix-corpus": {
             "corpus.safetensors": corpus_arrays([[3, 1, 2], [1, 2]]),
             "parts.json": {

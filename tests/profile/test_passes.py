@@ -10,6 +10,7 @@ from specexp.drafters import DraftModel
 from specexp.profile.fit import fit_pass
 from specexp.profile.passes import (
     DraftPass,
+    LanesPass,
     PassSamples,
     TargetPass,
     longest_prefix,
@@ -49,6 +50,19 @@ def test_a_target_pass_feeds_a_tree_behind_the_prefix():
     shape = timed.tree(20).shape
     assert shape.max_depth == 2
     assert max(len(children) for children in shape.children) == 4
+
+
+def test_a_pass_of_several_lanes_feeds_each_as_many_rows_behind_the_prefix():
+    model = SlowModel()
+    runtime = LanguageModel(model)
+    timed = LanesPass(runtime, TEXT, 3)
+    for prefix in (9, 4):
+        timed.prepare(prefix)
+        model.fed.clear()
+        before = runtime.passes
+        assert timed.seconds(7) > 0
+        assert (model.fed, runtime.passes) == ([(prefix, 7)], before + 1)
+        assert runtime.cache.lengths == [prefix] * 3
 
 
 def test_a_draft_pass_feeds_as_many_rows_in_one_pass():

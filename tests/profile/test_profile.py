@@ -24,7 +24,9 @@ ARMS = {
 @pytest.fixture
 def profiled(experiment, tmp_path, capsys):
     """The artifact, and what the command told."""
-    path = experiment(arms=ARMS, profile={**SHORT, "to": str(tmp_path / "artifacts" / "profile")})
+    path = experiment(
+        arms=ARMS, profile={**SHORT, "lanes": [2], "to": str(tmp_path / "artifacts" / "profile")}
+    )
     assert main([path]) == 0
     return load_artifact(tmp_path / "artifacts" / "profile" / "best"), capsys.readouterr().out
 
@@ -33,7 +35,7 @@ def test_it_leaves_an_artifact_tables_and_a_picture(profiled, tmp_path):
     artifact, shown = profiled
     profile, measured = artifact.profile, artifact.measured
     assert profile.source == "measured"
-    assert profile.target_ms.keys() == profile.draft_ms.keys() == {1, 2, 3, 4}
+    assert profile.target_ms.keys() == profile.draft_ms.keys() == profile.lanes_ms[2].keys() == {1, 2, 3, 4}
     assert set(profile.overheads) == {
         "plain", "TokenRecycling + StaticTree", "coupled DraftModel + StaticTree",
     }  # fmt: skip
@@ -55,7 +57,14 @@ def test_it_leaves_an_artifact_tables_and_a_picture(profiled, tmp_path):
     rows = list(csv.DictReader((folder / "profile.csv").read_text().splitlines()))
     assert len(rows) == 16
     assert float(rows[0]["ms"]) == measured.target[0].ms
-    for part in ("Passes on", "Beside the passes", "in-sample", "a chain", str(artifact.folder.name)):
+    for part in (
+        "Passes on",
+        "of 2 lanes",
+        "Beside the passes",
+        "in-sample",
+        "a chain",
+        str(artifact.folder.name),
+    ):
         assert part in shown
     assert (folder / "profile.png").read_bytes().startswith(b"\x89PNG")
 

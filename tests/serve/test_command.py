@@ -8,10 +8,14 @@ import sys
 
 import httpx
 import pytest
+import torch
+from helpers.served import Client
 
 from specexp.artifacts import fingerprint
 from specexp.config.artifacts import load_artifact, save_artifact
+from specexp.pairs.pair import load_pair
 from specexp.serve.__main__ import main
+from specexp.serve.loading import engine_of, profile_in, save_state
 
 PARTS = {
     "drafter": {"class_path": "TokenRecycling", "init_args": {"k": 2, "state": "carry"}},
@@ -58,6 +62,31 @@ def test_a_draft_model_that_is_missing_is_named(capsys, tmp_path, model_folder):
     parts = {**PARTS, "drafter": {"class_path": "DraftModel", "init_args": {}}}
     folder = save_artifact(tmp_path / "drafted", "composition", {"parts.json": parts}).folder
     assert "needs a draft model" in refused(capsys, folder, "--target", model_folder, "--port", 0)
+
+
+def test_a_latency_profile_that_is_none_is_named(capsys, artifact, model_folder):
+    said = refused(capsys, artifact, "--target", model_folder, "--port", 0, "--latency", artifact)
+    assert "is a composition; a latency-profile is expected" in said
+
+
+def test_what_pays_by_load_is_learned_saved_and_served_again(artifact, model_folder, tmp_path):
+    pair = load_pair(model_folder, target_dtype="float32", mode="eager")
+    content = {"name": "a", "source": "assumed", "target_ms": {"1": 1.0}, "draft_ms": {}}
+    folder = save_artifact(tmp_path / "costs", "latency-profile", {"profile.json": content}).folder
+    loaded = load_artifact(artifact)
+    engine = engine_of(loaded, pair, lanes=2, waiting=4, latency=profile_in(str(folder)))
+    clients = [Client([97, 98, 97, 98, number], most=90) for number in range(4)]
+    engine.submit([client.output for client in clients])
+    with torch.inference_mode():
+        while engine.waiting or engine.running or clients[0].end is None:
+            engine.round()
+    saved = load_artifact(save_state(loaded, engine.parts, pair, str(tmp_path / "lengths"), lanes=2))
+    assert saved.kind == "draft-lengths"
+    assert set(saved.nodes) <= {1, 2}
+    assert saved.nodes[1] in range(4)
+    again = engine_of(saved, pair, lanes=2, waiting=4)
+    assert again.parts.controller.nodes == saved.nodes
+    assert (again.parts.drafter.state_dict()["matrix"] != 0).any()
 
 
 @pytest.mark.parametrize(
@@ -128,7 +157,9 @@ def test_sigterm_answers_what_was_taken_in_and_saves_what_was_learned(artifact, 
 
 def test_help_needs_no_model_library():
     code = """import sys
+from specexp.pairs.pair import load_pair
 from specexp.serve.__main__ import main
+from specexp.serve.loading import engine_of, profile_in, save_state
 try:
     main(["--help"])
 finally:

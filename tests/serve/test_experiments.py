@@ -11,7 +11,16 @@ FOLDER = Path(__file__).parents[2] / "experiments" / "serve"
 
 @pytest.mark.slow
 def test_a_short_soak_finds_nothing_wrong():
-    command = [sys.executable, str(FOLDER / "soak.py"), "--requests", "400", "--minutes", "4", "--threads", "1"]
+    command = [
+        sys.executable,
+        str(FOLDER / "soak.py"),
+        "--requests",
+        "400",
+        "--minutes",
+        "4",
+        "--threads",
+        "1",
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "wrong texts or statuses: 0" in done.stdout
@@ -19,7 +28,19 @@ def test_a_short_soak_finds_nothing_wrong():
 
 @pytest.mark.slow
 def test_a_short_load_is_measured_and_written(tmp_path):
-    few = ["--at-once", "1", "2", "--requests", "2", "--max-tokens", "4", "--rounds", "1", "--only", "specexp"]
+    few = [
+        "--at-once",
+        "1",
+        "2",
+        "--requests",
+        "2",
+        "--max-tokens",
+        "4",
+        "--rounds",
+        "1",
+        "--only",
+        "specexp",
+    ]
     command = [sys.executable, str(FOLDER / "load.py"), *few, "--output", str(tmp_path)]
     subprocess.run(command, check=True)
     table = (tmp_path / "load.md").read_text().splitlines()

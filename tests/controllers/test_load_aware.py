@@ -1,0 +1,125 @@
+"""How much is drafted by the load: learned from what is accepted and what passes cost, or written down."""
+
+import numpy as np
+import pytest
+
+from specexp.builders import Chain, StaticTree
+from specexp.controllers import DraftLengths, LoadAware
+from specexp.core.context import Context
+from specexp.core.decode import Decoder
+from specexp.core.latency import LatencyProfile
+from specexp.core.outcome import Outcome
+from specexp.core.parts import Plan
+from specexp.core.tree import TokenTree, TreeShape
+from specexp.testing.controllers import ControllerContract, FrozenControllerContract
+from specexp.testing.fakes import FakeDrafter, counting_model
+
+FREE_ALONE = LatencyProfile("free alone", {1: 10.0, 9: 10.0}, {1: 1.0}, lanes_ms={8: {1: 10.0, 9: 90.0}})
+"""Eight more tokens cost nothing where one lane is served, and eight times as much where eight are."""
+
+
+class TestLoadAware(ControllerContract):
+    def make_controller(self):
+        return LoadAware(least_steps=2)
+
+
+class TestDraftLengths(FrozenControllerContract):
+    def make_controller(self):
+        return DraftLengths({1: 3, 4: 1, 8: 0})
+
+
+def taught(accepted, steps=10, nodes=4, **given):
+    """A controller that has seen steps of a chain whose first nodes were accepted."""
+    controller = LoadAware(**given)
+    controller.use_latency(FREE_ALONE)
+    shape = TreeShape.from_rank_paths([[0] * depth for depth in range(1, nodes + 1)])
+    context = Context([0])
+    for _ in range(steps):
+        rows = tuple(range(1, accepted + 1))
+        tree = TokenTree(shape, np.zeros(nodes + 1, dtype=np.int64))
+        controller.observe(Outcome(context, tree, None, rows, (0,) * (accepted + 1)))
+    return controller
+
+
+def plan_at(controller, lanes, steps=1):
+    context = Context([0])
+    context.lanes, context.steps = lanes, steps
+    return controller.plan(context)
+
+
+def test_alone_it_drafts_what_is_accepted_and_in_company_nothing():
+    controller = taught(accepted=2)
+    assert plan_at(controller, 1) == Plan(max_nodes=2)  # more is free, and gives nothing
+    assert plan_at(controller, 8) == Plan(
+        max_nodes=0, max_depth=0
+    )  # of 8 lanes a node more costs a step's time
+
+
+def test_the_table_names_the_lanes_where_it_changes():
+    controller = taught(accepted=2)
+    table = controller.table(8)
+    assert table[1] == 2
+    assert table[max(table)] == 0
+    assert all(plan_at(DraftLengths(table), lanes) == plan_at(controller, lanes) for lanes in range(1, 9))
+
+
+def test_a_step_tells_of_every_smaller_draft():
+    controller = taught(accepted=3, window=10**6)
+    rates = [controller.tokens_a_second(nodes, 1) for nodes in range(5)]
+    assert rates == pytest.approx([100, 200, 300, 400, 400], rel=1e-3)
+
+
+def test_draft_passes_are_counted_down_to_the_depth_of_a_node():
+    profile = LatencyProfile("dear drafts", {1: 10.0}, {1: 10.0})
+    controller = LoadAware(window=10**6)
+    controller.use_latency(profile)
+    tree = TokenTree(TreeShape.from_rank_paths([[0], [1], [0, 0]]), np.zeros(4, dtype=np.int64))
+    for _ in range(10):
+        controller.observe(Outcome(Context([0]), tree, None, (1, 3), (0, 0, 0), pass_tokens=(1, 1)))
+    rates = [controller.tokens_a_second(nodes, 1) for nodes in range(4)]
+    assert rates == pytest.approx([100, 2 / 0.02, 2 / 0.02, 3 / 0.03], rel=1e-3)
+
+
+def test_now_and_then_and_until_enough_is_known_the_whole_budget_is_drafted():
+    controller = taught(accepted=0, explore=4)
+    assert [plan_at(controller, 1, steps) == Plan() for steps in range(8)] == [False, False, False, True] * 2
+    assert plan_at(taught(accepted=0, steps=3), 1) == Plan()
+
+
+def test_without_a_profile_it_changes_nothing():
+    assert plan_at(LoadAware(), 5) == Plan()
+
+
+def test_lengths_hold_from_their_number_of_lanes_on():
+    controller = DraftLengths({8: 0, 1: None, 4: 3})
+    plans = [plan_at(controller, lanes) for lanes in (1, 3, 4, 7, 8, 20)]
+    assert plans == [Plan(), Plan(), *[Plan(max_nodes=3)] * 2, *[Plan(max_nodes=0, max_depth=0)] * 2]
+
+
+def test_lengths_say_what_holds_for_one_lane():
+    with pytest.raises(ValueError, match="from 2 lanes on: say how many there are for 1"):
+        DraftLengths({2: 3})
+
+
+@pytest.mark.parametrize("builder", [Chain(6), StaticTree([[0], [0, 0], [0, 0, 0]])])
+def test_alone_the_loop_is_one_lane(builder):
+    seen = []
+    drafter = FakeDrafter(lambda tokens: [(tokens[-1] + 1) % 11])
+    decoder = Decoder(counting_model(11), drafter, builder, controller=DraftLengths({1: 2, 2: 0}))
+    decoder.generate([0], max_new_tokens=12, observers=[lambda outcome: seen.append(outcome.tree.num_nodes)])
+    assert seen == [2, 2, 2, 2]
+
+
+def test_passes_of_several_lanes_are_interpolated_and_else_taken_for_one_over_all_tokens():
+    profile = LatencyProfile("a", {1: 10.0, 4: 16.0}, lanes_ms={2: {1: 12.0, 4: 24.0}, 6: {1: 20.0, 4: 64.0}})
+    assert [profile.lanes_seconds(1, lanes) for lanes in (1, 2, 4, 6, 8)] == pytest.approx(
+        [0.010, 0.012, 0.016, 0.020, 0.024]
+    )
+    assert profile.lanes_seconds(2, 2) == pytest.approx(0.016)
+    assert LatencyProfile("b", {1: 10.0, 4: 16.0}).lanes_seconds(2, 2) == pytest.approx(0.016)
+    assert LatencyProfile.from_dict(profile.to_dict()) == profile
+
+
+def test_lanes_must_state_one_token():
+    with pytest.raises(ValueError, match="lanes_ms of 4"):
+        LatencyProfile("a", {1: 10.0}, lanes_ms={4: {2: 3.0}})
