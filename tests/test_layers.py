@@ -6,7 +6,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 COMMANDS = {
     *("doctor", "init", "run", "sweep", "fit", "verify", "profile", "record", "what_if"),
-    *("export", "serve", "dashboard"),
+    *("export", "serve", "dashboard", "reproduce"),
 }
 LAYERS = [
     {"core"},

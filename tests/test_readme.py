@@ -53,6 +53,7 @@ SHORT = {
     "specexp.fit": ["--data.max_prompts", "1", "--generation.max_new_tokens", "16"],
     "specexp.export": [],
     "specexp.dashboard": [],
+    "specexp.reproduce": [],
 }
 FEW_COUNTED = ["--sweep.count_acceptances.data.max_prompts", "2"]
 SHORT_TOO = {

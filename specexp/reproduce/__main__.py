@@ -1,0 +1,185 @@
+"""``python -m specexp.reproduce``: the tables and figures of the four papers, what is missing of them measured.
+
+Keeps a record of every row in ``experiments/results/ROW.json``, and writes ``experiments/REPRODUCTION.md`` and
+``experiments/reproduction.html`` from these.
+"""
+
+from __future__ import annotations
+
+if __name__ == "__main__":  # before what takes seconds to import
+    from specexp.core.start import begin
+
+    begin()
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from specexp.config import Config, ConfigError, load_config
+from specexp.config.command import GOES_ON, answered
+from specexp.config.files import parse_overrides
+from specexp.reproduce.measure import Wanted, measure, missing, wanted
+from specexp.reproduce.paper_row import PaperRow, chosen
+from specexp.reproduce.trend import Term
+
+if TYPE_CHECKING:
+    from specexp.reproduce.told import Found
+
+ABOUT = """Reproduces the tables and figures of the four papers that specexp implements: runs what is missing, one
+process a run, and writes the report. It may be stopped at any time and goes on where it was. Any other --dotted.key is
+given to every run, e.g. --pair.target my/model --pair.draft my/draft --tracking.mode disabled."""
+NOTHING_MEASURED = ("--tracking.",)
+"""Keys that change nothing that is measured."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code: 1 where a run failed."""
+    parser = _parser()
+    options, given = parser.parse_known_args(arguments)
+    return answered(lambda: _act(options, given), GOES_ON)
+
+
+def _act(options: argparse.Namespace, given: list[str]) -> int:
+    parse_overrides(given)
+    rows = chosen(options.only)
+    aside = [
+        place for key, value in _pairs(given) if key.startswith(NOTHING_MEASURED) for place in (key, value)
+    ]
+    about = [
+        place
+        for key, value in _pairs(given)
+        if not key.startswith(NOTHING_MEASURED)
+        for place in (key, value)
+    ]
+    records, page = Path(options.records), Path(options.page)
+    if options.short:
+        records = page = Path(options.output) / "short"
+    runs = wanted(rows, about, options.short)
+    if options.list:
+        from specexp.reproduce.told import look_at
+
+        for found in look_at(rows, records, about, options.short):
+            print(f"{found.row.name}: {found.row.paper}, {found.row.place}: {found.state}")
+        return 0
+    if options.dry_run:
+        _rehearse(runs)
+        left = {one.label for one in missing(runs, records)}
+        for one in runs:
+            print(
+                f"{one.label} ({'missing' if one.label in left else 'measured'}): {' '.join(one.arguments)}"
+            )
+        return 0
+    failed = 0
+    if not options.report:
+        _rehearse(runs)
+        done: dict[tuple[str, ...], Path] = {}
+        for one in missing(runs, records):
+            failed |= measure(one, records, Path(options.output), done, given=aside)
+    _write(rows, records, page, about, aside, options)
+    return min(failed, 1)
+
+
+def _rehearse(runs: Sequence[Wanted]) -> None:
+    """Read the configuration of every run, and see that its arms are those of the tests.
+
+    Raises:
+        ConfigError: a file or an override is wrong, or a test names an arm that there is not.
+    """
+    from specexp.bench.experiment import ENGINE, baselines_of, check_experiment
+
+    for one in runs:
+        config: Config = load_config(one.arguments[0], one.arguments[1:])
+        names = {ENGINE, *baselines_of(config), *(arm.title for arm in check_experiment(config))}
+        for term in _terms(one.row):
+            run, place = one.row.place_of(term)
+            if run == one.run and ": " not in term.figure and place[0] not in names:
+                raise ConfigError(
+                    f"{one.label}: the test names the arm {place[0]!r}, and {one.arguments[0]} has {sorted(names)}"
+                )
+
+
+def _terms(row: PaperRow) -> list[Term]:
+    return [term for clause in row.clauses for term in clause.terms if term.figure]
+
+
+def _write(
+    rows: Sequence[PaperRow],
+    records: Path,
+    page: Path,
+    about: Sequence[str],
+    aside: Sequence[str],
+    options: argparse.Namespace,
+) -> None:
+    from specexp.bench.publish import publish
+    from specexp.reproduce.told import look_at, report
+    from specexp.tracking import Tracker
+
+    every = look_at(
+        chosen(()) if not options.only or not options.short else rows, records, about, options.short
+    )
+    modes = [str(value) for key, value in _pairs(aside) if key == "--tracking.mode"]
+    tracker = Tracker("reproduce", Path(options.output), mode=modes[-1] if modes else None)
+    told = report(every, _seen_from(page, records))
+    publish(told, page, tracker, kind="reproduce", config={"rows": [found.row.name for found in every]})
+    _say(every)
+
+
+def _say(found: Sequence[Found]) -> None:
+    """Print why rows have no verdict, each reason once."""
+    for reason in dict.fromkeys(reason for one in found for reason in one.why_not):
+        print(reason)
+
+
+def _seen_from(page: Path, records: Path) -> str:
+    try:
+        return str(records.resolve().relative_to(page.resolve())) or "."
+    except ValueError:
+        return str(records)
+
+
+def _pairs(given: Sequence[str]) -> list[tuple[str, str]]:
+    """``--key value`` and ``--key=value`` as pairs."""
+    found, waiting = [], list(given)
+    while waiting:
+        key, equals, value = waiting.pop(0).partition("=")
+        found.append((key, value if equals else waiting.pop(0)))
+    return found
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m specexp.reproduce", description=ABOUT, allow_abbrev=False
+    )
+    parser.add_argument(
+        "--only",
+        type=lambda names: names.split(","),
+        default=[],
+        metavar="ROW,ROW",
+        help="rows, e.g. dyspec.table4, or a whole paper, e.g. seed",
+    )
+    parser.add_argument(
+        "--list", action="store_true", help="tell the rows and what is known of each, and stop"
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="check every run's configuration, tell them, and stop"
+    )
+    parser.add_argument(
+        "--report", action="store_true", help="measure nothing, write the report of the records there are"
+    )
+    parser.add_argument(
+        "--short", action="store_true", help="2 prompts of 8 tokens, apart from the records: a rehearsal"
+    )
+    parser.add_argument(
+        "--records", default="experiments/results", metavar="FOLDER", help="of records and pictures"
+    )
+    parser.add_argument("--page", default="experiments", metavar="FOLDER", help="of the report")
+    parser.add_argument(
+        "--output", default="runs/reproduce", metavar="FOLDER", help="of the runs and their tables"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,188 @@
+"""The report: every row with the paper's figures, ours, and whether the trend is there, as tables and as pages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+
+from specexp.bench.publish import Report
+from specexp.bench.table import Table, columns
+from specexp.reproduce.measure import Wanted, wanted
+from specexp.reproduce.paper_row import PaperRow
+from specexp.reproduce.row_record import RowRecord, RowRecordError, pair_of
+from specexp.reproduce.trend import Tested, verdict
+
+PAGE = "REPRODUCTION"
+TITLE = "The tables and figures of the four papers"
+NOT_MEASURED = "not measured on this pair"
+_STYLE = """body{font:16px/1.5 system-ui,sans-serif;max-width:75rem;margin:2rem auto;padding:0 1rem;color:#1d2733}
+table{border-collapse:collapse;font-size:14px}
+th,td{border-bottom:1px solid #d5dbe1;padding:.35rem .6rem;text-align:left;vertical-align:top}
+code{font-size:13px;background:#f2f4f6;padding:.1rem .25rem}img{max-width:100%}
+.agrees{color:#1a7f37}.partly{color:#9a6700}.disagrees{color:#cf222e}.not{color:#6e7781}"""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What there is to say of a row.
+
+    Attributes:
+        row: the row.
+        state: the verdict, or that it was not measured on this pair.
+        outcomes: of its tests.
+        record: what was measured, where it counts.
+        why_not: why there is no verdict; empty where there is one.
+    """
+
+    row: PaperRow
+    state: str
+    outcomes: Sequence[Tested] = ()
+    record: RowRecord | None = None
+    why_not: Sequence[str] = field(default=())
+
+    def lines(self) -> list[str]:
+        """Facts about the measurement."""
+        told = []
+        for one in (self.record.runs if self.record else {}).values():
+            device, commit = one["device"], f"commit {one['commit'][:9]}" if one["commit"] else "no commit"
+            changed = ", with changes" if one["dirty"] else ""
+            told.append(
+                f"`{one['command']}`: {one['prompts']} prompts, {one['clock']}, {one['time'][:10]}, {commit}"
+                f"{changed}, pair {one['pair']['target']} ({one['pair']['digest'] or 'of the hub'}), "
+                f"{device['device']}, {device['device_name']}, {device['threads']} of {device['cpu_count']} threads, "
+                f"torch {one['versions']['torch']}, transformers {one['versions']['transformers']}"
+            )
+        return told
+
+
+def look_at(
+    rows: Sequence[PaperRow], records: Path, given: Sequence[str] = (), short: bool = False
+) -> list[Found]:
+    """What the records say of rows.
+
+    Args:
+        rows: Rows.
+        records: Folder of the records.
+        given: Overrides of every run, that name the pair.
+        short: Whether the records are of short runs.
+    """
+    return [_look_at(row, records, wanted([row], given, short)) for row in rows]
+
+
+def report(found: Sequence[Found], pictures: str) -> Report:
+    """The report's tables, sentences and pages.
+
+    Args:
+        found: What there is to say, row by row.
+        pictures: Where pictures lie, seen from the page.
+    """
+    overview = Table(
+        "Every row, the paper's figures and ours",
+        columns("row | paper | where | trend | published | here"),
+    )
+    for one in found:
+        here = "; ".join(map(str, one.outcomes)) or "-"
+        overview.rows.append([one.row.name, one.row.paper, one.row.place, one.state, one.row.published, here])
+    return Report(
+        files={f"{PAGE}.md": _markdown(found, pictures), f"{PAGE.lower()}.html": _html(found, pictures)},
+        data={"reproduction": overview},
+        sentences=[f"{one.row.name}: {one.row.place}: {one.state}" for one in found],
+        summary={f"rows/{state}": count for state, count in _counted(found).items()},
+    )
+
+
+def _look_at(row: PaperRow, records: Path, runs: Sequence[Wanted]) -> Found:
+    try:
+        record = RowRecord.read(records, row)
+        if record is None:
+            return Found(row, NOT_MEASURED, why_not=[f"the record of {row.name} is not measured yet"])
+        said = (record.why_not(row, one.run, pair_of(one.arguments)) for one in runs)
+        if why_not := [reason for reason in said if reason is not None]:
+            return Found(row, NOT_MEASURED, why_not=why_not)
+        counted = record
+        outcomes = [clause.test(lambda term: counted.look_up(row, term)) for clause in row.clauses]
+    except RowRecordError as error:
+        return Found(row, NOT_MEASURED, why_not=[str(error)])
+    return Found(row, verdict(outcomes), outcomes, record)
+
+
+def _counted(found: Sequence[Found]) -> dict[str, int]:
+    states = [one.state.partition(",")[0].partition(" (")[0] for one in found]
+    return {state: states.count(state) for state in dict.fromkeys(states)}
+
+
+def _markdown(found: Sequence[Found], pictures: str) -> str:
+    lines = [
+        f"# {TITLE}",
+        "",
+        "Written by `python -m specexp.reproduce --report` from the records in `results/`. A trend is tested as it was "
+        "declared before the measurement (`specexp/reproduce/rows`); intervals are 95 % bootstrap ones over prompts.",
+        "",
+        f"{', '.join(f'{count} {state}' for state, count in _counted(found).items())}.",
+        "",
+        "| row | where | trend |",
+        "|---|---|---|",
+        *(
+            f"| [{one.row.name}](#{_anchor(one)}) | {one.row.paper}, {one.row.place} | {one.state} |"
+            for one in found
+        ),
+    ]
+    for one in found:
+        lines += ["", f"## {one.row.name}", "", f"{one.row.paper}, {one.row.place}: {one.row.claim}", ""]
+        lines += [f"- Published: {one.row.published}", f"- Here: **{one.state}**"]
+        lines += [f"- {outcome}" for outcome in one.outcomes]
+        lines += [f"- Test: `{clause.text}`" for clause in one.row.clauses if not one.outcomes]
+        lines += [f"- {_sentence(reason)}" for reason in one.why_not]
+        if one.row.reason:
+            lines.append(f"- Why: {one.row.reason}")
+        lines += [f"- {line}" for line in one.lines()]
+        if one.record and one.row.picture:
+            lines += ["", f"![{one.row.name}]({pictures}/{one.row.name}.png)"]
+    return "\n".join(lines) + "\n"
+
+
+def _html(found: Sequence[Found], pictures: str) -> str:
+    rows, details = [], []
+    for one in found:
+        state = f'<span class="{one.state.split()[0].rstrip(",")}">{escape(one.state)}</span>'
+        rows.append(
+            f'<tr><td><a href="#{_anchor(one)}">{escape(one.row.name)}</a></td><td>{escape(one.row.paper)}, '
+            f"{escape(one.row.place)}</td><td>{state}</td><td>{escape(one.row.published)}</td></tr>"
+        )
+        told = [escape(str(outcome)) for outcome in one.outcomes]
+        told += [
+            f"Test: <code>{escape(clause.text)}</code>" for clause in one.row.clauses if not one.outcomes
+        ]
+        told += [escape(_sentence(reason)) for reason in one.why_not]
+        told += [f"Why: {escape(one.row.reason)}"] if one.row.reason else []
+        told += [escape(line).replace("`", "") for line in one.lines()]
+        picture = (
+            f'<img src="{escape(pictures)}/{one.row.name}.png" alt="{escape(one.row.name)}">'
+            if one.record and one.row.picture
+            else ""
+        )
+        details.append(
+            f'<h2 id="{_anchor(one)}">{escape(one.row.name)}</h2><p>{escape(one.row.paper)}, {escape(one.row.place)}: '
+            f"{escape(one.row.claim)}</p><p>Published: {escape(one.row.published)}</p><p>Here: {state}</p><ul>"
+            f"{''.join(f'<li>{line}</li>' for line in told)}</ul>{picture}"
+        )
+    head = "".join(f"<th>{title}</th>" for title in ("row", "where", "trend", "published"))
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{TITLE}</title>\n<style>{_STYLE}</style>'
+        "</head>\n"
+        f"<body><h1>{TITLE}</h1><table><tr>{head}</tr>\n"
+        + "\n".join(rows)
+        + "</table>\n"
+        + "\n".join(details)
+        + "</body></html>\n"
+    )
+
+
+def _anchor(one: Found) -> str:
+    return one.row.name.replace(".", "")
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
