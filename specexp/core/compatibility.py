@@ -74,14 +74,16 @@ def check_composition(
         )
 
 
-def check_target(parts: Parts, target: Runtime) -> None:
-    """Refuse parts that do not go with a target.
+def join_target(parts: Parts, target: Runtime) -> None:
+    """Let parts and their target take from each other what they need, and refuse those that do not go together.
 
     Raises:
         ValueError: one sentence that says what to change.
     """
     if parts.drafter is not None:
         parts.drafter.check_vocabulary(target.vocab_size)
+        parts.drafter.use_target(target)
+        target.keep_hidden(parts.drafter.wants_hidden)
     if parts.builder is not None and parts.builder.max_nodes >= target.context_limit:
         raise ValueError(
             f"{type(parts.builder).__name__} makes trees of up to {parts.builder.max_nodes} nodes and the target's "

@@ -20,7 +20,7 @@ import torch
 from transformers import PreTrainedModel
 
 from specexp.core.checked import check_arguments
-from specexp.core.compatibility import check_composition, check_target
+from specexp.core.compatibility import check_composition, join_target
 from specexp.core.context import Context
 from specexp.core.language_model import LanguageModel
 from specexp.core.outcome import Outcome, Top, prefill_outcome
@@ -275,11 +275,12 @@ class Lane:
         seconds["build"] += draft.build_seconds
         self.draft = draft
 
-    def absorb(self, logits: torch.Tensor) -> Outcome:
+    def absorb(self, logits: torch.Tensor, hidden: torch.Tensor | None = None) -> Outcome:
         """Accept, keep the accepted rows, and commit the new tokens; after the last ones the lane has :attr:`ended`.
 
         Args:
             logits: ``[n + 1, V]`` the target's answer to the tree of :attr:`draft`.
+            hidden: ``[n + 1, d]`` its hidden states, where they are kept.
         """
         result, draft = self.result, self.draft
         assert draft is not None
@@ -310,6 +311,7 @@ class Lane:
         if self.ended:
             result.token_ids = self.context.new_token_ids
         outcome = self.outcome(draft, logits, accepted, tuple(tokens))
+        outcome.hidden = hidden
         if top is not None:
             outcome.top = top
         if self._clock is None:
@@ -421,7 +423,10 @@ class Decoding:
         target.synchronize()
         read = perf_counter()
         self.note("target", "prefill", lane, started, read, fed.size)
-        self.begin(lane, None if logits is None else prefill_outcome(context, fed, logits))
+        hidden = target.hidden[0] if target.hidden else None
+        if logits is None and hidden is not None:
+            logits = torch.empty((0, 0))
+        self.begin(lane, None if logits is None else prefill_outcome(context, fed, logits, hidden))
         lane.result.prefill_seconds += perf_counter() - started
         self.add(lane)
 
@@ -451,10 +456,11 @@ class Decoding:
         ended = perf_counter()
         fed = sum(tree.tokens.size for tree in trees)
         self.note("target", "target", lanes[0], started, ended, fed)
-        for lane, tree, logits in zip(lanes, trees, answers, strict=True):
+        hidden = self.target.hidden or [None] * len(lanes)
+        for lane, tree, logits, states in zip(lanes, trees, answers, hidden, strict=True):
             lane.result.seconds["target"] += (ended - started) / len(lanes)
             answered = perf_counter()
-            outcome = lane.absorb(logits)
+            outcome = lane.absorb(logits, states)
             decision: What = "resample" if len(outcome.accepted) < tree.shape.max_depth else "verify"
             self.note("target", decision, lane, answered, perf_counter(), len(outcome.accepted))
             if lane.ended:
@@ -553,7 +559,7 @@ class Decoder:
         check_composition(drafter, builder, verifier, controller)
         self.model = target if isinstance(target, Runtime) else LanguageModel(target)
         self.parts = Parts(drafter, builder, verifier, controller)
-        check_target(self.parts, self.model)
+        join_target(self.parts, self.model)
         self._kept: Context | None = None
 
     def generate(
@@ -609,6 +615,9 @@ class Decoder:
             if context is not model.conversation:  # a new one, or another decoder used the cache in between
                 model.cache.truncate(0, 0)
             self._kept = model.conversation = context
+            model.keep_hidden(
+                parts.wants_hidden
+            )  # of decoders that share the model another may have asked for them
             room = min(len(prompt) + min(max_new_tokens, _ROOM_AHEAD), model.context_limit)
             model.cache.reserve(room + parts.max_rows)
             lane = Lane(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -67,6 +68,7 @@ class LanguageModel(Runtime):
         self, slot: int, token_ids: Sequence[int], *, all_logits: bool = False
     ) -> torch.Tensor | None:
         kept: list[torch.Tensor] = []
+        hidden: list[torch.Tensor] = []
         self.cache.reserve(0, slot + 1)
         self.cache.reserve(self.cache.lengths[slot] + len(token_ids))
         for start in range(0, len(token_ids), _PREFILL_CHUNK):
@@ -84,6 +86,9 @@ class LanguageModel(Runtime):
             self.cache.commit(slot, range(len(chunk)))
             if all_logits:
                 kept.append(logits[0])
+            if self.keeps_hidden:
+                hidden.append(self._states[0])
+        self.hidden = (torch.cat(hidden),) if hidden else ()
         return torch.cat(kept) if kept else None
 
     @override
@@ -99,7 +104,9 @@ class LanguageModel(Runtime):
             positions = torch.from_numpy(tree.shape.depths)[None].to(self.device) + pasts[0]
             tokens = torch.from_numpy(tree.tokens)[None].to(self.device)
             mask = self._whole_mask(rows, pasts[0], rows, tree.shape)
-            return [self._forward(slots, tokens, positions, mask)[0]]
+            logits = self._forward(slots, tokens, positions, mask)
+            self.hidden = tuple(self._states) if self.keeps_hidden else ()
+            return [logits[0]]
         keys = max(pasts) + rows
         token_rows = np.zeros((len(trees), rows), dtype=np.int64)
         position_rows = np.zeros_like(token_rows)
@@ -118,7 +125,15 @@ class LanguageModel(Runtime):
             torch.from_numpy(position_rows).to(self.device),
             additive_mask(torch.from_numpy(visible).to(self.device), self.dtype),
         )
-        return [logits[index, : tree.tokens.size] for index, tree in enumerate(trees)]
+        sizes = [tree.tokens.size for tree in trees]
+        self.hidden = (
+            tuple(self._states[index, :size] for index, size in enumerate(sizes)) if self.keeps_hidden else ()
+        )
+        return [logits[index, :size] for index, size in enumerate(sizes)]
+
+    @override
+    def keep_hidden(self, wanted: bool) -> None:
+        self.keeps_hidden = wanted
 
     @override
     @inference
@@ -225,16 +240,22 @@ class LanguageModel(Runtime):
     ) -> torch.Tensor:
         self.cache.open(slots)
         self.passes += 1
-        output = self.model(
-            input_ids=tokens,
-            position_ids=positions,
-            attention_mask=mask,
-            past_key_values=self.cache,
-            use_cache=True,
-            **kwargs,
-        )
+        with ExitStack() as hooks:
+            if self.keeps_hidden:  # the body's answer, before the output layer chooses rows of it
+                hooks.callback(self.model.base_model.register_forward_hook(self._note_states).remove)
+            output = self.model(
+                input_ids=tokens,
+                position_ids=positions,
+                attention_mask=mask,
+                past_key_values=self.cache,
+                use_cache=True,
+                **kwargs,
+            )
         logits: torch.Tensor = output.logits
         return logits
+
+    def _note_states(self, module: object, arguments: object, output: Any) -> None:
+        self._states: torch.Tensor = output[0]  # [b, rows, d]
 
     def _self_check(self) -> None:
         """The model must answer the rows of a tree as it answers the same tokens fed alone, without mask and cache."""

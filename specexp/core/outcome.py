@@ -34,6 +34,7 @@ class Outcome:
             before it.
         pass_tokens: tokens fed in each forward pass of a draft model this step took.
         seconds: time of the step by phase, up to here: learning from it is not over.
+        hidden: ``[n + 1, d]`` what the target's output layer read in every row, where a drafter wants it; else None.
         top: ``[n + 1, k]`` what is known of :meth:`top_k` and :meth:`top_k_logits`; more is read when it is asked for.
     """
 
@@ -44,6 +45,7 @@ class Outcome:
     new_token_ids: tuple[int, ...]
     pass_tokens: tuple[int, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
+    hidden: torch.Tensor | None = None
     top: Top | None = field(default=None, repr=False)
 
     @property
@@ -83,8 +85,19 @@ class Outcome:
         return self.top
 
 
-def prefill_outcome(context: Context, fed: NDArray[np.int64], logits: torch.Tensor) -> Outcome:
-    """The prefill as step 0: ``fed`` ``[p]`` prompt tokens with their ``[p, V]`` logits, all accepted."""
+def prefill_outcome(
+    context: Context, fed: NDArray[np.int64], logits: torch.Tensor, hidden: torch.Tensor | None = None
+) -> Outcome:
+    """The prefill as step 0, all accepted.
+
+    Args:
+        context: the sequence.
+        fed: ``[p]`` prompt tokens.
+        logits: ``[p, V]`` of them; ``[0, 0]`` where only hidden states were asked for.
+        hidden: ``[p, d]`` of them, where they were.
+    """
     rows = np.arange(fed.size)
     chain = TokenTree(TreeShape(rows - 1, np.where(rows == 0, -1, 0)), fed)
-    return Outcome(context, chain, logits, accepted=tuple(range(1, fed.size)), new_token_ids=())
+    return Outcome(
+        context, chain, logits, accepted=tuple(range(1, fed.size)), new_token_ids=(), hidden=hidden
+    )

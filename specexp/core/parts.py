@@ -215,7 +215,7 @@ class Part:
         Args:
             context: the sequence.
             prefill: step 0 with the logits of every fed prompt position, where the drafter's
-                :attr:`~Drafter.wants_prefill_logits`; else None.
+                :attr:`~Drafter.wants_prefill_logits`, and hidden states where it wants them; None where neither.
         """
         return None
 
@@ -306,6 +306,11 @@ class Drafter(Part, metaclass=Checked):
         """Whether :meth:`begin` needs the target's logits of every prompt position."""
         return False
 
+    @property
+    def wants_hidden(self) -> bool:
+        """Whether outcomes must come with the target's hidden states."""
+        return False
+
     def costs_pass(self, request: Request) -> bool:
         """Whether answering takes a forward pass of a draft model (the controller is asked before)."""
         return False
@@ -326,6 +331,17 @@ class Drafter(Part, metaclass=Checked):
 
         Raises:
             ValueError: it needs one and there is none.
+        """
+        return None
+
+    def use_target(self, target: Runtime) -> None:
+        """Take what it needs of the target's own weights.
+
+        Args:
+            target: which is drafted for; asked for nothing but its ``model``.
+
+        Raises:
+            ValueError: the drafter was made for another one, or cannot draft for it.
         """
         return None
 
@@ -660,6 +676,11 @@ class Parts(_FourParts):
         return any(
             part.shares_state or (not hasattr(part, "state") and part.state_dict()) for part in learning
         )
+
+    @property
+    def wants_hidden(self) -> bool:
+        """Whether the drafter needs the target's hidden states."""
+        return self.drafter is not None and self.drafter.wants_hidden
 
     def context(self, token_ids: Sequence[int], seed: int, sequence: int | str) -> Context:
         """A sequence that begins, its noise at the verifier's temperature."""

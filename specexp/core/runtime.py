@@ -88,9 +88,14 @@ class Target(ABC):
 
     Attributes:
         context_limit: positions it takes at most.
+        keeps_hidden: whether hidden states are kept, because a drafter reads them.
+        hidden: ``[rows, d]`` for every tree of the last pass, or of the last prefill alone, what the output layer read
+            in every row; empty where they are not kept, or nothing was fed.
     """
 
     context_limit: int
+    keeps_hidden: bool = False
+    hidden: Sequence[torch.Tensor] = ()
 
     @abstractmethod
     def length(self, slot: int) -> int:
@@ -133,6 +138,18 @@ class Target(ABC):
             rows: increasing row numbers of the last pass, or of all passes of a growing tree, e.g. ``[0, 2, 5]`` for
                 the root and two accepted nodes; at least one.
         """
+
+    def keep_hidden(self, wanted: bool) -> None:
+        """Keep the hidden states of every pass from now on, or do not.
+
+        Raises:
+            ValueError: it has none to give.
+        """
+        if wanted:
+            raise ValueError(
+                f"{type(self).__name__} gives no hidden states, which the drafter reads: run the target by its own "
+                "code or compiled, or draft with another drafter"
+            )
 
     @abstractmethod
     def synchronize(self) -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from copy import copy, deepcopy
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
-import numpy as np
 from pydantic import Field
 from typing_extensions import override
 
@@ -14,8 +12,8 @@ from specexp.core.context import Context
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Candidates, Drafter, Request
 from specexp.core.runtime import Runtime
-from specexp.core.tree import NO_CANDIDATE, NodeKind
-from specexp.drafters.draft_source import DraftSource, Fed, ModelSource, Scoring
+from specexp.drafters.draft_source import DraftSource, Fed, ModelSource
+from specexp.drafters.ranking import Scoring, answered_in_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -179,7 +177,8 @@ class DraftModel(Drafter):
         answers = [self._answers[node] for node in nodes if node is not None]
         if len(answers) < len(nodes):
             fed = [index for index, node in enumerate(nodes) if node is not None]
-            return self._only(fed, context, request)
+            width = self.source.vocab_size
+            return answered_in_part(request, width, fed, lambda part: self.propose(context, part))
         return self.source.candidates(self.scoring, context, request, answers)
 
     @override
@@ -241,22 +240,6 @@ class DraftModel(Drafter):
                         node = enter(above, tokens[row])
                 found[row] = node
             yield node
-
-    def _only(self, fed: list[int], context: Context, request: Request) -> Candidates:
-        """The answer where only these indices of the frontier could be fed."""
-        width = self.source.vocab_size
-        tokens = np.full((request.rows.size, request.k), NO_CANDIDATE, dtype=np.int64)
-        log_probs = np.full(tokens.shape, -np.inf, dtype=np.float32)
-        q = np.zeros((request.rows.size, width), dtype=np.float32)
-        if fed:
-            enough = None if request.enough is None else request.enough[fed]
-            part = self.propose(context, replace(request, rows=request.rows[fed], enough=enough))
-            assert part.log_probs is not None
-            tokens[fed, : part.tokens.shape[1]] = part.tokens
-            log_probs[fed, : part.tokens.shape[1]] = part.log_probs
-            if part.q is not None:
-                q[fed] = part.q
-        return Candidates(tokens, log_probs, None if request.kind is NodeKind.POINT_MASS else q)
 
     def _feed(self, context: Context, request: Request) -> Sequence[int | None]:
         """One pass over the frontier rows, their ancestors and the pending tokens that were not fed yet, if any.

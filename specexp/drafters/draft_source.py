@@ -9,29 +9,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 from typing_extensions import override
 
 from specexp.core.context import Context
 from specexp.core.parts import Candidates, Request
-from specexp.core.sampling import Processors, check_logits, on_host, to_host
-from specexp.core.tree import NO_CANDIDATE, NodeKind
-from specexp.drafters.drawing import draw
+from specexp.core.sampling import check_logits, on_host
+from specexp.drafters.ranking import Ranking, Scoring
 
 if TYPE_CHECKING:
     import torch
 
     from specexp.core.runtime import Runtime
-
-
-@dataclass(frozen=True)
-class Scoring:
-    """How a draft model's answers become candidates; the arguments of a :class:`~specexp.drafters.DraftModel`."""
-
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    coupled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +109,7 @@ class ModelSource(DraftSource):
 
     def __init__(self, model: Runtime) -> None:
         self.model = model
-        self._processors: Processors | None = None
+        self._ranking = Ranking()
 
     @property
     @override
@@ -177,63 +165,14 @@ class ModelSource(DraftSource):
     def candidates(
         self, scoring: Scoring, context: Context, request: Request, answers: Sequence[Any]
     ) -> Candidates:
-        logits = _stacked(answers)  # [f, V]
-        found = self._candidates(scoring, context, request, logits)
-        if not on_host(logits):
-            read = found.log_probs if found.q is None else found.q[:, :1]
-            if scoring.temperature == 0 or read is None or np.isnan(read).any():
-                check_logits(logits, "draft", context)
-        return found
-
-    def _candidates(
-        self, scoring: Scoring, context: Context, request: Request, logits: torch.Tensor
-    ) -> Candidates:
-        if scoring.coupled:
-            return self._coupled(scoring, context, request, logits)
-        temperature = 1.0 if scoring.temperature is None else scoring.temperature
-        scores = self._processors_at(scoring, temperature).scores(logits)
-        if request.kind is NodeKind.POINT_MASS:
-            return _best(scores, request.k)
-        position = len(context) - 1
-        paths = [request.rank_path(row) for row in request.rows.tolist()]
-
-        def uniforms(rows: NDArray[np.int64], start: int, count: int) -> NDArray[np.float64]:
-            return context.uniforms_below(
-                "draft", position, [paths[row] for row in rows.tolist()], start, count
-            )
-
-        return draw(
-            scores.float().softmax(dim=-1).cpu(),
-            uniforms,
-            request.k,
-            enough=request.enough,
-            replacement=request.kind is NodeKind.DRAWN_WITH_REPLACEMENT,
-        )
+        return self._ranking.candidates(scoring, context, request, stacked(answers))
 
     @override
     def for_new_sequence(self) -> ModelSource:
         return ModelSource(deepcopy(self.model))
 
-    def _coupled(
-        self, scoring: Scoring, context: Context, request: Request, logits: torch.Tensor
-    ) -> Candidates:
-        temperature = context.noise_temperature
-        scores = self._processors_at(scoring, temperature or 1.0).scores(logits)
-        if temperature > 0:
-            depths = request.depths()
-            deepest = max(depths)
-            noise = context.target_noise(len(context), deepest + 1, scores.shape[-1], scores.device)
-            level = min(depths) == deepest  # as of a static tree: all take the noise of one position
-            scores = scores + (noise[deepest] if level else noise[np.array(depths)])
-        return _best(scores, request.k)
 
-    def _processors_at(self, scoring: Scoring, temperature: float) -> Processors:
-        if self._processors is None or self._processors.temperature != temperature:
-            self._processors = Processors(temperature, scoring.top_k, scoring.top_p)
-        return self._processors
-
-
-def _stacked(answers: Sequence[tuple[torch.Tensor, int]]) -> torch.Tensor:
+def stacked(answers: Sequence[tuple[torch.Tensor, int]]) -> torch.Tensor:
     """``[f, V]`` logits; a view where they are consecutive rows of one pass."""
     import torch
 
@@ -241,15 +180,3 @@ def _stacked(answers: Sequence[tuple[torch.Tensor, int]]) -> torch.Tensor:
     if all(one is logits and row == start + index for index, (one, row) in enumerate(answers)):
         return logits[start : start + len(answers)]
     return torch.stack([one[row] for one, row in answers])
-
-
-def _best(scores: torch.Tensor, k: int) -> Candidates:
-    """The ``k`` best of ``[f, V]`` scores with their log-probabilities; removed tokens are no candidates."""
-    values, indices = scores.log_softmax(dim=-1).topk(min(k, scores.shape[-1]), dim=-1)
-    found, log_probs = to_host(indices, values.float())
-    found[np.isneginf(log_probs)] = NO_CANDIDATE
-    if found.shape[1] < k:
-        missing = ((0, 0), (0, k - found.shape[1]))
-        found = np.pad(found, missing, constant_values=NO_CANDIDATE)
-        log_probs = np.pad(log_probs, missing, constant_values=-np.inf)
-    return Candidates(found, log_probs)

@@ -137,6 +137,11 @@ class PhraseCache(Drafter):
 
     @property
     @override
+    def wants_hidden(self) -> bool:
+        return self.drafter is not None and self.drafter.wants_hidden
+
+    @property
+    @override
     def shares_state(self) -> bool:
         """If its phrases are carried, or the inner drafter carries something."""
         return self.state == "carry" or (self.drafter is not None and self.drafter.shares_state)
@@ -236,6 +241,11 @@ class PhraseCache(Drafter):
     def use_draft_model(self, model: PreTrainedModel | DraftSource | None) -> None:
         if self.drafter is not None:
             self.drafter.use_draft_model(model)
+
+    @override
+    def use_target(self, target: Runtime) -> None:
+        if self.drafter is not None:
+            self.drafter.use_target(target)
 
     @override
     def check_vocabulary(self, vocab_size: int) -> None:

@@ -74,6 +74,11 @@ class Union(Drafter):
 
     @property
     @override
+    def wants_hidden(self) -> bool:
+        return any(drafter.wants_hidden for drafter in self.drafters)
+
+    @property
+    @override
     def shares_state(self) -> bool:
         return any(drafter.shares_state for drafter in self.drafters)
 
@@ -147,6 +152,11 @@ class Union(Drafter):
     def use_draft_model(self, model: PreTrainedModel | DraftSource | None) -> None:
         for drafter in self.drafters:
             drafter.use_draft_model(model)
+
+    @override
+    def use_target(self, target: Runtime) -> None:
+        for drafter in self.drafters:
+            drafter.use_target(target)
 
     @override
     def check_vocabulary(self, vocab_size: int) -> None:

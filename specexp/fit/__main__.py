@@ -51,11 +51,11 @@ def fit(
     """Train ``model`` on ``data``, continuing from ``work_dir/checkpoints/last.ckpt`` where it exists.
 
     Args:
-        model: A LightningModule.
+        model: A LightningModule, with a method ``export(tokenizer, folder)``.
         data: A LightningDataModule with a method ``tokenizer()``.
         work_dir: Checkpoints and logs go here.
         trainer: Arguments of `lightning.Trainer`.
-        export_to: Where the trained model is written as a Hugging Face folder; nowhere when absent.
+        export_to: Where what was trained is written, a model as a Hugging Face folder; nowhere when absent.
         checkpoint_every: Steps between two checkpoints.
         name: Name of the Weights & Biases run.
 
@@ -91,9 +91,7 @@ def fit(
         runner.fit(model, datamodule=data, ckpt_path=str(last) if last.exists() else None, weights_only=True)
     runner.save_checkpoint(last, weights_only=False)
     if export_to is not None:
-        from specexp.fit.training.export import export_model
-
-        export_model(model.model, data.tokenizer(), export_to)
+        model.export(data.tokenizer(), export_to)
     return runner
 
 

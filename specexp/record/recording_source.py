@@ -12,7 +12,8 @@ from typing_extensions import override
 from specexp.core.context import Context
 from specexp.core.parts import Candidates, Request
 from specexp.core.tree import NO_CANDIDATE
-from specexp.drafters.draft_source import DraftSource, Fed, ModelSource, Scoring
+from specexp.drafters.draft_source import DraftSource, Fed, ModelSource
+from specexp.drafters.ranking import Scoring
 from specexp.replay.format.trie import TrieWriter
 
 

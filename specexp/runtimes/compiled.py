@@ -114,6 +114,7 @@ class CompiledModel(Runtime):
     ) -> torch.Tensor | None:
         self._weights = self._packed()
         kept: list[torch.Tensor] = []
+        hidden: list[torch.Tensor] = []
         self.cache.reserve(0, slot + 1)
         self.cache.reserve(self.cache.lengths[slot] + len(token_ids))
         for start in range(0, len(token_ids), _PREFILL_CHUNK):
@@ -127,6 +128,9 @@ class CompiledModel(Runtime):
             self.cache.commit(slot, range(size))
             if all_logits:
                 kept.append(logits)
+            if self.keeps_hidden:
+                hidden.append(self._states(size))
+        self.hidden = (torch.cat(hidden),) if hidden else ()
         return torch.cat(kept) if kept else None
 
     @override
@@ -155,7 +159,13 @@ class CompiledModel(Runtime):
                 own + 1,
             )
             first, seen = first + size, seen + size * size
-        return list(torch.split(self._forward(first, first), sizes))
+        logits = self._forward(first, first)
+        self.hidden = torch.split(self._states(first), sizes) if self.keeps_hidden else ()
+        return list(torch.split(logits, sizes))
+
+    @override
+    def keep_hidden(self, wanted: bool) -> None:
+        self.keeps_hidden = wanted
 
     @override
     @torch.inference_mode()
@@ -266,6 +276,13 @@ class CompiledModel(Runtime):
         """State these rows' numbers, in the order of ``_NUMBERS``."""
         for numbers, value in zip(self._numbers, values, strict=True):
             numbers[rows] = value
+
+    def _states(self, count: int) -> torch.Tensor:
+        """``[count, hidden]`` what the output layer read in the last pass: its buffer's rows, normalised."""
+        width = self._weights.widths[0]
+        rows = self._buffers[0][: count * width].view(count, width).to(self.dtype)
+        states: torch.Tensor = self.model.model.norm(rows)
+        return states
 
     def _forward(self, count: int, answered: int) -> torch.Tensor:
         """One pass over the first rows stated; ``[answered, V]`` logits of the last ones."""

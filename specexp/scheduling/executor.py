@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from typing_extensions import override
 
-from specexp.core.compatibility import check_target
+from specexp.core.compatibility import join_target
 from specexp.core.context import Context
 from specexp.core.decode import PHASES, Decoding, Drafting, Lane, OutcomeObserver, Side, What
 from specexp.core.language_model import LanguageModel
@@ -111,7 +111,7 @@ class Executor(AbstractContextManager["Executor"]):
         self.closed = False
         self._begun: list[Lane] = []  # in this run
         self._held: dict[int, tuple[int, ...]] = {}  # the prompt that a slot begins with
-        check_target(parts, self.model)
+        join_target(parts, self.model)
 
     @property
     def finished(self) -> dict[int | str, GenerationResult]:
@@ -145,6 +145,7 @@ class Executor(AbstractContextManager["Executor"]):
         self._check_open()
         self._check(jobs)
         self.model.conversation = None
+        self.model.keep_hidden(self.parts.wants_hidden)
         self._held.clear()
         self._begun = []
         timeline = TimeLine()
@@ -198,7 +199,8 @@ class Executor(AbstractContextManager["Executor"]):
         self._begun.append(lane)
         started = perf_counter()
         wants_logits = self.parts.wants_prefill_logits
-        held = [] if wants_logits else [known for known, tokens in self._held.items() if tokens == job.prompt]
+        reads = wants_logits or self.parts.wants_hidden  # so that the whole prompt is fed
+        held = [] if reads else [known for known, tokens in self._held.items() if tokens == job.prompt]
         if held and slot not in held:
             self.model.cache.fork(held[0], slot, len(job.prompt) - 1)
         else:

@@ -64,6 +64,11 @@ class Scheduled(Execution):
                 "Scheduled overlaps drafting with the target, and the composition has no drafter: give drafter and "
                 "builder, or take Serial or Batched"
             )
+        if parts.wants_hidden:
+            raise ValueError(
+                f"Scheduled drafts beside the target, and {type(parts.drafter).__name__} reads its hidden states, "
+                "which are not sent there: take Serial or Batched, or another drafter"
+            )
         refuse_carried(parts, "Scheduled")
 
     @override

@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 from specexp.builders import StaticTree
 from specexp.core.context import Context
 from specexp.core.decode import Decoder
+from specexp.core.language_model import LanguageModel
 from specexp.core.outcome import Outcome, prefill_outcome
 from specexp.core.parts import Candidates, Drafter, Request
+from specexp.core.runtime import Runtime
 from specexp.core.tree import NO_CANDIDATE, NodeKind, TokenTree, TreeShape
 from specexp.testing.deployed_state import deployed
 from specexp.testing.fakes import hashed_model
@@ -27,6 +29,7 @@ class DrafterContract:
 
     Attributes:
         vocab_size: vocabulary of the target the drafter is shown; override where a drafter has a vocabulary of its own.
+        hidden_size: d, of the hidden states that one is shown which wants them.
 
     Example::
 
@@ -36,10 +39,15 @@ class DrafterContract:
     """
 
     vocab_size: ClassVar[int] = 24
+    hidden_size: ClassVar[int] = 8
 
     def make_drafter(self) -> Drafter:
         """A new drafter in its initial state; every call gives an equal one."""
         raise NotImplementedError(f"{type(self).__name__} has to override make_drafter().")
+
+    def make_target(self) -> Runtime:
+        """The target whose output must stay as it is; override for a drafter that takes something of its weights."""
+        return LanguageModel(hashed_model(self.vocab_size))
 
     @pytest.fixture
     def drafter(self) -> Drafter:
@@ -124,7 +132,7 @@ class DrafterContract:
         """``state_dict`` holds all that was learned, beside the committed tokens, and so do an artifact's files."""
         context = self._teach(drafter)
         restored = self._new()
-        restored.begin(context, None)
+        restored.begin(context, self._told(restored, context))
         state = drafter.state_dict()
         restored.load_state_dict(deployed("drafter", state) if in_an_artifact else state)
         assert self._answers(restored, context) == self._answers(drafter, context)
@@ -184,7 +192,7 @@ class DrafterContract:
 
     def test_the_output_is_that_of_plain_decoding(self) -> None:
         """A drafter changes the speed and nothing else."""
-        model = hashed_model(self.vocab_size)
+        model = self.make_target()
         drafter = self.make_drafter()
         paths = [path for path in ([0], [1], [0, 0], [0, 1], [0, 0, 0]) if max(path) < drafter.max_candidates]
         plain, drafted = Decoder(model), Decoder(model, drafter, StaticTree(paths))
@@ -195,7 +203,21 @@ class DrafterContract:
     def _new(self) -> Drafter:
         drafter = self.make_drafter()
         drafter.check_vocabulary(self.vocab_size)
+        drafter.use_target(self.make_target())
         return drafter
+
+    def _states(self, tokens: NDArray[np.int64]) -> torch.Tensor:
+        """``[n, d]`` hidden states, one for every token."""
+        table = np.random.default_rng(0).standard_normal((self.vocab_size, self.hidden_size))
+        return torch.from_numpy(table[tokens])
+
+    def _told(self, drafter: Drafter, context: Context, logits: torch.Tensor | None = None) -> Outcome | None:
+        """The prefill of all tokens but the root, with what the drafter wants of it beside ``logits``."""
+        fed = context.token_ids[:-1].copy()
+        hidden = self._states(fed) if drafter.wants_hidden else None
+        if logits is None and hidden is None:
+            return None
+        return prefill_outcome(context, fed, torch.empty((0, 0)) if logits is None else logits, hidden)
 
     def _teach(
         self, drafter: Drafter, seed: int = 1, other: int = 0, after_accepted: bool = False
@@ -212,8 +234,7 @@ class DrafterContract:
         prompt = generator.integers(self.vocab_size // 3, size=12)
         context = Context(prompt.tolist(), sequence=seed)
         logits = torch.from_numpy(generator.standard_normal((prompt.size - 1, self.vocab_size)))
-        prefill = prefill_outcome(context, prompt[:-1], logits) if drafter.wants_prefill_logits else None
-        drafter.begin(context, prefill)
+        drafter.begin(context, self._told(drafter, context, logits if drafter.wants_prefill_logits else None))
         for number in range(5):
             self._step(drafter, context, 100 * seed + number, other, after_accepted)
         return context
@@ -234,7 +255,9 @@ class DrafterContract:
             changed = np.arange(tokens.size) if after_accepted else left
             logits[changed] = logits[changed].roll(other, dims=-1)
         context.append(new)
-        drafter.observe(Outcome(context, TokenTree(_SHAPE, tokens), logits, accepted, new))
+        outcome = Outcome(context, TokenTree(_SHAPE, tokens), logits, accepted, new)
+        outcome.hidden = self._states(tokens) if drafter.wants_hidden else None
+        drafter.observe(outcome)
 
     def _request(
         self, context: Context, rows: list[int], k: int, kind: NodeKind = NodeKind.POINT_MASS

@@ -100,6 +100,30 @@ class RuntimeContract(ABC):
         for place in (0, 30, 55):
             self._same(logits[place], _alone(runtime, prompt[: place + 5]))
 
+    def test_hidden_states_are_kept_where_they_are_wanted(self) -> None:
+        """Of every fed row, in prefill and passes: what the output layer makes the answers of."""
+        runtime, prompt = self.runtime(), _tokens(9)
+        try:
+            runtime.keep_hidden(True)
+        except ValueError:
+            return  # one without says so
+        output = runtime.model.get_output_embeddings()
+        runtime.prefill(0, prompt[:6])
+        assert [len(states) for states in runtime.hidden] == [6]
+        logits = runtime.prefill(1, prompt, all_logits=True)
+        assert logits is not None
+        self._same(output(runtime.hidden[0]), logits)
+        tree = TokenTree(SHAPE, np.array(_tokens(7, seed=3)))
+        for slots, trees in (((0,), [tree]), ((1, 0), [_root(3), tree])):
+            answers = runtime.tree_pass(slots, trees)
+            for states, answer in zip(runtime.hidden, answers, strict=True):
+                self._same(output(states), answer)
+        runtime.prefill(0, [])
+        assert not runtime.hidden
+        runtime.keep_hidden(False)
+        runtime.tree_pass((0,), [tree])
+        assert not runtime.hidden
+
     def test_slots_are_forgotten_and_forked(self) -> None:
         """A fork goes on by itself."""
         runtime, prompt = self.runtime(), _tokens(12)

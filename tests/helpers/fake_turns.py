@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 import numpy as np
 
 from specexp.drafters import DraftModel
-from specexp.drafters.draft_source import Scoring
+from specexp.drafters.ranking import Scoring
 from specexp.replay.format.recorded_turn import RecordedTurn
 from specexp.replay.format.recording import Recording, RecordingManifest, write_turns
 from specexp.replay.format.trie import TrieWriter

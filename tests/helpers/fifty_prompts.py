@@ -6,7 +6,7 @@ from specexp.config.schema import Generation
 from specexp.core.decode import Decoder
 from specexp.core.language_model import LanguageModel
 from specexp.data import Prompt
-from specexp.drafters.draft_source import Scoring
+from specexp.drafters.ranking import Scoring
 from specexp.record.recorder import Coverage, Recorder
 from specexp.replay.format.recording import Recording, RecordingManifest, write_turns
 from specexp.testing.fakes import FakeCausalLM, hashed_model

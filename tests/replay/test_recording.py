@@ -16,7 +16,8 @@ from specexp.core.language_model import LanguageModel
 from specexp.core.parts import Parts
 from specexp.data import Prompt
 from specexp.drafters import DraftModel, TokenRecycling
-from specexp.drafters.draft_source import ModelSource, Scoring
+from specexp.drafters.draft_source import ModelSource
+from specexp.drafters.ranking import Scoring
 from specexp.record.recorder import Coverage, Recorder
 from specexp.record.recording_source import RecordingSource
 from specexp.replay.format.errors import NotRecordedError, RecordingError

@@ -3,23 +3,26 @@ budget."""
 
 from __future__ import annotations
 
-import math
 import random
-import time
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import lightning
 import torch
 import torch.nn.functional as F
 from torch import nn
 from typing_extensions import override
 
+from specexp.fit.training.budgeted import BudgetedTraining
+from specexp.fit.training.export import export_model
 from specexp.fit.training.optimizer import MuonAdamW
 from specexp.fit.training.repetition import repeating_rows, unlikelihood
 from specexp.pairs.sources import check_source
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
-class CausalLMTraining(lightning.LightningModule):
+
+class CausalLMTraining(BudgetedTraining):
     """Trains a `LlamaForCausalLM` on rows of token ids ``[batch, length]``.
 
     The learning rate follows the progress of the budget, whichever of ``minutes`` and ``max_steps`` is nearer
@@ -60,25 +63,16 @@ class CausalLMTraining(lightning.LightningModule):
         repetition_weight: float = 0.5,
         seed: int = 0,
     ) -> None:
-        super().__init__()
-        if minutes is None and max_steps is None:
-            raise ValueError("a training needs a budget, but neither minutes nor max_steps was given")
+        super().__init__(minutes, max_steps, plateau)
         from transformers import LlamaConfig, LlamaForCausalLM
 
-        self.minutes = minutes
-        self.max_steps = max_steps
         self.muon_lr = muon_lr
         self.adamw_lr = adamw_lr
         self.weight_decay = weight_decay
-        self.plateau = plateau
         self.distillation = distillation
         self.repetition_from = repetition_from
         self.repetition_weight = repetition_weight
         self.seed = seed
-        self.batches_done = 0
-        self.tokens_done = 0
-        self.seconds_done = 0.0
-        self._last_tick: float | None = None
         torch.manual_seed(seed)
         config = LlamaConfig(**{"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1, **architecture})
         self.model: nn.Module = LlamaForCausalLM(config)
@@ -115,31 +109,6 @@ class CausalLMTraining(lightning.LightningModule):
         return MuonAdamW(
             self.model, muon_lr=self.muon_lr, adamw_lr=self.adamw_lr, weight_decay=self.weight_decay
         )
-
-    @property
-    def progress(self) -> float:
-        """Share of the budget spent, 0 to 1."""
-        by_time = 0.0 if self.minutes is None else self.seconds_done / (60 * self.minutes)
-        by_steps = 0.0 if self.max_steps is None else self.batches_done / self.max_steps
-        return min(1.0, max(by_time, by_steps))
-
-    def lr_scale(self) -> float:
-        """Factor on the peak learning rates at this moment."""
-        rise = min(1.0, (self.batches_done + 1) / 60)
-        fall = 1.0 if self.progress < self.plateau else (1.0 - self.progress) / max(1e-9, 1.0 - self.plateau)
-        return rise * (1.0 if self.plateau == 1.0 else max(fall, 0.005))
-
-    @override
-    def on_train_start(self) -> None:
-        """Starts the clock of the budget; a spent one ends the training at once."""
-        self.trainer.should_stop = self.progress >= 1.0
-        self._last_tick = time.monotonic()
-
-    @override
-    def on_train_batch_start(self, batch: torch.Tensor, batch_idx: int) -> None:
-        scale = self.lr_scale()
-        for group in self.trainer.optimizers[0].param_groups:
-            group["lr"] = group["peak_lr"] * scale
 
     @override
     def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
@@ -179,42 +148,15 @@ class CausalLMTraining(lightning.LightningModule):
         return divergence
 
     @override
-    def on_train_batch_end(self, outputs: Any, batch: torch.Tensor, batch_idx: int) -> None:
-        """Books what was spent and ends the training with the budget."""
-        self.batches_done += 1
-        now = time.monotonic()
-        self.seconds_done += now - (self._last_tick or now)
-        self._last_tick = now
-        self.log("train/lr_scale", self.lr_scale())
-        if self.batches_done % 20 == 0:
-            loss = float(self.trainer.callback_metrics.get("train/loss", math.nan))
-            validation = float(self.trainer.callback_metrics.get("validation/loss", math.nan))
-            print(
-                f"step {self.batches_done}  tokens {self.tokens_done}  minutes {self.seconds_done / 60:.1f}  "
-                f"loss {loss:.3f}  validation {validation:.4f}",
-                flush=True,
-            )
-        if self.progress >= 1.0:
-            self.trainer.should_stop = True
-
-    @override
     def validation_step(self, batch: torch.Tensor, batch_idx: int) -> None:
         logits = self.model(input_ids=batch, use_cache=False).logits[:, :-1].flatten(0, 1).float()
         loss = F.cross_entropy(logits, batch[:, 1:].flatten())
         self.log("validation/loss", loss, prog_bar=True, batch_size=len(batch))
 
     @override
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        # Callbacks that save run before `on_train_batch_end`: the trainer's own count is the right one.
-        batches = self.trainer.global_step
-        checkpoint["spent"] = {"batches": batches, "tokens": self.tokens_done, "seconds": self.seconds_done}
-
-    @override
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        spent = checkpoint["spent"]
-        self.batches_done = spent["batches"]
-        self.tokens_done = spent["tokens"]
-        self.seconds_done = spent["seconds"]
+    def export(self, tokenizer: PreTrainedTokenizerBase, folder: str | Path) -> None:
+        """A Hugging Face folder."""
+        export_model(self.model, tokenizer, folder)
 
 
 def _pretrained(source: str, vocab_size: int, role: str) -> nn.Module:

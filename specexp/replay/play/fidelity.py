@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from specexp.core.parts import Controller, Drafter, Parts, TreeBuilder
 from specexp.core.tree import NodeKind, TreeShape
-from specexp.drafters.draft_source import Scoring
+from specexp.drafters.ranking import Scoring
 from specexp.replay.format.errors import RecordingError
 
 if TYPE_CHECKING:

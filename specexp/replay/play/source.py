@@ -12,7 +12,8 @@ from typing_extensions import override
 from specexp.core.context import Context
 from specexp.core.parts import Candidates, Request
 from specexp.core.tree import NO_CANDIDATE, NodeKind
-from specexp.drafters.draft_source import DraftSource, Fed, Scoring
+from specexp.drafters.draft_source import DraftSource, Fed
+from specexp.drafters.ranking import Scoring
 from specexp.replay.format.errors import NotRecordedError, RecordingError
 from specexp.replay.format.recorded_turn import RecordedTurn
 from specexp.replay.format.trie import NOWHERE

@@ -1,0 +1,64 @@
+"""Which target a head was trained for: a few numbers of its output layer, which every precision of it shares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from specexp.core.runtime import Runtime
+
+MARK = "target"
+"""Name of the numbers among a head's arrays."""
+
+_NUMBERS = 512
+_ROUNDING = 0.01  # of a number's size: bfloat16 keeps 8 bits of it
+
+
+def mark_of(output: nn.Module) -> NDArray[np.float32]:
+    """``[512]`` evenly spaced weights of an output layer, fewer where it has fewer."""
+    import torch
+
+    weights: Any = output.weight
+    values = weights.detach().reshape(-1)
+    count = min(_NUMBERS, values.numel())
+    places = torch.arange(count, device=values.device) * (values.numel() - 1) // max(count - 1, 1)
+    mark: NDArray[np.float32] = values[places].float().numpy(force=True)
+    return mark
+
+
+def output_layer(target: Runtime, arrays: Mapping[str, Any], width: int, name: str) -> nn.Module:
+    """The layer that makes logits of a target's hidden states.
+
+    Args:
+        target: which is drafted for.
+        arrays: the head's, with the :data:`MARK` of the target it was trained for.
+        width: of the hidden states that the head reads.
+        name: of the drafter, for messages.
+
+    Raises:
+        ValueError: the head was trained for another target, or this one has no such layer.
+    """
+    layer = getattr(target.model, "get_output_embeddings", lambda: None)()
+    if layer is None:
+        raise ValueError(
+            f"{name} reads a target's output layer, and {type(target.model).__name__} has none to give"
+        )
+    mark, own = np.asarray(arrays[MARK]), mark_of(layer)
+    scale = float(np.abs(own).mean())
+    if (
+        layer.weight.shape[-1] != width
+        or mark.shape != own.shape
+        or not np.allclose(mark, own, rtol=_ROUNDING, atol=_ROUNDING * scale)
+    ):
+        raise ValueError(
+            f"the head of {name} was trained for another target than this {target.model.config.model_type} model of "
+            f"width {layer.weight.shape[-1]}: train one for it, as experiments/heads does"
+        )
+    found: nn.Module = layer
+    return found

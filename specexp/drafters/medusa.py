@@ -1,0 +1,155 @@
+"""Medusa: heads on the target's last hidden state say several next tokens at once (Cai et al. 2024)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import copy
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
+from typing_extensions import override
+
+from specexp.core.context import Context
+from specexp.core.outcome import Outcome
+from specexp.core.parts import Candidates, Drafter, Request
+from specexp.core.references import Reference
+from specexp.drafters.heads.target_mark import MARK, output_layer
+from specexp.drafters.ranking import Ranking, Scoring, answered_in_part
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from specexp.core.runtime import Runtime
+
+_ARRAYS = ("bias", MARK, "weight")
+
+
+class Medusa(Drafter):
+    """Asks a head a depth: all of them read the hidden state that gave the root, none sees the tokens between.
+
+    So the candidates of a depth are the same below every node, and one pass over the heads answers a whole tree. The
+    first step knows the prompt's states. A head belongs to the target it was trained for, see ``experiments/heads``.
+
+    Args:
+        head: arrays of a :class:`~specexp.drafters.heads.medusa_heads.MedusaHeads`, and the mark of its target; in a
+            configuration the path of a ``draft-head`` artifact.
+        temperature: temperature of the distribution drawn from; 1 if None, or the target's own if ``coupled``.
+        coupled: under ``KeyedSampling``, rank by score plus the target's own noise of the position, as
+            :class:`~specexp.drafters.DraftModel` does.
+
+    Raises:
+        ValueError: ``coupled`` meets a temperature of its own, or ``head`` holds something else.
+    """
+
+    gives_log_probs = True
+    learns_from = "accepted"
+    runs_model = True
+
+    def __init__(
+        self,
+        head: Annotated[Mapping[str, Any], Reference("draft-head")],
+        temperature: Annotated[float, Field(ge=0, le=100)] | None = None,
+        coupled: bool = False,
+    ) -> None:
+        if coupled and temperature is not None:
+            raise ValueError(
+                f"Medusa was given coupled and temperature {temperature}: a coupled draft takes the target's "
+                "temperature, leave one of the two out"
+            )
+        if sorted(head) != sorted(_ARRAYS):
+            raise ValueError(
+                f"the head of Medusa has the arrays {sorted(_ARRAYS)}, but {sorted(head)} was given"
+            )
+        self.coupled = coupled
+        self.draws = not coupled
+        self._head = head
+        self._choice = Scoring(temperature, coupled=coupled)
+        self._ranking = Ranking()
+        self._vocab_size = 0
+        self._network: nn.Module | None = None  # and the target's layer behind it, once the target is known
+        self._output: nn.Module | None = None
+        self._take(None)
+
+    @property
+    @override
+    def max_candidates(self) -> int:
+        return self._vocab_size or 2**31
+
+    @property
+    @override
+    def wants_hidden(self) -> bool:
+        return True
+
+    @override
+    def check_vocabulary(self, vocab_size: int) -> None:
+        self._vocab_size = vocab_size
+
+    @override
+    def use_target(self, target: Runtime) -> None:
+        from specexp.drafters.heads.medusa_heads import MedusaHeads
+
+        network = MedusaHeads.of(self._head)
+        self._output = output_layer(target, self._head, network.weight.shape[-1], "Medusa")
+        self._network = network.to(device=target.device, dtype=target.dtype)
+
+    @override
+    def for_new_sequence(self) -> Medusa:
+        """The same heads, with a state of its own."""
+        other = copy(self)
+        other.reset()
+        return other
+
+    @override
+    def begin(self, context: Context, prefill: Outcome | None) -> None:
+        """Take the state of the position before the root; without one the first step drafts nothing."""
+        self._take(None if prefill is None or prefill.hidden is None else prefill.hidden[-1])
+
+    @override
+    def costs_pass(self, request: Request) -> bool:
+        return self._state is not None and self._answers is None
+
+    @override
+    def propose(self, context: Context, request: Request) -> Candidates:
+        """Rank or draw by the head of each row's depth; rows beyond the last head get no candidate."""
+        logits = self._logits()
+        heads = 0 if logits is None else logits.shape[0]
+        reached = [index for index, depth in enumerate(request.depths()) if depth < heads]
+
+        def answer(part: Request) -> Candidates:
+            assert logits is not None
+            return self._ranking.candidates(self._choice, context, part, logits[part.depths()])
+
+        if len(reached) == request.rows.size:
+            return answer(request)
+        return answered_in_part(request, self._vocab_size, reached, answer)
+
+    @override
+    def observe(self, outcome: Outcome) -> None:
+        """Take the state that gave the last new token."""
+        assert outcome.hidden is not None, "a drafter that wants hidden states is given them"
+        row = (0, *outcome.accepted)[len(outcome.new_token_ids) - 1]
+        self._take(outcome.hidden[row])
+
+    @override
+    def reset(self) -> None:
+        self._take(None)
+
+    def _take(self, state: torch.Tensor | None) -> None:
+        self._state = (
+            None if state is None else state.clone()
+        )  # alone, so that the pass's others are forgotten
+        self._answers: torch.Tensor | None = None  # [heads, V] of the step
+
+    def _logits(self) -> torch.Tensor | None:
+        """``[heads, V]`` of the step; None where no state is known."""
+        import torch
+
+        if self._answers is None and self._state is not None:
+            assert self._network is not None, "parts are joined with their target"
+            assert self._output is not None
+            with torch.inference_mode():
+                self._answers = self._output(self._network(self._state))
+            self.draft_passes += 1
+            self.fed_tokens += 1
+        return self._answers
