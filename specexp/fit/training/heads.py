@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from pydantic import Field
 from torch import nn
 from typing_extensions import override
 
+from specexp.drafters.heads.eagle_head import EagleHead
 from specexp.drafters.heads.medusa_heads import MedusaHeads
 from specexp.drafters.heads.target_mark import MARK, mark_of
 from specexp.fit.training.budgeted import BudgetedTraining
@@ -81,6 +84,11 @@ class HeadTraining(BudgetedTraining):
         """
         raise NotImplementedError
 
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The head as its drafter takes it, the mark of the target left out."""
+        weights = self.head.state_dict().items()
+        return {name: value.detach().float().numpy(force=True) for name, value in weights}
+
     @override
     def configure_optimizers(self) -> torch.optim.Optimizer:
         optimizer = torch.optim.AdamW(self.head.parameters(), lr=self.lr, betas=(0.9, 0.95), weight_decay=0.0)
@@ -109,10 +117,7 @@ class HeadTraining(BudgetedTraining):
         from specexp.artifacts import fingerprint
         from specexp.config.artifacts import save_artifact
 
-        arrays = {
-            name: value.detach().float().numpy(force=True) for name, value in self.head.state_dict().items()
-        }
-        arrays[MARK] = mark_of(self.target.get_output_embeddings())
+        arrays = {**self.arrays(), MARK: mark_of(self.target.get_output_embeddings())}
         parts = {"drafter": {"class_path": self.drafter, "init_args": {}}}
         metrics = {"tokens": self.tokens_done, "steps": self.batches_done}
         save_artifact(
@@ -172,6 +177,73 @@ class MedusaTraining(HeadTraining):
             f"head_{number}": self.decay**number
             * divergence(output(states[:, : -number - 1, number]), logits[:, number + 1 :])
             for number in range(states.shape[2])
+        }
+
+
+class EagleTraining(HeadTraining):
+    """EAGLE's layer (Li et al. 2024, section 4.2): the next state, and what the target makes of it.
+
+    While drafting, the head goes on from states of its own. So in training some of the states it reads are replaced by
+    what it made of those before, over several rounds; EAGLE adds noise to them instead.
+
+    Args:
+        target: The target as ``pair.target`` names it.
+        heads: Of the attention.
+        inner: Width of the layer's second half.
+        regression: Weight of the distance between states, beside the divergence of distributions.
+        rounds: Times that states are replaced by the head's own.
+        replaced: Share of the states that are replaced in a round.
+        minutes: See `HeadTraining`.
+        max_steps: See `HeadTraining`.
+        lr: See `HeadTraining`.
+        plateau: See `HeadTraining`.
+        seed: See `HeadTraining`.
+    """
+
+    drafter = "Eagle"
+    head: EagleHead
+
+    def __init__(
+        self,
+        target: str,
+        heads: Annotated[int, Field(ge=1)] = 4,
+        inner: Annotated[int, Field(ge=1)] = 704,
+        regression: Annotated[float, Field(ge=0)] = 0.1,
+        rounds: Annotated[int, Field(ge=0, le=8)] = 2,
+        replaced: Annotated[float, Field(ge=0, le=1)] = 0.5,
+        minutes: Annotated[float, Field(gt=0)] | None = None,
+        max_steps: Annotated[int, Field(ge=1)] | None = None,
+        lr: Annotated[float, Field(gt=0)] = 2e-3,
+        plateau: Annotated[float, Field(ge=0, le=1)] = 0.2,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(target, minutes, max_steps, lr, plateau, seed)
+        self.regression = regression
+        self.rounds = rounds
+        self.replaced = replaced
+        self.head = EagleHead(self.width, heads, inner)
+
+    @override
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        return {**super().arrays(), "heads": np.array([self.head.heads], dtype=np.int64)}
+
+    @override
+    def losses(
+        self, hidden: torch.Tensor, batch: torch.Tensor, logits: torch.Tensor
+    ) -> dict[str, torch.Tensor]:
+        embedded = self.target.get_input_embeddings()(batch[:, 1:])
+        positions = torch.arange(1, batch.shape[1], device=batch.device)
+        true = states = hidden[:, :-1]
+        with torch.no_grad():
+            for _ in range(self.rounds):
+                made = self.head(embedded, states, positions)[0]
+                chosen = torch.rand(made[:, :-1, :1].shape, device=made.device) < self.replaced
+                states = torch.cat((true[:, :1], torch.where(chosen, made[:, :-1], true[:, 1:])), dim=1)
+        made = self.head(embedded, states, positions)[0]
+        output = self.target.get_output_embeddings()
+        return {
+            "divergence": divergence(output(made), logits[:, 1:]),
+            "distance": self.regression * F.smooth_l1_loss(made, hidden[:, 1:]),
         }
 
 

@@ -1,0 +1,142 @@
+"""EAGLE: a layer on the target's hidden states drafts on at the level of states (Li et al. 2024)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import copy
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
+from typing_extensions import override
+
+from specexp.core.context import Context
+from specexp.core.outcome import Outcome
+from specexp.core.parts import Candidates, Drafter, Request
+from specexp.core.references import Reference
+from specexp.drafters.draft_model import DraftModel
+from specexp.drafters.heads.target_mark import MARK, output_layer
+
+if TYPE_CHECKING:
+    from specexp.core.runtime import Runtime
+    from specexp.drafters.eagle_source import EagleSource
+
+
+class Eagle(Drafter):
+    """Asks a head for the tokens after the nodes of a growing tree: each is made of its token and its parent's state.
+
+    The states of accepted tokens are the target's own, those of drafted ones the head's. The published trees are
+    :class:`~specexp.builders.BeamRerank` (EAGLE-2) and fixed ones (EAGLE). A head belongs to the target it was trained
+    for, see ``experiments/heads``.
+
+    Args:
+        head: arrays of an :class:`~specexp.drafters.heads.eagle_head.EagleHead`, and the mark of its target; in a
+            configuration the path of a ``draft-head`` artifact.
+        temperature: temperature of the distribution drawn from; 1 if None, or the target's own if ``coupled``.
+        top_k: keep only so many of the most probable tokens.
+        top_p: keep only the most probable tokens that hold this much probability together.
+        coupled: under ``KeyedSampling``, rank by score plus the target's own noise of the position, as
+            :class:`~specexp.drafters.DraftModel` does.
+
+    Raises:
+        ValueError: ``coupled`` meets a temperature of its own, or ``head`` has no mark of a target.
+    """
+
+    gives_log_probs = True
+    learns_from = "accepted"
+    runs_model = True
+
+    def __init__(
+        self,
+        head: Annotated[Mapping[str, Any], Reference("draft-head")],
+        temperature: Annotated[float, Field(ge=0, le=100)] | None = None,
+        top_k: Annotated[int, Field(ge=1)] | None = None,
+        top_p: Annotated[float, Field(gt=0, le=1)] | None = None,
+        coupled: bool = False,
+    ) -> None:
+        if MARK not in head or "heads" not in head:
+            raise ValueError(
+                f"the head of Eagle has the arrays {sorted(head)}, which are none of an EagleHead"
+            )
+        self._head = head
+        self._drafting = DraftModel(None, temperature, top_k, top_p, coupled)
+        self.coupled = coupled
+        self.draws = not coupled
+        self._source: EagleSource | None = None
+
+    @property
+    @override
+    def draft_passes(self) -> int:  # type: ignore[override]
+        return self._drafting.draft_passes
+
+    @property
+    @override
+    def fed_tokens(self) -> int:  # type: ignore[override]
+        return self._drafting.fed_tokens
+
+    @property
+    @override
+    def max_candidates(self) -> int:
+        return self._drafting.max_candidates
+
+    @property
+    @override
+    def wants_hidden(self) -> bool:
+        return True
+
+    @property
+    def source(self) -> EagleSource:
+        """What runs the head."""
+        assert self._source is not None, "parts are joined with their target"
+        return self._source
+
+    @override
+    def use_target(self, target: Runtime) -> None:
+        from specexp.drafters.eagle_source import EagleSource
+        from specexp.drafters.heads.eagle_head import EagleHead
+
+        network = EagleHead.of({name: array for name, array in self._head.items() if name != MARK})
+        output = output_layer(target, self._head, network.fuse.weight.shape[0], "Eagle")
+        embeddings = target.model.get_input_embeddings()
+        network = network.to(device=target.device, dtype=target.dtype)
+        self._source = EagleSource(network, embeddings, output, target.vocab_size, target.context_limit)
+        self._drafting.use_draft_model(self._source)
+
+    @override
+    def for_new_sequence(self) -> Eagle:
+        """The same head, with rows of its own."""
+        other = copy(self)
+        other._drafting = self._drafting.for_new_sequence()
+        source: Any = other._drafting.source
+        other._source = source
+        return other
+
+    @override
+    def begin(self, context: Context, prefill: Outcome | None) -> None:
+        """Read the prompt; where its states are not known, as good as the others tell."""
+        if not context.continued:
+            self.source.forget_states()
+            self._drafting.reset()
+        self.source.begin(len(context) - 1, None if prefill is None else prefill.hidden)
+        self._drafting.begin(context, prefill)
+
+    @override
+    def costs_pass(self, request: Request) -> bool:
+        return self._drafting.costs_pass(request)
+
+    @override
+    def propose(self, context: Context, request: Request) -> Candidates:
+        return self._drafting.propose(context, request)
+
+    @override
+    def observe(self, outcome: Outcome) -> None:
+        """Take the states of what was accepted; what the head made of them is made anew."""
+        assert outcome.hidden is not None, "a drafter that wants hidden states is given them"
+        rows = [0, *outcome.accepted][: len(outcome.new_token_ids)]
+        self.source.learn(outcome.hidden[rows])
+        self._drafting.observe(outcome)
+
+    @override
+    def reset(self) -> None:
+        if self._source is not None:
+            self._source.forget_states()
+        self._drafting.reset()

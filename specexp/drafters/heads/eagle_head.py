@@ -1,0 +1,113 @@
+"""The network of EAGLE (Li et al. 2024, section 4.1): the next hidden state, of a token and the state before it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+from typing_extensions import override
+
+_ROTATION = 10_000.0
+_EPSILON = 1e-6
+KeysValues = tuple[torch.Tensor, torch.Tensor]
+"""``[..., heads, keys, d / heads]`` each."""
+
+
+class EagleHead(nn.Module):
+    """A layer that fuses a token's embedding with the state that gave it, and one decoder layer behind it.
+
+    Args:
+        width: d, of the hidden states and the embeddings.
+        heads: of the attention; d / heads is even.
+        inner: width of the layer's second half.
+    """
+
+    def __init__(self, width: int, heads: int, inner: int) -> None:
+        super().__init__()
+        if width % (2 * heads):
+            raise ValueError(
+                f"EagleHead was given {heads} heads, which divide the width {width} into no even parts"
+            )
+        self.heads = heads
+        self.fuse = nn.Linear(2 * width, width)
+        self.norm_attention = nn.RMSNorm(width, eps=_EPSILON)
+        self.qkv = nn.Linear(width, 3 * width, bias=False)
+        self.out = nn.Linear(width, width, bias=False)
+        self.norm_inner = nn.RMSNorm(width, eps=_EPSILON)
+        self.gate_up = nn.Linear(width, 2 * inner, bias=False)
+        self.down = nn.Linear(inner, width, bias=False)
+        with torch.no_grad():  # it begins with the state it is given
+            self.fuse.weight.zero_()
+            self.fuse.weight[:, width:] = torch.eye(width)
+            self.fuse.bias.zero_()
+            self.out.weight.zero_()
+            self.down.weight.zero_()
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, Any]) -> EagleHead:
+        """The network of these arrays: its parameters by name, and ``heads`` ``[1]``.
+
+        Raises:
+            ValueError: they are something else.
+        """
+        weights = {
+            name: torch.from_numpy(np.asarray(array, dtype=np.float32))
+            for name, array in arrays.items()
+            if name != "heads"
+        }
+        try:
+            inner, width = weights["down.weight"].shape[1], weights["fuse.bias"].shape[0]
+            made = cls(width, int(np.asarray(arrays["heads"]).reshape(())), inner)
+            made.load_state_dict(weights)
+        except (KeyError, RuntimeError, IndexError, ValueError, ZeroDivisionError) as error:
+            raise ValueError(
+                f"the head has the arrays {sorted(arrays)}, which are none of an EagleHead"
+            ) from error
+        return made.eval().requires_grad_(False)
+
+    @override
+    def forward(
+        self,
+        embedded: torch.Tensor,
+        states: torch.Tensor,
+        positions: torch.Tensor,
+        visible: torch.Tensor | None = None,
+        known: KeysValues | None = None,
+    ) -> tuple[torch.Tensor, KeysValues]:
+        """The states that the tokens lead to.
+
+        Args:
+            embedded: ``[..., m, d]`` embeddings of tokens.
+            states: ``[..., m, d]`` hidden states of the positions before them.
+            positions: ``[m]`` places of the tokens in the text.
+            visible: ``[m, n + m]`` which of the ``n`` known rows and of these a row sees; those up to it if None.
+            known: keys and values of rows before.
+
+        Returns:
+            ``[..., m, d]``, and the keys and values of these rows.
+        """
+        x = self.fuse(torch.cat((embedded, states), dim=-1))
+        q, k, v = (self._parted(one) for one in self.qkv(self.norm_attention(x)).chunk(3, dim=-1))
+        q, k = self._rotated(q, positions), self._rotated(k, positions)
+        keys = k if known is None else torch.cat((known[0], k), dim=-2)
+        values = v if known is None else torch.cat((known[1], v), dim=-2)
+        mixed = F.scaled_dot_product_attention(q, keys, values, attn_mask=visible, is_causal=visible is None)
+        x = x + self.out(mixed.transpose(-2, -3).flatten(-2))
+        gate, up = self.gate_up(self.norm_inner(x)).chunk(2, dim=-1)
+        return x + self.down(F.silu(gate) * up), (k, v)
+
+    def _parted(self, x: torch.Tensor) -> torch.Tensor:
+        """``[..., heads, m, d / heads]`` of ``[..., m, d]``."""
+        return x.unflatten(-1, (self.heads, -1)).transpose(-2, -3)
+
+    def _rotated(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        half = x.shape[-1] // 2
+        rates = _ROTATION ** (-torch.arange(half, device=x.device, dtype=torch.float32) / half)
+        angles = positions[:, None].float() * rates  # [m, half]
+        cosine, sine = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+        first, second = x[..., :half], x[..., half:]
+        return torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1)
