@@ -456,7 +456,7 @@ class Decoding:
         ended = perf_counter()
         fed = sum(tree.tokens.size for tree in trees)
         self.note("target", "target", lanes[0], started, ended, fed)
-        hidden = self.target.hidden or [None] * len(lanes)
+        hidden: Sequence[torch.Tensor | None] = self.target.hidden or [None] * len(lanes)
         for lane, tree, logits, states in zip(lanes, trees, answers, hidden, strict=True):
             lane.result.seconds["target"] += (ended - started) / len(lanes)
             answered = perf_counter()

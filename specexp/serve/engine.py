@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from specexp.core.compatibility import check_composition, check_target
+from specexp.core.compatibility import check_composition, join_target
 from specexp.core.context import Context
 from specexp.core.decode import Decoding, Drafting, Lane
 from specexp.core.outcome import Outcome
@@ -75,7 +75,7 @@ class Engine:
         deterministic: bool = False,
     ) -> None:
         check_composition(parts.drafter, parts.builder, KeyedSampling(), parts.controller)
-        check_target(parts, target)
+        join_target(parts, target)
         leaves = 1 if parts.builder is None else parts.builder.max_leaves
         if leaves * lanes > target.max_leaves:
             raise ValueError(

@@ -15,6 +15,7 @@ from specexp.builders import DySpecGreedy, StaticTree, TokenRecyclingTree
 from specexp.core.decode import Decoder
 from specexp.core.parts import Verifier
 from specexp.core.runtime import Runtime
+from specexp.core.self_check import tolerance
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.drafters import DraftModel, TokenRecycling
 from specexp.verifiers import Greedy, KeyedSampling
@@ -112,12 +113,12 @@ class RuntimeContract(ABC):
         assert [len(states) for states in runtime.hidden] == [6]
         logits = runtime.prefill(1, prompt, all_logits=True)
         assert logits is not None
-        self._same(output(runtime.hidden[0]), logits)
+        _near(output(runtime.hidden[0]), logits)
         tree = TokenTree(SHAPE, np.array(_tokens(7, seed=3)))
         for slots, trees in (((0,), [tree]), ((1, 0), [_root(3), tree])):
             answers = runtime.tree_pass(slots, trees)
             for states, answer in zip(runtime.hidden, answers, strict=True):
-                self._same(output(states), answer)
+                _near(output(states), answer)
         runtime.prefill(0, [])
         assert not runtime.hidden
         runtime.keep_hidden(False)
@@ -163,6 +164,12 @@ class RuntimeContract(ABC):
         torch.testing.assert_close(
             answer.double(), expected.double(), atol=self.tolerance, rtol=self.tolerance
         )
+
+
+def _near(answer: torch.Tensor, expected: torch.Tensor) -> None:
+    """Equal but for the rounding of another product."""
+    error = float((answer - expected).abs().max() / expected.std())
+    assert error <= tolerance(expected.dtype)
 
 
 def _tokens(count: int, seed: int = 0) -> list[int]:

@@ -102,7 +102,7 @@ class EagleHead(nn.Module):
 
     def _parted(self, x: torch.Tensor) -> torch.Tensor:
         """``[..., heads, m, d / heads]`` of ``[..., m, d]``."""
-        return x.unflatten(-1, (self.heads, -1)).transpose(-2, -3)
+        return x.reshape(*x.shape[:-1], self.heads, -1).transpose(-2, -3)
 
     def _rotated(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         half = x.shape[-1] // 2
