@@ -101,6 +101,7 @@ class RuntimeContract(ABC):
         for place in (0, 30, 55):
             self._same(logits[place], _alone(runtime, prompt[: place + 5]))
 
+    @torch.inference_mode()
     def test_hidden_states_are_kept_where_they_are_wanted(self) -> None:
         """Of every fed row, in prefill and passes: what the output layer makes the answers of."""
         runtime, prompt = self.runtime(), _tokens(9)

@@ -8,7 +8,7 @@ from specexp.export.export_format import ExportedFile, Tuned
 from specexp.export.formats.rank_paths import RankPaths
 
 
-class Medusa(RankPaths):
+class MedusaChoices(RankPaths):
     """``medusa_choices = [[0], [1], [0, 0]]``, a line for their ``medusa_choices.py``."""
 
     read_for = "Medusa and EAGLE-1"
