@@ -1,4 +1,4 @@
-"""Every command and every Python block of the README is run, or is a line that CI itself runs."""
+"""Every command and every Python block of the README and the pages is run, or is a line that CI itself runs."""
 
 import fcntl
 import io
@@ -9,13 +9,14 @@ import shlex
 import shutil
 from collections.abc import Mapping
 from contextlib import chdir, redirect_stderr, redirect_stdout, suppress
+from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 CI = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
 
 # What makes a command short; a README command that is not listed here fails the test that knows them all.
@@ -70,18 +71,29 @@ SHORT_TOO = {
 
 # Sections that use what others leave: an artifact, a recording, a profile. Each is run by the worker that asks first.
 NEEDS = {
-    "Deploy the result": ["The main job"],
-    "Sweeps without models": ["What does a step cost here?"],
-    "One recording, many devices": ["What does a step cost here?", "Replay: record once, then ask what if"],
+    "README: Deploy the result": ["README: The main job"],
+    "deploy: In Python, and in Hugging Face": ["README: The main job"],
+    "replay: Sweeps without models": ["replay: What does a step cost here?"],
+    "replay: One recording, many devices": [
+        "replay: What does a step cost here?",
+        "replay: Replay: record once, then ask what if",
+    ],
 }
-FIRST_BLOCK = "Deploy the result"
+FIRST_BLOCK = "README: Deploy the result"
 """The section whose first Python block loads the pair that all later ones use."""
 
 
 def sections() -> dict[str, str]:
-    """The text of every section, without those inside it, by its heading."""
-    parts = re.split(r"^##+ (.*)\n", README, flags=re.MULTILINE)
-    return dict(zip(parts[1::2], parts[2::2], strict=True))
+    """The text of every section, without those inside it, by page and heading."""
+    found: dict[str, str] = {}
+    for page in PAGES:
+        name, in_code = page.stem, False
+        for line in page.read_text(encoding="utf-8").splitlines(keepends=True):
+            in_code ^= line.startswith("```")
+            if line.startswith("#") and not in_code:
+                name = f"{page.stem}: {line.lstrip('# ').strip()}"
+            found[name] = found.get(name, "") + line
+    return found
 
 
 def blocks(section: str, language: str) -> list[str]:
@@ -99,7 +111,7 @@ PYTHON = [name for name in sections() if blocks(name, "python")]
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the README's commands run: one folder for all workers of a run."""
+    """Where the commands run: one folder for all workers of a run."""
     base = tmp_path_factory.getbasetemp()
     shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "readme"
     shared.mkdir(exist_ok=True)
@@ -133,19 +145,23 @@ def stand_ins(model_folder: str, tmp_path_factory: pytest.TempPathFactory) -> di
 
 
 def run(section: str, folder: Path, stand_ins: Mapping[str, list[str]]) -> None:
-    """Run the commands of a section and of those it needs, each once, whichever worker asks first."""
+    """Run the commands of a section and of those it needs, each once, whichever worker and page asks first."""
     for needed in NEEDS.get(section, []):
         run(needed, folder, stand_ins)
-    mark = folder / f"{re.sub(r'[^a-z]+', '_', section.lower())}.done"
+    for command in commands(section):
+        if command.startswith("python -m"):
+            once(command, folder, stand_ins)
+
+
+def once(command: str, folder: Path, stand_ins: Mapping[str, list[str]]) -> None:
+    """Run a command, unless it was run."""
+    mark = folder / f"{sha256(command.encode()).hexdigest()[:16]}.done"
     with mark.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if mark.exists():
-            return
-        for command in commands(section):
-            if command.startswith("python -m"):
-                words = [there for word in shlex.split(command) for there in stand_ins.get(word, [word])]
-                run_command(words, folder)
-        mark.touch()
+        if not mark.exists():
+            words = [there for word in shlex.split(command) for there in stand_ins.get(word, [word])]
+            run_command(words, folder)
+            mark.touch()
 
 
 def run_command(words: list[str], folder: Path) -> None:
@@ -182,4 +198,4 @@ def test_the_python_of_a_section_works(
     monkeypatch.chdir(folder)
     scope: dict[str, object] = {}
     for block in dict.fromkeys([blocks(FIRST_BLOCK, "python")[0], *blocks(section, "python")]):
-        exec(compile(block, "README.md", "exec"), scope)
+        exec(compile(block, section, "exec"), scope)

@@ -170,7 +170,7 @@ def _told(key: str, place: _Place, config: Config | None) -> str:
     meaning = argument_docs(place.owner).get(place.name)
     if meaning:
         lines += _wrapped(meaning, "  ")
-    lines += _wrapped(f"default: {_default(place.argument)}", "  ")
+    lines += _wrapped(f"default: {default_words(place.argument)}", "  ")
     if config is not None:
         value = config.get(key, None)
         if not isinstance(value, Mapping | list):
@@ -200,13 +200,14 @@ def _lines_of(component: Callable[..., Any]) -> list[str]:
     meaning = argument_docs(component)
     lines = []
     for name, argument in (arguments_of(component) or {}).items():
-        lines += _wrapped(f"{name}: {argument.allowed.words}; default {_default(argument)}", "  ")
+        lines += _wrapped(f"{name}: {argument.allowed.words}; default {default_words(argument)}", "  ")
         if name in meaning:
             lines += _wrapped(meaning[name], "      ")
     return lines
 
 
-def _default(argument: Argument) -> str:
+def default_words(argument: Argument) -> str:
+    """The default of an argument, for a person."""
     default = argument.default
     if default is REQUIRED:
         return "none, one must be given"

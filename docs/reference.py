@@ -1,0 +1,175 @@
+"""The reference: every part, key, metric, artifact kind, format and command, from what the code itself says."""
+
+import ast
+import re
+import textwrap
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from specexp import export
+from specexp.artifacts import kinds
+from specexp.artifacts.artifact import Artifact
+from specexp.artifacts.plugins import class_in, names_in
+from specexp.bench.metric_table import documentation
+from specexp.config.explain import argument_docs, contracts, default_words
+from specexp.config.families import find_part, parts_of
+from specexp.config.schema import Experiment
+from specexp.core.annotations import arguments_of
+from specexp.export.export_format import Format
+
+PACKAGE = Path(export.__file__).parents[1]
+FAMILIES = {
+    "specexp.core.parts.Drafter": ("drafters", "Drafters", "propose candidates for nodes of a tree"),
+    "specexp.core.parts.TreeBuilder": ("builders", "Tree builders", "say which candidates become nodes"),
+    "specexp.core.parts.Verifier": ("verifiers", "Verifiers", "say what is accepted"),
+    "specexp.core.parts.Controller": ("controllers", "Controllers", "say how much to draft"),
+}
+
+
+def write_reference(folder: Path) -> None:
+    """Write all pages; those of an earlier build are gone."""
+    folder.mkdir(exist_ok=True)
+    for old in folder.glob("*.md"):
+        old.unlink()
+    pages = {
+        "commands": _commands(),
+        "keys": _keys(),
+        "metrics": _metrics(),
+        "artifacts": _artifacts(),
+        "formats": _formats(),
+    }
+    for contract in contracts():
+        name, title, what = FAMILIES.get(contract) or _other(contract)
+        pages[name] = _family(contract, title, what)
+    for name, text in pages.items():
+        (folder / f"{name}.md").write_text(text, encoding="utf-8")
+    first = ["commands", "keys", *(name for name, _, _ in FAMILIES.values())]
+    listed = "\n".join([*first, *sorted(pages.keys() - set(first))])
+    (folder / "index.md").write_text(
+        "# Reference\n\nWritten from the signatures at every build.\n\n"
+        f"```{{toctree}}\n:maxdepth: 1\n\n{listed}\n```\n",
+        encoding="utf-8",
+    )
+
+
+def _other(contract: str) -> tuple[str, str, str]:
+    name = contract.rpartition(".")[2]
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower()
+    return words.replace(" ", "-"), f"{words.capitalize()}: the parts", f"are what `{contract}` says"
+
+
+def _family(contract: str, title: str, what: str) -> str:
+    module, _, name = contract.rpartition(".")
+    base = getattr(import_module(module), name)
+    found = [f"# {title}", f"They {what}. The contract is `{contract}`."]
+    for part in sorted(parts_of(base)):
+        made = find_part(base, part)
+        assert made is not None, f"{part} is listed in {contract} and not found"
+        found += [f"## {part}", f"`{made.__module__}.{part}`", *_prose(made), _arguments(made)]
+    return "\n\n".join(found) + "\n"
+
+
+def _keys() -> str:
+    found = [
+        "# Keys of an experiment",
+        "A file is a mapping of these sections; the command line takes the same keys with dots.",
+    ]
+    found.append(_arguments(Experiment))
+    for name, argument in (arguments_of(Experiment) or {}).items():
+        for one in argument.allowed.members:
+            if one.is_section:
+                found += [f"## {name}", *_prose(one.kind), _arguments(one.kind)]
+    return "\n\n".join(found) + "\n"
+
+
+def _metrics() -> str:
+    table = documentation()
+    head = "| " + " | ".join(column.title for column in table.columns) + " |"
+    rows = ["| " + " | ".join(_cell(str(cell)) for cell in row) + " |" for row in table.rows]
+    rule = "|" + "---|" * len(table.columns)
+    text = "Objectives, constraints, tables and W&B name them so."
+    return "\n".join(["# Metrics", "", text, "", head, rule, *rows]) + "\n"
+
+
+def _artifacts() -> str:
+    found = [
+        "# Kinds of artifacts",
+        "What studies leave and deployments load: a folder.",
+    ]
+    for name in names_in(kinds):
+        kind = class_in(kinds, name, Artifact)
+        found += [f"## {name}", *_prose(kind)]
+        optional = [file for file in kind.files() if file not in kind.required]
+        found.append(
+            f"Payloads: {', '.join(f'`{file}`' for file in kind.required)}"
+            + (f"; and perhaps {', '.join(f'`{file}`' for file in optional)}." if optional else ".")
+        )
+    return "\n\n".join(found) + "\n"
+
+
+def _formats() -> str:
+    formats = import_module("specexp.export.formats")
+    found = ["# Formats to export to", "`python -m specexp.export ARTIFACT --to FORMAT`."]
+    for name in names_in(formats):
+        one = class_in(formats, name, Format)
+        found += [f"## {name}", *_prose(one), f"Its fields were read for {one.read_for}."]
+        if one.options:
+            found.append("It takes " + ", ".join(f"`--{option}`" for option in one.options) + " too.")
+    return "\n\n".join(found) + "\n"
+
+
+def _commands() -> str:
+    found = [
+        "# Commands",
+        "Each answers `--help`; those that take a file `--help KEY` and `--print-config` too.",
+    ]
+    for file in sorted(PACKAGE.glob("*/__main__.py")):
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        usage = next(
+            (
+                ast.literal_eval(node.value)
+                for node in tree.body
+                if isinstance(node, ast.Assign)
+                and getattr(node.targets[0], "id", "") == "USAGE"
+                and isinstance(node.value, ast.Constant)
+            ),
+            None,
+        )
+        found += [f"## specexp.{file.parent.name}", _text(ast.get_docstring(tree) or "")]
+        if usage:
+            found.append(f"```text\n{usage}\n```")
+    return "\n\n".join(found) + "\n"
+
+
+def _prose(made: type | Callable[..., Any]) -> Iterable[str]:
+    """The docstring up to its first list."""
+    text = textwrap.dedent(re.sub(r"^(\S.*)", r"\1", made.__doc__ or "")).strip()
+    first, _, rest = text.partition("\n")
+    text = first + "\n" + textwrap.dedent(rest)
+    text = re.split(r"^(?:Args|Raises|Attributes|Example|Returns):\n", text, flags=re.MULTILINE)[0]
+    return [_text(one) for one in re.split(r"\n\s*\n", text) if one.strip()]
+
+
+def _arguments(made: Callable[..., Any]) -> str:
+    meaning = argument_docs(made)
+    arguments = arguments_of(made) or {}
+    if not arguments:
+        return "It has no arguments."
+    rows = ["| argument | values | default | meaning |", "|---|---|---|---|"]
+    for name, argument in arguments.items():
+        cells = (f"`{name}`", argument.allowed.words, f"`{default_words(argument)}`", meaning.get(name, ""))
+        rows.append("| " + " | ".join(_cell(cell) for cell in cells) + " |")
+    return "\n".join(rows)
+
+
+def _cell(text: str) -> str:
+    return _text(text).replace("|", "\\|").replace("\n", " ")
+
+
+def _text(text: str) -> str:
+    """reStructuredText's roles and literals as Markdown."""
+    text = re.sub(r":\w+:`~?(?:[\w.]*\.)?(\w+)`", r"`\1`", text)
+    text = text.replace("``", "`")
+    return re.sub(r"<(?=\w)", r"\\<", text) if "`" not in text else text
