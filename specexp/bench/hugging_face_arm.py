@@ -116,7 +116,7 @@ class HuggingFaceArm(Arm):
         runs: list[GenerateRun] = []
 
         def answer(asked: list[int], turn: int) -> list[int]:
-            runs.append(self._generate(asked, sequence_name(prompt, sample), max_new_tokens))
+            runs.append(self.generate(asked, sequence_name(prompt, sample), max_new_tokens))
             return runs[-1].token_ids
 
         asked = [tokens for tokens, _ in turns(prompt, self.tokenizer, answer)]
@@ -139,7 +139,17 @@ class HuggingFaceArm(Arm):
             beyond_profile=0 if self.latency is None else sum(run.beyond(self.latency) for run in runs),
         )
 
-    def _generate(self, asked: list[int], sequence: str, max_new_tokens: int | None) -> GenerateRun:
+    def generate(self, asked: list[int], sequence: str, max_new_tokens: int | None) -> GenerateRun:
+        """One call of ``generate``, counted.
+
+        Args:
+            asked: The prompt.
+            sequence: The place that its randomness is keyed by.
+            max_new_tokens: New tokens, instead of the arm's own.
+
+        Raises:
+            ValueError: The prompt does not fit.
+        """
         room = self._limit - len(asked)
         if room < 1:
             raise ValueError(

@@ -162,6 +162,15 @@ def build_execution(config: Config) -> Execution | None:
     return execution
 
 
+def build_engine(config: Config) -> Any:
+    """Somebody else's :class:`~specexp.engines.engine.Engine`, not started.
+
+    Raises:
+        ConfigError: its settings do not go together.
+    """
+    return _build(config, "engine")
+
+
 def build_reasoning(config: Config) -> Reasoning:
     """The ``reasoning:`` section, with its search."""
     reasoning: Reasoning = _build(config, "reasoning")

@@ -312,6 +312,7 @@ class Experiment:
             of a group, or of arms some of which have an execution, it is ``SerialSpeculative``. Plain decoding is then
             ``Serial``, and the only baseline: Hugging Face's loops decode no groups.
         reasoning: How items of ``TaskItems`` are searched.
+        engine: Somebody else's engine, whose settings ``specexp.sweep`` searches instead of the four parts.
         latency: Costs of another device, or of other models, by which the run's seconds are modelled; measured if null.
         backend: ``live`` runs the models; ``replay`` answers from a recording, in seconds of the latency profile.
         recording: Folder that ``specexp.record`` wrote, for replay; ``record.to`` if null.
@@ -343,6 +344,7 @@ class Experiment:
     execution: Annotated[Any, PartOf("specexp.scheduling.Execution")] | None = None
     reasoning: Reasoning = field(default_factory=Reasoning)
     generation: Generation = field(default_factory=Generation)
+    engine: Annotated[Any, PartOf("specexp.engines.engine.Engine")] | None = None
     latency: Annotated[Any, CallOf("specexp.core.latency.LatencyProfile")] | None = None
     trainer: dict[str, Any] = field(default_factory=dict)
     output: str = "runs"

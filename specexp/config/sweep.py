@@ -17,7 +17,7 @@ from specexp.core.messages import did_you_mean
 
 Way = Literal["maximize", "minimize"]
 
-SEARCHABLE = ("drafter", "builder", "controller", "execution", METHOD)
+SEARCHABLE = ("drafter", "builder", "controller", "execution", "engine", METHOD)
 """What a study may vary: sections, or with ``method`` several of them at once. Target, prompts, verifier and lengths
 are the same for all trials of a study: AR's seconds are measured once for them."""
 

@@ -231,7 +231,7 @@ def _as_gguf(pair: ModelPair, folder: Path) -> ModelPair:
 
 def _beside_llama(found: Contest, config: Config, pair: ModelPair, text: NDArray[np.int64]) -> None:
     """Its own simple loop, and its own pass, on the file that our runtime runs."""
-    from specexp.engines.llama_cpp import LlamaCppLoop
+    from specexp.engines.llama_cpp_loop import LlamaCppLoop
     from specexp.profile.bounds import LlamaDecode
 
     file: Any = pair.target.model
@@ -248,7 +248,7 @@ def _dtype(model: PreTrainedModel | Runtime) -> str:
 def _openvino(config: Config, pair: ModelPair, folder: Path) -> TimedLoop:
     import torch
 
-    from specexp.engines.openvino import OpenVinoLoop
+    from specexp.engines.openvino_loop import OpenVinoLoop
 
     return TimedLoop(OpenVinoLoop(pair.target, folder, torch.get_num_threads()))
 
@@ -267,7 +267,7 @@ def _bounds(
         "torch float32": torch_products(matrices, torch.float32),
     }
     if "openvino" in config.get("profile.backends"):
-        from specexp.engines.openvino import OpenVinoError, openvino_products
+        from specexp.engines.openvino_loop import OpenVinoError, openvino_products
 
         with suppress(OpenVinoError):  # which is said where its loop is left out
             libraries["OpenVINO"] = openvino_products(matrices, torch.get_num_threads())

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
     from transformers import PreTrainedModel
 
-    from specexp.engines.llama_cpp import LlamaCppLoop
+    from specexp.engines.llama_cpp_loop import LlamaCppLoop
 
 
 class WeightReading(TimedPass):

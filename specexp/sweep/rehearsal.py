@@ -9,7 +9,7 @@ from specexp.sweep.backend import StudyBackend
 from specexp.sweep.bench import StudyBench
 from specexp.sweep.branches import Possible, composer, without_impossible
 from specexp.sweep.exportable import check_export
-from specexp.sweep.session import check_prompts, replayed_backend
+from specexp.sweep.session import check_prompts, live_backend, replayed_backend
 from specexp.sweep.study import check_drawing
 from specexp.sweep.study_config import StudyConfig
 
@@ -34,9 +34,7 @@ def rehearse(study_config: StudyConfig, settings: Sweep) -> Possible:
     if study_config.replayed:
         backend = replayed_backend(study_config, settings)
     else:
-        from specexp.sweep.live import LiveStudyBackend
-
-        backend = LiveStudyBackend(study_config, build_outline(config), study_config.latency())
+        backend = live_backend(study_config, build_outline(config))
     check_prompts(study_config, backend)
     possible = without_impossible(study_config, settings, composer(study_config, backend))
     check_export(possible, StudyBench(backend, study_config.folder))

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import optuna
 import torch
@@ -43,6 +43,9 @@ from specexp.sweep.trials import (
     state_of,
     write_trials,
 )
+
+if TYPE_CHECKING:
+    from specexp.pairs.pair import ModelPair
 
 
 class Session:
@@ -137,11 +140,7 @@ class Session:
         """A recording that answers, or models that decode."""
         if self.study_config.replayed:
             return replayed_backend(self.study_config, self.settings)
-        from specexp.sweep.live import LiveStudyBackend
-
-        return LiveStudyBackend(
-            self.study_config, build_pair(self.study_config.config), self.study_config.latency()
-        )
+        return live_backend(self.study_config, build_pair(self.study_config.config))
 
     def _study_digest(self) -> str:
         learned = [] if self.settings.learn is None else [asdict(self.settings.learn)]
@@ -225,6 +224,17 @@ class Session:
         return f"{what}: {shown}" + (
             f", pruned after {trial.user_attrs['pruned_at']} prompts" if state == "pruned" else ""
         )
+
+
+def live_backend(study_config: StudyConfig, pair: ModelPair) -> StudyBackend:
+    """Models that decode, in our loop or in somebody else's engine."""
+    if study_config.of_engine:
+        from specexp.sweep.engine_study import EngineStudyBackend
+
+        return EngineStudyBackend(study_config, pair)
+    from specexp.sweep.live import LiveStudyBackend
+
+    return LiveStudyBackend(study_config, pair, study_config.latency())
 
 
 def replayed_backend(study_config: StudyConfig, settings: Sweep) -> StudyBackend:

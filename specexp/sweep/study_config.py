@@ -73,9 +73,16 @@ class StudyConfig:
         keys = [*space, *(key for overrides in known for key in overrides)]
         return is_multi_sequence(self.config) or any(key.partition(".")[0] == "execution" for key in keys)
 
+    @cached_property
+    def of_engine(self) -> bool:
+        """Whether somebody else's engine is tuned, and not our parts."""
+        return self.config.get("engine") is not None
+
     @property
     def varied(self) -> tuple[str, ...]:
         """Sections that candidates may differ in."""
+        if self.of_engine:
+            return ("engine",)
         return (*VARIED, "execution") if self.multi_sequence else VARIED
 
     def applies(self, key: str, overrides: Mapping[str, Any]) -> bool:
@@ -87,7 +94,10 @@ class StudyConfig:
             if name.partition(".")[0] == section
             and not isinstance(value, int | float)  # numbers bring no keys
         }
-        return has_key(self.with_overrides(telling), key)
+        found = self.with_overrides(telling)
+        if section == "engine":  # a setting that a choice leaves unset belongs to another way to draft
+            return found.get(key, None) is not None
+        return has_key(found, key)
 
     def with_overrides(self, overrides: Mapping[str, Any]) -> Config:
         """The configuration of a candidate; a fitted tree that names no acceptance counts gets the study's.
@@ -181,6 +191,8 @@ class StudyConfig:
     def workload(self) -> dict[str, Any]:
         """What all candidates have in common: their seconds can be compared where this is the same."""
         shared = {section: self.config.get(section) for section in SHARED}
+        if self.of_engine:
+            shared["engine"] = self.config.get("engine.class_path")
         if self.multi_sequence:
             shared["reasoning"] = self.config.get("reasoning")
         if self.config.get("latency") is not None:

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from specexp.pairs.pair import ModelPair
     from specexp.verify.result import LosslessReport
 
+ENDPOINT = "--endpoint"
 USAGE = """usage: python -m specexp.verify CONFIG.yaml [--dry-run] [--key value ...]
+       python -m specexp.verify --endpoint URL [--plain URL] [--plain-body JSON] [--help]
 
 Tests whether the compositions of an experiment leave the target's output unchanged on its models and device:
 token equality for Greedy and KeyedSampling, with plain decoding and on toy targets whose every output is known; for
@@ -33,12 +35,18 @@ verifiers that sample, the joint law of their tokens on toy targets, sampled unt
 (0.05) is found or excluded with a power of 95 %, and of the first tokens on the configured models. The target is
 float32 unless the file says otherwise. Exit code 0: every claim holds as far as stated (a lossy verifier makes none);
 1: one does not; 2: the file is wrong; 3: no deviation was found and the stated one is not excluded.
+With --endpoint a server's answers with speculation and without are compared instead, at temperature 0.
 --dry-run checks the file and lists the tests; any other --dotted.key overrides the file,
 e.g. --verify.total_variation 0.02 --data.max_prompts 8 --verifier.init_args.temperature 0.3."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if any(one.partition("=")[0] == ENDPOINT for one in given):
+        from specexp.verify.endpoint_command import verify_endpoint
+
+        return verify_endpoint(given)
     return run_command(USAGE, arguments, _act)
 
 

@@ -20,7 +20,7 @@ def llama_loop():
         "llama_cpp", reason="llama-cpp-python is not installed: pip install 'specexp[llama-cpp]'"
     )
     pytest.importorskip("gguf", reason="gguf is not installed: pip install 'specexp[llama-cpp]'")
-    from specexp.engines.llama_cpp import LlamaCppLoop
+    from specexp.engines.llama_cpp_loop import LlamaCppLoop
     from specexp.runtimes.llama_file import LlamaFile, LlamaSettings
 
     return LlamaCppLoop(LlamaFile(written("Llama"), LlamaSettings("float32", flash_attention=False)), 64)
@@ -46,7 +46,7 @@ def test_openvinos_pipeline_gives_the_models_own_tokens_again_and_again(tmp_path
     pytest.importorskip(
         "openvino_genai", reason="OpenVINO GenAI is not installed: pip install 'specexp[openvino]'"
     )
-    from specexp.engines.openvino import OpenVinoLoop
+    from specexp.engines.openvino_loop import OpenVinoLoop
 
     model = small_llama("Llama")
     loop = OpenVinoLoop(model, tmp_path, threads=1)
@@ -61,7 +61,7 @@ def test_openvino_multiplies_any_number_of_rows_by_all_matrices():
     pytest.importorskip(
         "openvino_genai", reason="OpenVINO GenAI is not installed: pip install 'specexp[openvino]'"
     )
-    from specexp.engines.openvino import openvino_products
+    from specexp.engines.openvino_loop import openvino_products
 
     ready = openvino_products([torch.ones(5, 3), torch.ones(2, 7, dtype=torch.bfloat16)], threads=1)
     for rows in (1, 4):
@@ -72,7 +72,7 @@ def test_openvino_multiplies_any_number_of_rows_by_all_matrices():
 
 
 def test_without_openvino_one_sentence_says_how_to_have_it(tmp_path, monkeypatch):
-    from specexp.engines.openvino import OpenVinoError, OpenVinoLoop
+    from specexp.engines.openvino_loop import OpenVinoError, OpenVinoLoop
 
     monkeypatch.setitem(__import__("sys").modules, "openvino_genai", None)
     model = transformers.LlamaForCausalLM.__new__(transformers.LlamaForCausalLM)

@@ -32,6 +32,12 @@ class EngineSettingsArtifact(Artifact):
     optional = ()
     purpose = "settings of an engine are exported to that engine alone"
 
+    @classmethod
+    @override
+    def payloads_of(cls, parts: Mapping[str, Any], attributes: Mapping[str, Any]) -> dict[str, Any] | None:
+        found = attributes.get("engine")
+        return None if found is None else {SETTINGS: dict(found)}
+
     @override
     def read(self, payloads: Mapping[str, Any]) -> None:
         content, where = payloads[SETTINGS], self.where(SETTINGS)

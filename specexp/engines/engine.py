@@ -1,0 +1,116 @@
+"""The contract of an engine: somebody else's loop, which can be started, told how to speculate, and asked."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from specexp.core.checked import Checked
+
+if TYPE_CHECKING:
+    from specexp.pairs.pair import ModelPair
+
+
+class EngineError(ValueError):
+    """An engine does not start, or does not answer as it should; one sentence."""
+
+
+@dataclass(frozen=True)
+class EngineAnswer:
+    """A greedy answer, and what it took; counted as :class:`~specexp.bench.record.PromptRecord` says.
+
+    Attributes:
+        token_ids: The new tokens.
+        finish_reason: ``eos``, ``length`` or ``context``.
+        prefill_seconds: Until the first of them came.
+        decode_seconds: From there to the last.
+        first_tokens: How many came first, which the decode seconds did not pay for.
+        steps: Times that tokens came, where the engine counts no passes.
+        accepted_drafts: Drafted tokens that became output.
+        drafted_nodes: Drafted tokens; 0 where the engine does not tell.
+    """
+
+    token_ids: list[int]
+    finish_reason: str
+    prefill_seconds: float
+    decode_seconds: float
+    first_tokens: int
+    steps: float
+    accepted_drafts: float = 0
+    drafted_nodes: float = 0
+
+    @property
+    def bonus_tokens(self) -> float:
+        """Tokens the target added itself."""
+        return len(self.token_ids) - self.accepted_drafts
+
+    @property
+    def draft_passes(self) -> float:
+        """Passes of a draft model, which engines do not tell."""
+        return 0
+
+
+class RunningEngine(ABC):
+    """An engine at work.
+
+    Attributes:
+        engine: What it was started as; settings that need no restart may be another's.
+    """
+
+    @abstractmethod
+    def answer(
+        self, engine: Engine, token_ids: Sequence[int], max_new_tokens: int, eos: frozenset[int]
+    ) -> EngineAnswer:
+        """Continue a prompt greedily.
+
+        Args:
+            engine: How to speculate; its :attr:`Engine.restart_key` is that of the engine that was started.
+            token_ids: The prompt.
+            max_new_tokens: Most new tokens.
+            eos: Tokens that end the answer.
+
+        Raises:
+            EngineError: It does not answer, or not as it should.
+        """
+
+    def close(self) -> None:
+        """Stop what was started."""
+        return None
+
+
+class Engine(metaclass=Checked):
+    """An engine and how it speculates. A further one is one class in a file of this folder.
+
+    Attributes:
+        exported_as: What ``specexp.export --to`` calls the form of its settings.
+    """
+
+    exported_as: ClassVar[str]
+
+    @abstractmethod
+    def plain(self) -> Engine:
+        """The same engine without speculation."""
+
+    @abstractmethod
+    def deployed_settings(self) -> dict[str, Any]:
+        """What its deployment is told, by the engine's own names."""
+
+    @property
+    @abstractmethod
+    def version(self) -> str:
+        """What it says of itself, before it is started."""
+
+    @property
+    @abstractmethod
+    def restart_key(self) -> Hashable:
+        """What needs a restart: two engines of the same key answer in the same running one."""
+
+    @abstractmethod
+    def start(self, pair: ModelPair) -> RunningEngine:
+        """Start it on these models.
+
+        Raises:
+            EngineError: It is not installed, does not start, or cannot run the models.
+        """

@@ -1,0 +1,122 @@
+"""Hugging Face's ``generate`` in this process: an assistant, and prompt lookup."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import transformers
+from typing_extensions import override
+
+from specexp.bench.arm import Generation
+from specexp.bench.hugging_face_arm import HuggingFaceArm
+from specexp.engines.engine import Engine, EngineAnswer, EngineError, RunningEngine
+from specexp.engines.settings.hugging_face import HuggingFaceSettings
+
+if TYPE_CHECKING:
+    from specexp.bench.hugging_face_arm import Reference
+    from specexp.pairs.pair import ModelPair
+
+_LOOPS: dict[str | None, Reference] = {
+    None: "hf-eager",
+    "model": "hf-assisted",
+    "prompt-lookup": "hf-prompt-lookup",
+}
+_NEEDED = {None: "", "model": "num_assistant_tokens", "prompt-lookup": "prompt_lookup_num_tokens"}
+
+
+class HuggingFace(Engine):
+    """``model.generate`` with its dynamic cache; drafts have a constant length, or end below a threshold.
+
+    Args:
+        drafts: Who guesses: the pair's draft ``model``, ``prompt-lookup``, or null for nobody.
+        settings: How much, by the names of its generation config.
+
+    Raises:
+        EngineError: The settings do not go with who guesses.
+
+    Example:
+        >>> engine = HuggingFace("model", HuggingFaceSettings(num_assistant_tokens=4))
+    """
+
+    exported_as = "hf-generation-config"
+
+    def __init__(
+        self,
+        drafts: Literal["model", "prompt-lookup"] | None = None,
+        settings: HuggingFaceSettings = HuggingFaceSettings(),  # noqa: B008 - frozen
+    ) -> None:
+        given, needed = settings.given("num_assistant_tokens_schedule"), _NEEDED[drafts]
+        beside = {"model": {"assistant_confidence_threshold"}, "prompt-lookup": {"max_matching_ngram_size"}}
+        if not given.keys() <= {needed, *beside.get(drafts or "", ())} or (needed and needed not in given):
+            raise EngineError(
+                f"HuggingFace drafts by {drafts}, with {', '.join(given) or 'no settings'}; it takes "
+                f"{needed or 'no settings'}{''.join(f', and perhaps {one}' for one in beside.get(drafts or '', ()))}"
+            )
+        if settings.num_assistant_tokens_schedule not in (None, "constant"):
+            raise EngineError(
+                f"HuggingFace: num_assistant_tokens_schedule is {settings.num_assistant_tokens_schedule!r}; "
+                "constant is allowed, for the others move from prompt to prompt"
+            )
+        self.drafts = drafts
+        self.settings = settings
+
+    @override
+    def plain(self) -> HuggingFace:
+        return HuggingFace()
+
+    @override
+    def deployed_settings(self) -> dict[str, Any]:
+        given = self.settings.deployed()
+        return {**given, "num_assistant_tokens_schedule": "constant"} if self.drafts == "model" else given
+
+    @property
+    @override
+    def version(self) -> str:
+        return transformers.__version__
+
+    @property
+    @override
+    def restart_key(self) -> Hashable:
+        return None  # every call says how
+
+    @override
+    def start(self, pair: ModelPair) -> RunningEngine:
+        return _Generate(pair)
+
+
+class _Generate(RunningEngine):
+    def __init__(self, pair: ModelPair) -> None:
+        self.pair = pair
+
+    @override
+    def answer(
+        self, engine: Engine, token_ids: Sequence[int], max_new_tokens: int, eos: frozenset[int]
+    ) -> EngineAnswer:
+        assert isinstance(engine, HuggingFace)
+        pair = self.pair
+        generation = Generation(max_new_tokens=max_new_tokens, stop_at_eos=bool(eos))
+        settings = engine.settings.given("num_assistant_tokens_schedule")
+        try:
+            arm = HuggingFaceArm(
+                "engine",
+                _LOOPS[engine.drafts],
+                pair.target,
+                pair.tokenizer,
+                generation,
+                draft=pair.draft,
+                **settings,
+            )
+        except ValueError as error:
+            raise EngineError(str(error)) from error
+        run = arm.generate(list(token_ids), "", None)
+        return EngineAnswer(
+            run.token_ids,
+            run.finish_reason,
+            run.prefill_seconds,
+            run.decode_seconds,
+            run.tokens_of_pass[0],
+            run.steps,
+            run.accepted_drafts,
+            run.drafted_nodes,
+        )

@@ -1,0 +1,148 @@
+"""One streamed completion of a server that speaks OpenAI's API, with the time each piece came."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from time import monotonic, perf_counter
+from typing import Any
+from urllib.parse import urlsplit
+
+from specexp.engines.engine import EngineError
+
+_MOST_BYTES = 16 * 2**20
+_SHOWN = 200
+
+
+@dataclass
+class Streamed:
+    """A completion.
+
+    Attributes:
+        text: All of it.
+        times: Seconds after the request at which pieces of it came.
+        finish_reason: ``stop`` or ``length``.
+        tokens: New tokens as the server counts them; None where it does not.
+        speculation: vLLM's ``metrics.speculative_decoding``; empty where the server tells nothing.
+        logprobs: Of every token the best ones with their log-probabilities; empty where they are not told.
+        pieces: The tokens' texts, as far as logprobs are told.
+    """
+
+    text: str = ""
+    times: list[float] = field(default_factory=list)
+    finish_reason: str = ""
+    tokens: int | None = None
+    speculation: dict[str, Any] = field(default_factory=dict)
+    logprobs: list[dict[str, float]] = field(default_factory=list)
+    pieces: list[str] = field(default_factory=list)
+
+
+def models(url: str, seconds: float) -> list[str]:
+    """Names of the models that a server has.
+
+    Raises:
+        EngineError: It does not say.
+    """
+    content = _json(_read(url, "GET", "/v1/models", None, monotonic() + seconds))
+    listed = content.get("data") if isinstance(content, dict) else None
+    return [str(one["id"]) for one in listed or () if isinstance(one, dict) and "id" in one]
+
+
+def complete(url: str, body: Mapping[str, Any], seconds: float) -> Streamed:
+    """Ask for a completion as a stream.
+
+    Args:
+        url: Of the server.
+        body: The request, without what makes it a stream.
+        seconds: It must be whole by then.
+
+    Raises:
+        EngineError: It is not: no answer, an error, no stream, or a stream that ends early or holds something else.
+    """
+    asked = {**body, "stream": True, "stream_options": {"include_usage": True}}
+    found, ended = Streamed(), False
+    begun = perf_counter()
+    for line in _lines(url, asked, monotonic() + seconds):
+        if not line.startswith(b"data:"):
+            continue
+        data = line[5:].strip()
+        if data == b"[DONE]":
+            ended = True
+            break
+        _take(found, _json(data), perf_counter() - begun)
+    if not ended or not found.finish_reason:
+        raise EngineError(f"{url} ended its stream early, after {len(found.text)} characters")
+    return found
+
+
+def _take(found: Streamed, content: Any, at: float) -> None:
+    if not isinstance(content, dict) or not isinstance(content.get("choices", []), list):
+        raise EngineError(f"the stream holds {str(content)[:_SHOWN]!r}, which is no completion")
+    if content.get("error"):
+        raise EngineError(f"the server answered with the error {str(content['error'])[:_SHOWN]}")
+    for choice in content.get("choices", []):
+        text = choice.get("text") if isinstance(choice, dict) else None
+        if not isinstance(text, str | None):
+            raise EngineError(f"the stream holds {str(choice)[:_SHOWN]!r}, which is no completion")
+        if text:
+            found.text += text
+            found.times.append(at)
+        found.finish_reason = (choice or {}).get("finish_reason") or found.finish_reason
+        told = (choice or {}).get("logprobs") or {}
+        found.logprobs += [dict(one or {}) for one in told.get("top_logprobs") or ()]
+        found.pieces += [str(one) for one in told.get("tokens") or ()]
+    usage, metrics = content.get("usage"), content.get("metrics")
+    if isinstance(usage, dict) and isinstance(usage.get("completion_tokens"), int):
+        found.tokens = usage["completion_tokens"]
+    if isinstance(metrics, dict) and isinstance(metrics.get("speculative_decoding"), dict):
+        found.speculation = metrics["speculative_decoding"]
+
+
+def _lines(url: str, body: Mapping[str, Any], deadline: float) -> Iterator[bytes]:
+    rest = b""
+    for piece in _pieces(url, "POST", "/v1/completions", json.dumps(body).encode(), deadline):
+        *lines, rest = (rest + piece).split(b"\n")
+        yield from lines
+    yield rest
+
+
+def _read(url: str, method: str, path: str, body: bytes | None, deadline: float) -> bytes:
+    return b"".join(_pieces(url, method, path, body, deadline))
+
+
+def _pieces(url: str, method: str, path: str, body: bytes | None, deadline: float) -> Iterator[bytes]:
+    parts = urlsplit(url)
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    connection = kind(parts.hostname or "", parts.port, timeout=max(0.1, deadline - monotonic()))
+    try:
+        connection.request(method, parts.path + path, body, {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        if answer.status != 200:
+            said = " ".join(answer.read(_SHOWN).decode(errors="replace").split())
+            raise EngineError(f"{url}{path} answered {answer.status}: {said}")
+        size = 0
+        while piece := answer.read1(65536):
+            size += len(piece)
+            if size > _MOST_BYTES:
+                raise EngineError(f"{url}{path} answered more than {_MOST_BYTES} bytes")
+            yield piece
+            left = deadline - monotonic()
+            if left <= 0:
+                raise TimeoutError
+            if connection.sock is not None:
+                connection.sock.settimeout(left)
+    except TimeoutError as error:
+        raise EngineError(f"{url}{path} did not answer in time") from error
+    except (OSError, http.client.HTTPException) as error:
+        raise EngineError(f"{url}{path} broke off ({type(error).__name__}: {error})") from error
+    finally:
+        connection.close()
+
+
+def _json(data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise EngineError(f"the server sent {data[:60]!r}, which is no JSON") from error

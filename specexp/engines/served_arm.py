@@ -1,0 +1,135 @@
+"""An engine as an arm: it answers prompts as any other, greedily, and its steps cannot be watched."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import TYPE_CHECKING
+
+from typing_extensions import override
+
+from specexp.bench.arm import EngineArm, eos_of, turns
+from specexp.bench.record import PromptRecord
+from specexp.core.masks import context_limit
+from specexp.engines.engine import Engine, EngineAnswer, EngineError, RunningEngine
+
+if TYPE_CHECKING:
+    from specexp.core.decode import OutcomeObserver
+    from specexp.data import Prompt
+    from specexp.pairs.pair import ModelPair
+
+
+class EnginePool:
+    """Running engines of a study, started as seldom as possible.
+
+    One that nobody uses any more is kept until another is started, for the next trial may be one that it can answer.
+
+    Args:
+        pair: The models they are started on.
+    """
+
+    def __init__(self, pair: ModelPair) -> None:
+        self.pair = pair
+        self._running: dict[Hashable, RunningEngine] = {}
+        self._users: dict[Hashable, set[int]] = {}
+
+    def take(self, engine: Engine, user: int) -> RunningEngine:
+        """The running engine that can answer for this one, started if there is none.
+
+        Args:
+            engine: How it speculates.
+            user: Who asks; see :meth:`leave`.
+        """
+        key = self._key(engine)
+        if key not in self._running:
+            self._close_idle()
+            self._running[key] = engine.start(self.pair)
+        self._users.setdefault(key, set()).add(user)
+        return self._running[key]
+
+    def leave(self, user: int) -> None:
+        """Say that a user asks no more."""
+        for users in self._users.values():
+            users.discard(user)
+
+    def drop(self, engine: Engine) -> None:
+        """Stop an engine that failed, so that the next one to ask starts it anew."""
+        running = self._running.pop(self._key(engine), None)
+        if running is not None:
+            running.close()
+
+    def close(self) -> None:
+        """Stop all."""
+        for running in self._running.values():
+            running.close()
+        self._running.clear()
+
+    def _close_idle(self) -> None:
+        for key in [key for key in self._running if not self._users.get(key)]:
+            self._running.pop(key).close()
+
+    def _key(self, engine: Engine) -> Hashable:
+        return type(engine), engine.restart_key
+
+
+class ServedArm(EngineArm):
+    """Somebody else's engine with its settings.
+
+    Args:
+        name: Name in every table.
+        engine: How it speculates.
+        pool: Where it runs.
+        scorer: Plain decoding in our loop, which says how close the target came where outputs part.
+    """
+
+    shows_steps = False
+
+    def __init__(self, name: str, engine: Engine, pool: EnginePool, scorer: EngineArm) -> None:
+        super().__init__(name, scorer.parts, scorer.generation)
+        self.engine = engine
+        self.pool = pool
+        self.scorer = scorer
+        self.dtype, self.device = scorer.dtype, scorer.device
+        model, tokenizer = pool.pair.target, pool.pair.tokenizer
+        self._limit = context_limit(model.config)
+        self._eos = eos_of(tokenizer, model) if self.generation.stop_at_eos else frozenset()
+
+    @override
+    def decode(self, prompt: Prompt, sample: int = 0, max_new_tokens: int | None = None) -> PromptRecord:
+        found: list[EngineAnswer] = []
+        wanted = max_new_tokens or self.generation.max_new_tokens
+
+        def answer(asked: list[int], turn: int) -> list[int]:
+            room = self._limit - len(asked)
+            if room < 1:
+                raise ValueError(
+                    f"the prompt has {len(asked)} tokens and the model's context holds {self._limit}"
+                )
+            try:
+                running = self.pool.take(self.engine, id(self))
+                found.append(running.answer(self.engine, asked, min(wanted, room), self._eos))
+            except EngineError:
+                self.pool.drop(self.engine)
+                raise
+            return found[-1].token_ids
+
+        asked = [tokens for tokens, _ in turns(prompt, self.pool.pair.tokenizer, answer)]
+        return PromptRecord.of(
+            self,
+            prompt,
+            sample,
+            answers=[one.token_ids for one in found],
+            finish_reasons=[one.finish_reason for one in found],
+            counts=found,
+            prompt_tokens=sum(asked),
+            prefill_seconds=sum(one.prefill_seconds for one in found),
+            decode_seconds=sum(one.decode_seconds for one in found),
+            decode_tokens=sum(len(one.token_ids) - one.first_tokens for one in found),
+        )
+
+    @override
+    def decode_observed(self, prompt: Prompt, sample: int, observe: OutcomeObserver) -> None:
+        self.scorer.decode_observed(prompt, sample, observe)
+
+    @override
+    def close(self) -> None:
+        self.pool.leave(id(self))

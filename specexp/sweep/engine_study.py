@@ -1,0 +1,86 @@
+"""A study of somebody else's engine: its settings, paired with the same engine without speculation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from typing_extensions import override
+
+from specexp.config import Config, ConfigError, build_engine, build_verifier
+from specexp.core.messages import first_line
+from specexp.engines.engine import Engine
+from specexp.engines.served_arm import EnginePool, ServedArm
+from specexp.sweep.live import LiveStudyBackend
+from specexp.sweep.study_config import StudyConfig
+
+if TYPE_CHECKING:
+    from specexp.bench.arm import Arm, EngineArm
+    from specexp.bench.float32 import InFloat32
+    from specexp.bench.record import PromptRecord
+    from specexp.pairs.pair import ModelPair
+    from specexp.sweep.confirmed import Confirmed
+
+
+class EngineStudyBackend(LiveStudyBackend):
+    """The engine, started once for all candidates that it can answer without a restart.
+
+    Args:
+        study_config: The experiment, with an ``engine:``.
+        pair: Its models.
+
+    Raises:
+        ConfigError: It asks for what engines of others do not do here: sampling, several sequences, a modelled
+        clock, or
+            parts of ours beside the engine.
+    """
+
+    def __init__(self, study_config: StudyConfig, pair: ModelPair) -> None:
+        config = study_config.config
+        where = f"{config.source_of(('engine',))}: engine: "
+        verifier = build_verifier(config)
+        if verifier.noise_temperature != 0 or not verifier.lossless:
+            raise ConfigError(
+                f"{where}answers are compared token by token, which takes greedy decoding: set verifier to Greedy"
+            )
+        for section in ("drafter", "builder", "execution", "latency"):
+            if config.get(section) is not None:
+                raise ConfigError(
+                    f"{where}{section} is a part of our own loop: set it to null, or leave engine out"
+                )
+        super().__init__(study_config, pair, None)
+        self.pool = EnginePool(pair)
+
+    @override
+    def compose(self, name: str, config: Config) -> EngineArm:
+        return self._served(name, build_engine(config))
+
+    @override
+    def plain(self) -> EngineArm:
+        try:
+            return self._served("engine", build_engine(self.study_config.config).plain())
+        except ValueError as error:
+            config = self.study_config.config
+            raise ConfigError(f"{config.source_of(('engine',))}: engine: {first_line(error)}") from error
+
+    @override
+    def other_arms(self) -> list[Arm]:
+        return []
+
+    @override
+    def attributes_of(self, arm: EngineArm) -> dict[str, Any]:
+        assert isinstance(arm, ServedArm)
+        engine = arm.engine
+        told = {
+            "engine": engine.exported_as,
+            "version": engine.version,
+            "settings": engine.deployed_settings(),
+        }
+        return {"engine": told}
+
+    @override
+    def in_float32(self, confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> InFloat32 | None:
+        return None
+
+    def _served(self, name: str, engine: Engine) -> EngineArm:
+        return ServedArm(name, engine, self.pool, super().plain())

@@ -1,0 +1,189 @@
+"""Is a server's speculation lossless? Its answers with it and without, at temperature 0, side by side."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from specexp.core.messages import counted, shown
+from specexp.engines.openai_client import Streamed, complete
+
+Verdict = Literal["equal", "near tie", "wrong", "cannot tell"]
+_AROUND = 40
+"""Characters shown around a divergence."""
+
+Ask = Callable[[str], Streamed]
+
+
+class Scorer(Protocol):
+    """Tells how far the target itself holds two continuations apart."""
+
+    def __call__(self, prompt: str, common: str, one: str, other: str) -> float | None:
+        """Log-probability of the next token of ``one`` less that of ``other``; None where they cannot be told apart."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One prompt.
+
+    Attributes:
+        prompt: Its text.
+        verdict: What is known of it.
+        at: Characters that both answers have in common.
+        gap: By how much plain decoding prefers its own token there, in log-probability; None where nothing tells.
+        why: What the verdict is founded on.
+        plain: The answer without speculation, around the place.
+        speculative: The answer with it.
+        tokens: How many tokens were compared.
+    """
+
+    prompt: str
+    verdict: Verdict
+    at: int = 0
+    gap: float | None = None
+    why: str = ""
+    plain: str = ""
+    speculative: str = ""
+    tokens: int = 0
+
+
+@dataclass(frozen=True)
+class EndpointReport:
+    """All prompts.
+
+    Attributes:
+        compared: Prompt by prompt.
+        asked: What was asked of whom, for whoever repeats it.
+    """
+
+    compared: Sequence[Compared]
+    asked: Mapping[str, Any] = field(default_factory=dict)
+
+    def count(self, verdict: Verdict) -> int:
+        """Prompts of a verdict."""
+        return sum(one.verdict == verdict for one in self.compared)
+
+    @property
+    def exit_code(self) -> int:
+        """0: nothing speaks against it; 1: an answer is wrong; 3: one cannot be told."""
+        return 1 if self.count("wrong") else 3 if self.count("cannot tell") else 0
+
+    def text(self) -> str:
+        """Markdown that can be attached to an issue."""
+        tokens = sum(one.tokens for one in self.compared)
+        lines = [
+            f"# Speculation on against off, temperature 0: {counted(len(self.compared), 'prompt')}, {tokens} tokens",
+            "",
+            ", ".join(
+                f"{self.count(verdict)} {verdict}"
+                for verdict in ("equal", "near tie", "wrong", "cannot tell")
+            ),
+            "",
+            f"Asked: `{json.dumps(dict(self.asked))}`",
+        ]
+        for one in self.compared:
+            if one.verdict != "equal":
+                lines += [
+                    "",
+                    f"## {one.verdict}: {shown(one.prompt)}",
+                    f"The answers part after {counted(one.at, 'character')}: {one.why}.",
+                    f"- off: `{one.plain!r}`",
+                    f"- on: `{one.speculative!r}`",
+                ]
+        return "\n".join(lines) + "\n"
+
+
+def asking(url: str, model: str, tokens: int, body: Mapping[str, Any], seconds: float) -> Ask:
+    """What asks a server for greedy answers, with the best few log-probabilities where it tells them."""
+
+    def ask(prompt: str) -> Streamed:
+        given = {
+            "model": model,
+            "prompt": prompt,
+            "max_tokens": tokens,
+            "temperature": 0,
+            "logprobs": 5,
+            **body,
+        }
+        return complete(url, given, seconds)
+
+    return ask
+
+
+def compare_endpoints(
+    prompts: Iterable[str],
+    speculative: Ask,
+    plain: Ask,
+    tolerance: float,
+    score: Scorer | None = None,
+    tell: Callable[[Compared], None] = lambda one: None,
+) -> list[Compared]:
+    """Ask both for every prompt.
+
+    An answer that parts is blamed only where plain decoding repeats itself and clearly prefers its own token: by its
+    own
+    log-probabilities, or else by the target's in float32. Where neither is there, nobody can tell.
+
+    Args:
+        prompts: Texts.
+        speculative: Asks with speculation.
+        plain: Asks without.
+        tolerance: Largest gap of log-probabilities at which rounding may decide otherwise.
+        score: Scores with the target, where it is at hand.
+        tell: Called with every prompt's verdict.
+
+    Raises:
+        EngineError: A server does not answer.
+    """
+    found = []
+    for prompt in prompts:
+        off, on = plain(prompt), speculative(prompt)
+        one = _compared(prompt, off, on, plain, tolerance, score)
+        tell(one)
+        found.append(one)
+    return found
+
+
+def _compared(
+    prompt: str, off: Streamed, on: Streamed, plain: Ask, tolerance: float, score: Scorer | None
+) -> Compared:
+    tokens = off.tokens or len(off.pieces) or len(off.times)
+    if off.text == on.text:
+        return Compared(prompt, "equal", tokens=tokens)
+    at = next(
+        (place for place, pair in enumerate(zip(off.text, on.text, strict=False)) if pair[0] != pair[1]),
+        min(len(off.text), len(on.text)),
+    )
+    around = {
+        "plain": off.text[max(0, at - _AROUND) : at + _AROUND],
+        "speculative": on.text[max(0, at - _AROUND) : at + _AROUND],
+    }
+    if plain(prompt).text != off.text:
+        why = "plain decoding does not give its own answer twice"
+        return Compared(prompt, "cannot tell", at, None, why, **around, tokens=tokens)
+    gap, source = _told_gap(off, on), "the server's own log-probabilities"
+    if gap is None and score is not None:
+        gap, source = score(prompt, off.text[:at], off.text[at:], on.text[at:]), "the target in float32"
+    if gap is None:
+        why = "no log-probabilities and no target to score with (--target), so a near tie cannot be told from a mistake"
+        return Compared(prompt, "cannot tell", at, None, why, **around, tokens=tokens)
+    verdict: Verdict = "near tie" if gap <= tolerance else "wrong"
+    why = f"plain decoding prefers its own token by {gap:.3g} in log-probability there, by {source}"
+    return Compared(prompt, verdict, at, gap, why, **around, tokens=tokens)
+
+
+def _told_gap(off: Streamed, on: Streamed) -> float | None:
+    """By plain decoding's log-probabilities at the first token that differs; of a token not among the best it told, at
+    least so much.
+    """
+    if not off.pieces or not on.pieces or len(off.logprobs) != len(off.pieces):
+        return None
+    for place, (one, other) in enumerate(zip(off.pieces, on.pieces, strict=False)):
+        if one != other:
+            best = off.logprobs[place]
+            if one not in best:
+                return None
+            return best[one] - best.get(other, min(best.values()))
+    return None

@@ -1,0 +1,150 @@
+"""``python -m specexp.verify --endpoint URL``: what it takes, and what it prints and writes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from specexp.config.command import fail
+from specexp.core.messages import first_line
+from specexp.engines.engine import EngineError
+from specexp.verify.endpoint import EndpointReport, Scorer, asking, compare_endpoints
+
+if TYPE_CHECKING:
+    from specexp.verify.endpoint import Compared
+
+
+def verify_endpoint(arguments: Sequence[str]) -> int:
+    """Run the command; returns its exit code: 0 nothing speaks against it, 1 an answer is wrong, 2 it cannot be
+    asked, 3
+    some cannot be told.
+    """
+    given = _parser().parse_args(arguments)
+    try:
+        report = _compare(given)
+        folder = Path(given.output)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "endpoint.md").write_text(report.text(), encoding="utf-8")
+    except (EngineError, ValueError) as error:
+        return fail(first_line(error))
+    except OSError as error:
+        return fail(f"--output: {given.output} cannot be written ({error.strerror or error})")
+    print(report.text(), end="")
+    print(f"in {folder / 'endpoint.md'}")
+    return report.exit_code
+
+
+def _compare(given: argparse.Namespace) -> EndpointReport:
+    from specexp.data import StdlibFunctions, Workload
+    from specexp.data.own_prompts import OwnPrompts
+    from specexp.engines.openai_client import models
+
+    url, plain_url = (
+        one.rstrip("/").removesuffix("/v1") for one in (given.endpoint, given.plain or given.endpoint)
+    )
+    plain_body = _object(given.plain_body)
+    if given.plain is None and not plain_body:
+        raise EngineError(
+            "nothing says how speculation is left out: give --plain URL, a server of the same model without it, or "
+            "--plain-body JSON, such as '{\"speculative\": false}'"
+        )
+    prompts = StdlibFunctions("test") if given.prompts is None else OwnPrompts(given.prompts)
+    rows = Workload(prompts, max_prompts=given.max_prompts).rows()
+    texts = [row["turns"][0] for row in rows]
+    names = [given.model] if given.model else models(url, given.seconds)
+    if len(names) != 1:
+        raise EngineError(f"{url} lists {', '.join(names) or 'no model'}: name one with --model")
+    score = None if given.target is None else _scorer(given.target)
+    asked = {
+        "on": url, "off": plain_url, "off_body": plain_body, "model": names[0], "max_tokens": given.max_tokens,
+        "tolerance": given.tolerance, "temperature": 0,
+    }  # fmt: skip
+    count = 0
+
+    def tell(one: Compared) -> None:
+        nonlocal count
+        count += 1
+        if one.verdict != "equal":
+            print(f"prompt {count} of {len(texts)}: {one.verdict}, {one.why}", flush=True)
+
+    found = compare_endpoints(
+        texts,
+        asking(url, names[0], given.max_tokens, {}, given.seconds),
+        asking(plain_url, names[0], given.max_tokens, plain_body, given.seconds),
+        given.tolerance,
+        score,
+        tell,
+    )
+    return EndpointReport(found, asked)
+
+
+def _object(text: str | None) -> dict[str, Any]:
+    try:
+        found = json.loads(text or "{}")
+    except ValueError as error:
+        raise EngineError(f"--plain-body is {text!r}, which is no JSON") from error
+    if not isinstance(found, dict):
+        raise EngineError(f"--plain-body is {text!r}; a JSON object is allowed")
+    return found
+
+
+def _scorer(target: str) -> Scorer:
+    """Scores with a target in float32."""
+    import torch
+
+    from specexp.pairs.pair import load_pair
+
+    pair = load_pair(target, target_dtype="float32")
+
+    def score(prompt: str, common: str, one: str, other: str) -> float | None:
+        before = len(pair.tokenizer(prompt).input_ids)
+        answers = [pair.tokenizer(prompt + common + rest).input_ids for rest in (one, other)]
+        place = next((at for at, (a, b) in enumerate(zip(*answers, strict=False)) if a != b), None)
+        if place is None or place < before:
+            return None
+        with torch.inference_mode():
+            logits = pair.target(torch.tensor([answers[0][:place]])).logits[0, -1].float()
+        return float(logits[answers[0][place]] - logits[answers[1][place]])
+
+    return score
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m specexp.verify",
+        description="Ask a server with speculation and without, at temperature 0, and compare the answers.",
+    )
+    parser.add_argument(
+        "--endpoint", required=True, metavar="URL", help="of the server, e.g. http://127.0.0.1:8000"
+    )
+    parser.add_argument("--plain", metavar="URL", help="of a server of the same model without speculation")
+    parser.add_argument(
+        "--plain-body",
+        metavar="JSON",
+        help="fields that switch a request's speculation off, e.g. '{\"speculative\": false}'",
+    )
+    parser.add_argument(
+        "--model", metavar="NAME", help="in requests; the only one that the server has unless given"
+    )
+    parser.add_argument(
+        "--prompts", metavar="FILE", help="of your own; functions of Python's library unless given"
+    )
+    parser.add_argument("--max-prompts", type=int, default=50, metavar="N", help="50 unless given")
+    parser.add_argument(
+        "--max-tokens", type=int, default=64, metavar="N", help="of an answer; 64 unless given"
+    )
+    parser.add_argument(
+        "--target", metavar="MODEL", help="scores divergences in float32 where the server tells no logprobs"
+    )
+    parser.add_argument(
+        "--tolerance", type=float, default=0.125, metavar="GAP",
+        help="log-probability within which rounding may decide; 0.125, bfloat16's, unless given",
+    )  # fmt: skip
+    parser.add_argument(
+        "--seconds", type=float, default=120, metavar="S", help="for an answer; 120 unless given"
+    )
+    parser.add_argument("--output", default="runs/verify", metavar="FOLDER", help="runs/verify unless given")
+    return parser

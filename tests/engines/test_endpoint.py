@@ -1,0 +1,134 @@
+"""A server started by a command: what it answers, every way it can fail, and that nothing of it is left behind."""
+
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+from helpers import fake_server
+from helpers.small_gguf import tokenizer
+
+from specexp.engines.engine import EngineError
+from specexp.engines.openai_endpoint import OpenAIEndpoint
+from specexp.engines.server import filled
+from specexp.pairs.pair import ModelPair
+
+COMMAND = f"{sys.executable} {fake_server.__file__} {{port}}"
+PROMPT = "ab ab"
+
+
+@pytest.fixture
+def pair():
+    return ModelPair(target=None, draft=None, tokenizer=tokenizer(), name="fake")
+
+
+def answered(pair, arguments="", **given):
+    engine = OpenAIEndpoint(f"{COMMAND} {arguments}", plain_body={"speculative": False}, **given)
+    running = engine.start(pair)
+    try:
+        asked = pair.tokenizer(PROMPT).input_ids
+        return [running.answer(engine, asked, 8, frozenset()) for _ in range(2)]
+    finally:
+        running.close()
+
+
+def test_a_server_that_a_command_starts_answers(pair) -> None:
+    for answer in answered(pair):
+        assert pair.tokenizer.decode(answer.token_ids) == fake_server.text_of(PROMPT, 8)
+        assert (answer.finish_reason, answer.first_tokens, answer.steps) == ("length", 1, 8)
+        assert answer.decode_seconds >= 0
+        assert answer.prefill_seconds > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("--fault crash --after 1", "the server ended .*crashed on purpose.*broke off"),
+        ("--fault hang", "did not answer in time"),
+        ("--fault error", "answered 500: .*out of memory"),
+        ("--fault truncate", "ended its stream early, after 3 characters"),
+        ("--fault garbage", "which is no JSON"),
+        ("--fault no-start", "ended with 1 before it answered: .*unknown flag --speculate"),
+        ("--fault deaf", "did not answer http.*/health within"),
+        ("--fault no-model", "lists no model: name one as model"),
+        ("--flag", "ended with 2 before it answered: .*unrecognized arguments: --flag"),
+    ],
+)
+def test_every_failure_is_a_sentence(arguments, said, pair) -> None:
+    seconds = 1.5 if "deaf" in arguments else 30
+    with pytest.raises(EngineError, match=said):
+        answered(pair, arguments, start_seconds=seconds, answer_seconds=1)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, "exactly one of command and url"),
+        ({"command": "serve {port}", "url": "http://x"}, "exactly one of command and url"),
+        ({"command": "serve"}, r"has no \{port\}"),
+        ({"command": "serve {port}"}, "nothing says how speculation is left out"),
+        (
+            {"command": "serve {port} {token}", "plain_body": {}, "settings": {"tokens": 4}},
+            r"has \{token\}, which nothing fills; did you mean 'tokens'",
+        ),
+    ],
+)
+def test_what_cannot_be_started_is_refused_when_it_is_made(given, said) -> None:
+    with pytest.raises(ValueError, match=said):
+        OpenAIEndpoint(**given)
+
+
+def test_a_program_that_is_not_there_is_a_sentence(pair) -> None:
+    with pytest.raises(EngineError, match="no-such-program cannot be started"):
+        OpenAIEndpoint("no-such-program {port}", plain_body={}).start(pair)
+
+
+def test_values_are_one_word_each_and_no_shell_reads_them() -> None:
+    words = filled("serve --config '{{\"k\": {k}}}' --name {name}", {"k": 4, "name": "a b; rm -rf $HOME"})
+    assert words == ["serve", "--config", '{"k": 4}', "--name", "a b; rm -rf $HOME"]
+
+
+def test_settings_in_the_command_alone_need_a_restart() -> None:
+    one = OpenAIEndpoint("serve {port} {k}", plain_body={}, settings={"k": 1, "n": 1})
+    assert (
+        one.restart_key
+        == OpenAIEndpoint("serve {port} {k}", plain_body={}, settings={"k": 1, "n": 2}).restart_key
+    )
+    assert (
+        one.restart_key
+        != OpenAIEndpoint("serve {port} {k}", plain_body={}, settings={"k": 2, "n": 1}).restart_key
+    )
+
+
+@pytest.mark.parametrize("ended_by", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_no_process_outlives_who_started_it(ended_by, tmp_path) -> None:
+    pids = tmp_path / "pids"
+    program = textwrap.dedent(f"""
+        import time
+        from specexp.engines.server import Server, free_port
+        port = free_port()
+        server = Server([{sys.executable!r}, {fake_server.__file__!r}, str(port), "--child", {str(pids)!r}],
+                        f"http://127.0.0.1:{{port}}", 60)
+        print("up", flush=True)
+        time.sleep(600)
+    """)
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as starter:
+        assert starter.stdout.readline() == "up\n"
+        server, child = map(int, pids.read_text().split())
+        assert alive(server)
+        assert alive(child)
+        starter.send_signal(ended_by)
+    deadline = time.monotonic() + 20
+    while alive(server) or alive(child):
+        assert time.monotonic() < deadline, "a process was left behind"
+        time.sleep(0.05)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

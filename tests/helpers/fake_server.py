@@ -1,0 +1,109 @@
+"""A server that speaks OpenAI's completions, as a program: its text is known beforehand, and it can fail in all ways.
+
+``python fake_server.py PORT [--fault FAULT] [--after N] [--wrong N] [--logprobs]``: every answer repeats the
+alphabet from
+the prompt's length on, a letter a token; with ``--wrong`` every N-th letter it ever says is a digit.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+ALPHABET = "abcdefghijklmnopqrstuvwxyz"
+FAULTS = ("crash", "hang", "error", "truncate", "garbage", "no-start", "deaf", "no-model")
+
+
+def text_of(prompt: str, tokens: int) -> str:
+    return "".join(ALPHABET[(len(prompt) + number) % 26] for number in range(tokens))
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    given: argparse.Namespace
+    asked = 0
+    said = 0
+
+    def log_message(self, *arguments) -> None: ...
+
+    def do_GET(self) -> None:
+        listed = [] if self.given.fault == "no-model" else [{"id": "fake"}]
+        self._send(200, json.dumps({"data": listed}).encode())
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        Handler.asked += 1
+        fault = (
+            self.given.fault if Handler.asked > self.given.after and body.get("speculative", True) else None
+        )
+        if fault == "crash":
+            print("the fake server crashed on purpose", flush=True)
+            os._exit(3)
+        if fault == "hang":
+            time.sleep(600)
+        if fault == "error":
+            self._send(500, b'{"error": "out of memory"}')
+            return
+        self.send_response(200)
+        self.send_header("Connection", "close")
+        self.end_headers()
+        text = text_of(body["prompt"], body["max_tokens"])
+        for number, letter in enumerate(text):
+            if fault == "truncate" and number == 3:
+                return
+            if fault == "garbage" and number == 3:
+                self.wfile.write(b"data: {not json\n\n")
+                return
+            Handler.said += 1
+            wrong = (
+                self.given.wrong and body.get("speculative", True) and Handler.said % self.given.wrong == 0
+            )
+            choice = {"text": "7" if wrong else letter, "finish_reason": None}
+            if self.given.logprobs:
+                choice["logprobs"] = {
+                    "tokens": [choice["text"]],
+                    "top_logprobs": [{letter: -0.01, "z": -4.0, "7": -9.0}],
+                }
+            self._event({"choices": [choice]})
+        self._event(
+            {"choices": [{"text": "", "finish_reason": "length"}], "usage": {"completion_tokens": len(text)}}
+        )
+        self.wfile.write(b"data: [DONE]\n\n")
+
+    def _event(self, content) -> None:
+        self.wfile.write(b"data: " + json.dumps(content).encode() + b"\n\n")
+        self.wfile.flush()
+
+    def _send(self, status: int, data: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("port", type=int)
+    parser.add_argument("--fault", choices=FAULTS)
+    parser.add_argument("--after", type=int, default=0)
+    parser.add_argument("--wrong", type=int, default=0)
+    parser.add_argument("--logprobs", action="store_true")
+    parser.add_argument("--child", help="file that gets the id of a process of the server's own")
+    parser.add_argument("--draft-tokens", type=int, default=0)
+    Handler.given = given = parser.parse_args()
+    if given.fault == "no-start":
+        sys.exit("unknown flag --speculate, said the fake server")
+    if given.child:
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        Path(given.child).write_text(f"{os.getpid()} {child.pid}")
+    if given.fault == "deaf":
+        time.sleep(600)
+    ThreadingHTTPServer(("127.0.0.1", given.port), Handler).serve_forever()
+
+
+if __name__ == "__main__":
+    main()

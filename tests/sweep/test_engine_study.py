@@ -1,0 +1,201 @@
+"""A study of somebody else's engine: the same search, confirmation and export, and an engine that fails."""
+
+import csv
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from helpers import fake_server
+
+from specexp.export.__main__ import export
+from specexp.sweep.__main__ import main
+
+COMMAND = f"{sys.executable} {fake_server.__file__} {{{{port}}}}"
+FAULTS = {
+    "crash": "the server ended",
+    "hang": "did not answer in time",
+    "error": "answered 500",
+    "truncate": "ended its stream early",
+    "garbage": "no JSON",
+    "no-start": "unknown flag --speculate",
+}
+
+
+def endpoint(name, arguments="", **given):
+    command = f"{COMMAND} {arguments}".replace("{{", "{").replace("}}", "}")
+    arguments = {
+        "command": command, "plain_body": {"speculative": False}, "answer_seconds": 1, "start_seconds": 30, **given,
+    }  # fmt: skip
+    return {"name": name, "class_path": "OpenAIEndpoint", "init_args": arguments}
+
+
+@pytest.fixture
+def of_engine(experiment, tmp_path, monkeypatch):
+    """Writes an experiment over choices of an engine."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "prompts.txt").write_text("".join(f"ab{number} ab{number}\n" for number in range(6)))
+
+    def write(choices, first=(), **sweep):
+        kind = choices[0]["class_path"]  # choices lie over it, so it says as little as it may
+        plain = endpoint("")["init_args"] if kind == "OpenAIEndpoint" else {}
+        return experiment(
+            drafter=None,
+            builder=None,
+            verifier={"class_path": "Greedy"},
+            engine={"class_path": kind, "init_args": plain},
+            data={"prompts": "prompts.txt", "max_prompts": 2},
+            sweep={
+                "n_trials": len(choices),
+                "space": {"engine": {"type": "categorical", "choices": choices}, **sweep.pop("space", {})},
+                "enqueue": [{"name": one["name"], "engine": one} for one in first],
+                **sweep,
+            },
+        )
+
+    return write
+
+
+def test_an_engine_that_fails_fails_its_trial_and_the_study_goes_on(of_engine, capsys) -> None:
+    broken = [endpoint(fault, f"--fault {fault} --after 1") for fault in FAULTS]
+    healthy = [endpoint("healthy"), endpoint("with logprobs", "--logprobs")]
+    path = of_engine([*healthy, *broken], [*broken, healthy[0]], n_trials=2)
+    assert main([path]) == 0
+    with Path("runs/tiny/trials.csv").open() as file:
+        rows = {row["name"] or row["trial"]: row for row in csv.DictReader(file)}
+    for fault, said in FAULTS.items():
+        assert rows[fault]["state"] == "failed"
+        assert said in rows[fault]["reason"]
+    assert sum(row["state"] in ("complete", "pruned") for row in rows.values()) == 2
+    assert (
+        "crash: failed, EngineError: the server ended (the fake server crashed on purpose)"
+        in capsys.readouterr().out
+    )
+
+
+def test_a_setting_is_drawn_only_where_a_choice_sets_it(of_engine, capsys) -> None:
+    drawing = endpoint("drawing", "--draft-tokens {tokens}", settings={"tokens": 1})
+    key = "engine.init_args.settings.tokens"
+    path = of_engine(
+        [drawing, endpoint("none")], n_trials=3, space={key: {"type": "int", "low": 1, "high": 2}}
+    )
+    assert main([path]) == 0
+    with Path("runs/tiny/trials.csv").open() as file:
+        drawn = {row[f"params_{key}" if f"params_{key}" in row else key] for row in csv.DictReader(file)}
+    assert drawn == {"1", "2", ""}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"verifier": {"class_path": "KeyedSampling"}}, "engine: answers are compared token by token"),
+        (
+            {"drafter": {"class_path": "PromptLookup"}, "builder": {"class_path": "Chain"}},
+            "engine: drafter is a part of our",
+        ),
+    ],
+)
+def test_what_engines_of_others_do_not_do_is_refused(changes, said, of_engine, tmp_path, capsys) -> None:
+    import yaml
+
+    file = Path(of_engine([endpoint("one")]))
+    file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | changes))
+    assert main([str(file), "--dry-run"]) == 2
+    assert said in capsys.readouterr().err
+
+
+class TestOpenVino:
+    """The real engine, on a tiny model."""
+
+    SETTINGS = "engine.init_args.settings"
+
+    def choices(self):
+        pytest.importorskip("openvino_genai", reason="pip install 'specexp[openvino]'")
+        lookup = {"num_assistant_tokens": 4, "max_ngram_size": 2}
+        return [
+            {
+                "name": "lookup",
+                "class_path": "OpenVINO",
+                "init_args": {"drafts": "prompt-lookup", "settings": lookup},
+            },
+            {
+                "name": "static",
+                "class_path": "OpenVINO",
+                "init_args": {"drafts": "model", "settings": {"num_assistant_tokens": 3}},
+            },
+            {
+                "name": "dynamic",
+                "class_path": "OpenVINO",
+                "init_args": {"drafts": "model", "settings": {"assistant_confidence_threshold": 0.4}},
+            },
+        ]
+
+    def test_a_study_confirms_and_leaves_what_its_deployment_loads(self, of_engine, tmp_path, capsys) -> None:
+        choices = self.choices()
+        path = of_engine(
+            choices,
+            choices,
+            confirm={"best": 1, "data": {"max_prompts": 2}},
+            export={"kind": "engine-settings", "to": str(tmp_path / "artifacts" / "tiny")},
+        )
+        assert main([path]) == 0
+        assert "that equal plain decoding's: 6/6" in capsys.readouterr().out
+        folder = tmp_path / "artifacts" / "tiny" / "best-tree"
+        settings = json.loads((tmp_path / "artifacts" / "tiny" / "v1" / "settings.json").read_text())
+        assert settings["engine"] == "openvino"
+        written, _ = export(folder, "openvino")
+        assert written == settings["settings"]
+        assert written in [choice["init_args"]["settings"] for choice in choices]
+
+    @pytest.mark.parametrize(
+        ("drafts", "settings", "said"),
+        [
+            (
+                "model",
+                {"num_assistant_token": 3},
+                "did you mean 'engine.init_args.settings.num_assistant_tokens'",
+            ),
+            ("model", {"num_assistant_tokens": 0}, "num_assistant_tokens is 0"),
+            (
+                "model",
+                {"max_ngram_size": 2, "num_assistant_tokens": 2},
+                "it takes exactly num_assistant_tokens or assistant",
+            ),
+            (
+                "prompt-lookup",
+                {"num_assistant_tokens": 2},
+                "it takes exactly max_ngram_size and num_assistant_tokens",
+            ),
+        ],
+    )
+    def test_a_wrong_setting_is_refused_before_anything_starts(
+        self, drafts, settings, said, of_engine, capsys
+    ) -> None:
+        engine = {
+            "name": "one",
+            "class_path": "OpenVINO",
+            "init_args": {"drafts": drafts, "settings": settings},
+        }
+        assert main([of_engine([engine]), "--dry-run"]) == 2
+        assert said in capsys.readouterr().err
+
+
+def test_hugging_faces_generate_is_an_engine_too(of_engine, capsys) -> None:
+    choices = [
+        {
+            "name": "lookup",
+            "class_path": "HuggingFace",
+            "init_args": {
+                "drafts": "prompt-lookup",
+                "settings": {"prompt_lookup_num_tokens": 3, "max_matching_ngram_size": 2},
+            },
+        },
+        {
+            "name": "assisted",
+            "class_path": "HuggingFace",
+            "init_args": {"drafts": "model", "settings": {"num_assistant_tokens": 3}},
+        },
+    ]
+    path = of_engine(choices, confirm={"best": 2, "data": {"max_prompts": 1}})
+    assert main([path]) == 0
+    assert "that equal plain decoding's: 2/2" in capsys.readouterr().out

@@ -1,0 +1,122 @@
+"""``python -m specexp.verify --endpoint``: what is blamed, what is excused, and what cannot be told."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from helpers import fake_server
+
+from specexp.engines.openai_client import Streamed
+from specexp.engines.server import Server, free_port
+from specexp.verify.__main__ import main
+from specexp.verify.endpoint import EndpointReport, compare_endpoints
+
+OFF = '{"speculative": false}'
+
+
+def answer(text, logprobs=None):
+    pieces = list(text) if logprobs else []
+    return Streamed(text, [0.0], "length", len(text), {}, logprobs or [], pieces)
+
+
+def verdicts(on, off, **given):
+    found = compare_endpoints(["p"], lambda prompt: on, lambda prompt: off, 0.125, **given)
+    return found[0].verdict, found[0].gap, EndpointReport(found).exit_code
+
+
+def test_the_same_answer_is_equal() -> None:
+    assert verdicts(answer("abc"), answer("abc")) == ("equal", None, 0)
+
+
+def test_logprobs_tell_a_near_tie_from_a_mistake() -> None:
+    close = [{"a": -0.1}, {"b": -0.7, "x": -0.75}, {"c": -0.1}]
+    far = [{"a": -0.1}, {"b": -0.1, "x": -3.0}, {"c": -0.1}]
+    assert verdicts(answer("axc", close), answer("abc", close)) == ("near tie", pytest.approx(0.05), 0)
+    assert verdicts(answer("axc", far), answer("abc", far)) == ("wrong", pytest.approx(2.9), 1)
+
+
+def test_a_token_that_is_not_among_the_best_is_at_least_as_far_as_the_last_of_them() -> None:
+    told = [{"a": -0.1}, {"b": -0.1, "y": -2.0}, {"c": -0.1}]
+    assert verdicts(answer("axc", told), answer("abc", told))[:2] == ("wrong", pytest.approx(1.9))
+
+
+def test_without_logprobs_the_target_tells_or_nobody() -> None:
+    on, off = answer("axc"), answer("abc")
+    assert verdicts(on, off) == ("cannot tell", None, 3)
+    seen = []
+
+    def score(*given):
+        seen.append(given)
+        return 2.0
+
+    assert verdicts(on, off, score=score) == ("wrong", 2.0, 1)
+    assert seen == [("p", "a", "bc", "xc")]
+    assert verdicts(on, off, score=lambda *given: 0.01) == ("near tie", 0.01, 0)
+    assert verdicts(on, off, score=lambda *given: None) == ("cannot tell", None, 3)
+
+
+def test_plain_decoding_that_does_not_repeat_itself_blames_nobody() -> None:
+    answers = iter([answer("abc"), answer("abd")])
+    found = compare_endpoints(["p"], lambda prompt: answer("axc"), lambda prompt: next(answers), 0.125)
+    assert (found[0].verdict, found[0].why) == (
+        "cannot tell",
+        "plain decoding does not give its own answer twice",
+    )
+
+
+@pytest.fixture
+def serve():
+    started = []
+
+    def start(*arguments):
+        port = free_port()
+        server = Server(
+            [sys.executable, fake_server.__file__, str(port), *arguments], f"http://127.0.0.1:{port}", 60
+        )
+        started.append(server)
+        return server.url
+
+    yield start
+    for server in started:
+        server.close()
+
+
+def test_a_wrong_token_every_200_is_caught_within_50_prompts(serve, tmp_path, capsys) -> None:
+    url = serve("--wrong", "200", "--logprobs")
+    assert main(["--endpoint", url, "--plain-body", OFF, "--max-tokens", "8", "--output", str(tmp_path)]) == 1
+    told = capsys.readouterr().out
+    assert told.startswith("prompt ")
+    assert (
+        "wrong, plain decoding prefers its own token by 8.99 in log-probability there, by the server's own"
+        in told
+    )
+    report = Path(tmp_path, "endpoint.md").read_text()
+    assert report.startswith("# Speculation on against off, temperature 0: 50 prompts, 400 tokens\n")
+    assert "- on: `'" in report
+
+
+def test_a_healthy_server_is_never_blamed(serve, tmp_path) -> None:
+    url = serve("--logprobs")
+    arguments = ["--endpoint", f"{url}/v1/", "--plain", url, "--max-prompts", "3", "--max-tokens", "8"]
+    for _ in range(20):
+        assert main([*arguments, "--output", str(tmp_path)]) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--endpoint", "{url}"], "nothing says how speculation is left out: give --plain URL"),
+        (["--endpoint", "{url}", "--plain-body", "off"], "--plain-body is 'off', which is no JSON"),
+        (["--endpoint", "{url}", "--plain-body", "[1]"], "a JSON object is allowed"),
+        (["--endpoint", "http://127.0.0.1:9", "--plain-body", OFF], "127.0.0.1:9/v1/models broke off"),
+        (["--endpoint", "{broken}", "--plain-body", OFF], "answered 500"),
+        (["--endpoint", "{empty}", "--plain-body", OFF], "lists no model: name one with --model"),
+    ],
+)
+def test_what_cannot_be_asked_is_a_sentence(arguments, said, serve, tmp_path, capsys) -> None:
+    urls = {"{url}": [], "{broken}": ["--fault", "error"], "{empty}": ["--fault", "no-model"]}
+    given = [serve(*urls[one]) if one in urls else one for one in arguments]
+    assert main([*given, "--max-prompts", "1", "--output", str(tmp_path)]) == 2
+    told = capsys.readouterr().err
+    assert said in told
+    assert told.count("\n") == 1
