@@ -73,7 +73,7 @@ class HuggingFace(Engine):
     @property
     @override
     def version(self) -> str:
-        return transformers.__version__
+        return str(transformers.__version__)
 
     @property
     @override

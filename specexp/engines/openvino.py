@@ -131,7 +131,7 @@ class _Pipeline(RunningEngine):
         tokens = [int(token) for token in found.tokens[0]]
         raw = found.perf_metrics.raw_metrics
         times, sizes = list(raw.m_new_token_times), list(raw.m_batch_sizes)
-        counted = getattr(found, "extended_perf_metrics", None)
+        counted: Any = getattr(found, "extended_perf_metrics", None)
         tells = counted is not None and hasattr(counted, "get_num_accepted_tokens")
         # Until a pipeline says how many tokens came first, it is the one of the prompt's pass.
         first = int(sizes[0]) if len(sizes) == len(times) and sum(sizes) == len(tokens) else 1
