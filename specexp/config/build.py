@@ -163,7 +163,7 @@ def build_execution(config: Config) -> Execution | None:
 
 
 def build_engine(config: Config) -> Any:
-    """Somebody else's :class:`~specexp.engines.engine.Engine`, not started.
+    """Somebody else's :class:`~specexp.engines.engine.ForeignEngine`, not started.
 
     Raises:
         ConfigError: its settings do not go together.

@@ -344,7 +344,7 @@ class Experiment:
     execution: Annotated[Any, PartOf("specexp.scheduling.Execution")] | None = None
     reasoning: Reasoning = field(default_factory=Reasoning)
     generation: Generation = field(default_factory=Generation)
-    engine: Annotated[Any, PartOf("specexp.engines.engine.Engine")] | None = None
+    engine: Annotated[Any, PartOf("specexp.engines.engine.ForeignEngine")] | None = None
     latency: Annotated[Any, CallOf("specexp.core.latency.LatencyProfile")] | None = None
     trainer: dict[str, Any] = field(default_factory=dict)
     output: str = "runs"

@@ -61,12 +61,12 @@ class RunningEngine(ABC):
 
     @abstractmethod
     def answer(
-        self, engine: Engine, token_ids: Sequence[int], max_new_tokens: int, eos: frozenset[int]
+        self, engine: ForeignEngine, token_ids: Sequence[int], max_new_tokens: int, eos: frozenset[int]
     ) -> EngineAnswer:
         """Continue a prompt greedily.
 
         Args:
-            engine: How to speculate; its :attr:`Engine.restart_key` is that of the engine that was started.
+            engine: How to speculate; its :attr:`ForeignEngine.restart_key` is that of the engine that was started.
             token_ids: The prompt.
             max_new_tokens: Most new tokens.
             eos: Tokens that end the answer.
@@ -80,7 +80,7 @@ class RunningEngine(ABC):
         return None
 
 
-class Engine(metaclass=Checked):
+class ForeignEngine(metaclass=Checked):
     """An engine and how it speculates. A further one is one class in a file of this folder.
 
     Attributes:
@@ -90,7 +90,7 @@ class Engine(metaclass=Checked):
     exported_as: ClassVar[str]
 
     @abstractmethod
-    def plain(self) -> Engine:
+    def plain(self) -> ForeignEngine:
         """The same engine without speculation."""
 
     @abstractmethod

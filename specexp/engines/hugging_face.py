@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from specexp.bench.arm import Generation
 from specexp.bench.hugging_face_arm import HuggingFaceArm
-from specexp.engines.engine import Engine, EngineAnswer, EngineError, RunningEngine
+from specexp.engines.engine import EngineAnswer, EngineError, ForeignEngine, RunningEngine
 from specexp.engines.settings.hugging_face import HuggingFaceSettings
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _LOOPS: dict[str | None, Reference] = {
 _NEEDED = {None: "", "model": "num_assistant_tokens", "prompt-lookup": "prompt_lookup_num_tokens"}
 
 
-class HuggingFace(Engine):
+class HuggingFace(ForeignEngine):
     """``model.generate`` with its dynamic cache; drafts have a constant length, or end below a threshold.
 
     Args:
@@ -91,7 +91,7 @@ class _Generate(RunningEngine):
 
     @override
     def answer(
-        self, engine: Engine, token_ids: Sequence[int], max_new_tokens: int, eos: frozenset[int]
+        self, engine: ForeignEngine, token_ids: Sequence[int], max_new_tokens: int, eos: frozenset[int]
     ) -> EngineAnswer:
         assert isinstance(engine, HuggingFace)
         pair = self.pair

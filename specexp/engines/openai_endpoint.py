@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field
 from typing_extensions import override
 
-from specexp.engines.engine import Engine, EngineAnswer, EngineError, RunningEngine
+from specexp.engines.engine import EngineAnswer, EngineError, ForeignEngine, RunningEngine
 from specexp.engines.openai_client import complete, models
-from specexp.engines.server import Server, filled, free_port
+from specexp.engines.server import StartedServer, filled, free_port
 
 if TYPE_CHECKING:
     from specexp.pairs.pair import ModelPair
@@ -20,7 +20,7 @@ _ENDING_SECONDS = 0.5
 _Seconds = Annotated[float, Field(gt=0, le=3600)]
 
 
-class OpenAIEndpoint(Engine):
+class OpenAIEndpoint(ForeignEngine):
     """vLLM, SGLang, TensorRT-LLM, ``transformers serve``, ``specexp.serve``: whatever a command starts.
 
     The command is a template: ``{port}`` is filled with a free port, ``{target}`` with the pair's target, and every
@@ -117,13 +117,13 @@ class OpenAIEndpoint(Engine):
 class _Endpoint(RunningEngine):
     def __init__(self, engine: OpenAIEndpoint, pair: ModelPair) -> None:
         self._tokenizer = pair.tokenizer
-        self._server: Server | None = None
+        self._server: StartedServer | None = None
         self.url = (engine.url or "").rstrip("/").removesuffix("/v1")
         if engine.command is not None:
             port = free_port()
             self.url = f"http://127.0.0.1:{port}"
             words = filled(engine.command, {**engine.settings, "port": port, "target": pair.name})
-            self._server = Server(words, self.url, engine.start_seconds)
+            self._server = StartedServer(words, self.url, engine.start_seconds)
         try:
             self.model = engine.model or self._only_model(engine.answer_seconds)
         except EngineError:
@@ -139,7 +139,7 @@ class _Endpoint(RunningEngine):
 
     @override
     def answer(
-        self, engine: Engine, token_ids: Sequence[int], max_new_tokens: int, eos: frozenset[int]
+        self, engine: ForeignEngine, token_ids: Sequence[int], max_new_tokens: int, eos: frozenset[int]
     ) -> EngineAnswer:
         assert isinstance(engine, OpenAIEndpoint)
         body = {

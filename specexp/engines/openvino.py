@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import Field
 from typing_extensions import override
 
-from specexp.engines.engine import Engine, EngineAnswer, EngineError, RunningEngine
+from specexp.engines.engine import EngineAnswer, EngineError, ForeignEngine, RunningEngine
 from specexp.engines.openvino_loop import OpenVinoError, check_openvino
 from specexp.engines.settings.openvino import OpenVinoSettings
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _MILLI = 1e-3
 
 
-class OpenVINO(Engine):
+class OpenVINO(ForeignEngine):
     """The pair's models converted, run on the CPU.
 
     Args:
@@ -113,7 +113,7 @@ class _Pipeline(RunningEngine):
 
     @override
     def answer(
-        self, engine: Engine, token_ids: Sequence[int], max_new_tokens: int, eos: frozenset[int]
+        self, engine: ForeignEngine, token_ids: Sequence[int], max_new_tokens: int, eos: frozenset[int]
     ) -> EngineAnswer:
         from openvino import Tensor
 

@@ -10,7 +10,7 @@ from typing_extensions import override
 from specexp.bench.arm import EngineArm, eos_of, turns
 from specexp.bench.record import PromptRecord
 from specexp.core.masks import context_limit
-from specexp.engines.engine import Engine, EngineAnswer, EngineError, RunningEngine
+from specexp.engines.engine import EngineAnswer, EngineError, ForeignEngine, RunningEngine
 
 if TYPE_CHECKING:
     from specexp.core.decode import OutcomeObserver
@@ -32,7 +32,7 @@ class EnginePool:
         self._running: dict[Hashable, RunningEngine] = {}
         self._users: dict[Hashable, set[int]] = {}
 
-    def take(self, engine: Engine, user: int) -> RunningEngine:
+    def take(self, engine: ForeignEngine, user: int) -> RunningEngine:
         """The running engine that can answer for this one, started if there is none.
 
         Args:
@@ -51,7 +51,7 @@ class EnginePool:
         for users in self._users.values():
             users.discard(user)
 
-    def drop(self, engine: Engine) -> None:
+    def drop(self, engine: ForeignEngine) -> None:
         """Stop an engine that failed, so that the next one to ask starts it anew."""
         running = self._running.pop(self._key(engine), None)
         if running is not None:
@@ -67,7 +67,7 @@ class EnginePool:
         for key in [key for key in self._running if not self._users.get(key)]:
             self._running.pop(key).close()
 
-    def _key(self, engine: Engine) -> Hashable:
+    def _key(self, engine: ForeignEngine) -> Hashable:
         return type(engine), engine.restart_key
 
 
@@ -83,7 +83,7 @@ class ServedArm(EngineArm):
 
     shows_steps = False
 
-    def __init__(self, name: str, engine: Engine, pool: EnginePool, scorer: EngineArm) -> None:
+    def __init__(self, name: str, engine: ForeignEngine, pool: EnginePool, scorer: EngineArm) -> None:
         super().__init__(name, scorer.parts, scorer.generation)
         self.engine = engine
         self.pool = pool

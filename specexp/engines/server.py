@@ -50,7 +50,7 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-class Server:
+class StartedServer:
     """A command at work, which ends with this process whatever happens to it.
 
     Args:

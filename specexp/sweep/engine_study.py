@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from specexp.config import Config, ConfigError, build_engine, build_verifier
 from specexp.core.messages import first_line
-from specexp.engines.engine import Engine
+from specexp.engines.engine import ForeignEngine
 from specexp.engines.served_arm import EnginePool, ServedArm
 from specexp.sweep.live import LiveStudyBackend
 from specexp.sweep.study_config import StudyConfig
@@ -82,5 +82,5 @@ class EngineStudyBackend(LiveStudyBackend):
     def in_float32(self, confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> InFloat32 | None:
         return None
 
-    def _served(self, name: str, engine: Engine) -> EngineArm:
+    def _served(self, name: str, engine: ForeignEngine) -> EngineArm:
         return ServedArm(name, engine, self.pool, super().plain())

@@ -108,9 +108,9 @@ def test_no_process_outlives_who_started_it(ended_by, tmp_path) -> None:
     pids = tmp_path / "pids"
     program = textwrap.dedent(f"""
         import time
-        from specexp.engines.server import Server, free_port
+        from specexp.engines.server import StartedServer, free_port
         port = free_port()
-        server = Server([{sys.executable!r}, {fake_server.__file__!r}, str(port), "--child", {str(pids)!r}],
+        server = StartedServer([{sys.executable!r}, {fake_server.__file__!r}, str(port), "--child", {str(pids)!r}],
                         f"http://127.0.0.1:{{port}}", 60)
         print("up", flush=True)
         time.sleep(600)

@@ -7,7 +7,7 @@ import pytest
 from helpers import fake_server
 
 from specexp.engines.openai_client import Streamed
-from specexp.engines.server import Server, free_port
+from specexp.engines.server import StartedServer, free_port
 from specexp.verify.__main__ import main
 from specexp.verify.endpoint import EndpointReport, compare_endpoints
 
@@ -70,7 +70,7 @@ def serve():
 
     def start(*arguments):
         port = free_port()
-        server = Server(
+        server = StartedServer(
             [sys.executable, fake_server.__file__, str(port), *arguments], f"http://127.0.0.1:{port}", 60
         )
         started.append(server)
