@@ -44,6 +44,7 @@ class AdaptiveConfidence(Controller):
     needs_log_probs = True
 
     uses_seconds = False
+    reads_answers = False
 
     def __init__(
         self,

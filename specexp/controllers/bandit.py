@@ -55,6 +55,7 @@ class Bandit(Controller):
         self.over = over
         self.values = values
         self.learn = self.learns = learn
+        self.reads_answers = False
         self.state = state
         if over == "choices":
             self.num_choices = 1 + max((value for value in values if value is not None), default=0)

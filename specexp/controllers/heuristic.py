@@ -30,6 +30,7 @@ class Heuristic(Controller):
     """
 
     uses_seconds = False
+    reads_answers = False
 
     def __init__(
         self,

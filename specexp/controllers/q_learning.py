@@ -154,6 +154,7 @@ class QLearning(Controller):
         self.max_depth = max_depth
         self.first_decision = first_decision
         self.reward, self.unit = reward, unit
+        self.reads_answers = reward == "useful"
         self.virtual_trials = virtual_trials
         self.backup = backup
         self.learn = learn
@@ -401,7 +402,7 @@ class QLearning(Controller):
         accepted: float = min(drafted.accepted, point.depth)
         if drafted.accepted >= point.depth - self._means["graft_reach"]:
             accepted += self._means["graft_gain"]
-        useful = drafted.useful_up_to(point.depth)
+        useful = drafted.useful_up_to(point.depth) if self.reads_answers else 0
         return self.rewarded(accepted, useful, point.nodes, point.pass_tokens)
 
     def _remember_grafts(self, drafted: DraftSummary) -> None:

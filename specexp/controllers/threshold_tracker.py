@@ -70,6 +70,7 @@ class ThresholdTracker(Controller):
         if (step_ms is None) != (node_ms is None):
             raise ValueError("ThresholdTracker was given one of step_ms and node_ms: give both, or neither")
         self.aim = aim
+        self.reads_answers = False
         self.uses_seconds = aim == "goodput"
         self.budget = budget
         self.mean_nodes = budget if aim == "budget" else None

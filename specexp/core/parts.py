@@ -549,6 +549,8 @@ class Controller(Part, metaclass=Checked):
         num_choices: how many builders its plans choose from; a builder with fewer is refused. 1 where it chooses none.
         uses_seconds: whether the seconds of steps decide what it does, so that it does otherwise on another device.
         learns: whether it does otherwise after what it observed.
+        reads_answers: whether it learns from the target's answers themselves, beside what was accepted and committed;
+            where nobody reads them they are not copied to who drafts elsewhere.
         same_plan: whether every step has the same plan, and no draft is ended before.
         changes_nothing: whether that plan is the builder's own limits.
         needs_foresight: whether it must know a prompt's output beforehand, as only an evaluation can.
@@ -560,6 +562,7 @@ class Controller(Part, metaclass=Checked):
     num_choices: int = 1
     uses_seconds: bool = True
     learns: bool = True
+    reads_answers: bool = True
     same_plan: bool = False
     changes_nothing: bool = False
     needs_foresight: bool = False
@@ -666,6 +669,16 @@ class Parts(_FourParts):
     def wants_prefill_logits(self) -> bool:
         """Whether the drafter needs the target's logits of every prompt position."""
         return self.drafter is not None and self.drafter.wants_prefill_logits
+
+    @property
+    def reads_answers(self) -> bool:
+        """Whether drafter or controller learn from the target's answers, so that who drafts elsewhere needs them."""
+        drafters = [self.drafter] if self.drafter is not None else []
+        for drafter in drafters:
+            drafters += drafter.inner
+        if any(drafter.learns_from != "nothing" for drafter in drafters):
+            return True
+        return self.controller.learns and self.controller.reads_answers
 
     @property
     def keeps_learning(self) -> bool:

@@ -107,14 +107,16 @@ class Memory:
         vocab_size: V.
         dtype: type of the target's logits.
         drawn: whether trees come with draft distributions.
+        read: whether parts read the target's answers.
 
     Attributes:
-        logits: ``[rows, V]`` the target's answer to the lane's last tree; written by the target's side alone.
+        logits: ``[rows, V]`` the target's answer to the lane's last tree, no rows where nobody reads it; written by the
+            target's side alone.
         q: ``[rows, V]`` draft distributions of the lane's last tree; written by the worker alone.
     """
 
-    def __init__(self, rows: int, vocab_size: int, dtype: torch.dtype, drawn: bool) -> None:
-        self.logits = torch.empty((rows, vocab_size), dtype=dtype)
+    def __init__(self, rows: int, vocab_size: int, dtype: torch.dtype, drawn: bool, read: bool) -> None:
+        self.logits = torch.empty((rows if read else 0, vocab_size), dtype=dtype)
         self.q = torch.empty((rows if drawn else 0, vocab_size), dtype=torch.float32)
 
 
@@ -169,7 +171,7 @@ def memory_of(parts: Parts, vocab_size: int, dtype: torch.dtype) -> Memory:
     """What a lane with these parts shares."""
     builder = parts.builder
     drawn = builder is not None and any(kind is not NodeKind.POINT_MASS for kind in _kinds_of(builder))
-    return Memory(parts.max_rows, vocab_size, dtype, drawn)
+    return Memory(parts.max_rows, vocab_size, dtype, drawn, parts.reads_answers)
 
 
 def _kinds_of(builder: TreeBuilder) -> list[NodeKind]:

@@ -28,14 +28,16 @@ class Scheduled(Execution):
         n: sequences at a time; with 1 nothing overlaps.
         policy: which of the waiting drafts is served; first come, first served if None.
         verify_batch: most waiting drafts that one target pass verifies (1 in the paper). It never waits for more.
-        workers: ``process``: drafting runs in a process of its own; ``thread``: in a thread, for drafters that hardly
-            compute, since threads of one interpreter hinder each other. A process imports the program's script only
-            if parts come from there; it then keeps what it does under ``if __name__ == "__main__"``.
+        workers: how many processes draft, each for its share of the sequences, which alone share what its parts carry;
+            ``thread``: a thread of this one drafts, for drafters that hardly compute, since threads of one interpreter
+            hinder each other. A process imports the
+            program's script only if parts come from there; it then keeps what it does under
+            ``if __name__ == "__main__"``.
         threads: number of torch's threads for the target; None leaves it as it is.
-        draft_threads: number of torch's threads for drafting; None leaves it as it is.
+        draft_threads: number of torch's threads for drafting, of each process; None leaves it as it is.
 
     Raises:
-        ValueError: ``verify_batch`` is above ``n``.
+        ValueError: ``verify_batch`` or ``workers`` is above ``n``.
     """
 
     def __init__(
@@ -43,16 +45,18 @@ class Scheduled(Execution):
         n: Annotated[int, Field(ge=1)] = 3,
         policy: QueuePolicy | None = None,
         verify_batch: Annotated[int, Field(ge=1)] = 1,
-        workers: Literal["process", "thread"] = "process",
+        workers: Annotated[int, Field(ge=1)] | Literal["thread"] = 1,
         threads: Annotated[int, Field(ge=1)] | None = None,
         draft_threads: Annotated[int, Field(ge=1)] | None = 1,
     ) -> None:
         if verify_batch > n:
             raise ValueError(f"verify_batch was {verify_batch}, but only n={n} sequences draft at a time")
+        if workers != "thread" and workers > n:
+            raise ValueError(f"workers was {workers}, but only n={n} sequences draft at a time")
         self.n = n
         self.policy = policy or FirstCome()
         self.verify_batch = verify_batch
-        self.workers: Literal["process", "thread"] = workers
+        self.workers: int | Literal["thread"] = workers
         self.threads = threads
         self.draft_threads = draft_threads
 

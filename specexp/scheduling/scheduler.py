@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from multiprocessing.connection import wait
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from typing_extensions import override
 
@@ -45,7 +46,7 @@ class ScheduledLanes(Lanes):
         parts: what every sequence is decoded with.
         observers: called with every step's outcome.
         timeline: where it is noted who did what when.
-        worker: who drafts (processes D).
+        workers: who draft (processes D): the first for the first lane, and so on in turns.
         policy: which of the waiting drafts are served.
         most: how many of them together, at most.
     """
@@ -58,12 +59,12 @@ class ScheduledLanes(Lanes):
         parts: Parts,
         observers: Iterable[OutcomeObserver],
         timeline: TimeLine,
-        worker: DraftWorker,
+        workers: Sequence[DraftWorker],
         policy: QueuePolicy,
         most: int,
     ) -> None:
         super().__init__(target, parts, observers, timeline)
-        self.worker = worker
+        self.workers = workers
         self.policy = policy
         self.most = most
         self._queue: list[Lane] = []  # whose draft is ready, in the order of arrival
@@ -72,7 +73,7 @@ class ScheduledLanes(Lanes):
     @override
     def start(self, lane: Lane, wants_logits: bool = False, since: float | None = None) -> None:
         if not wants_logits:  # it drafts while the target reads the prompt
-            self.worker.send(_begin(lane))
+            self._worker(lane).send(_begin(lane))
         super().start(lane, wants_logits, since)
 
     @override
@@ -84,7 +85,7 @@ class ScheduledLanes(Lanes):
             logits = prefill.logits
             exact = logits.float() if logits.element_size() < 4 else logits  # numpy has no bfloat16
             begin = begin._replace(prefill=exact.numpy(force=True))
-        self.worker.send(begin)
+        self._worker(lane).send(begin)
 
     @override
     def drafts(self) -> list[Lane]:
@@ -92,15 +93,17 @@ class ScheduledLanes(Lanes):
             started = perf_counter()
             self._take_in()
             self.waited += perf_counter() - started
-        while self.worker.ready():
-            self._take_in()
+        for worker in self.workers:
+            while worker.ready():
+                self._take_in(worker)
         return sorted(self._choose(), key=lambda lane: lane.slot)  # neighbours in the cache need no copy
 
     @override
     def learn(self, lane: Lane, outcome: Outcome) -> None:
-        self.worker.say(lane.slot, outcome.logits)
+        worker = self._worker(lane)
+        worker.say(lane.slot, outcome.logits)
         accepted, tokens = outcome.accepted, outcome.new_token_ids
-        self.worker.send(StepResult(lane.slot, accepted, tokens, outcome.seconds, lane.depth, lane.ended))
+        worker.send(StepResult(lane.slot, accepted, tokens, outcome.seconds, lane.depth, lane.ended))
         if lane.ended:
             self._ended[lane.slot] = lane
 
@@ -109,9 +112,17 @@ class ScheduledLanes(Lanes):
         while self._ended:
             self._take_in()
 
-    def _take_in(self) -> None:
-        """Take in the worker's next message; wait for it."""
-        message = self.worker.receive()
+    def _worker(self, lane: Lane) -> DraftWorker:
+        return self.workers[lane.slot % len(self.workers)]
+
+    def _take_in(self, worker: DraftWorker | None = None) -> None:
+        """Take in the next message of a worker, or of whichever says something first; wait for it."""
+        if worker is None:
+            worker = self.workers[0]
+            if len(self.workers) > 1:
+                spoken = wait([one.line for one in self.workers])
+                worker = next(one for one in self.workers if one.line in spoken)
+        message = worker.receive()
         assert isinstance(message, NextDraft | SequenceLearned)
         learned = isinstance(message, SequenceLearned)
         lane = self._ended.pop(message.lane) if learned else self.lanes[message.lane]
@@ -159,7 +170,7 @@ def _begin(lane: Lane) -> StartSequence:
 
 
 class ScheduledExecutor(Executor):
-    """Keeps the worker from run to run.
+    """Keeps the workers from run to run.
 
     Args:
         model: the target.
@@ -167,9 +178,9 @@ class ScheduledExecutor(Executor):
         n: sequences at a time.
         policy: which of the waiting drafts are served.
         verify_batch: how many of them together, at most.
-        workers: where drafts are made.
+        workers: how many processes make drafts, at most one a sequence; or a thread of this one.
         threads: number of torch's threads for the target.
-        draft_threads: number of torch's threads for drafting.
+        draft_threads: number of torch's threads for drafting, of each worker.
     """
 
     def __init__(
@@ -179,62 +190,74 @@ class ScheduledExecutor(Executor):
         n: int,
         policy: QueuePolicy,
         verify_batch: int,
-        workers: Kind,
+        workers: int | Literal["thread"],
         threads: int | None,
         draft_threads: int | None,
     ) -> None:
         super().__init__(model, parts, n, threads)
         self.policy = policy
         self.verify_batch = verify_batch
-        memories = [memory_of(parts, self.model.vocab_size, self.model.dtype) for _ in range(n)]
         # nobody verifies in the worker, and a verifier need not be one that can be pickled
         drafting = parts._replace(verifier=ArgmaxVerifier())
-        self._worker: DraftWorker | None = DraftWorker(drafting, memories, workers, draft_threads)
+        kind: Kind = "thread" if workers == "thread" else "process"
+        number = 1 if workers == "thread" else min(workers, n)
+        self._workers: list[DraftWorker] = []
+        try:
+            for first in range(number):
+                memories = {
+                    slot: memory_of(parts, self.model.vocab_size, self.model.dtype)
+                    for slot in range(first, n, number)
+                }
+                self._workers.append(DraftWorker(drafting, memories, kind, draft_threads))
+        except BaseException:
+            self.abort()
+            raise
 
     @property
-    def worker(self) -> DraftWorker:
-        """The drafting worker.
+    def workers(self) -> Sequence[DraftWorker]:
+        """The drafting workers.
 
         Raises:
-            RuntimeError: it was stopped.
+            RuntimeError: they were stopped.
         """
         self._check_open()
-        assert self._worker is not None
-        return self._worker
+        return self._workers
 
     @override
     def reset(
         self, drafter: Mapping[str, Any] | None = None, controller: Mapping[str, Any] | None = None
     ) -> None:
-        answer = self._ask(Reset(drafter, controller))
-        assert isinstance(answer, ResetDone)
+        for answer in self._ask(Reset(drafter, controller)):
+            assert isinstance(answer, ResetDone)
 
     @override
     def memory(self) -> dict[str, int]:
-        answer = self._ask(MemoryQuery())
-        assert isinstance(answer, MemoryReport)
-        return answer.bytes
+        found = [answer.bytes for answer in self._ask(MemoryQuery()) if isinstance(answer, MemoryReport)]
+        # all workers see the same weights
+        return {
+            "weights": max(one["weights"] for one in found),
+            "caches": sum(one["caches"] for one in found),
+        }
 
     @override
     def abort(self) -> None:
         super().abort()
-        if self._worker is not None:
-            self._worker.stop(at_once=True)
-            self._worker = None
+        while self._workers:
+            self._workers.pop().stop(at_once=True)
 
     @override
     def close(self) -> None:
         super().close()
-        if self._worker is not None:
-            self._worker.stop()
-            self._worker = None
+        while self._workers:
+            self._workers.pop().stop()
 
-    def _ask(self, question: Reset | MemoryQuery) -> object:
-        """Between runs, when nothing else is on its way."""
-        worker = self.worker
+    def _ask(self, question: Reset | MemoryQuery) -> list[object]:
+        """Of every worker, between runs, when nothing else is on its way."""
+        workers = self.workers
         try:
-            worker.send(question)
-            return worker.receive()
+            for worker in workers:
+                worker.send(question)
+            return [worker.receive() for worker in workers]
         except BaseException:
             self.abort()
             raise
@@ -242,7 +265,7 @@ class ScheduledExecutor(Executor):
     @override
     def _lanes(self, observers: Iterable[OutcomeObserver], timeline: TimeLine) -> Lanes:
         return ScheduledLanes(
-            self.model, self.parts, observers, timeline, self.worker, self.policy, self.verify_batch
+            self.model, self.parts, observers, timeline, self.workers, self.policy, self.verify_batch
         )
 
     @override

@@ -42,7 +42,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def serve_process(connection: Connection, parts: Parts, memories: list[Memory], threads: int | None) -> None:
+def serve_process(
+    connection: Connection, parts: Parts, memories: dict[int, Memory], threads: int | None
+) -> None:
     """:func:`serve` in a process of its own, which ends with its parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the target's side, which ends its workers
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -52,7 +54,7 @@ def serve_process(connection: Connection, parts: Parts, memories: list[Memory], 
 def serve(
     connection: Connection,
     parts: Parts,
-    memories: list[Memory],
+    memories: dict[int, Memory],
     threads: int | None,
     alone: Callable[[], object] = lambda: None,
 ) -> None:
@@ -61,7 +63,7 @@ def serve(
     Args:
         connection: line to the target's side; closed in the end.
         parts: what every lane drafts with, in its initial state.
-        memories: what each lane shares with the target's side.
+        memories: what each of its lanes shares with the target's side.
         threads: number of torch's threads; None leaves it.
         alone: called, from another thread, when the other side is gone without a word.
     """
@@ -101,7 +103,7 @@ def serve(
 def _work(
     connection: Connection,
     parts: Parts,
-    memories: list[Memory],
+    memories: dict[int, Memory],
     inbox: SimpleQueue[Any],
     over: threading.Event,
 ) -> None:
@@ -136,9 +138,9 @@ def _sendable(error: Exception) -> Exception:
 class _Lanes:
     """The sequences a worker drafts for."""
 
-    def __init__(self, parts: Parts, memories: list[Memory]) -> None:
+    def __init__(self, parts: Parts, memories: dict[int, Memory]) -> None:
         self._memories = memories
-        self._parts = copies(parts, len(memories))
+        self._take(parts)
         self._draftings: dict[int, tuple[Drafting, Draft]] = {}
         self._shapes = Shapes()
 
@@ -158,10 +160,13 @@ class _Lanes:
         if isinstance(message, StepResult):
             return self._learn(message)
         if isinstance(message, Reset):
-            first = initial(self._parts[0], message.drafter, message.controller)
-            self._parts = copies(first, len(self._memories))
+            first = next(iter(self._parts.values()))
+            self._take(initial(first, message.drafter, message.controller))
             return ResetDone()
-        return MemoryReport(bytes_of(self._parts))
+        return MemoryReport(bytes_of([*self._parts.values()]))
+
+    def _take(self, parts: Parts) -> None:
+        self._parts = dict(zip(self._memories, copies(parts, len(self._memories)), strict=True))
 
     def _begin(self, message: StartSequence) -> PackedDraft:
         started = perf_counter()
@@ -183,7 +188,8 @@ class _Lanes:
     def _learn(self, message: StepResult) -> PackedDraft | SequenceLearned:
         started = perf_counter()
         drafting, draft = self._draftings[message.lane]
-        logits = self._memories[message.lane].logits[: draft.tree.num_nodes + 1]
+        rows, logits = draft.tree.num_nodes + 1, self._memories[message.lane].logits
+        logits = logits[:rows] if logits.shape[0] else torch.empty((rows, 0))  # which nobody reads
         drafting.context.append(message.tokens)
         drafting.context.steps += 1
         drafting.learn(

@@ -14,7 +14,7 @@ import select
 import threading
 from contextlib import suppress
 from dataclasses import replace
-from multiprocessing.connection import Pipe
+from multiprocessing.connection import Connection, Pipe
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -53,13 +53,13 @@ class DraftWorker:
 
     Args:
         parts: what every lane drafts with, in its initial state.
-        memories: what each lane shares with the target's side.
+        memories: what each of its lanes shares with the target's side.
         kind: ``process``, or ``thread``: threads share one interpreter, so they overlap only where the parts leave it,
             and are for drafters that hardly compute.
         threads: number of torch's threads for the worker's own passes; None leaves it.
     """
 
-    def __init__(self, parts: Parts, memories: list[Memory], kind: Kind, threads: int | None) -> None:
+    def __init__(self, parts: Parts, memories: dict[int, Memory], kind: Kind, threads: int | None) -> None:
         self._connection, theirs = Pipe()
         self._memories = memories
         self._shapes = Shapes()
@@ -101,6 +101,11 @@ class DraftWorker:
             return
         raise lost
 
+    @property
+    def line(self) -> Connection:
+        """Where its messages arrive, to wait for several workers."""
+        return self._connection
+
     def ready(self) -> bool:
         """Whether there is a message."""
         return self._connection.poll() if self._poll is None else bool(self._poll.poll(0))
@@ -132,8 +137,12 @@ class DraftWorker:
         return NextDraft(message.lane, draft, message.prepared, message.drafting)
 
     def say(self, lane: int, logits: torch.Tensor) -> None:
-        """Lay ``[n + 1, V]`` logits where the worker finds them; before the :class:`StepResult` they belong to."""
-        self._memories[lane].logits[: logits.shape[0]].copy_(logits)
+        """Lay ``[n + 1, V]`` logits where the worker finds them, if a part reads them; before the :class:`StepResult`
+        they belong to.
+        """
+        there = self._memories[lane].logits
+        if there.shape[0]:
+            there[: logits.shape[0]].copy_(logits)
 
     def stop(self, at_once: bool = False) -> None:
         """End it, and wait until it has ended.
@@ -158,7 +167,7 @@ class DraftWorker:
                 self._process.join()
             self._process.close()
         self._connection.close()
-        self._memories = []
+        self._memories = {}
 
     def _lost(self) -> BaseException:
         """Why nothing can be sent or received any more: what a part raised, if the worker still said so."""

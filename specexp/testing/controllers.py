@@ -118,6 +118,13 @@ class ControllerContract:
             decided.append(self._decisions(controller, self._teach(controller, hurry=hurry)))
         assert decided[0] == decided[1]
 
+    def test_whether_it_reads_the_targets_answers_is_declared(self) -> None:
+        """Where it does not, they need not be there."""
+        told, untold = self.make_controller(), self.make_controller()
+        if not (told.learns and told.reads_answers):
+            contexts = self._teach(told), self._teach(untold, answers=False)
+            assert self._decisions(told, contexts[0]) == self._decisions(untold, contexts[1])
+
     def test_whether_every_step_has_one_plan_is_declared(self, controller: Controller) -> None:
         """One that declares it plans the same after each step and ends no draft; one that changes nothing sets no
         limit.
@@ -142,7 +149,9 @@ class ControllerContract:
         late = seen[len(seen) // 2 :]
         assert all(outcome.tree.num_nodes == outcome.draft_passes == 0 for outcome in late)
 
-    def _teach(self, controller: Controller, seed: int = 1, hurry: float = 1.0) -> Context:
+    def _teach(
+        self, controller: Controller, seed: int = 1, hurry: float = 1.0, answers: bool = True
+    ) -> Context:
         """Ten steps, planned as by a decoder, of a chain of three whatever was planned; the context after them."""
         generator = np.random.default_rng(seed)
         context = Context([1, 2, 3], sequence=seed)
@@ -159,7 +168,7 @@ class ControllerContract:
                 Outcome(
                     context,
                     TokenTree(_CHAIN, tokens, log_probs, values=_VALUES),
-                    logits,
+                    logits if answers else logits[:, :0],
                     accepted,
                     new,
                     (1,) * len(accepted),

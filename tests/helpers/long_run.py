@@ -15,7 +15,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 def run():
     """Decode slowly; what had ended is said."""
     with Scheduled(3).open(PausingTarget(Pause(60, 50)), pausing(PARTS["lookup"](), Pause(3))) as executor:
-        pid = executor.worker.pid
+        pid = executor.workers[0].pid
 
         def tell(outcome):
             if "short" in executor.finished and outcome.context.sequence != "short":

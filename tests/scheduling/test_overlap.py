@@ -37,7 +37,7 @@ def run_of(execution, ms=3):
         return executor.run(JOBS)
 
 
-@pytest.mark.parametrize("workers", ["process", "thread"])
+@pytest.mark.parametrize("workers", [1, "thread"])
 def test_drafts_are_made_while_the_target_verifies_others(workers):
     run = run_of(Scheduled(3, workers=workers))
     pairs = hidden(run.timeline)
@@ -89,7 +89,7 @@ def test_lanes_cost_caches_and_no_weights(draft):
         with Scheduled(n).open(PausingTarget(Pause(0)), parts) as executor:
             executor.run([Job(prompt, number, 3) for number in range(6)])
             known.append(executor.memory())
-            held.append(private_bytes(executor.worker.pid))
+            held.append(private_bytes(executor.workers[0].pid))
     weights = sum(parameter.nbytes for parameter in draft.parameters())
     assert known[0]["weights"] == known[1]["weights"] == pytest.approx(weights, rel=0.01)
     assert known[1]["caches"] == 6 * known[0]["caches"]

@@ -68,7 +68,7 @@ def open_slow(parts, n=3, **pauses):
 
 def test_a_killed_worker_ends_the_run():
     executor, pause = open_slow(PARTS["lookup"]())
-    pid = executor.worker.pid
+    pid = executor.workers[0].pid
 
     def kill(outcome):
         if pause.calls == 12:
@@ -85,7 +85,7 @@ def test_a_killed_worker_ends_the_run():
 @pytest.mark.parametrize("where", ["drafter", "target"])
 def test_whoever_fails_the_worker_is_stopped(where):
     executor, pause = open_slow(PARTS["chain"](), fails_at=40 if where == "drafter" else None)
-    pid = executor.worker.pid
+    pid = executor.workers[0].pid
     assert exists(pid)
     if where == "target":
         pause.fails_at = 12
@@ -98,7 +98,7 @@ def test_whoever_fails_the_worker_is_stopped(where):
     assert not exists(pid)
 
 
-@pytest.mark.parametrize("workers", ["thread", "process"])
+@pytest.mark.parametrize("workers", ["thread", 1])
 def test_an_error_that_cannot_be_sent_is_told(workers):
     parts = Parts(FakeDrafter(fail_oddly), Chain(1))
     with (
@@ -109,7 +109,7 @@ def test_an_error_that_cannot_be_sent_is_told(workers):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-@pytest.mark.parametrize(("workers", "code"), [("thread", ""), ("process", r" \(exit code 7\)")])
+@pytest.mark.parametrize(("workers", "code"), [("thread", ""), (1, r" \(exit code 7\)")])
 def test_a_worker_that_leaves_is_missed(workers, code):
     parts = Parts(FakeDrafter(leave), Chain(1))
     with (
@@ -119,7 +119,7 @@ def test_a_worker_that_leaves_is_missed(workers, code):
         executor.run([Job((1, 2), "a")])
 
 
-@pytest.mark.parametrize("workers", ["thread", "process"])
+@pytest.mark.parametrize("workers", ["thread", 1])
 def test_a_run_is_over_when_its_last_step_is_learned_from(workers):
     parts = Parts(Unlearning(), Chain(1))
     with (
@@ -165,7 +165,7 @@ def test_more_tensors_than_the_server_takes_go_to_a_new_interpreter(monkeypatch)
     assert set(asked) == {"forkserver", "spawn"}
 
 
-@pytest.mark.parametrize("workers", ["thread", "process"])
+@pytest.mark.parametrize("workers", ["thread", 1])
 def test_nothing_stays_open(workers):
     def use(fails_at):
         parts = pausing(PARTS["lookup"](), Pause(0, fails_at=fails_at))
