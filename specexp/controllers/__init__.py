@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from specexp.controllers.oracle import Oracle as Oracle
     from specexp.controllers.q_learning import QLearning as QLearning
     from specexp.controllers.rule_bandit import RuleBandit as RuleBandit
+    from specexp.controllers.spec_dec_plus_plus import SpecDecPlusPlus as SpecDecPlusPlus
     from specexp.controllers.switch_off import SwitchOff as SwitchOff
     from specexp.controllers.threshold_tracker import ThresholdTracker as ThresholdTracker
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from specexp.artifacts.manifest import canonical_json, sha256
 from specexp.config.artifacts import save_artifact
+from specexp.controllers import SpecDecPlusPlus
 from specexp.drafters.phrases import PhraseStore
 from specexp.drafters.suffix_index import corpus_arrays
 
@@ -89,6 +90,18 @@ def payloads() -> dict[str, dict[str, Any]]:
         "draft-lengths": {
             "draft_lengths.json": {"nodes": {"1": None, "2": 2, "8": 0}},
             "parts.json": {name: PARTS[name] for name in ("drafter", "builder", "verifier")},
+        },
+        "acceptance-head": {
+            "head.safetensors": SpecDecPlusPlus().state_dict(),
+            "parts.json": {**PARTS, "drafter": {"class_path": "DraftModel"}},
+        },
+        "draft-head": {
+            "head.safetensors": {
+                "weight": np.zeros((1, 2, 4, 4), np.float32),
+                "bias": np.zeros((1, 2, 4), np.float32),
+                "target": np.zeros(8, np.float32),
+            },
+            "parts.json": {**PARTS, "drafter": {"class_path": "Medusa"}},
         },
         "suffix-corpus": {
             "corpus.safetensors": corpus_arrays([[3, 1, 2], [1, 2]]),

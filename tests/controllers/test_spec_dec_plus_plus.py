@@ -1,0 +1,100 @@
+"""A learned head: what it says before it has learned, what it learns, and that it ends drafts by it."""
+
+from math import log
+
+import numpy as np
+import pytest
+
+from specexp.builders import Chain
+from specexp.config.artifacts import load_artifact, save_artifact
+from specexp.controllers import ConfidenceThreshold, SpecDecPlusPlus
+from specexp.controllers.acceptance_head import AcceptanceHead
+from specexp.core.context import Context
+from specexp.core.decode import Decoder
+from specexp.core.parts import DraftState
+from specexp.drafters import DraftModel
+from specexp.testing.controllers import ControllerContract, FrozenControllerContract
+from specexp.testing.fakes import hashed_model
+
+
+class TestSpecDecPlusPlus(ControllerContract):
+    def make_controller(self):
+        return SpecDecPlusPlus()
+
+
+class TestCold(ControllerContract):
+    def make_controller(self):
+        return SpecDecPlusPlus(0.6, max_depth=3, rejection_weight=6.0, state="cold")
+
+
+class TestFrozen(FrozenControllerContract):
+    def make_controller(self):
+        return SpecDecPlusPlus(learn=False)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.29, 0.31, 0.8])
+def test_before_it_has_learned_it_takes_the_drafts_word(share):
+    state = DraftState(2, 2, (1, 1), log_prob=log(share), last_log_prob=log(0.9))
+    expected = ConfidenceThreshold(0.3).keep_drafting(Context([1]), state)
+    assert SpecDecPlusPlus(0.3).keep_drafting(Context([1]), state) == expected
+
+
+def features(count, generator):
+    share = generator.uniform(0.05, 0.95, count)
+    columns = (np.log(share), np.log(generator.uniform(0.3, 1, count)), np.zeros(count), np.full(count, 0.5))
+    return share, np.stack(columns, axis=1)
+
+
+@pytest.mark.parametrize(("weight", "expected"), [(1.0, 0.25), (3.0, 0.1)])
+def test_it_learns_how_far_the_draft_is_wrong(weight, expected):
+    """Half of what the draft says is accepted: at 0.5 a quarter. Rejections of weight 3 make odds of 1 to 3 into 1 to
+    9.
+    """
+    head, generator = AcceptanceHead(16, weight), np.random.default_rng(0)
+    for _ in range(1500):
+        share, seen = features(8, generator)
+        head.learn(seen, generator.uniform(size=8) < share / 2)
+    asked = np.array([[log(0.5), log(0.6), 0.0, 0.5]])
+    assert head.probability(asked)[0] == pytest.approx(expected, abs=0.07)
+
+
+def test_its_gradient_is_that_of_the_weighted_cross_entropy():
+    head, generator = AcceptanceHead(3, 2.0), np.random.default_rng(1)
+    _, seen = features(5, generator)
+    accepted = np.array([True, False, True, False, False])
+    head.weights += generator.normal(0, 0.3, head.weights.size)
+
+    def loss(weights):
+        head.weights = weights
+        said = head.probability(seen)
+        return -np.where(accepted, np.log(said), 2.0 * np.log(1 - said)).mean()
+
+    start, step = head.weights.copy(), 1e-6
+    each = np.eye(start.size) * step
+    expected = np.array([(loss(start + one) - loss(start - one)) / (2 * step) for one in each])
+    head.weights = start.copy()
+    head.learn(seen, accepted)
+    assert np.sqrt(head.squares) * np.sign(start - head.weights) == pytest.approx(expected, abs=1e-6)
+
+
+def test_it_drafts_less_where_drafts_are_rejected():
+    """A draft model that is sure and always wrong."""
+    target, draft = hashed_model(24), hashed_model(24, seed=5)
+    controller, seen = SpecDecPlusPlus(0.02), []
+    expected = Decoder(target).generate([1, 2], max_new_tokens=120).token_ids
+    decoder = Decoder(target, DraftModel(draft), Chain(8), controller=controller)
+    assert decoder.generate([1, 2], max_new_tokens=120, observers=[seen.append]).token_ids == expected
+    nodes = [outcome.tree.num_nodes for outcome in seen]
+    assert np.mean(nodes[-30:]) < np.mean(nodes[:10])
+
+
+def test_an_artifact_holds_the_head(tmp_path):
+    controller = SpecDecPlusPlus()
+    controller._head.learn(features(4, np.random.default_rng(0))[1], np.array([True, False, True, True]))
+    payload = {"head.safetensors": {name: np.asarray(one) for name, one in controller.state_dict().items()}}
+    save_artifact(tmp_path / "head", "acceptance-head", payload)
+    made = load_artifact(tmp_path / "head").controller
+    assert not made.learns
+    assert (made.state_dict()["weights"] == controller.state_dict()["weights"]).all()
+    with pytest.raises(ValueError, match="the saved head has arrays"):
+        SpecDecPlusPlus(width=4, head=payload["head.safetensors"])
