@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from copy import copy
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from pydantic import Field
 from typing_extensions import override
 
 from specexp.core.context import Context
 from specexp.core.outcome import Outcome
-from specexp.core.parts import Candidates, Drafter, Request
 from specexp.core.references import Reference
-from specexp.drafters.draft_model import DraftModel
+from specexp.drafters._self_drafting import SelfDrafter
 from specexp.drafters.heads.target_mark import MARK, output_layer
 
 if TYPE_CHECKING:
@@ -21,7 +19,7 @@ if TYPE_CHECKING:
     from specexp.drafters.eagle_source import EagleSource
 
 
-class Eagle(Drafter):
+class Eagle(SelfDrafter):
     """Asks a head for the tokens after the nodes of a growing tree: each is made of its token and its parent's state.
 
     The states of accepted tokens are the target's own, those of drafted ones the head's. The published trees are
@@ -41,9 +39,7 @@ class Eagle(Drafter):
         ValueError: ``coupled`` meets a temperature of its own, or ``head`` has no mark of a target.
     """
 
-    gives_log_probs = True
     learns_from = "accepted"
-    runs_model = True
 
     def __init__(
         self,
@@ -57,26 +53,8 @@ class Eagle(Drafter):
             raise ValueError(
                 f"the head of Eagle has the arrays {sorted(head)}, which are none of an EagleHead"
             )
+        super().__init__(temperature, top_k, top_p, coupled)
         self._head = head
-        self._drafting = DraftModel(None, temperature, top_k, top_p, coupled)
-        self.coupled = coupled
-        self.draws = not coupled
-        self._source: EagleSource | None = None
-
-    @property
-    @override
-    def draft_passes(self) -> int:  # type: ignore[override]
-        return self._drafting.draft_passes
-
-    @property
-    @override
-    def fed_tokens(self) -> int:  # type: ignore[override]
-        return self._drafting.fed_tokens
-
-    @property
-    @override
-    def max_candidates(self) -> int:
-        return self._drafting.max_candidates
 
     @property
     @override
@@ -86,8 +64,7 @@ class Eagle(Drafter):
     @property
     def source(self) -> EagleSource:
         """What runs the head."""
-        assert self._source is not None, "parts are joined with their target"
-        return self._source
+        return cast("EagleSource", self._drafting.source)
 
     @override
     def use_target(self, target: Runtime) -> None:
@@ -98,34 +75,17 @@ class Eagle(Drafter):
         output = output_layer(target, self._head, network.fuse.weight.shape[0], "Eagle")
         embeddings = target.model.get_input_embeddings()
         network = network.to(device=target.device, dtype=target.dtype)
-        self._source = EagleSource(network, embeddings, output, target.vocab_size, target.context_limit)
-        self._drafting.use_draft_model(self._source)
-
-    @override
-    def for_new_sequence(self) -> Eagle:
-        """The same head, with rows of its own."""
-        other = copy(self)
-        other._drafting = self._drafting.for_new_sequence()
-        source: Any = other._drafting.source
-        other._source = source
-        return other
+        source = EagleSource(network, embeddings, output, target.vocab_size, target.context_limit)
+        self._drafting.use_draft_model(source)
 
     @override
     def begin(self, context: Context, prefill: Outcome | None) -> None:
         """Read the prompt; where its states are not known, as good as the others tell."""
         if not context.continued:
+            self.reset()
             self.source.forget_states()
-            self._drafting.reset()
         self.source.begin(len(context) - 1, None if prefill is None else prefill.hidden)
-        self._drafting.begin(context, prefill)
-
-    @override
-    def costs_pass(self, request: Request) -> bool:
-        return self._drafting.costs_pass(request)
-
-    @override
-    def propose(self, context: Context, request: Request) -> Candidates:
-        return self._drafting.propose(context, request)
+        super().begin(context, prefill)
 
     @override
     def observe(self, outcome: Outcome) -> None:
@@ -133,10 +93,4 @@ class Eagle(Drafter):
         assert outcome.hidden is not None, "a drafter that wants hidden states is given them"
         rows = [0, *outcome.accepted][: len(outcome.new_token_ids)]
         self.source.learn(outcome.hidden[rows])
-        self._drafting.observe(outcome)
-
-    @override
-    def reset(self) -> None:
-        if self._source is not None:
-            self._source.forget_states()
-        self._drafting.reset()
+        super().observe(outcome)

@@ -1,0 +1,80 @@
+"""Self-drafting: the target's own lower layers draft for all of them (LayerSkip, Elhoushi et al. 2024)."""
+
+from __future__ import annotations
+
+from copy import copy
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
+from typing_extensions import override
+
+from specexp.drafters._self_drafting import SelfDrafter
+
+if TYPE_CHECKING:
+    from specexp.core.runtime import Runtime
+
+
+class EarlyExit(SelfDrafter):
+    """Leaves the target after its first layers: final norm and output layer read what stands there.
+
+    The weights are the target's own, no draft model is needed, and nothing is trained; how much it is worth depends on
+    whether the target was trained to be left early. The draft keeps keys and values of its own, where the published
+    methods share those of the lower layers with the target.
+
+    Args:
+        layers: of the target that draft.
+        temperature: as of :class:`~specexp.drafters.DraftModel`.
+        top_k: likewise.
+        top_p: likewise.
+        coupled: likewise.
+
+    Raises:
+        ValueError: ``coupled`` meets a temperature of its own.
+    """
+
+    def __init__(
+        self,
+        layers: Annotated[int, Field(ge=1)],
+        temperature: Annotated[float, Field(ge=0, le=100)] | None = None,
+        top_k: Annotated[int, Field(ge=1)] | None = None,
+        top_p: Annotated[float, Field(gt=0, le=1)] | None = None,
+        coupled: bool = False,
+    ) -> None:
+        super().__init__(temperature, top_k, top_p, coupled)
+        self.layers = layers
+        self._target: Any = None
+
+    @override
+    def use_target(self, target: Runtime) -> None:
+        if target.model is not self._target:
+            runtime: Any = type(target)  # whatever runs the target runs its beginning too
+            self._drafting.use_draft_model(runtime(_exit_of(target.model, self.layers)))
+            self._target = target.model
+
+
+def _exit_of(model: Any, layers: int) -> Any:
+    """A model of the first layers of another, which shares its weights.
+
+    Raises:
+        ValueError: it has no more layers than these, or does not keep them in one list.
+    """
+    body = getattr(model, "base_model", None)
+    own = getattr(body, "layers", None)
+    if own is None:
+        raise ValueError(
+            f"EarlyExit leaves a target between its layers, and {type(model).__name__} does not keep them in one list: "
+            "draft with another drafter"
+        )
+    if layers >= len(own):
+        raise ValueError(
+            f"EarlyExit was given {layers} layers and the target has {len(own)}: 1 to {len(own) - 1} leave some out"
+        )
+    lower, short = copy(model), copy(body)
+    for one in (lower, short):  # what is set below must not be set in the target too
+        one._modules, one.config = dict(one._modules), copy(model.config)
+        one.config.num_hidden_layers = layers
+        if getattr(one.config, "layer_types", None) is not None:
+            one.config.layer_types = one.config.layer_types[:layers]
+    short._modules["layers"] = own[:layers]
+    lower._modules[model.base_model_prefix] = short
+    return lower

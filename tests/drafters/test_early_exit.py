@@ -1,0 +1,87 @@
+"""The target's first layers draft for it: with its weights, and without changing them or its output."""
+
+import pytest
+from helpers.small_models import FULL_ATTENTION, VOCABULARY, build, small_model
+
+from specexp.builders import Chain, DySpecGreedy, StaticTree
+from specexp.core.decode import Decoder
+from specexp.core.language_model import LanguageModel
+from specexp.core.parts import Parts
+from specexp.drafters import DraftModel, EarlyExit
+from specexp.replay.format.errors import RecordingError
+from specexp.replay.play.fidelity import models_in
+from specexp.scheduling import Batched, Job
+from specexp.testing.drafters import DrafterContract, DrawingDrafterContract
+from specexp.verifiers import KeyedSampling
+
+
+class _OnLlama:
+    vocab_size = VOCABULARY
+
+    def make_target(self):
+        return LanguageModel(small_model("Llama"))
+
+
+class TestEarlyExit(_OnLlama, DrawingDrafterContract):
+    def make_drafter(self):
+        return EarlyExit(1)
+
+
+class TestCoupled(_OnLlama, DrafterContract):
+    def make_drafter(self):
+        return EarlyExit(1, coupled=True)
+
+
+@pytest.mark.parametrize("name", ["Llama", "Qwen3", "Gemma"])
+def test_it_drafts_what_a_model_of_the_first_layers_drafts(name):
+    target = small_model(name)
+    shallow = build(name, {**FULL_ATTENTION[name], "num_hidden_layers": 1})
+    weights = target.state_dict()
+    shallow.load_state_dict({key: weights[key] for key in shallow.state_dict()})
+    drafted = []
+    for drafter in (EarlyExit(1), DraftModel(shallow)):
+        seen = []
+        Decoder(target, drafter, StaticTree([[0], [1], [0, 0]])).generate(
+            [1, 2, 3], max_new_tokens=16, observers=[seen.append]
+        )
+        drafted.append([outcome.tree.tokens.tolist() for outcome in seen])
+    assert drafted[0] == drafted[1]
+    assert target.config.num_hidden_layers == len(target.model.layers) == 2
+
+
+def test_the_weights_are_the_targets():
+    target = small_model("Llama")
+    drafter = EarlyExit(1)
+    Decoder(target, drafter, Chain(2))
+    mine = drafter.models[0].model
+    assert mine.lm_head.weight is target.lm_head.weight
+    assert mine.model.layers[0] is target.model.layers[0]
+
+
+@pytest.mark.parametrize("coupled", [False, True])
+@pytest.mark.parametrize("builder", [Chain(3), DySpecGreedy(8, candidates="top-k")])
+def test_keyed_samples_are_plain_decodings(builder, coupled):
+    target, verifier = LanguageModel(small_model("Llama")), KeyedSampling(0.7)
+    decoder = Decoder(target, EarlyExit(1, coupled=coupled), builder, verifier)
+    expected = Decoder(target, verifier=verifier).generate([1, 2, 3, 1], max_new_tokens=40, seed=3).token_ids
+    assert decoder.generate([1, 2, 3, 1], max_new_tokens=40, seed=3).token_ids == expected
+
+
+def test_sequences_decoded_together_have_rows_of_their_own():
+    target = LanguageModel(small_model("Llama"))
+    jobs = [Job((1, 2, 3 + number), number, 12) for number in range(3)]
+    with Batched(2).open(target, Parts(EarlyExit(1), Chain(3))) as executor:
+        results = executor.run(jobs).results
+    for job, result in zip(jobs, results, strict=True):
+        assert result.token_ids == Decoder(target).generate(job.prompt, max_new_tokens=12).token_ids
+
+
+def test_what_leaves_nothing_out_is_refused():
+    with pytest.raises(
+        ValueError, match="EarlyExit was given 2 layers and the target has 2: 1 to 1 leave some out"
+    ):
+        Decoder(small_model("Llama"), EarlyExit(2), Chain(2))
+    with pytest.raises(ValueError, match="GPT2LMHeadModel does not keep them in one list"):
+        Decoder(small_model("GPT2"), EarlyExit(1), Chain(2))
+    with pytest.raises(RecordingError, match="EarlyExit runs its draft model in a way of its own"):
+        models_in(EarlyExit(1))
