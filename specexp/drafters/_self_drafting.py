@@ -28,7 +28,6 @@ class SelfDrafter(Drafter):
     """
 
     gives_log_probs = True
-    learns_from = "nothing"
     runs_model = True
 
     def __init__(

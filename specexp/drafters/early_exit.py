@@ -32,6 +32,8 @@ class EarlyExit(SelfDrafter):
         ValueError: ``coupled`` meets a temperature of its own.
     """
 
+    learns_from = "nothing"
+
     def __init__(
         self,
         layers: Annotated[int, Field(ge=1)],
@@ -58,7 +60,7 @@ def _exit_of(model: Any, layers: int) -> Any:
     Raises:
         ValueError: it has no more layers than these, or does not keep them in one list.
     """
-    body = getattr(model, "base_model", None)
+    body: Any = getattr(model, "base_model", None)
     own = getattr(body, "layers", None)
     if own is None:
         raise ValueError(
