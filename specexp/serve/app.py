@@ -121,7 +121,8 @@ class Server:
     def _read(self, body: dict[str, Any], kind: type[Asked]) -> tuple[Asked, list[list[int]]]:
         """What a body asks for, its prompts as token ids."""
         asked = asked_in(body, kind)
-        self._check_name(asked.model)
+        if asked.model is not None:
+            self._check_name(asked.model)
         if isinstance(asked, ChatAsked):
             return asked, [self.texts.chat_ids(asked.messages)]
         assert isinstance(asked, CompletionAsked)

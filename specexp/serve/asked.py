@@ -22,7 +22,7 @@ class Asked:
     """What both kinds of requests ask for; null stands for the default.
 
     Attributes:
-        model: which model is meant.
+        model: which model is meant; the one that is served if None.
         max_tokens: at most.
         temperature: 0 for greedy decoding, else from 0.01; 1 if None.
         top_p: keep only the most probable tokens that hold this much probability together.
@@ -36,7 +36,7 @@ class Asked:
         deadline: seconds within which the output must be complete.
     """
 
-    model: str
+    model: str | None = None
     max_tokens: _Count | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None

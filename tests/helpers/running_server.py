@@ -33,3 +33,9 @@ def patiently(what, seconds=10.0):
             return
         sleep(0.01)
     raise AssertionError("it never came to hold")
+
+
+def free_port():
+    """A port that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
