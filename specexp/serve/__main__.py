@@ -14,7 +14,6 @@ if __name__ == "__main__":  # before what takes seconds to import
 import argparse
 import logging
 import os
-import socket
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -25,6 +24,8 @@ from specexp.config.command import answered, fail
 from specexp.config.errors import ConfigError
 
 if TYPE_CHECKING:
+    import socket
+
     from specexp.config.artifacts import LoadedArtifact
     from specexp.pairs.pair import ModelPair
 
@@ -57,6 +58,7 @@ def _act(given: argparse.Namespace) -> int:
     from specexp.config.here import check_writable
     from specexp.config.places import check_expanded
     from specexp.pairs.pair import load_pair
+    from specexp.serve.listener import listen
 
     for name, least in (("lanes", 1), ("queue", 0), ("threads", 1), ("max_body", 1), ("max_prompt", 1)):
         value = getattr(given, name)
@@ -71,7 +73,7 @@ def _act(given: argparse.Namespace) -> int:
         check_writable(Path(given.save_state), ConfigError("--save-state"))
     key = _key(given.api_key_file)
     artifact = load_artifact(given.artifact, given.trust)
-    with _listening(given.host, given.port) as listener:
+    with listen(given.host, given.port) as listener:
         quiet_libraries()
         pair = load_pair(
             given.target,
@@ -157,24 +159,6 @@ def _key(file: str | None) -> str | None:
             f"{where} holds no key: letters, digits and signs of ASCII without spaces are expected"
         )
     return key
-
-
-def _listening(host: str, port: int) -> socket.socket:
-    """A socket that listens, before models take their time to load.
-
-    Raises:
-        ConfigError: nothing can listen there.
-    """
-    if not 0 <= port <= 65535:
-        raise ConfigError(f"--port is {port}; allowed is 0, for any free one, to 65535")
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family, backlog=2048)
-    except OSError as error:  # also a name that nobody knows
-        why = (error.strerror or str(error)).partition(" (")[0]  # create_server names the address again
-        raise ConfigError(
-            f"--host {host} --port {port}: nothing can listen there ({why}); name another"
-        ) from error
 
 
 def _shown(host: str) -> str:

@@ -7,11 +7,13 @@ from time import sleep
 
 import uvicorn
 
+from specexp.serve.listener import listen
+
 
 @contextmanager
 def running(server):
     """Serve until the block ends; gives the address."""
-    listener = socket.create_server(("127.0.0.1", 0))
+    listener = listen("127.0.0.1", 0)
     own = uvicorn.Server(uvicorn.Config(server.app(), log_config=None, log_level="error"))
     thread = Thread(target=own.run, kwargs={"sockets": [listener]}, daemon=True)
     server.engine.start()

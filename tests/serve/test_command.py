@@ -13,6 +13,7 @@ from specexp.config.artifacts import load_artifact, save_artifact
 from specexp.config.errors import ConfigError
 from specexp.pairs.pair import load_pair
 from specexp.serve.__main__ import KEY, _key, main
+from specexp.serve.listener import listen
 from specexp.serve.loading import engine_of, profile_in, save_state
 
 PARTS = {
@@ -141,3 +142,11 @@ finally:
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
     assert said.startswith("usage: python -m specexp.serve")
     assert said.endswith("False\n")
+
+
+def test_small_pieces_are_sent_at_once():
+    """asyncio turns Nagle's algorithm off where the accepted socket says that it is TCP's."""
+    with listen("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
+        accepted, _ = listener.accept()
+        with accepted:
+            assert accepted.proto == socket.IPPROTO_TCP
