@@ -24,9 +24,9 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def lines(text):
-    """Of the sh blocks, those that go on joined."""
-    blocks = "\n".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL))
-    return [line for line in blocks.replace("\\\n", " ").splitlines() if line]
+    """Of the blocks that no other test runs, those that go on joined."""
+    blocks = "\n".join(re.findall(r"```(?:sh|console)\n(.*?)```", text, re.DOTALL))
+    return [line.removeprefix("$ ") for line in blocks.replace("\\\n", " ").splitlines() if line]
 
 
 @pytest.mark.parametrize("line", [one for one in lines(PAGE) + lines(README) if "specexp.serve" in one])
@@ -65,9 +65,11 @@ def test_the_readmes_server_answers_its_curl_and_on_sigterm_what_was_taken_in(tm
         "drafter": {"class_path": "TokenRecycling", "init_args": {"state": "carry"}},
         "builder": {"class_path": "Chain", "init_args": {"length": 3}},
     }
-    save_artifact(tmp_path / "artifacts" / "tree_shape", "composition", {"parts.json": parts})
+    save_artifact(
+        tmp_path / "artifacts" / "tree_shape", "composition", {"parts.json": parts}, aliases=("best-tree",)
+    )
     port = str(free_port())
-    serve, curl = (line.replace("8000", port) for line in lines(README) if "pip install" not in line)
+    serve, curl = (line.replace("8000", port) for line in lines(README))
     server = subprocess.Popen(
         [sys.executable, *shlex.split(serve)[1:], "--save-state", "state"],
         cwd=tmp_path,
