@@ -131,13 +131,14 @@ def value_of(kind: str, path: str | Path) -> Any:
     thousands of candidates with the same one. Nobody may change the value.
 
     Args:
-        kind: name of a kind of artifacts, or of a module of ``specexp/artifacts/files``.
+        kind: name of a kind of artifacts, or of a module of ``specexp/artifacts/files``; of both where either may be
+            named.
         path: folder of the artifact, as :func:`read_artifact` takes it, or the file.
 
     Raises:
         ArtifactError: it cannot be read, or is of another kind.
     """
-    if kind in names_in(files):
+    if kind in names_in(files) and (kind not in names_in(kinds) or Path(path).is_file()):
         return import_module(f"{files.__name__}.{kind.replace('-', '_')}").read(Path(path))
     folder = resolve(Path(path))
     return _value_in(kind, folder, _manifest_in(folder))

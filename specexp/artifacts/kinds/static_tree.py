@@ -10,13 +10,13 @@ from typing_extensions import override
 
 from specexp.artifacts.artifact import Artifact
 from specexp.artifacts.error import ArtifactError
+from specexp.artifacts.files.static_tree import MOST_NODES
 from specexp.artifacts.parts import PARTS, Spec, init_args_of
 from specexp.artifacts.validated import validated
 from specexp.core.parts import Selection
 from specexp.core.tree import TreeShape
 
 TREE = "tree.json"
-MOST_NODES = 4096
 _BUILDER = "specexp.builders.static_tree.StaticTree"
 _RankPath = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length=1)]
 

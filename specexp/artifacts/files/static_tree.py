@@ -1,0 +1,100 @@
+"""Trees that other projects publish, as rank paths: where a ``static-tree`` artifact may be named, so may such a file.
+
+- the choices of Medusa and EAGLE-1: a list of rank paths as JSON, or under one name in a Python file, which is read and
+  never run;
+- the tree of SAMD: ``{"tree_adj": {"0": [1, 2], "1": [3], ...}}``, the children of every row, the root being row 0;
+- a growmap of Sequoia or UMbreLLa, see :mod:`specexp.artifacts.files.growmap`.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from specexp.artifacts.error import ArtifactError
+from specexp.artifacts.files import growmap
+from specexp.artifacts.manifest import read_bytes, read_json
+from specexp.artifacts.validated import validated
+from specexp.core.tree import TreeShape
+
+MOST_NODES = 4096
+_MOST_BYTES = 2**20
+_Rank = Annotated[int, Field(ge=0, lt=2**31)]
+_RankPaths = Annotated[list[Annotated[list[_Rank], Field(min_length=1)]], Field(min_length=1)]
+_Children = dict[str, list[_Rank]]
+
+
+def read(path: Path) -> list[list[int]]:
+    """Rank paths of a published tree, sorted by length, then rank.
+
+    Args:
+        path: the file; what it is tells its content.
+
+    Raises:
+        ArtifactError: one sentence that names the file, and the row or path that is wrong.
+
+    Example:
+        >>> read(Path("medusa_choices.py"))  # doctest: +SKIP
+        [[0], [1], [0, 0]]
+    """
+    where, file = f"tree: {path}", path.resolve()
+    if path.suffix == ".py":
+        content = _assigned(read_bytes(file, where, _MOST_BYTES), where)
+    else:
+        content = read_json(read_bytes(file, where), where)
+    if isinstance(content, Mapping) and "Successors" in content:
+        return growmap.read(path)
+    if isinstance(content, Mapping):
+        content = _paths_of_children(content, where)
+    paths = validated(_RankPaths, content, where)
+    if len(paths) > MOST_NODES:
+        raise ArtifactError(f"{where} lists {len(paths)} nodes; at most {MOST_NODES} are allowed")
+    try:
+        shape = TreeShape.from_rank_paths(paths)
+    except ValueError as error:
+        raise ArtifactError(f"{where}: {error}") from error
+    return [list(path) for path in shape.rank_paths[1:]]
+
+
+def _assigned(source: bytes, where: str) -> Any:
+    """The one list that a Python file gives a name to."""
+    try:
+        body = ast.parse(source).body
+        found = {
+            ast.unparse(statement.targets[0]): ast.literal_eval(statement.value)
+            for statement in body
+            if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.List)
+        }
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ArtifactError(f"{where} is no Python file of plain lists ({type(error).__name__})") from error
+    if len(found) != 1:
+        names = ", ".join(found) or "nothing"
+        raise ArtifactError(f"{where} gives lists to {names}; keep exactly one of them in the file")
+    return next(iter(found.values()))
+
+
+def _paths_of_children(content: Mapping[str, Any], where: str) -> list[list[int]]:
+    """Rank paths from every row's children; a child's place among them is its rank."""
+    if "tree_adj" not in content:
+        raise ArtifactError(
+            f"{where} is no tree; a list of rank paths, a growmap, or an object with tree_adj is allowed"
+        )
+    children: Mapping[str, list[int]] = validated(_Children, content["tree_adj"], where, "tree_adj")
+    paths: dict[int, list[int]] = {0: []}
+    rows = [0]
+    for row in rows:  # which grows
+        for rank, child in enumerate(children.get(str(row), ())):
+            if child in paths or len(paths) > MOST_NODES:
+                raise ArtifactError(
+                    f"{where}: tree_adj.{row} names row {child}, which is in the tree already; every row has one "
+                    f"parent, and there are at most {MOST_NODES}"
+                )
+            paths[child] = [*paths[row], rank]
+            rows.append(child)
+    if len(paths) < len(children):
+        raise ArtifactError(f"{where}: tree_adj has {len(children)} rows, and {len(paths)} hang from row 0")
+    return [paths[row] for row in rows[1:]]
