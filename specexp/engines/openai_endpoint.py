@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Hashable, Mapping
+from typing import TYPE_CHECKING, Any
 
-from pydantic import Field
 from typing_extensions import override
 
-from specexp.engines.engine import EngineAnswer, EngineError, ForeignEngine, RunningEngine
-from specexp.engines.openai_client import complete, models
-from specexp.engines.server import StartedServer, filled, free_port
+from specexp.engines.engine import EngineError
+from specexp.engines.http_engine import HttpEngine, Seconds
+from specexp.engines.server import filled
 
 if TYPE_CHECKING:
     from specexp.pairs.pair import ModelPair
 
-_ENDING_SECONDS = 0.5
-"""What a server that broke off may take to end."""
-_Seconds = Annotated[float, Field(gt=0, le=3600)]
 
-
-class OpenAIEndpoint(ForeignEngine):
+class OpenAIEndpoint(HttpEngine):
     """vLLM, SGLang, TensorRT-LLM, ``transformers serve``, ``specexp.serve``: whatever a command starts.
 
     The command is a template: ``{port}`` is filled with a free port, ``{target}`` with the pair's target, and every
@@ -57,8 +52,8 @@ class OpenAIEndpoint(ForeignEngine):
         body: Mapping[str, Any] | None = None,
         plain_body: Mapping[str, Any] | None = None,
         model: str | None = None,
-        start_seconds: _Seconds = 120,
-        answer_seconds: _Seconds = 120,
+        start_seconds: Seconds = 120,
+        answer_seconds: Seconds = 120,
     ) -> None:
         if (command is None) == (url is None):
             raise EngineError("OpenAIEndpoint takes exactly one of command and url")
@@ -110,67 +105,5 @@ class OpenAIEndpoint(ForeignEngine):
         return self.command, self.url, tuple(sorted(named))
 
     @override
-    def start(self, pair: ModelPair) -> RunningEngine:
-        return _Endpoint(self, pair)
-
-
-class _Endpoint(RunningEngine):
-    def __init__(self, engine: OpenAIEndpoint, pair: ModelPair) -> None:
-        self._tokenizer = pair.tokenizer
-        self._server: StartedServer | None = None
-        self.url = (engine.url or "").rstrip("/").removesuffix("/v1")
-        if engine.command is not None:
-            port = free_port()
-            self.url = f"http://127.0.0.1:{port}"
-            words = filled(engine.command, {**engine.settings, "port": port, "target": pair.name})
-            self._server = StartedServer(words, self.url, engine.start_seconds)
-        try:
-            self.model = engine.model or self._only_model(engine.answer_seconds)
-        except EngineError:
-            self.close()
-            raise
-
-    def _only_model(self, seconds: float) -> str:
-        found = models(self.url, seconds)
-        if len(found) != 1:
-            listed = f"the models {', '.join(found)}" if found else "no model"
-            raise EngineError(f"{self.url} lists {listed}: name one as model")
-        return found[0]
-
-    @override
-    def answer(
-        self, engine: ForeignEngine, token_ids: Sequence[int], max_new_tokens: int, eos: frozenset[int]
-    ) -> EngineAnswer:
-        assert isinstance(engine, OpenAIEndpoint)
-        body = {
-            "model": self.model,
-            "prompt": self._tokenizer.decode(list(token_ids)),
-            "max_tokens": max_new_tokens,
-            "temperature": 0,
-            **engine.body,
-        }
-        try:
-            found = complete(self.url, body, engine.answer_seconds)
-        except EngineError as error:
-            if self._server is not None and self._server.ended(_ENDING_SECONDS):
-                raise EngineError(f"the server ended ({self._server.last_lines()}): {error}") from error
-            raise
-        tokens = self._tokenizer(found.text, add_special_tokens=False).input_ids
-        if not tokens or not found.times:
-            raise EngineError(f"{self.url} answered with no text")
-        steps, told = len(found.times), found.speculation
-        return EngineAnswer(
-            list(tokens),
-            "length" if found.finish_reason == "length" else "eos",
-            prefill_seconds=found.times[0],
-            decode_seconds=found.times[-1] - found.times[0],
-            first_tokens=1,
-            steps=told.get("num_spec_steps", steps - 1) + 1,
-            accepted_drafts=told.get("num_accepted_draft_tokens", max(0, len(tokens) - steps)),
-            drafted_nodes=told.get("num_draft_tokens", 0),
-        )
-
-    @override
-    def close(self) -> None:
-        if self._server is not None:
-            self._server.close()
+    def words(self, port: int, pair: ModelPair) -> list[str]:
+        return filled(self.command or "", {**self.settings, "port": port, "target": pair.name})

