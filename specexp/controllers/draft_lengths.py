@@ -27,6 +27,7 @@ class DraftLengths(Controller):
 
     uses_seconds = False
     learns = False
+    sees_load = True
 
     def __init__(self, nodes: dict[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=0)] | None]) -> None:
         if 1 not in nodes:

@@ -36,6 +36,8 @@ class LoadAware(Controller):
         state: ``carry`` keeps what was learned from sequence to sequence, ``cold`` starts each anew.
     """
 
+    sees_load = True
+
     def __init__(
         self,
         explore: Annotated[int, Field(ge=2)] = 16,

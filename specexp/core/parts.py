@@ -555,6 +555,7 @@ class Controller(Part, metaclass=Checked):
         changes_nothing: whether that plan is the builder's own limits.
         needs_foresight: whether it must know a prompt's output beforehand, as only an evaluation can.
         mean_nodes: nodes that it keeps the mean of its trees at; None where it aims at none.
+        sees_load: whether it plans by how many sequences are decoded together.
     """
 
     plans_threshold: bool = False
@@ -567,6 +568,7 @@ class Controller(Part, metaclass=Checked):
     changes_nothing: bool = False
     needs_foresight: bool = False
     mean_nodes: int | None = None
+    sees_load: bool = False
 
     @property
     def inner(self) -> tuple[Controller, ...]:

@@ -50,7 +50,7 @@ class Engine:
     """Decodes outputs in a thread of its own, up to ``lanes`` at a time; one target pass answers all of them.
 
     What an output says hangs on its prompt, seed and number alone. Where a row's logits are rounded otherwise in other
-    company, ``deterministic`` feeds every lane by itself, so that this holds bit by bit.
+    company, ``deterministic`` feeds every lane by itself, each prompt whole, so that this holds bit by bit.
 
     Args:
         target: the model.
@@ -89,6 +89,12 @@ class Engine:
         self.parts = parts
         self._parts = copies(parts, lanes)
         by_itself = deterministic and not target.independent_rows
+        controllers = (parts.controller, *parts.controller.inner)
+        if by_itself and (parts.keeps_learning or any(one.sees_load for one in controllers)):
+            raise ValueError(
+                "what is drafted hangs on other requests, by what parts carry or by the load, and with it rounding: "
+                "for --deterministic set their state to cold, or serve with --mode compiled"
+            )
         seen: Target = Alone(target) if by_itself else target
         self._decoding = Decoding(seen, [self._note])
         self._places = Places(target, lanes, reuse=not by_itself)

@@ -5,6 +5,7 @@ import torch
 from helpers.served import Client, alone, check_schedule, text_of
 
 from specexp.builders import Chain, StaticTree
+from specexp.controllers import DraftLengths
 from specexp.core.language_model import LanguageModel
 from specexp.core.parts import Parts
 from specexp.drafters import PromptLookup, TokenRecycling
@@ -80,6 +81,18 @@ def test_fed_by_themselves_lanes_take_a_pass_each_and_say_the_same():
     rounds(engine, 1)
     assert engine.target.passes >= 3
     assert [client.tokens for client in clients] == [[1, 2, 3, 4], [2, 3, 4, 5], [3, 4, 5, 6]]
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        Parts(TokenRecycling(k=3, state="carry"), Chain(2)),
+        Parts(PromptLookup(), Chain(2), controller=DraftLengths({1: 2, 4: 0})),
+    ],
+)
+def test_drafts_that_hang_on_others_are_refused_where_rounding_would_hang_on_them(parts):
+    with pytest.raises(ValueError, match="set their state to cold"):
+        Engine(LanguageModel(hashed_model(VOCABULARY)), parts, deterministic=True)
 
 
 def test_without_speculation_a_step_is_a_token():

@@ -3,7 +3,8 @@
 from functools import cache
 
 import pytest
-from helpers.served import check_schedule
+import torch
+from helpers.served import Client, check_schedule, go_through
 
 from specexp.bench.arm import eos_of
 from specexp.builders import Chain, StaticTree
@@ -11,6 +12,8 @@ from specexp.core.parts import Parts
 from specexp.drafters import DraftModel, PromptLookup, TokenRecycling
 from specexp.pairs.pair import load_pair
 from specexp.pairs.runtime import runtime_of
+from specexp.serve.engine import Engine
+from specexp.serve.output import Ended
 
 TREE = StaticTree([[0], [1], [2], [0, 0], [0, 1], [0, 0, 0]])
 
@@ -48,3 +51,31 @@ def test_fifty_schedules_on_the_pair(seed):
 def test_compiled_passes_do_not_round_otherwise_in_company(seed):
     """In bfloat16 too, bit by bit: a row's logits hang on no other row of its pass."""
     check(seed, "bfloat16", "auto")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(200, 212))
+def test_lanes_fed_by_themselves_do_not_round_otherwise_in_company(seed):
+    """In bfloat16 by the model's own code, bit by bit: the same engine says the same when nobody else is there."""
+    models = pair("bfloat16")
+    eos = tuple(eos_of(models.tokenizer, models.target))
+
+    def engine(lanes):
+        target, parts = runtime_of(models.target, "eager"), Parts(TokenRecycling(k=4, state="cold"), TREE)
+        return Engine(target, parts, lanes=lanes, eos_token_ids=eos, deterministic=True)
+
+    clients, others = (
+        [
+            Client([seed, 7, number % 3], seed=number, most=40, temperature=0.7 * (number % 2))
+            for number in range(6)
+        ]
+        for _ in range(2)
+    )
+    go_through(engine(4), clients, seed)
+    for client, other in zip(clients, others, strict=True):
+        alone = engine(1)
+        alone.submit([other.output])
+        with torch.inference_mode():
+            while other.end is None:
+                alone.round()
+        assert client.tokens == other.tokens[: None if isinstance(client.end, Ended) else len(client.tokens)]
