@@ -61,6 +61,7 @@ class HuggingFaceArm(Arm):
         assistant_confidence_threshold: The draft stops below; 0 never.
         prompt_lookup_num_tokens: Drafted by ``hf-prompt-lookup`` at most.
         max_matching_ngram_size: Longest n-gram that ``hf-prompt-lookup`` looks up.
+        cache_implementation: The cache of ``hf-eager``, by transformers' name; its dynamic one if None.
         latency: Profile by which seconds are modelled, where it says so; measured if None.
 
     Raises:
@@ -81,6 +82,7 @@ class HuggingFaceArm(Arm):
         assistant_confidence_threshold: float = 0.0,
         prompt_lookup_num_tokens: int = 8,
         max_matching_ngram_size: int = 2,
+        cache_implementation: str | None = None,
         latency: LatencyProfile | None = None,
     ) -> None:
         verifier = verifier or ArgmaxVerifier()
@@ -102,6 +104,7 @@ class HuggingFaceArm(Arm):
         if latency is not None and latency.modelled:
             self.latency = latency.of(_COMPOSITIONS[reference])
         self._limit = context_limit(target.config)
+        self._cache = cache_implementation
         self._lookup = (prompt_lookup_num_tokens, max_matching_ngram_size)
         self._assistant_config: Any = None
         if self.draft is not None:
@@ -170,6 +173,8 @@ class HuggingFaceArm(Arm):
             eos_token_id=sorted(self.eos) or None,
             pad_token_id=min(self.eos, default=0),
         )
+        if self._cache is not None:
+            config.cache_implementation = self._cache
         if self.reference == "hf-prompt-lookup":
             config.prompt_lookup_num_tokens, config.max_matching_ngram_size = self._lookup
         input_ids = torch.tensor([asked], device=self.device)

@@ -25,8 +25,16 @@ _LOOPS: dict[str | None, Reference] = {
 _NEEDED = {None: "", "model": "num_assistant_tokens", "prompt-lookup": "prompt_lookup_num_tokens"}
 
 
+_BESIDE = {
+    None: "cache_implementation",
+    "model": "assistant_confidence_threshold",
+    "prompt-lookup": "max_matching_ngram_size",
+}
+
+
 class HuggingFace(ForeignEngine):
-    """``model.generate`` with its dynamic cache; drafts have a constant length, or end below a threshold.
+    """``model.generate``: drafts have a constant length, or end below a threshold; without drafts the cache may be
+    static.
 
     Args:
         drafts: Who guesses: the pair's draft ``model``, ``prompt-lookup``, or null for nobody.
@@ -47,11 +55,11 @@ class HuggingFace(ForeignEngine):
         settings: HuggingFaceSettings = HuggingFaceSettings(),  # noqa: B008 - frozen
     ) -> None:
         given, needed = settings.given("num_assistant_tokens_schedule"), _NEEDED[drafts]
-        beside = {"model": {"assistant_confidence_threshold"}, "prompt-lookup": {"max_matching_ngram_size"}}
-        if not given.keys() <= {needed, *beside.get(drafts or "", ())} or (needed and needed not in given):
+        beside = _BESIDE[drafts]
+        if not given.keys() <= {needed, beside} or (needed and needed not in given):
             raise EngineError(
                 f"HuggingFace drafts by {drafts}, with {', '.join(given) or 'no settings'}; it takes "
-                f"{needed or 'no settings'}{''.join(f', and perhaps {one}' for one in beside.get(drafts or '', ()))}"
+                f"{needed or 'no settings'}, and perhaps {beside}"
             )
         if settings.num_assistant_tokens_schedule not in (None, "constant"):
             raise EngineError(

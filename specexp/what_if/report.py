@@ -165,6 +165,8 @@ def _notes(found: Answer) -> list[str]:
         f"Best of {counted(len(comparison.trees), 'candidate')} (chains, most-hit trees of every size, Sequoia's), "
         "chosen and replayed on the same prompts; intervals are over prompts.",
     ]
+    if found.recording.note:
+        notes.append(found.recording.note)
     assumed = [device.profile.name for device in comparison.devices if device.profile.source != "measured"]
     if assumed:
         notes.append(f"Costs that were not measured: {'; '.join(assumed)}.")

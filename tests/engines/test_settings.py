@@ -67,6 +67,7 @@ BROKEN = [
     (OpenVinoSettings, {"num_assistant_tokens": 9, "tree_depth": 3, "branching_factor": 1}, "3 to 3 are allowed"),
     (OpenVinoSettings, {"num_assistant_tokens": 4, "branching_factor": 2}, "is for EAGLE3's tree_depth"),
     (HuggingFaceSettings, {"prompt_lookup_num_tokens": 4, "num_assistant_tokens": 4}, "exclude each other"),
+    (HuggingFaceSettings, {"num_assistant_tokens": 4, "cache_implementation": "static"}, "static does not go with"),
     (HuggingFaceSettings, {"max_matching_ngram_size": 4}, "needs prompt_lookup_num_tokens"),
 ]  # fmt: skip
 

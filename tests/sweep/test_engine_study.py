@@ -2,7 +2,10 @@
 
 import csv
 import json
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -104,6 +107,26 @@ def test_what_engines_of_others_do_not_do_is_refused(changes, said, of_engine, t
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("ended_by", [signal.SIGKILL, signal.SIGINT])
+def test_a_sweep_that_is_ended_leaves_no_server_behind(ended_by, of_engine, tmp_path) -> None:
+    pids = tmp_path / "pids"
+    path = of_engine(
+        [endpoint("one", f"--child {pids} --fault hang --after 1", answer_seconds=600), endpoint("two")]
+    )
+    with subprocess.Popen([sys.executable, "-m", "specexp.sweep", path]) as sweep:
+        deadline = time.monotonic() + 120
+        while not (pids.exists() and len(pids.read_text().split()) == 2):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        server, child = map(int, pids.read_text().split())
+        sweep.send_signal(ended_by)
+    deadline = time.monotonic() + 20
+    while any(Path(f"/proc/{pid}").exists() for pid in (server, child)):
+        assert time.monotonic() < deadline, "a process was left behind"
+        time.sleep(0.1)
+
+
 class TestOpenVino:
     """The real engine, on a tiny model."""
 
@@ -194,7 +217,12 @@ def test_hugging_faces_generate_is_an_engine_too(of_engine, capsys) -> None:
             "class_path": "HuggingFace",
             "init_args": {"drafts": "model", "settings": {"num_assistant_tokens": 3}},
         },
+        {
+            "name": "static cache",
+            "class_path": "HuggingFace",
+            "init_args": {"settings": {"cache_implementation": "static"}},
+        },
     ]
-    path = of_engine(choices, confirm={"best": 2, "data": {"max_prompts": 1}})
+    path = of_engine(choices, confirm={"best": 3, "data": {"max_prompts": 1}})
     assert main([path]) == 0
-    assert "that equal plain decoding's: 2/2" in capsys.readouterr().out
+    assert "that equal plain decoding's: 3/3" in capsys.readouterr().out

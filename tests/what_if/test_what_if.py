@@ -227,11 +227,14 @@ def test_devices_have_short_names_however_many_there_are():
     assert letters(28)[-2:] == ["A1", "B1"]
 
 
-def test_another_engines_metrics_are_compared_by_chains(file, tmp_path):
+def test_another_engines_metrics_are_compared_by_chains(file, tmp_path, capsys):
     metrics = tmp_path / "answers.jsonl"
     steps = {"per_step_drafted": [4] * 20, "per_step_accepted": [0, 1, 2, 3, 4] * 4}
     metrics.write_text((json.dumps({"usage": {"prompt_tokens": 9}, "metrics": steps}) + "\n") * 3)
-    found = answer(load_config(file(), ["--recording", str(metrics)]))
+    path = file()
+    assert main([path, "--recording", str(metrics)]) == 0
+    assert "It is made of another engine's metrics" in " ".join(capsys.readouterr().out.split())
+    found = answer(load_config(path, ["--recording", str(metrics)]))
     assert {
         path for device in found.comparison.devices for row in device.best.shape.rank_paths for path in row
     } == {0}

@@ -46,6 +46,12 @@ class HuggingFaceSettings(Settings):
             raise SettingsError(
                 f"hf-generation-config: prompt_lookup_num_tokens and {assisted[0]} exclude each other: give one of them"
             )
+        lookup = ["prompt_lookup_num_tokens"] if self.prompt_lookup_num_tokens is not None else []
+        if self.cache_implementation is not None and (drafted := [*assisted, *lookup]):
+            raise SettingsError(
+                f"hf-generation-config: cache_implementation static does not go with {drafted[0]}, for generate drafts "
+                "with a dynamic cache alone: leave one of them out"
+            )
         if self.max_matching_ngram_size is not None and self.prompt_lookup_num_tokens is None:
             raise SettingsError(
                 "hf-generation-config: max_matching_ngram_size needs prompt_lookup_num_tokens, and none is given"

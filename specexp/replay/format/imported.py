@@ -33,6 +33,11 @@ class ImportedRecording(Recording):
         RecordingError: the file cannot be read, or is none.
     """
 
+    note = (
+        "It is made of another engine's metrics, which tell no tokens: chains of the length that was served take "
+        "the steps they took, others are approximate, and models and sampling are taken to be those configured."
+    )
+
     def __init__(self, file: Path, made_of: Mapping[str, Any]) -> None:
         self.folder = file
         runs = chain_runs(file)
