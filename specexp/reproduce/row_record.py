@@ -159,9 +159,8 @@ def measured(row: PaperRow, arguments: Sequence[str], folder: Path) -> dict[str,
     records = [record for record in read_records(folder / "records.jsonl") if not record.error]
     environment = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
     arms = arm_names(records)
-    asked = {
-        category for clause in row.clauses for term in clause.terms for category in row.place_of(term)[1][1:]
-    }
+    terms = [term for clause in row.clauses for term in clause.terms if term.figure]
+    asked = {category for term in terms for category in row.place_of(term)[1][1:]}
     groups = [category for category in categories(records) if category in asked]
     device = {name: environment[name] for name in ("device", "device_name", "cpu_count", "threads")}
     return {
