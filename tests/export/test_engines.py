@@ -122,6 +122,19 @@ def test_a_study_of_an_engine_is_exported_to_that_engine_alone(tmp_path) -> None
         export(broken, "openvino")
 
 
+def test_a_server_is_exported_as_the_command_that_was_fastest(tmp_path) -> None:
+    command = "serve {target} --port {port} --config '{{\"k\": {tokens}}}'"
+    folder = measured(tmp_path, "endpoint", command=command, tokens=4, body={"speculative": True})
+    content, dropped = export(folder, "endpoint")
+    assert content == "serve '{target}' --port '{port}' --config '{\"k\": 4}'\n"
+    assert dropped == "endpoint: dropped what requests say, {'speculative': True}"
+    with pytest.raises(ArtifactError, match="no command started the engine 'vllm'"):
+        export(measured(tmp_path, "vllm", method="ngram", num_speculative_tokens=2), "endpoint")
+    unfilled = measured(tmp_path, "endpoint", command="serve {port} {token}", tokens=4)
+    with pytest.raises(ArtifactError, match=r"\{token\}, which nothing fills; did you mean 'tokens'"):
+        export(unfilled, "endpoint")
+
+
 def test_medusa_takes_a_line_of_python(tuned) -> None:
     content, dropped = export(tuned(LOOKUP), "medusa")
     assert content == "medusa_choices = [[0], [1], [0, 0]]\n"
