@@ -58,12 +58,12 @@ TRAININGS = [path for path in EXPERIMENTS if path.parent.name == "pair" or "mode
 
 @pytest.mark.parametrize("path", [path for path in EXPERIMENTS if path not in TRAININGS], ids=str)
 def test_an_experiment_asks_a_question_of_its_arms(path: Path) -> None:
-    config = load_config(ROOT / path)
-    assert config.get("question")
+    assert CONTENT[path].get("question") or load_config(ROOT / path).get("question")
     try:
-        assert arms_of(config)
-    except ConfigError as error:  # an artifact that another command leaves
-        assert LACKING.search(str(error))
+        assert arms_of(load_config(ROOT / path))
+    except ConfigError as error:
+        if not LACKING.search(str(error)):  # what another command leaves
+            raise
 
 
 def test_no_two_experiments_share_a_name() -> None:
