@@ -14,6 +14,9 @@ drafted one an expected next sampling of key ``w * (1 - q of all its candidates)
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,56 +24,61 @@ from specexp.core.parts import Candidates, Request
 from specexp.core.tree import NodeKind, TokenTree, TreeShape
 
 _ASKED_FIRST = 32  # best candidates several rows are asked for at first; more on demand, which costs no pass
+_NARROW = 32  # drawn candidates of most rows at most
 _USED_UP = 1e-6  # a distribution whose candidates hold all but this has no further one
 
-_SAMPLING = np.dtype(
-    [
-        ("key", np.float64),
-        ("weight", np.float64),  # w of its node
-        ("depth", np.int64),  # of its node
-        ("drafted", np.int64),  # its node's row in the requests, -1 while it was not drafted
-        ("parent", np.int64),  # row it hangs below
-        ("rank", np.int64),
-        ("token", np.int64),
-        ("log_prob", np.float32),
-    ]
-)
-_ROW = np.dtype(
-    [
-        ("token", np.int64),
-        ("parent", np.int64),
-        ("rank", np.int64),
-        ("log_prob", np.float32),
-        ("weight", np.float64),
-        ("depth", np.int64),
-        ("count", np.int64),  # candidates it was answered with
-        ("open", np.float64),  # key of the next sampling below it; 0 where there is none
-    ]
-)
+_SAMPLING = {
+    "key": np.float64,
+    "weight": np.float64,  # w of its node
+    "depth": np.int64,  # of its node
+    "drafted": np.int64,  # its node's row in the requests, -1 while it was not drafted
+    "parent": np.int64,  # row it hangs below
+    "rank": np.int64,
+    "token": np.int64,
+    "log_prob": np.float32,
+}
+_ROW = {
+    "token": np.int64,
+    "parent": np.int64,
+    "rank": np.int64,
+    "log_prob": np.float32,
+    "weight": np.float64,
+    "depth": np.int64,
+    "count": np.int64,  # candidates it was answered with
+    "open": np.float64,  # key of the next sampling below it; 0 where there is none
+}
 
 
 class _Table:
-    """A structured array that grows in place; ``filled`` is a view of what is in it."""
+    """Columns that grow in place, each by itself in memory: most questions are about one of them."""
 
-    def __init__(self, dtype: np.dtype[np.void], room: int) -> None:
-        self._array = np.zeros(room, dtype=dtype)
-        self.filled = self._array[:0]
+    def __init__(self, columns: Mapping[str, type[np.generic]], room: int) -> None:
+        self._columns: dict[str, NDArray[Any]] = {
+            name: np.empty(room, dtype=kind) for name, kind in columns.items()
+        }
+        self._room = room
+        self.size = 0
 
-    def append(self, count: int) -> NDArray[np.void]:
-        """A view of ``count`` new entries, to be filled in."""
-        start = self.filled.size
-        if start + count > self._array.size:
-            larger = np.zeros(2 * (start + count), dtype=self._array.dtype)
-            larger[:start] = self.filled
-            self._array = larger
-        self.filled = self._array[: start + count]
-        return self.filled[start:]
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        """What is in a column, to be read and written."""
+        return self._columns[name][: self.size]
 
-    def keep(self, which: NDArray[np.bool_]) -> None:
-        """Forget the others."""
-        kept = self.filled[which]
-        self._array[: kept.size] = kept
-        self.filled = self._array[: kept.size]
+    def append(self, entries: int, /, **values: Any) -> None:
+        """Add entries: a value, or one for each, of every column."""
+        start, self.size = self.size, self.size + entries
+        if self.size > self._room:
+            self._room = 2 * self.size
+            for name, column in self._columns.items():
+                self._columns[name] = np.empty(self._room, dtype=column.dtype)
+                self._columns[name][:start] = column[:start]
+        for name, value in values.items():
+            self._columns[name][start : self.size] = value
+
+    def keep(self, which: NDArray[np.int64]) -> None:
+        """Forget all entries but these, in this order."""
+        for column in self._columns.values():
+            column[: which.size] = column[which]
+        self.size = which.size
 
 
 class Samplings:
@@ -88,20 +96,22 @@ class Samplings:
         self.acceptance_power = acceptance_power
         self.budget = budget
         self.lowest = 0.0  # key of the budget-th best sampling: nothing below it can enter the tree any more
+        self._best = np.empty(0)  # keys of the best budget samplings, the lowest of them first
         self._samplings = _Table(_SAMPLING, 4 * budget + 64)
         self._rows = _Table(_ROW, budget + 64)
-        self._rows.append(1)[0] = (root, -1, -1, 0.0, 1.0, 0, 0, 0.0)
+        self._rows.append(
+            1, token=root, parent=-1, rank=-1, log_prob=0.0, weight=1.0, depth=0, count=0, open=0.0
+        )
         self._q: list[tuple[NDArray[np.int64], NDArray[np.float32]]] = []  # rows [f] and theirs [f, V]
 
     def draft(self, samplings: NDArray[np.int64]) -> NDArray[np.int64]:
         """Give the nodes of these samplings rows of their own; they are to be asked for next."""
-        first = self._rows.filled.size
-        rows, chosen = self._rows.append(samplings.size), self._samplings.filled[samplings]
-        for field in ("token", "parent", "rank", "log_prob", "weight", "depth"):
-            rows[field] = chosen[field]
-        rows["count"], rows["open"] = 0, 0.0
-        new = np.arange(first, first + samplings.size)
-        self._samplings.filled["drafted"][samplings] = new
+        first, number = self._rows.size, samplings.size
+        drafted = ("token", "parent", "rank", "log_prob", "weight", "depth")
+        known = {name: self._samplings[name][samplings] for name in drafted}
+        self._rows.append(number, **known, count=0, open=0.0)
+        new = np.arange(first, first + number)
+        self._samplings["drafted"][samplings] = new
         return new
 
     def request(self, rows: NDArray[np.int64], k: int, floor: float) -> Request:
@@ -114,8 +124,8 @@ class Samplings:
         """
         enough = None
         if self.kind is not NodeKind.POINT_MASS and floor > 0:
-            enough = np.maximum(1.0 - floor / self._rows.filled["weight"][rows], 0.0) + _USED_UP
-        known = self._rows.filled
+            enough = np.maximum(1.0 - floor / self._rows["weight"][rows], 0.0) + _USED_UP
+        known = self._rows
         return Request(
             known["token"],
             known["parent"],
@@ -136,11 +146,11 @@ class Samplings:
         """
         if self.kind is not NodeKind.POINT_MASS:
             return self.budget  # drawing stops at the floor
-        known = self._rows.filled[rows]
+        known = self._rows
         # candidates of a row hold no more than its weight together, so no more than weight / floor of them matter
-        matter = float(known["weight"].max(initial=0.0)) / floor if floor > 0 else np.inf
+        matter = float(known["weight"][rows].max(initial=0.0)) / floor if floor > 0 else np.inf
         first = self.budget if rows.size == 1 else _ASKED_FIRST
-        return int(min(self.budget, matter + 1, max(first, 2 * int(known["count"].max(initial=0)))))
+        return int(min(self.budget, matter + 1, max(first, 2 * int(known["count"][rows].max(initial=0)))))
 
     def add(self, rows: NDArray[np.int64], answer: Candidates, k: int) -> None:
         """Take the answer for drafted rows, those of an earlier answer first.
@@ -153,52 +163,85 @@ class Samplings:
         assert answer.log_probs is not None, (
             "dynamic builders are composed with drafters that give probabilities"
         )
-        asked = self._rows.filled[rows]
+        weight, answered = self._rows["weight"][rows], self._rows["count"][rows]
+        width = answer.tokens.shape[1]
         there = answer.tokens >= 0  # [f, j]
-        fresh = there & (np.arange(there.shape[1]) >= asked["count"][:, np.newaxis])
-        count = there.sum(axis=1)
+        count = np.full(rows.size, width) if there.all() else there.sum(axis=1)
+        fresh = there
+        if answered.any():
+            fresh = there & (np.arange(width) >= answered[:, np.newaxis])
         if self.kind is NodeKind.POINT_MASS:
             with np.errstate(divide="ignore"):
-                needed = np.log(self.lowest / asked["weight"]) - _USED_UP
-            fresh &= answer.log_probs >= needed[:, np.newaxis]  # spares most of the exponentials
-            number, rank = np.nonzero(fresh)
-            key = child = asked["weight"][number] * _probability(answer.log_probs[number, rank])
+                needed = np.log(self.lowest / weight) - _USED_UP
+            fresh = fresh & (answer.log_probs >= needed[:, np.newaxis])  # spares most of the exponentials
+            number, rank = _places(fresh)
+            key = child = weight[number] * _probability(answer.log_probs[number, rank])
             last = _probability(answer.log_probs[np.arange(rows.size), count - 1])
             following = np.where(count == k, last, 0.0)  # no later candidate is better
         else:
-            number, rank = np.nonzero(fresh)
-            probability = np.zeros(there.shape)
-            probability[there] = _probability(answer.log_probs[there])
-            elder = np.zeros((rows.size, there.shape[1] + 1))
-            elder[:, 1:] = probability.cumsum(axis=1)
-            reached = np.maximum(
-                1.0 - elder, 0.0
-            )  # [f, j + 1] probability that all elder siblings are rejected
-            # the last token there is may be rounded above what its elder siblings left
-            accepted = np.minimum(probability, reached[:, :-1])  # [f, j] and then this one accepted
-            if self.acceptance_power != 1.0:
-                accepted, reached = self._calibrated(accepted, reached)
-            key = asked["weight"][number] * reached[number, rank]
-            child = asked["weight"][number] * accepted[number, rank]
-            following = np.where(elder[:, -1] < 1.0 - _USED_UP, reached[:, -1], 0.0)
-        table = self._rows.filled
+            number, rank = _places(fresh)
+            key, child, following = np.empty(number.size), np.empty(number.size), np.empty(rows.size)
+            narrow = (
+                count <= _NARROW
+            )  # apart, for one row may have many times as many candidates as the others
+            for group in (narrow, ~narrow):
+                own, among = group[number], group.cumsum() - 1
+                if group.any():
+                    share, reached, following[group] = self._drawn(answer, group, int(count[group].max()))
+                    place = among[number[own]], rank[own]
+                    key[own], child[own] = reached[place], share[place]
+            key *= weight[number]
+            child *= weight[number]
         # an answer no longer than the last one is all there is; a tree has no more children than nodes
-        more = (count > asked["count"]) & (count < self.budget)
-        table["open"][rows] = np.where(more, asked["weight"] * following, 0.0)
-        table["count"][rows] = count
+        more = (count > answered) & (count < self.budget)
+        self._rows["open"][rows] = np.where(more, weight * following, 0.0)
+        self._rows["count"][rows] = count
         enters = key >= self.lowest
         number, rank = number[enters], rank[enters]
-        new = self._samplings.append(number.size)
-        new["key"], new["weight"] = key[enters], child[enters]
-        new["depth"] = asked["depth"][number] + 1
-        new["drafted"] = -1
-        new["parent"], new["rank"] = rows[number], rank
-        new["token"], new["log_prob"] = answer.tokens[number, rank], answer.log_probs[number, rank]
-        known = self._samplings.filled["key"]
-        if known.size > self.budget:
-            self.lowest = float(np.partition(known, -self.budget)[-self.budget])
+        above = rows[number]
+        self._samplings.append(
+            number.size,
+            key=key[enters],
+            weight=child[enters],
+            depth=self._rows["depth"][above] + 1,
+            drafted=-1,
+            parent=above,
+            rank=rank,
+            token=answer.tokens[number, rank],
+            log_prob=answer.log_probs[number, rank],
+        )
+        self._best = _largest(np.concatenate((self._best, key[enters])), self.budget)
+        if self._best.size == self.budget:
+            self.lowest = float(self._best[0])
         if answer.q is not None:
             self._q.append((rows, answer.q))
+
+    def _drawn(
+        self, answer: Candidates, group: NDArray[np.bool_], width: int
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+        """What drawn candidates of some rows are worth, below a node that is reached.
+
+        Args:
+            answer: ``[f, j]`` candidates.
+            group: ``[f]`` which rows.
+            width: most candidates that one of these has.
+
+        Returns:
+            ``[g, width]`` how probably each is accepted, ``[g, width + 1]`` how probably all its elder siblings are
+            rejected, and ``[g]`` how probably a further one is tried.
+        """
+        assert answer.log_probs is not None
+        there = answer.tokens[group, :width] >= 0
+        probability = np.zeros(there.shape)
+        probability[there] = _probability(answer.log_probs[group, :width][there])
+        elder = np.zeros((there.shape[0], width + 1))
+        elder[:, 1:] = probability.cumsum(axis=1)
+        reached = np.maximum(1.0 - elder, 0.0)
+        # the last token there is may be rounded above what its elder siblings left
+        accepted = np.minimum(probability, reached[:, :-1])
+        if self.acceptance_power != 1.0:
+            accepted, reached = self._calibrated(accepted, reached)
+        return accepted, reached, np.where(elder[:, -1] < 1.0 - _USED_UP, reached[:, -1], 0.0)
 
     def _calibrated(
         self, accepted: NDArray[np.float64], reached: NDArray[np.float64]
@@ -211,7 +254,7 @@ class Samplings:
 
     def open_above(self, floor: float) -> NDArray[np.int64]:
         """Drafted rows whose next sampling has at least this key."""
-        following = self._rows.filled["open"]
+        following = self._rows["open"]
         return np.flatnonzero((following >= floor) & (following > 0))
 
     def waiting(self, max_depth: int) -> tuple[NDArray[np.int64], NDArray[np.int64], float]:
@@ -224,15 +267,18 @@ class Samplings:
             Drafted rows that need more candidates, samplings whose node has to be drafted (best first), and a key
             below which no sampling is needed (0 while there are fewer than ``budget``).
         """
-        if self._samplings.filled.size > 2 * self.budget:
-            self._samplings.keep(self._samplings.filled["key"] >= self.lowest)
-        known, rows = self._samplings.filled, self._rows.filled
+        if self._samplings.size > self.budget + self.budget // 4:
+            self._samplings.keep(np.flatnonzero(self._samplings["key"] >= self.lowest))
+        known, rows = self._samplings, self._rows
         key, depth = known["key"], known["depth"]
         undrafted = np.flatnonzero((known["drafted"] < 0) & (depth < max_depth))
         first = known["weight"][undrafted]  # key of the first sampling below each
         following = rows["open"]
-        keys = np.concatenate((key, first, following))
-        cut = 0.0 if keys.size <= self.budget else float(np.partition(keys, -self.budget)[-self.budget])
+        bounds = np.concatenate((first, following))
+        bounds = bounds[bounds >= self.lowest]
+        keys = np.concatenate((self._best, bounds))
+        full = self._best.size == self.budget
+        cut = float(_largest(keys, self.budget)[0]) if full or keys.size > self.budget else 0.0
         if cut > 0 and np.count_nonzero(key >= cut) >= self.budget:
             # the tree is full: what waits at the cut itself enters only before the deepest one there
             deepest = depth[key == cut].max(initial=0)
@@ -246,22 +292,22 @@ class Samplings:
     @property
     def size(self) -> int:
         """Samplings known."""
-        return int(self._samplings.filled.size)
+        return self._samplings.size
 
     def since(self, start: int, floor: float) -> NDArray[np.int64]:
         """Samplings added from number ``start`` on with at least this key, best first."""
-        key = self._samplings.filled["key"][start:]
+        key = self._samplings["key"][start:]
         order = np.argsort(-key, kind="stable")
         return start + order[: np.count_nonzero(key >= floor)]
 
     def weights(self, samplings: NDArray[np.int64]) -> NDArray[np.float64]:
         """``w`` of their nodes."""
-        weights: NDArray[np.float64] = self._samplings.filled["weight"][samplings]
+        weights: NDArray[np.float64] = self._samplings["weight"][samplings]
         return weights
 
     def best(self) -> NDArray[np.int64]:
         """Which samplings are the ``budget`` of the largest keys, equal ones by depth, then rank path; a closed set."""
-        key = self._samplings.filled["key"]
+        key = self._samplings["key"]
         if key.size <= self.budget:
             return np.arange(key.size)
         cut = np.partition(key, -self.budget)[-self.budget]
@@ -273,8 +319,8 @@ class Samplings:
 
     def _place(self, sampling: int) -> tuple[int, tuple[int, ...]]:
         """Depth and rank path of a sampling's node: an order that does not depend on when it was found."""
-        node, rows = self._samplings.filled[sampling], self._rows.filled
-        ranks, row = [int(node["rank"])], int(node["parent"])
+        node, rows = self._samplings, self._rows
+        ranks, row = [int(node["rank"][sampling])], int(node["parent"][sampling])
         while row > 0:
             ranks.append(int(rows["rank"][row]))
             row = int(rows["parent"][row])
@@ -286,25 +332,30 @@ class Samplings:
         Args:
             chosen: a closed set: with a sampling its parent's and its elder siblings'.
         """
-        nodes = self._samplings.filled[chosen]
+        nodes = self._samplings
         size = chosen.size + 1
-        parents, tokens = np.full(size, -1), np.full(size, self._rows.filled["token"][0])
-        ranks, log_probs = np.full(size, -1), np.zeros(size, dtype=np.float32)
-        values = np.ones(size)
-        new_row = np.full(self._rows.filled.size, -1)  # of drafted rows
+        chosen = chosen[np.argsort(nodes["depth"][chosen], kind="stable")]
+        layers = np.bincount(nodes["depth"][chosen]).tolist()  # nodes of each depth
+        above, rank, drafted = (nodes[name][chosen] for name in ("parent", "rank", "drafted"))
+        widest = int(rank.max(initial=0)) + 1
+        parents, order = np.full(size, -1), np.empty(size - 1, dtype=np.int64)
+        new_row = np.full(self._rows.size + 1, -1)  # of drafted rows; the last one stands for what is none
         new_row[0] = 0
-        start = 1
-        for depth in range(1, int(nodes["depth"].max(initial=0)) + 1):
-            here = nodes[nodes["depth"] == depth]
-            above = new_row[here["parent"]]
-            order = np.lexsort((here["rank"], above))
-            here = here[order]
-            rows = slice(start, start + here.size)
-            parents[rows], tokens[rows] = above[order], here["token"]
-            ranks[rows], log_probs[rows], values[rows] = here["rank"], here["log_prob"], here["key"]
-            drafted = here["drafted"] >= 0
-            new_row[here["drafted"][drafted]] = np.arange(start, start + here.size)[drafted]
-            start += here.size
+        start = 0
+        for count in layers[1:]:
+            here = slice(start, start + count)
+            placed = new_row[above[here]]
+            ordered = np.argsort(placed * widest + rank[here])
+            order[here] = start + ordered
+            parents[start + 1 : start + count + 1] = placed[ordered]
+            new_row[drafted[here][ordered]] = np.arange(start + 1, start + count + 1)
+            new_row[-1] = -1
+            start += count
+        chosen = chosen[order]
+        tokens, ranks = np.full(size, self._rows["token"][0]), np.full(size, -1)
+        log_probs, values = np.zeros(size, dtype=np.float32), np.ones(size)
+        tokens[1:], ranks[1:] = nodes["token"][chosen], nodes["rank"][chosen]
+        log_probs[1:], values[1:] = nodes["log_prob"][chosen], nodes["key"][chosen]
         shape = TreeShape(parents, ranks)
         if self.kind is NodeKind.POINT_MASS:
             return TokenTree(shape, tokens, log_probs, values=values)
@@ -316,6 +367,19 @@ class Samplings:
             for number in np.flatnonzero(with_children[placed]).tolist():
                 q[int(placed[number])] = distributions[number]
         return TokenTree(shape, tokens, log_probs, np.full(size, self.kind, dtype=np.int8), q, values=values)
+
+
+def _largest(keys: NDArray[np.float64], count: int) -> NDArray[np.float64]:
+    """The largest of some keys, the least of them first where there are more than that."""
+    surplus = keys.size - count
+    return keys if surplus < 0 else np.partition(keys, surplus)[surplus:]
+
+
+def _places(wanted: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Row and column of what is true, row by row; in a tenth of the time of ``np.nonzero`` of two dimensions."""
+    places = wanted.ravel().nonzero()[0]
+    row = places // wanted.shape[1]
+    return row, places - row * wanted.shape[1]
 
 
 def _probability(log_probs: NDArray[np.float32]) -> NDArray[np.float64]:
