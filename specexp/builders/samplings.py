@@ -27,7 +27,7 @@ _ASKED_FIRST = 32  # best candidates several rows are asked for at first; more o
 _NARROW = 32  # drawn candidates of most rows at most
 _USED_UP = 1e-6  # a distribution whose candidates hold all but this has no further one
 
-_SAMPLING = {
+_SAMPLING: Mapping[str, type[np.generic]] = {
     "key": np.float64,
     "weight": np.float64,  # w of its node
     "depth": np.int64,  # of its node
@@ -37,7 +37,7 @@ _SAMPLING = {
     "token": np.int64,
     "log_prob": np.float32,
 }
-_ROW = {
+_ROW: Mapping[str, type[np.generic]] = {
     "token": np.int64,
     "parent": np.int64,
     "rank": np.int64,

@@ -38,6 +38,10 @@ class PhraseCache(Drafter):
     the next ones are known already, so that one pass extends a draft by several tokens. Alone it proposes what
     follows in the phrases that match the path to a node, the longest match first.
 
+    With :class:`~specexp.builders.Graft` around the builder this is what Ouroboros does too (Zhao et al. 2024): phrases
+    lengthen a draft in its passes and at its end, come from what verification corrected and, with ``state="carry"``,
+    from earlier texts.
+
     It stores what a step committed, the USEFUL tokens (eq. 7: fed tokens that the target answered identically, also
     beyond the first mismatch) and, in the corrected form that a pass returned, the phrases that rode or were grafted.
 

@@ -1,0 +1,73 @@
+"""A corpus whose runs can be looked up, collected as a training would read it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import lightning
+import torch
+from pydantic import Field
+from typing_extensions import override
+
+from specexp.drafters.suffix_index import corpus_arrays
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+class SuffixCorpus(lightning.LightningModule):
+    """Keeps rows of token ids ``[batch, length]``, and exports them as a ``suffix-corpus``.
+
+    There is no gradient: an optimiser without effect is Lightning's clock.
+
+    Args:
+        tokens: Tokens to be kept; a drafter takes 8 bytes for each.
+    """
+
+    def __init__(self, tokens: Annotated[int, Field(ge=1)] = 1_000_000) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.tokens = tokens
+        self.batches_done = 0
+        self._rows: list[torch.Tensor] = []
+        self._clock = torch.nn.Parameter(torch.zeros(()))
+
+    @property
+    def kept(self) -> int:
+        """Tokens kept."""
+        return sum(rows.numel() for rows in self._rows)
+
+    @override
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD([self._clock], lr=0.0)
+
+    @override
+    def training_step(self, batch: torch.Tensor, batch_idx: int) -> None:
+        if self.kept < self.tokens:
+            self._rows.append(batch.to("cpu", torch.int32))
+            self.batches_done += 1
+        self.trainer.should_stop = self.kept >= self.tokens
+        optimizer: Any = self.optimizers()
+        optimizer.step()
+
+    @override
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["rows"] = list(self._rows)
+
+    @override
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self._rows = list(checkpoint["rows"])
+        self.batches_done = len(self._rows)
+
+    def export(self, tokenizer: PreTrainedTokenizerBase, folder: str | Path) -> None:
+        """A ``suffix-corpus`` artifact; each row is a text."""
+        from specexp.artifacts import fingerprint
+        from specexp.config.artifacts import save_artifact
+
+        rows = [row for rows in self._rows for row in rows.tolist()]
+        payloads = {"corpus.safetensors": corpus_arrays(rows)}
+        metrics = {"tokens": self.kept}
+        save_artifact(
+            Path(folder), "suffix-corpus", payloads, {"metrics": metrics}, fingerprint(tokenizer=tokenizer)
+        )

@@ -1,0 +1,94 @@
+"""Heads learn what their target says, and what is exported drafts for it and for no other."""
+
+import numpy as np
+import pytest
+import torch
+
+from specexp.builders import Chain
+from specexp.config.artifacts import load_artifact
+from specexp.core.context import Context
+from specexp.core.decode import Decoder
+from specexp.core.parts import Request
+from specexp.fit.training.heads import EagleTraining, HeadTraining, MedusaTraining
+from specexp.fit.training.suffix_corpus import SuffixCorpus
+from specexp.pairs.pair import load_pair
+
+ROWS = torch.arange(96).view(2, 48) * 7 % 300
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return load_pair("stdlib", target_dtype="float32", mode="eager")
+
+
+def trained(made: HeadTraining, steps: int) -> list[float]:
+    """Losses on the same rows."""
+    optimizer, losses = made.configure_optimizers(), []
+    made.log = lambda *arguments, **others: None
+    for _ in range(steps):
+        loss = made.training_step(ROWS, 0)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: MedusaTraining("stdlib", heads=2, max_steps=6),
+        lambda: EagleTraining("stdlib", heads=2, inner=64, rounds=0, lr=2e-4, max_steps=6),
+    ],
+    ids=["medusa", "eagle"],
+)
+def test_a_head_learns_its_target_and_is_exported_for_it(make, pair, tmp_path):
+    made = make()
+    losses = trained(made, 6)
+    assert losses[-1] < losses[0]
+    made.export(pair.tokenizer, tmp_path / "head")
+    artifact = load_artifact(tmp_path / "head")
+    artifact.check(pair.target, pair.tokenizer)
+    decoder = Decoder(pair.target, artifact.drafter, Chain(2))
+    expected = Decoder(pair.target).generate([5, 6, 7], max_new_tokens=6).token_ids
+    assert decoder.generate([5, 6, 7], max_new_tokens=6).token_ids == expected
+    with pytest.raises(ValueError, match="was trained for another target than this llama model"):
+        Decoder(pair.draft, load_artifact(tmp_path / "head").drafter, Chain(2))
+
+
+def test_medusas_heads_begin_as_what_the_target_says_next(pair):
+    """Unlearned heads repeat the next token's distribution: their loss is its cross-entropy under the later one."""
+    made = MedusaTraining("stdlib", heads=2, decay=0.5, max_steps=1)
+    with torch.no_grad():
+        logits = pair.target(input_ids=ROWS).logits
+        found = made._losses(ROWS)
+        for number in range(2):
+            said, right = logits[:, : -number - 1].log_softmax(-1), logits[:, number + 1 :].softmax(-1)
+            expected = 0.5**number * float(-(right * said).sum(-1).mean())
+            assert float(found[f"head_{number}"]) == pytest.approx(expected, rel=1e-4)
+
+
+def test_eagles_head_begins_with_the_state_before(pair):
+    """Unlearned and without rounds it says again what the target said one position before."""
+    made = EagleTraining("stdlib", regression=1.0, rounds=0, max_steps=1)
+    with torch.no_grad():
+        hidden = pair.target.base_model(input_ids=ROWS)[0]
+        distance = torch.nn.functional.smooth_l1_loss(hidden[:, :-1], hidden[:, 1:])
+        assert float(made._losses(ROWS)["distance"]) == pytest.approx(float(distance), rel=1e-4)
+
+
+def test_a_training_without_a_budget_is_refused():
+    with pytest.raises(ValueError, match="a training needs a budget"):
+        MedusaTraining("stdlib")
+
+
+def test_rows_become_a_corpus(pair, tmp_path):
+    corpus = SuffixCorpus(tokens=4)
+    corpus._rows = [torch.tensor([[3, 4, 5], [4, 6, 3]], dtype=torch.int32)]
+    corpus.export(pair.tokenizer, tmp_path / "corpus")
+    drafter = load_artifact(tmp_path / "corpus").drafter
+    context = Context([9, 4])
+    drafter.begin(context, None)
+    zero = np.zeros(1, dtype=np.int64)
+    answer = drafter.propose(context, Request(np.array([4]), zero - 1, zero - 1, zero, 2))
+    assert sorted(answer.tokens[0].tolist()) == [5, 6]
