@@ -175,20 +175,14 @@ class Engine:
             self._start_over()
             return
         for context, (lane, running) in list(self._running.items()):
+            self._tell(running.output, self._piece(lane, running))
             if lane.ended:
                 self._leave(context)
-                piece = self._piece(
-                    lane, running, running.output.written.take() + running.output.written.rest()
-                )
-                self._tell(running.output, piece)
-                spent = lane.result.prefill_seconds + lane.result.decode_seconds
+                result, steps = lane.result, tuple(running.steps)
+                spent = result.prefill_seconds + result.decode_seconds
                 self._seconds_an_output += 0.1 * (spent - self._seconds_an_output)
-                result = lane.result
-                steps = tuple(running.steps)
                 ended = Ended(result.finish_reason, result, steps, running.cached, running.waited)
                 self._tell(running.output, ended)
-            else:
-                self._tell(running.output, self._piece(lane, running, running.output.written.take()))
 
     def _let_go(self) -> None:
         now = monotonic()
@@ -235,7 +229,7 @@ class Engine:
                 slot=slot,
                 max_new_tokens=output.max_new_tokens,
                 eos_token_ids=self.eos_token_ids,
-                stop=output.written,
+                stop=output.written if output.written.stops else None,
             )
             self._decoding.start(lane, own.wants_prefill_logits)
         except BaseException:
@@ -262,12 +256,15 @@ class Engine:
     def _note(self, outcome: Outcome) -> None:
         self._running[outcome.context][1].note(outcome)
 
-    def _piece(self, lane: Lane, running: Running, text: str) -> Piece:
+    def _piece(self, lane: Lane, running: Running) -> Piece:
+        """What a step added to an output."""
         new: NDArray[np.int64] = lane.context.token_ids[lane.context.prompt_length + running.told :]
-        tokens, chosen = tuple(new.tolist()), tuple(running.chosen)
+        tokens, chosen, written = tuple(new.tolist()), tuple(running.chosen), running.output.written
         running.told += len(tokens)
         running.chosen.clear()
-        return Piece(tokens, text, chosen)
+        if not written.stops:  # else the lane has shown it every token but EOS
+            written.extend(tokens[:-1] if lane.result.finish_reason == "eos" else tokens)
+        return Piece(tokens, written.take() + (written.rest() if lane.ended else ""), chosen)
 
     def _tell(self, output: Output, heard: Heard) -> None:
         try:

@@ -9,7 +9,8 @@ _UNFINISHED = "\ufffd"
 
 
 class Written:
-    """Text of new tokens, token by token; it is a :data:`~specexp.core.decode.Stop`.
+    """Text of new tokens. With stop strings it is a :data:`~specexp.core.decode.Stop`, asked token by token; without
+    any it is given what each step added.
 
     What was sent is never taken back: a character waits for its last byte, and text that may be the beginning of a stop
     string waits until that is known. All pieces together are the text without pauses.
@@ -35,13 +36,22 @@ class Written:
 
     def __call__(self, said: Sequence[int]) -> bool:
         """Take the last of these new tokens; whether a stop string ends the output with it."""
-        self._tokens.append(int(said[-1]))
+        self.extend((int(said[-1]),))
+        return self._stopped
+
+    @property
+    def stops(self) -> bool:
+        """Whether there are strings that end the output."""
+        return bool(self._stop)
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Take further tokens."""
+        self._tokens += tokens
         before = self._decode(self._tokens[self._shown : self._read])
         now = self._decode(self._tokens[self._shown :])
         if not now.endswith(_UNFINISHED):
             self._add(now[len(before) :])
             self._shown, self._read = self._read, len(self._tokens)
-        return self._stopped
 
     def take(self) -> str:
         """The text that can be sent now."""

@@ -28,6 +28,16 @@ def test_all_pieces_together_are_the_text(text, taken_every):
     assert write(text, (), taken_every)[0] == text
 
 
+@given(st.text(max_size=30), st.lists(st.integers(1, 6)))
+def test_so_they_are_where_steps_add_several_tokens(text, sizes):
+    written, data, pieces = Written(as_bytes), text.encode(), []
+    for size in [*sizes, len(data)]:
+        written.extend(data[:size])
+        data = data[size:]
+        pieces.append(written.take())
+    assert "".join([*pieces, written.rest()]) == text
+
+
 @given(
     st.text("abé", max_size=20),
     st.lists(st.text("abé", min_size=1, max_size=4), max_size=3),
