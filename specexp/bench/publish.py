@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from specexp.tracking import TrackedRun, Tracker
 
 _LONGEST_TAG = 64  # that W&B takes
+PAGE = "report.html"
+"""The file one opens: answer, tables, charts and pictures in one."""
 PIPE_WIDTH = 160
 """Characters of a line where the output is no terminal."""
 
@@ -52,7 +56,10 @@ class Report:
         data: Tables for a program: written as ``NAME.csv`` and tracked, not printed.
         sentences: Lines printed below the tables, and written below those of the page.
         summary: Figures to compare runs by, for the tracked run.
-        title: Heading of the page.
+        title: Heading of the pages.
+        answer: What it comes to, in a sentence: the first line of the page one opens.
+        charts: Vega-Lite specifications, for that page.
+        fragments: HTML of further sections of it.
         page: Name without its end of one markdown file with all tables, sentences and pictures; None writes none.
         artifacts: What was exported, for the tracked run.
         parts: Reports published together with this one, after it.
@@ -65,6 +72,9 @@ class Report:
     sentences: Sequence[str | Text] = ()
     summary: Mapping[str, Any] = field(default_factory=dict)
     title: str = ""
+    answer: str = ""
+    charts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    fragments: Mapping[str, str] = field(default_factory=dict)
     page: str | None = None
     artifacts: Sequence[Attached] = ()
     parts: Sequence[Report] = ()
@@ -128,15 +138,38 @@ def publish(
         for sentence in part.sentences:
             console.print(sentence, highlight=False, markup=False, soft_wrap=True)
     folder.mkdir(parents=True, exist_ok=True)
-    for name, content in files_of(report).items():
+    files = files_of(report)
+    for name, content in files.items():
         atomic_write(folder / name, content)
+    atomic_write(folder / PAGE, _page(report, files, folder))
     if tracker is not None:
         with tracker.run(tracker.name, job_type=kind, config=config) as run:
             for part in report.whole():
                 track(part, folder, run)
-    console.print(f"Results in {folder}", highlight=False, markup=False, soft_wrap=True)
+    console.print(f"Results in {folder}; {PAGE} shows them", highlight=False, markup=False, soft_wrap=True)
     if tracker is not None and (hint := tracker.sync_hint()):
         console.print(f"W&B: {hint}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _page(report: Report, files: Mapping[str, str | bytes], folder: Path) -> str:
+    """The page, with what the folder says of the run's file and environment."""
+    from specexp.bench.page.html_page import html_page
+
+    pictures = {
+        name.removesuffix(".png"): content for name, content in files.items() if isinstance(content, bytes)
+    }
+    config, made_by = folder / "config.yaml", []
+    if (folder / "environment.json").exists():
+        known = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
+        packages = ", ".join(f"{name} {version}" for name, version in known["packages"].items())
+        made_by = [
+            shlex.join(known["command"]),
+            f"commit {known['git_commit'] or 'unknown'}, {known['time']}",
+            f"{known['device_name']} ({known['device']}), {known['threads']} threads, Python {known['python']}",
+            packages,
+        ]
+    text = config.read_text(encoding="utf-8") if config.exists() else ""
+    return html_page(report, pictures, config=text, made_by=made_by)
 
 
 def tracker_of(config: Config, name: str, folder: str | Path) -> Tracker:

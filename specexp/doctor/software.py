@@ -83,11 +83,11 @@ def caches() -> Iterator[Diagnosis]:
     """Where models and compiled passes are kept."""
     from huggingface_hub.constants import HF_HUB_CACHE, HF_HUB_OFFLINE
 
-    from specexp.runtimes.kernels import cache_folder
+    from specexp.core.folders import cache_folder
 
     offline = "; HF_HUB_OFFLINE is set: nothing is downloaded" if HF_HUB_OFFLINE else ""
     yield Diagnosis("hub", f"models are kept in {HF_HUB_CACHE}{offline}")
-    folder = cache_folder()
+    folder = cache_folder("kernels")
     kept = sorted(folder.glob("*.so")) if folder.is_dir() else []
     above = next((one for one in (folder, *folder.parents) if one.exists()), Path("/"))
     if not os.access(above, os.W_OK):

@@ -238,6 +238,7 @@ def report(
         float32: Their outputs compared once more in float32; None where they were not.
     """
     from specexp.bench.acceptance_tables import acceptance_tables
+    from specexp.bench.page.charts import ratios_chart
     from specexp.bench.publish import Report, publish, tracker_of
     from specexp.bench.report import (
         category_table,
@@ -263,17 +264,37 @@ def report(
         "phases": phase_table(records),
         **acceptance_tables(records),
     }
+    chart = ratios_chart(records, baselines[0])
     found = Report(
         {name: table for name, table in tables.items() if table is not None},
         {"figure": draw(config, records, baselines[0])},
         preparation.files(),
         data={"table": long_table(records, baselines=baselines)},
         summary=summary_of(records, baselines[0]),
+        title=title,
+        answer=answer_of(records, baselines[0]),
+        charts={} if chart is None else {"prompts": chart},
         page="table",
         parts=[analysis.report(records) for analysis in experiment.analyses],
     )
     tracker = tracker_of(config, config.get("name"), folder)
     publish(found, folder, tracker, config=config.to_dict())
+
+
+def answer_of(records: Sequence[PromptRecord], baseline: str) -> str:
+    """Which arm is fastest, and whether it is told apart from the baseline; empty where nothing is compared."""
+    from specexp.bench.statistics import arm_names, paired_speedup
+
+    found = [
+        (name, paired_speedup(records, name, baseline)) for name in arm_names(records) if name != baseline
+    ]
+    fair = [(name, speedup) for name, speedup in found if speedup.refused is None]
+    if not fair:
+        return ""
+    name, speedup = max(fair, key=lambda one: one[1].ratio)
+    if speedup.is_faster:
+        return f"{name} decodes {speedup} as fast as {baseline}."
+    return f"Nothing is told apart as faster than {baseline} on these prompts: the best, {name}, reaches {speedup}."
 
 
 def summary_of(records: Sequence[PromptRecord], baseline: str) -> dict[str, float]:

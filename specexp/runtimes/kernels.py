@@ -14,6 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from specexp.core.folders import cache_folder
 from specexp.core.messages import first_line
 
 FLAGS = (
@@ -26,11 +27,6 @@ MOST_KEPT = 8
 
 class CannotCompileError(ValueError):
     """A model, or this machine, that compiled passes cannot be had for; one sentence."""
-
-
-def cache_folder() -> Path:
-    """Where compiled libraries are kept: ``specexp/kernels`` in ``XDG_CACHE_HOME``, or in ``~/.cache``."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "specexp" / "kernels"
 
 
 @cache
@@ -55,7 +51,7 @@ def library(
         raise CannotCompileError(
             "there is no C++ compiler (g++ or clang++ on PATH, or CXX): install one, or set pair.mode to eager"
         )
-    folder = cache_folder()
+    folder = cache_folder("kernels")
     file = folder / f"{name}-{_key(source, compiler, flags)}.so"
     if not file.exists():
         tell(f"compiling {source.name} for this machine, kept in {folder}")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from io import StringIO
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from optuna import Study
 from optuna.trial import FrozenTrial
@@ -18,8 +18,8 @@ from specexp.bench.publish import Attached, Report, publish, track
 from specexp.config.sweep import Confirm, Sweep
 from specexp.sweep.backend import StudyBackend
 from specexp.sweep.concluded import CONFIRM, Concluded, earlier_records
-from specexp.sweep.confirm import Confirmation, confirm, select
-from specexp.sweep.confirmation_table import sentences, table
+from specexp.sweep.confirm import AR, Confirmation, confirm, select
+from specexp.sweep.confirmation_table import answer, sentences, table
 from specexp.sweep.error import StudyError
 from specexp.sweep.export import BEST_TREE, Exported, Exporter
 from specexp.sweep.output import StudyOutput
@@ -98,6 +98,10 @@ def conclude(study: Study, settings: Sweep, backend: StudyBackend, output: Study
         data={"confirm": shown},
         files=preparation.files(),
         sentences=said,
+        title=shown.title,
+        answer=answer(confirmation.confirmed, confirmation.records),
+        charts=_charts(study, settings, confirmation),
+        fragments=_prompts(confirmation, backend),
         page="confirm",
         parts=[
             pictures_of_winner(confirmation, backend.data("confirm").prompts),
@@ -130,6 +134,33 @@ def conclude(study: Study, settings: Sweep, backend: StudyBackend, output: Study
     )
     found.save(output.folder)
     return found
+
+
+def _charts(study: Study, settings: Sweep, confirmation: Confirmation) -> dict[str, Mapping[str, Any]]:
+    """The confirmation prompt by prompt, and the search behind it."""
+    from specexp.bench.page.charts import ratios_chart, search_chart
+
+    titles = {one.name: one.label for one in confirmation.confirmed}
+    rows = [trial_row(trial, list(settings.objectives)) for trial in study.get_trials(deepcopy=False)]
+    rows = [{**row, **speedups_of(row)} for row in rows]
+    choice = None if settings.confirm is None else settings.confirm.of_each
+    found = {
+        "confirmation": ratios_chart(confirmation.records, AR, titles),
+        "search": search_chart(rows, choice),
+    }
+    return {name: chart for name, chart in found.items() if chart is not None}
+
+
+def _prompts(confirmation: Confirmation, backend: StudyBackend) -> dict[str, str]:
+    """What was asked and answered."""
+    from specexp.bench.page.sections import prompt_section
+
+    texts = {
+        prompt.prompt_id: "\n".join(prompt.turns) for prompt in backend.confirming.data("confirm").prompts
+    }
+    decode = backend.confirming.backend.tokenizer.decode
+    arms = [confirmation.winner.name, AR]
+    return {"prompts": prompt_section(texts, confirmation.records, arms, decode)}
 
 
 def _of(study: Study, settings: Sweep, study_config: StudyConfig) -> str:

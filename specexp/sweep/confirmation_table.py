@@ -149,6 +149,14 @@ def sentences(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -
     return said
 
 
+def answer(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> str:
+    """What the confirmation comes to, in a sentence."""
+    best = confirmed[0]
+    if not best.over_ar.is_faster:
+        return about_plain(best, noun_of(confirmed, records))
+    return f"{best.label} decodes {best.over_ar} as fast as plain decoding, with the same output."
+
+
 def about_plain(best: Confirmed, noun: str) -> str:
     """Why the best that was found is not put above plain decoding.
 

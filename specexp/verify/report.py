@@ -34,7 +34,8 @@ def report(found: LosslessReport) -> Report:
         figures(found),
         {"report.json": json.dumps(found.to_dict(), indent=2) + "\n"},
         sentences=[Text(line, "bold" if found.passed else "bold red")],
-        title=line,
+        title=f"Is it lossless? {found.name}",
+        answer=line,
         page="report",
     )
 
