@@ -64,7 +64,7 @@ def test_speculation_is_counted(target, draft, tokenizer, prompts):
 
 def test_prefill_and_decoding_add_up_to_the_call(target, tokenizer, prompts):
     arm = HuggingFaceArm("e", "hf-eager", target, tokenizer, Generation(max_new_tokens=24))
-    run = arm._generate(list(prompts[0].token_ids), "p#0", None)
+    run = arm.generate(list(prompts[0].token_ids), "p#0", None)
     assert run.prefill_seconds > 0
     assert run.prefill_seconds + run.decode_seconds == pytest.approx(run.finished - run.started)
     assert run.clock.counts == [len(prompts[0].token_ids), *[1] * len(run.token_ids)]

@@ -110,7 +110,7 @@ def test_hugging_faces_loops_take_the_passes_after_the_prompts_own(target, draft
     assert (eager.clock, eager.prefill_seconds) == ("modelled: made up (published)", 0)
 
     lookup = HuggingFaceArm("p", "hf-prompt-lookup", target, tokenizer, GENERATION, latency=PROFILE)
-    run = lookup._generate(list(prompt.token_ids), "p#0", None)
+    run = lookup.generate(list(prompt.token_ids), "p#0", None)
     fed = [rows.shape[1] for rows in run.fed]
     found = lookup.decode(prompt)
     assert found.decode_seconds == pytest.approx(
@@ -128,7 +128,7 @@ def test_hugging_faces_loops_take_the_passes_after_the_prompts_own(target, draft
         num_assistant_tokens=3,
         latency=PROFILE,
     )
-    run = assisted._generate(list(prompt.token_ids), "p#0", None)
+    run = assisted.generate(list(prompt.token_ids), "p#0", None)
     assert run.draft_fed[0] == (0, len(prompt.token_ids))  # the draft's prompt, in the pass that is prefill
     decoding = [tokens for step, tokens in run.draft_fed if step > 0]
     assert decoding

@@ -88,7 +88,12 @@ def test_a_page_holds_heading_tables_sentences_and_pictures(tmp_path: Path) -> N
         for piece in ("# Answer", "**Speed**", "**More**", "It [is] fast.", "![two words](two_words.png)")
     ]
     assert places == sorted(places)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["points.csv", "table.md", "two_words.png"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "points.csv",
+        "report.html",
+        "table.md",
+        "two_words.png",
+    ]
     assert "It [is] fast." in told
     assert "Points" not in told
 

@@ -15,7 +15,15 @@ from specexp.bench.record import read_records
 from specexp.config.artifacts import load_artifact
 from specexp.run.__main__ import main
 
-FILES = {"config.yaml", "environment.json", "records.jsonl", "table.md", "table.csv", "figure.png"}
+FILES = {
+    "config.yaml",
+    "environment.json",
+    "records.jsonl",
+    "table.md",
+    "table.csv",
+    "figure.png",
+    "report.html",
+}
 
 
 def test_a_composition_is_run_beside_plain_decoding(experiment, tmp_path, capsys):
