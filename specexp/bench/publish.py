@@ -169,7 +169,7 @@ def _page(report: Report, files: Mapping[str, str | bytes], folder: Path) -> str
             packages,
         ]
     text = config.read_text(encoding="utf-8") if config.exists() else ""
-    return html_page(report, pictures, config=text, made_by=made_by)
+    return html_page(list(report.whole()), pictures, config=text, made_by=made_by)
 
 
 def tracker_of(config: Config, name: str, folder: str | Path) -> Tracker:

@@ -83,7 +83,7 @@ def test_the_answer_stands_before_the_table_and_nothing_is_fetched(page: Path) -
 
 
 def test_a_page_without_charts_carries_no_library() -> None:
-    text = html_page(Report({"arms": report().tables["arms"]}), {})
+    text = html_page([Report({"arms": report().tables["arms"]})], {})
     assert "vegaEmbed" not in text
     assert len(text) < 20_000
 

@@ -7,12 +7,11 @@ from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from specexp.bench.page.vega import bundle
 
 if TYPE_CHECKING:
-    from specexp.bench.publish import Report
     from specexp.bench.table import Table
 
 _HERE = Path(__file__).parent
@@ -20,18 +19,50 @@ _LONG = 8
 """Rows from which a table has a field to filter them."""
 
 
+class Content(Protocol):
+    """What a page shows: a report, as it is published."""
+
+    @property
+    def tables(self) -> Mapping[str, Table]:
+        """Tables by name."""
+
+    @property
+    def figures(self) -> Mapping[str, Any]:
+        """Pictures by name."""
+
+    @property
+    def sentences(self) -> Sequence[object]:
+        """What is said below the tables."""
+
+    @property
+    def title(self) -> str:
+        """The heading."""
+
+    @property
+    def answer(self) -> str:
+        """What it comes to."""
+
+    @property
+    def charts(self) -> Mapping[str, Mapping[str, Any]]:
+        """Vega-Lite specifications by name."""
+
+    @property
+    def fragments(self) -> Mapping[str, str]:
+        """HTML of further sections."""
+
+
 def html_page(
-    report: Report, pictures: Mapping[str, bytes], *, config: str = "", made_by: Sequence[str] = ()
+    whole: Sequence[Content], pictures: Mapping[str, bytes], *, config: str = "", made_by: Sequence[str] = ()
 ) -> str:
     """One file with everything in it: opened from a disk it asks no network for anything.
 
     Args:
-        report: What there is to say, with its parts.
+        whole: What there is to say, the first with title and answer, and its parts.
         pictures: PNG by the figure's name.
         config: The resolved experiment as YAML; empty leaves the section out.
         made_by: Lines on how it was made: command, commit, versions, device.
     """
-    whole = list(report.whole())
+    report = whole[0]
     charts = {name: chart for part in whole for name, chart in part.charts.items()}
     tables = [table for part in whole for table in part.tables.values()]
     title = report.title or (tables[0].title if tables else "specexp")
