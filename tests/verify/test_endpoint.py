@@ -120,3 +120,28 @@ def test_what_cannot_be_asked_is_a_sentence(arguments, said, serve, tmp_path, ca
     told = capsys.readouterr().err
     assert said in told
     assert told.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_our_own_server_is_asked_and_not_blamed(tmp_path) -> None:
+    from specexp.config.artifacts import save_artifact
+
+    parts = {"drafter": {"class_path": "PromptLookup"}, "builder": {"class_path": "Chain"}}
+    artifact = save_artifact(tmp_path / "tuned", "composition", {"parts.json": parts}).folder
+    port = free_port()
+    words = [sys.executable, "-m", "specexp.serve", str(artifact), "--port", str(port)]
+    server = StartedServer(words, f"http://127.0.0.1:{port}", 120)
+    try:
+        arguments = [
+            "--endpoint",
+            server.url,
+            "--plain-body",
+            OFF,
+            "--max-prompts",
+            "4",
+            "--max-tokens",
+            "24",
+        ]
+        assert main([*arguments, "--target", "stdlib", "--output", str(tmp_path)]) == 0
+    finally:
+        server.close()
