@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from specexp.core.lazy import classes_in
 
 if TYPE_CHECKING:
+    from specexp.builders.all_candidates import AllCandidates as AllCandidates
     from specexp.builders.choice import Choice as Choice
     from specexp.builders.dyspec import (
         BeamRerank as BeamRerank,

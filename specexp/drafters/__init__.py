@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from specexp.drafters.draft_model import DraftModel as DraftModel
     from specexp.drafters.eagle import Eagle as Eagle
     from specexp.drafters.early_exit import EarlyExit as EarlyExit
+    from specexp.drafters.lookahead import Lookahead as Lookahead
     from specexp.drafters.medusa import Medusa as Medusa
     from specexp.drafters.phrase_cache import PhraseCache as PhraseCache
     from specexp.drafters.prompt_lookup import PromptLookup as PromptLookup

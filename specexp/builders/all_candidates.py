@@ -1,0 +1,81 @@
+"""Whatever a drafter has, layer by layer."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+from typing_extensions import override
+
+from specexp.core.parts import Build, Plan, Request, TreeBuilder
+from specexp.core.tree import NO_CANDIDATE, TokenTree, TreeShape
+
+
+class AllCandidates(TreeBuilder):
+    """Every candidate of every node becomes a node, until the drafter has no more or there is no room.
+
+    For drafters that have a set of texts to try, such as :class:`~specexp.drafters.Lookahead` and
+    :class:`~specexp.drafters.PromptLookup`; one that ranks a whole vocabulary fills one layer.
+
+    Args:
+        max_nodes: most nodes.
+        candidates: most candidates of a node.
+        max_depth: deepest node.
+    """
+
+    accepts_fewer_candidates = True
+
+    def __init__(
+        self,
+        max_nodes: Annotated[int, Field(ge=1, le=4096)] = 64,
+        candidates: Annotated[int, Field(ge=1, le=256)] = 8,
+        max_depth: Annotated[int, Field(ge=1)] = 16,
+    ) -> None:
+        self._max_nodes = max_nodes
+        self.candidates = candidates
+        self.max_depth = max_depth
+
+    @property
+    @override
+    def max_nodes(self) -> int:
+        return self._max_nodes
+
+    @property
+    @override
+    def max_candidates(self) -> int:
+        return self.candidates
+
+    @override
+    def build(self, root: int, plan: Plan) -> Build:
+        """One request a layer; of a layer that does not fit, the first nodes."""
+        room = self._max_nodes if plan.max_nodes is None else min(self._max_nodes, plan.max_nodes)
+        depth = self.max_depth if plan.max_depth is None else min(self.max_depth, plan.max_depth)
+        tokens, parents, ranks, log_probs = [root], [-1], [-1], [0.0]
+        layer, given = [0], True
+        while layer and depth > 0 and len(tokens) <= room:
+            asked = Request(
+                np.array(tokens),
+                np.array(parents),
+                np.array(ranks),
+                np.array(layer),
+                min(self.candidates, room + 1 - len(tokens)),
+                log_probs=np.array(log_probs, dtype=np.float32) if given else None,
+            )
+            answer = yield asked
+            if answer is None:
+                break
+            start, depth, given = len(tokens), depth - 1, answer.log_probs is not None
+            for number, (row, found) in enumerate(zip(layer, answer.tokens.tolist(), strict=False)):
+                for rank, token in enumerate(found):
+                    if token == NO_CANDIDATE or len(tokens) > room:
+                        break
+                    tokens.append(token)
+                    parents.append(row)
+                    ranks.append(rank)
+                    log_probs.append(
+                        0.0 if answer.log_probs is None else float(answer.log_probs[number, rank])
+                    )
+            layer = list(range(start, len(tokens)))
+        shape = TreeShape(np.array(parents), np.array(ranks))
+        return TokenTree(shape, np.array(tokens), np.array(log_probs, dtype=np.float32) if given else None)

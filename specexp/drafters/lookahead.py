@@ -1,0 +1,133 @@
+"""Lookahead: the target drafts for itself, by guesses beside the text that ride in its passes (Fu et al. 2024)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import Field
+from typing_extensions import override
+
+from specexp.core.context import Context
+from specexp.core.outcome import Outcome
+from specexp.core.parts import Candidates, Drafter, Request
+from specexp.core.tree import NO_CANDIDATE
+from specexp.drafters.phrases import PhraseStore
+
+_KEYS = 10_000  # tokens with phrases
+
+
+class Lookahead(Drafter):
+    """Keeps the last steps of Jacobi iterations over the next positions, and drafts the n-grams that they went through.
+
+    A column of the window is what one position and those behind it were guessed to be, a level later each time. It is
+    a path of the tree like any other: the oldest level of all columns is a chain below the root, and the later levels
+    of a column hang below its place in it. So the window rides in the target's pass as nodes, which are accepted where
+    they happen to be right; what the target says after a column's end makes it an n-gram of the pool, and the
+    newest level. The pool's phrases after the root are the verification branch.
+    :class:`~specexp.builders.AllCandidates` feeds all of both.
+
+    The window stays where it is before the root however many tokens a step adds. The first level repeats the prompt's
+    last tokens, where the published one is random.
+
+    Args:
+        window: positions ahead of the root, the paper's W.
+        ngram: tokens of an n-gram, the paper's N; the window has one level less.
+        verified: phrases of a token that are kept and drafted, the paper's G.
+    """
+
+    learns_from = "all-nodes"
+
+    def __init__(
+        self,
+        window: Annotated[int, Field(ge=1, le=64)] = 5,
+        ngram: Annotated[int, Field(ge=2, le=16)] = 4,
+        verified: Annotated[int, Field(ge=1, le=64)] = 5,
+    ) -> None:
+        self.window = window
+        self.ngram = ngram
+        self.verified = verified
+        self.reset()
+
+    @property
+    @override
+    def max_candidates(self) -> int:
+        return self.verified + 2  # at a place of the chain the next one of it, and the column's own branch
+
+    @override
+    def begin(self, context: Context, prefill: Outcome | None) -> None:
+        """Fill the first level, unless the sequence goes on."""
+        if not context.continued:
+            self.reset()
+            last = context.token_ids[-self.window :].tolist()
+            self._levels = [(last * self.window)[: self.window]]
+
+    @override
+    def propose(self, context: Context, request: Request) -> Candidates:
+        """What follows the path to a row in the pool's phrases after the root, then in the window."""
+        tokens = np.full((request.rows.size, request.k), NO_CANDIDATE, dtype=np.int64)
+        paths = [*self._pool.lookup(context.root, self.verified), *self._columns()]
+        for number, row in enumerate(request.rows.tolist()):
+            path = request.path_tokens(row)
+            depth = len(path)
+            found = dict.fromkeys(one[depth] for one in paths if len(one) > depth and one[:depth] == path)
+            tokens[number, : len(found)] = list(found)[: request.k]
+        return Candidates(tokens)
+
+    @override
+    def observe(self, outcome: Outcome) -> None:
+        """Add a level of what the target says after every column, and the n-grams that are whole to the pool.
+
+        A column that was not fed, as in a step without a draft, ends the iteration until all are.
+        """
+        levels, answers = self._levels, outcome.answers()
+        nodes = [_node(outcome, path) for path in self._columns()]
+        if not nodes or None in nodes:
+            return
+        newest = [int(answers[node]) for node in nodes if node is not None]
+        if len(levels) == self.ngram - 1:
+            for column, said in enumerate(newest):
+                first, *rest = (level[column] for level in levels)
+                self._pool.insert(first, [*rest, said])
+            del levels[0]
+        levels.append(newest)
+
+    @override
+    def reset(self) -> None:
+        self._levels: list[list[int]] = []  # oldest first, each [window]
+        self._pool = PhraseStore(self.ngram - 1, _KEYS, self.verified)
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        """``levels`` of the window, oldest first, and the pool's phrases."""
+        return {"levels": [list(level) for level in self._levels], "pool": self._pool.state_dict()}
+
+    @override
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.check_entries(state, ("levels", "pool"))
+        if any(len(level) != self.window for level in state["levels"]):
+            raise ValueError(
+                f"the saved window has columns {[len(level) for level in state['levels']]}, this one {self.window}"
+            )
+        self._pool.load_state_dict(state["pool"])
+        self._levels = [list(level) for level in state["levels"]]
+
+    def _columns(self) -> Iterator[tuple[int, ...]]:
+        """Path from the root to the end of every column."""
+        if self._levels:
+            oldest, *later = self._levels
+            for column in range(self.window):
+                yield (*oldest[: column + 1], *(level[column] for level in later))
+
+
+def _node(outcome: Outcome, path: tuple[int, ...]) -> int | None:
+    """The row that a path of tokens leads to; None where the tree does not hold it."""
+    row = 0
+    for token in path:
+        children = outcome.tree.shape.children[row]
+        found = next((child for child in children if outcome.tree.tokens[child] == token), None)
+        if found is None:
+            return None
+        row = found
+    return row

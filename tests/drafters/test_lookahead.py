@@ -1,0 +1,70 @@
+"""The Jacobi window by hand on a model that counts, and the n-grams it leaves."""
+
+import pytest
+
+from specexp.builders import AllCandidates, Chain
+from specexp.core.decode import Decoder
+from specexp.core.parts import Parts
+from specexp.drafters import Lookahead
+from specexp.replay.play.fidelity import Grade, fidelity
+from specexp.testing.drafters import DrafterContract
+from specexp.testing.fakes import counting_model, hashed_model
+from specexp.verifiers import KeyedSampling
+
+
+class TestLookahead(DrafterContract):
+    def make_drafter(self):
+        return Lookahead()
+
+
+def columns(drafter):
+    return list(drafter._columns())
+
+
+def test_a_level_is_what_the_target_says_after_every_column():
+    """The model counts by one: after 4 it says 5. Two columns of two levels, and the trigrams they went through."""
+    drafter, seen = Lookahead(window=2, ngram=3), []
+
+    def note(outcome):
+        seen.append((outcome.tree.tokens.tolist(), columns(drafter), drafter._pool.lookup(7, 5)))
+
+    Decoder(counting_model(11), drafter, AllCandidates()).generate([7, 4], max_new_tokens=9, observers=[note])
+    (fed, after, pool), *others = seen
+    assert fed == [4, 7, 4]  # the window's first level repeats the prompt
+    assert after == [(7, 8), (7, 4, 5)]  # and the second says what follows each
+    assert pool == []
+    fed, after, pool = others[0]
+    assert fed == [5, 7, 8, 4, 5]
+    assert after == [(8, 9), (8, 5, 6)]  # the first level is left, the next one is newest
+    assert pool == [(8, 9)]
+
+
+def test_a_repeated_token_is_followed_by_what_its_column_went_through():
+    drafter = Lookahead(window=4, ngram=3, verified=4)
+    model = counting_model(6)
+    result = Decoder(model, drafter, AllCandidates()).generate([0, 1], max_new_tokens=60)
+    plain = Decoder(model).generate([0, 1], max_new_tokens=60)
+    assert result.token_ids == plain.token_ids
+    assert result.tokens_per_step > 2
+
+
+@pytest.mark.parametrize("verifier", [None, KeyedSampling(0.7)])
+def test_the_output_is_plain_decodings(verifier):
+    model = hashed_model(24)
+    for prompt in ([3], [1, 2, 3, 1, 2]):
+        expected = Decoder(model, verifier=verifier).generate(prompt, max_new_tokens=40, seed=2).token_ids
+        decoder = Decoder(model, Lookahead(), AllCandidates(48), verifier)
+        assert decoder.generate(prompt, max_new_tokens=40, seed=2).token_ids == expected
+
+
+def test_a_step_that_fed_no_window_teaches_nothing():
+    drafter, contexts = Lookahead(window=3), []
+    decoder = Decoder(counting_model(11), drafter, Chain(1))
+    decoder.generate(
+        [1, 2, 3], max_new_tokens=5, observers=[lambda outcome: contexts.append(outcome.context)]
+    )
+    assert columns(drafter) == [(1,), (1, 2), (1, 2, 3)]
+
+
+def test_a_replay_of_it_is_approximate():
+    assert fidelity(Parts(Lookahead(), AllCandidates())).grade is Grade.APPROXIMATE
