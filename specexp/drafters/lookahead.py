@@ -95,7 +95,7 @@ class Lookahead(Drafter):
 
     @override
     def reset(self) -> None:
-        self._levels: list[list[int]] = []  # oldest first, each [window]
+        self._levels = list[list[int]]()  # oldest first, each [window]
         self._pool = PhraseStore(self.ngram - 1, _KEYS, self.verified)
 
     @override
