@@ -86,13 +86,14 @@ def ours(artifact, port, *more):
     return [sys.executable, "-m", "specexp.serve", artifact, "--port", str(port), *more]
 
 
-async def streamed(client, path, body):
-    """Ask, and read the answer piece by piece."""
+async def streamed(client, path, body, taken_in=lambda: None):
+    """Ask, and read the answer piece by piece; ``taken_in`` is called as soon as the server has begun to answer."""
     started = time.perf_counter()
     text, pieces, counted, first = [], 0, None, None
     async with client.stream("POST", path, json={**body, "stream": True}) as answer:
         if answer.status_code != 200:
             raise RuntimeError(f"{answer.status_code}: {(await answer.aread())[:300]}")
+        taken_in()
         async for line in answer.aiter_lines():
             if not line.startswith("data: ") or line == "data: [DONE]":
                 continue

@@ -157,16 +157,16 @@ async def soak(given, address, server, bodies, texts):
             if left.endswith(" 0.0"):
                 break
             await asyncio.sleep(0.1)
+        begun = asyncio.Semaphore(0)
         last = [
-            asyncio.create_task(streamed(client, "/v1/completions", bodies[place]))
+            asyncio.create_task(streamed(client, "/v1/completions", bodies[place], begun.release))
             for place in range(given.at_once)
         ]
-        await asyncio.sleep(0.05)
+        for _ in last:
+            await begun.acquire()
         server.send_signal(signal.SIGTERM)
         lost = 0
         for place, answer in enumerate(await asyncio.gather(*last, return_exceptions=True)):
-            if isinstance(answer, httpx.ConnectError):
-                continue  # never taken in
             if isinstance(answer, BaseException):
                 lost += 1
             else:
