@@ -50,11 +50,12 @@ def _act(config: Config, dry_run: bool) -> int:
     arms = check_profiling(config)
     check_here(config, "profile.to")
     if dry_run:
+        from specexp.bench.live import LiveBackend
         from specexp.bench.rehearsal import rehearse
-        from specexp.profile.backends import check_prefixes
+        from specexp.profile.backends import check_prefixes, pair_of
         from specexp.profile.passes import sizes_up_to
 
-        check_prefixes(config, rehearse(config))
+        check_prefixes(config, LiveBackend(pair_of(config, rehearse(config).pair)))
 
         section = config.get("profile")
         print(f"new tokens: {', '.join(map(str, sizes_up_to(section['max_tokens'])))}")

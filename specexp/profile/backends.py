@@ -91,13 +91,17 @@ class Contest:
     random: bool = False
 
 
-def pair_of(config: Config) -> ModelPair:
+def pair_of(config: Config, pair: ModelPair | None = None) -> ModelPair:
     """The file's pair, or random weights in other sizes where it asks for them.
+
+    Args:
+        config: configuration of the experiment.
+        pair: the file's pair, loaded or outlined; loaded now if None.
 
     Raises:
         ConfigError: the models cannot be loaded, or there is none of these sizes.
     """
-    pair = build_pair(config)
+    pair = build_pair(config) if pair is None else pair
     sizes, draft_sizes = config.get("profile.architecture"), config.get("profile.draft_architecture")
     if sizes:
         target = _random(config, "architecture", pair.target, sizes)

@@ -271,7 +271,6 @@ def report(
         preparation.files(),
         data={"table": long_table(records, baselines=baselines)},
         summary=summary_of(records, baselines[0]),
-        title=title,
         answer=answer_of(records, baselines[0]),
         charts={} if chart is None else {"prompts": chart},
         page="table",

@@ -98,7 +98,6 @@ def conclude(study: Study, settings: Sweep, backend: StudyBackend, output: Study
         data={"confirm": shown},
         files=preparation.files(),
         sentences=said,
-        title=shown.title,
         answer=answer(confirmation.confirmed, confirmation.records),
         charts=_charts(study, settings, confirmation),
         fragments=_prompts(confirmation, backend),

@@ -34,8 +34,7 @@ def report(found: LosslessReport) -> Report:
         figures(found),
         {"report.json": json.dumps(found.to_dict(), indent=2) + "\n"},
         sentences=[Text(line, "bold" if found.passed else "bold red")],
-        title=f"Is it lossless? {found.name}",
-        answer=line,
+        title=line,
         page="report",
     )
 

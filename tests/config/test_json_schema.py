@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,17 @@ def test_every_shipped_file_is_allowed(validator: Draft202012Validator, path: Pa
     assert [error.message for error in validator.iter_errors(content)] == []
 
 
+@pytest.mark.parametrize("path", sorted(SHIPPED), ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_editors_are_told_where_the_schema_is(path: Path) -> None:
+    if "model" in as_json(path):
+        pytest.skip("a training recipe of specexp.fit, whose schema is the model's own")
+    named = re.search(
+        r"^# yaml-language-server: \$schema=(\S+)$", path.read_text(encoding="utf-8"), re.MULTILINE
+    )
+    assert named is not None, "add # yaml-language-server: $schema=... below the first line"
+    assert (path.parent / named[1]).resolve() == SCHEMA
+
+
 WRONG = {
     "section": "bulder: Chain",
     "key": "generation: {max_tokens: 3}",
@@ -72,6 +84,23 @@ WRONG = {
     "arm": "arms: {a: {reference: hf-asisted}}",
     "arm's part": "arms: {a: {builder: {class_path: Chain, init_args: {lenght: 3}}}}",
     "latency": "latency: {name: x, target_ms: {1: five}}",
+    "list for a text": "name: [a, b]",
+    "text for a list": "baselines: engine",
+    "entry of a list": "baselines: [engine, hf-egaer]",
+    "mapping for a part": "verifier: {temperature: 0.7}",
+    "verifier's bound": "verifier: {class_path: KeyedSampling, init_args: {temperature: -1}}",
+    "controller": "controller: {class_path: ConfidenceTreshold}",
+    "controller's argument": "controller: {class_path: ConfidenceThreshold, init_args: {treshold: 0.4}}",
+    "number for true": "sweep: {require_gain: 1, space: {builder.init_args.nodes: {type: int, low: 1, high: 3}}}",
+    "infinite": "verifier: {class_path: KeyedSampling, init_args: {temperature: .inf}}",
+    "backend": "backend: relive",
+    "verify's key": "verify: {levels: 0.01}",
+    "verify's bound": "verify: {total_variation: 2}",
+    "record": "record: {candidates: 0}",
+    "what if": "what_if: {max_nodes: none}",
+    "tracking": "tracking: {mode: onlin}",
+    "export": "sweep: {export: {to: 3}, space: {builder.init_args.nodes: {type: int, low: 1, high: 3}}}",
+    "reasoning": "reasoning: {search: {class_path: BreadthFirst, init_args: {thoughts: 0}}}",
 }  # fmt: skip
 
 

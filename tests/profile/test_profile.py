@@ -52,7 +52,7 @@ def test_it_leaves_an_artifact_tables_and_a_picture(profiled, tmp_path):
 
     folder = tmp_path / "runs" / "tiny"
     assert {path.name for path in folder.iterdir()} == {
-        "config.yaml", "environment.json", "profile.md", "profile.csv", "profile.png",
+        "config.yaml", "environment.json", "profile.md", "profile.csv", "profile.png", "report.html",
     }  # fmt: skip
     rows = list(csv.DictReader((folder / "profile.csv").read_text().splitlines()))
     assert len(rows) == 16

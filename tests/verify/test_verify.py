@@ -137,7 +137,7 @@ def test_deterministic_verifiers_are_compared_token_for_token(experiment, report
     assert found["skipped"] == ["Hugging Face's lookup"]
     folder = tmp_path / "runs" / "verify" / "tiny"
     assert {path.name for path in folder.iterdir()} == {
-        *("config.yaml", "environment.json", "report.md", "report.json"),
+        *("config.yaml", "environment.json", "report.md", "report.json", "report.html"),
         *("equality.png", "joint.png", "p_values.png"),
     }
     written = (folder / "report.md").read_text()

@@ -146,7 +146,7 @@ def test_it_leaves_tables_trees_and_pictures(file, tmp_path, capsys):
     folder = tmp_path / "runs" / "tiny"
     assert {path.name for path in folder.iterdir()} == {
         "config.yaml", "environment.json", "what_if.md", "what_if.csv", "cross.csv", "trees.json", "trees.png",
-        "budgets.png",
+        "budgets.png", "report.html",
     }  # fmt: skip
     rows = list(csv.DictReader((folder / "what_if.csv").read_text().splitlines()))
     trees = json.loads((folder / "trees.json").read_text())

@@ -66,14 +66,20 @@ def html_page(
     charts = {name: chart for part in whole for name, chart in part.charts.items()}
     tables = [table for part in whole for table in part.tables.values()]
     title = report.title or (tables[0].title if tables else "specexp")
-    pieces = [f"<h1>{escape(title)}</h1>"]
     if report.answer:
-        pieces.append(f'<p class="answer">{escape(report.answer)}</p>')
+        pieces = [f"<h1>{escape(title)}</h1>", f'<p class="answer">{escape(report.answer)}</p>']
+    else:
+        pieces = [f'<h1 class="answer">{escape(title)}</h1>']
     for number, table in enumerate(tables):
         pieces.append(_table(table, f"table{number}", heading=table.title != title))
         if number == 0:
             pieces += [_chart(name, chart) for name, chart in charts.items()]
-    said = [str(sentence) for part in whole for sentence in part.sentences if str(sentence) != report.answer]
+    said = [
+        str(sentence)
+        for part in whole
+        for sentence in part.sentences
+        if str(sentence) not in (report.answer, title)
+    ]
     if said:
         pieces.append(_listed(said))
     pieces += [fragment for part in whole for fragment in part.fragments.values()]
