@@ -154,12 +154,14 @@ def _prompts(confirmation: Confirmation, backend: StudyBackend) -> dict[str, str
     """What was asked and answered."""
     from specexp.bench.page.sections import prompt_section
 
+    tokenizer = backend.confirming.backend.tokenizer
+    if tokenizer is None:  # a recording alone
+        return {}
     texts = {
         prompt.prompt_id: "\n".join(prompt.turns) for prompt in backend.confirming.data("confirm").prompts
     }
-    decode = backend.confirming.backend.tokenizer.decode
     arms = [confirmation.winner.name, AR]
-    return {"prompts": prompt_section(texts, confirmation.records, arms, decode)}
+    return {"prompts": prompt_section(texts, confirmation.records, arms, tokenizer.decode)}
 
 
 def _of(study: Study, settings: Sweep, study_config: StudyConfig) -> str:

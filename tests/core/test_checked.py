@@ -53,7 +53,7 @@ def test_no_bound_of_a_part_is_a_configurations_alone(
     [
         (lambda: KeyedSampling("hot"), "KeyedSampling: temperature is 'hot'; allowed is a number of at least 0"),
         (lambda: KeyedSampling(True), "KeyedSampling: temperature is True; allowed is a number"),
-        (lambda: TokenRecycling(update="frist"), "update is 'frist'; allowed is one of last, first, merge, accepted"),
+        (lambda: TokenRecycling(update="frist"), "update is 'frist'; allowed is one of last, first, race, "),
         (lambda: TokenRecycling(prefill_update=1), "prefill_update is 1; allowed is True or False"),
         (lambda: Fixed(max_nodes=1.5), "max_nodes is 1.5; allowed is an integer of at least 0, or None"),
         (lambda: StaticTree([[0], [0, "1"]]), "rank_paths.1.1 is '1'; allowed is an integer"),
