@@ -54,7 +54,7 @@ class DecoderArm(EngineArm):
         self.decoder = decoder
         self.tokenizer = tokenizer
         self.count_useful = count_useful
-        self.dtype = str(decoder.model.dtype).removeprefix("torch.")
+        self.dtype = decoder.model.precision
         self.device = str(decoder.model.device)
         if latency is not None and latency.modelled:
             self.latency = latency.of(decoder.parts.label)

@@ -68,7 +68,7 @@ class ExecutionArm(EngineArm):
         self.tokenizer = tokenizer
         self.problems = dict(problems or {})
         self.solver = solver
-        self.dtype = str(model.dtype).removeprefix("torch.")
+        self.dtype = model.precision
         self.device = str(model.device)
         self.eos = eos_of(tokenizer, model.model) if generation.stop_at_eos else frozenset()
         self._executor: Executor | None = None

@@ -186,6 +186,19 @@ class Runtime(Target):
         self._lock = Lock()
         self._user: int | None = None  # the thread that decodes
 
+    @property
+    def precision(self) -> str:
+        """The type whose rounding its logits have, e.g. ``bfloat16``: of weights, keys and values."""
+        return str(self.dtype).removeprefix("torch.")
+
+    def weight_bytes(self) -> dict[int, int]:
+        """Bytes of its weights by where they lie, so that what several runtimes share is counted once."""
+        found = {}
+        for tensor in (*self.model.parameters(), *self.model.buffers()):
+            storage = tensor.untyped_storage()
+            found[storage.data_ptr()] = storage.nbytes()
+        return found
+
     @abstractmethod
     def grow(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -55,6 +56,17 @@ class LlamaCppModel(Runtime):
         self._branches: WeakKeyDictionary[TreeShape, Branches] = WeakKeyDictionary()
         if self_check:
             self._self_check()
+
+    @property
+    @override
+    def precision(self) -> str:
+        """Of the file and of the cache."""
+        return self.model.precision
+
+    @override
+    def weight_bytes(self) -> dict[int, int]:
+        """The file's, which is mapped once."""
+        return {id(self.model): Path(self.model.path).stat().st_size}
 
     @override
     def prefill(

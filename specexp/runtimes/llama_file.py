@@ -88,6 +88,19 @@ class LlamaFile:
         return trained if original is None or scaling in ("yarn", "linear") else min(trained, int(original))
 
     @cached_property
+    def described(self) -> str:
+        """llama.cpp's words for it, which end with the type of most weights."""
+        buffer = ctypes.create_string_buffer(256)
+        self._functions.llama_model_desc(self.model, buffer, 256)
+        return buffer.value.decode(errors="replace")
+
+    @cached_property
+    def precision(self) -> str:
+        """The coarser type of weights and cache; for quantised weights, multiplied block by block, bfloat16."""
+        weights = {"F32": "float32", "F16": "float16"}.get(self.described.split()[-1], "bfloat16")
+        return "float16" if weights == "float32" and self.settings.cache != "float32" else weights
+
+    @cached_property
     def architecture(self) -> str:
         """As ``general.architecture`` says."""
         return self.said("general.architecture") or "unknown"
@@ -140,10 +153,8 @@ class LlamaFile:
             for place in range(_SAMPLES):
                 file.seek(max(size - _SAMPLE, 0) * place // (_SAMPLES - 1))
                 digest.update(file.read(_SAMPLE))
-        buffer = ctypes.create_string_buffer(256)
-        self._functions.llama_model_desc(self.model, buffer, 256)
         return {
-            "dtype": buffer.value.decode(errors="replace"),
+            "dtype": self.described,
             "parameters": int(self._functions.llama_model_n_params(self.model)),
             "weights_sha256": digest.hexdigest(),
         }

@@ -42,8 +42,6 @@ def bytes_of(parts: Sequence[Parts]) -> dict[str, int]:
     caches: dict[int, int] = {}
     for part in parts:
         for model in () if part.drafter is None else part.drafter.models:
-            for tensor in (*model.model.parameters(), *model.model.buffers()):
-                storage = tensor.untyped_storage()
-                weights[storage.data_ptr()] = storage.nbytes()
+            weights |= model.weight_bytes()
             caches[id(model.cache)] = model.cache.nbytes()
     return {"weights": sum(weights.values()), "caches": sum(caches.values())}

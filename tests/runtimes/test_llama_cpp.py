@@ -19,6 +19,7 @@ from helpers.small_gguf import VOCABULARY, runtime, small_llama, tokenizer, writ
 from specexp.builders import Chain, DySpecGreedy, KConfig, StaticTree, TokenRecyclingTree
 from specexp.controllers import ConfidenceThreshold
 from specexp.core.decode import Decoder
+from specexp.core.parts import Parts
 from specexp.core.tree import TokenTree, TreeShape, root_tree
 from specexp.drafters import DraftModel, PromptLookup, TokenRecycling
 from specexp.runtimes.gguf_text import read_tokenizer
@@ -26,6 +27,8 @@ from specexp.runtimes.gguf_writing import write_gguf
 from specexp.runtimes.llama_cpp import LlamaCppModel
 from specexp.runtimes.llama_file import LlamaFile, LlamaSettings
 from specexp.runtimes.llama_library import LlamaCppError
+from specexp.scheduling import Batched, Job
+from specexp.scheduling.drafters import bytes_of, copies
 from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling
 
 PROMPT = tokenizer()("ab ab cd ab").input_ids
@@ -221,6 +224,37 @@ def test_fewer_bits_answer_nearly_the_same(precision):
     file = LlamaFile(written("Llama", precision, **config), LlamaSettings())
     answers, exact = LlamaCppModel(file).prefill(0, PROMPT, all_logits=True), straight(model, PROMPT)
     assert 0 < (answers - exact).norm() / exact.norm() < 0.2
+
+
+@pytest.mark.parametrize(
+    ("weights", "cache", "precision"),
+    [
+        ("f32", "float32", "float32"),
+        ("f32", "float16", "float16"),
+        ("f16", "float16", "float16"),
+        ("bf16", "float32", "bfloat16"),
+        ("q8_0", "float16", "bfloat16"),
+    ],
+)
+def test_what_it_rounds_to_is_the_coarser_of_file_and_cache(weights, cache, precision):
+    """By it near ties are told from wrong tokens; the logits themselves are float32."""
+    model = LlamaCppModel(LlamaFile(written("Llama", weights), LlamaSettings(cache)), self_check=False)
+    assert model.precision == precision
+    assert model.dtype == torch.float32
+
+
+def test_several_sequences_share_the_weights_of_a_file():
+    """Each drafts with a cache of its own, and what they take is counted once."""
+    parts = copies(Parts(DraftModel(runtime("Llama")), Chain(2), Greedy()), 3)
+    took = bytes_of(parts)
+    assert took["weights"] == written("Llama").stat().st_size
+    jobs = [Job(tuple(PROMPT), sequence=number, max_new_tokens=8) for number in range(3)]
+    with Batched(3).open(
+        runtime("Llama"), Parts(DraftModel(runtime("Llama")), Chain(2), Greedy())
+    ) as executor:
+        results = executor.run(jobs).results
+    plain = Decoder(runtime("Llama")).generate(PROMPT, max_new_tokens=8)
+    assert [result.token_ids for result in results] == [plain.token_ids] * 3
 
 
 def test_a_tokenizer_comes_back(tmp_path):
