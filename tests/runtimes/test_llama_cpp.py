@@ -238,7 +238,9 @@ def test_fewer_bits_answer_nearly_the_same(precision):
 )
 def test_what_it_rounds_to_is_the_coarser_of_file_and_cache(weights, cache, precision):
     """By it near ties are told from wrong tokens; the logits themselves are float32."""
-    model = LlamaCppModel(LlamaFile(written("Llama", weights), LlamaSettings(cache)), self_check=False)
+    model = LlamaCppModel(
+        LlamaFile(written("Llama", weights, intermediate_size=64), LlamaSettings(cache)), self_check=False
+    )
     assert model.precision == precision
     assert model.dtype == torch.float32
 
