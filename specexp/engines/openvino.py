@@ -93,10 +93,15 @@ class OpenVINO(ForeignEngine):
 class _Pipeline(RunningEngine):
     def __init__(self, engine: OpenVINO, pair: ModelPair) -> None:
         import openvino_genai
+        import torch
 
         from specexp.engines.openvino_model import write_openvino
 
-        given: dict[str, Any] = {"INFERENCE_NUM_THREADS": engine.threads}
+        properties: dict[str, Any] = {"INFERENCE_NUM_THREADS": engine.threads}
+        # Unless told, it rounds to what the processor multiplies fastest.
+        if pair.target.dtype == torch.float32:
+            properties |= {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
+        given = dict(properties)
         with TemporaryDirectory(prefix="specexp-openvino-") as made:
             target, draft = Path(made, "target"), Path(made, "draft")
             write_openvino(pair.target, target, pair.tokenizer)
@@ -106,8 +111,7 @@ class _Pipeline(RunningEngine):
                 if pair.draft is None:
                     raise EngineError("OpenVINO drafts by model, and the pair has none: give pair.draft")
                 write_openvino(pair.draft, draft, pair.tokenizer)
-                threads = {"INFERENCE_NUM_THREADS": engine.threads}
-                given["draft_model"] = openvino_genai.draft_model(str(draft), "CPU", **threads)
+                given["draft_model"] = openvino_genai.draft_model(str(draft), "CPU", **properties)
             self._pipeline: Any = openvino_genai.LLMPipeline(str(target), "CPU", **given)
         self._config = openvino_genai.GenerationConfig
 
