@@ -49,8 +49,7 @@ class AllCandidates(TreeBuilder):
     @override
     def build(self, root: int, plan: Plan) -> Build:
         """One request a layer; of a layer that does not fit, the first nodes."""
-        room = self._max_nodes if plan.max_nodes is None else min(self._max_nodes, plan.max_nodes)
-        depth = self.max_depth if plan.max_depth is None else min(self.max_depth, plan.max_depth)
+        room, depth = plan.within(self._max_nodes, self.max_depth)
         tokens, parents, ranks, log_probs = [root], [-1], [-1], [0.0]
         layer, given = [0], True
         while layer and depth > 0 and len(tokens) <= room:

@@ -82,7 +82,7 @@ class DySpecGreedy(TreeBuilder):
     @override
     def build(self, root: int, plan: Plan) -> Build:
         """Resolve what waits among the best ``budget`` samplings until nothing does."""
-        budget, max_depth = _limits(self.budget, self.max_depth, plan)
+        budget, max_depth = plan.within(self.budget, self.max_depth)
         if budget == 0 or max_depth == 0:
             return root_tree(root)
         samplings = Samplings(root, self.kind, budget, self.acceptance_power)
@@ -149,7 +149,7 @@ class DySpecThreshold(TreeBuilder):
     @override
     def build(self, root: int, plan: Plan) -> Build:
         """One request a layer, and more where a row has more candidates above the threshold than were asked for."""
-        room, max_depth = _limits(self._max_nodes, self.max_depth, plan)
+        room, max_depth = plan.within(self._max_nodes, self.max_depth)
         threshold = self.threshold if plan.threshold is None else plan.threshold
         if room == 0 or max_depth == 0:
             return root_tree(root)
@@ -219,7 +219,7 @@ class BeamRerank(TreeBuilder):
 
     @override
     def build(self, root: int, plan: Plan) -> Build:
-        budget, max_depth = _limits(self.budget, self.depth, plan)
+        budget, max_depth = plan.within(self.budget, self.depth)
         if budget == 0 or max_depth == 0:
             return root_tree(root)
         samplings = Samplings(root, NodeKind.POINT_MASS, budget)
@@ -235,13 +235,6 @@ class BeamRerank(TreeBuilder):
                 break
             rows = samplings.draft(new)
         return samplings.tree(samplings.best())
-
-
-def _limits(max_nodes: int, max_depth: int | None, plan: Plan) -> tuple[int, int]:
-    """Most nodes and deepest node of this step."""
-    nodes = max_nodes if plan.max_nodes is None else min(max_nodes, plan.max_nodes)
-    depths = [depth for depth in (max_depth, plan.max_depth) if depth is not None]
-    return nodes, min(depths, default=max_nodes)
 
 
 def _checked_power(name: str, power: float, kind: NodeKind) -> float:

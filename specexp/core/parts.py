@@ -142,6 +142,12 @@ class Plan:
     threshold: float | None = None
     choice: int | None = None
 
+    def within(self, max_nodes: int, max_depth: int | None) -> tuple[int, int]:
+        """Most nodes and deepest node of the step, by these limits and a builder's own."""
+        nodes = max_nodes if self.max_nodes is None else min(max_nodes, self.max_nodes)
+        depths = [depth for depth in (max_depth, self.max_depth) if depth is not None]
+        return nodes, min(depths, default=max_nodes)
+
 
 @dataclass(frozen=True, slots=True)
 class DraftState:

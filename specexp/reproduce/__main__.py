@@ -122,7 +122,9 @@ def _write(
     modes = [str(value) for key, value in _pairs(aside) if key == "--tracking.mode"]
     tracker = Tracker("reproduce", Path(options.output), mode=modes[-1] if modes else None)
     told = report(every, _seen_from(page, records))
-    publish(told, page, tracker, kind="reproduce", config={"rows": [found.row.name for found in every]})
+    publish(
+        told, page, tracker, kind="reproduce", config={"rows": [found.row.name for found in every]}, page=None
+    )
     _say(every)
 
 

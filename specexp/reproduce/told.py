@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 
+from specexp.bench.page.html_page import html_page
 from specexp.bench.publish import Report
 from specexp.bench.table import Table, columns
 from specexp.reproduce.measure import Wanted, wanted
@@ -17,11 +18,6 @@ from specexp.reproduce.trend import Tested, verdict
 PAGE = "REPRODUCTION"
 TITLE = "The tables and figures of the four papers"
 NOT_MEASURED = "not measured on this pair"
-_STYLE = """body{font:16px/1.5 system-ui,sans-serif;max-width:75rem;margin:2rem auto;padding:0 1rem;color:#1d2733}
-table{border-collapse:collapse;font-size:14px}
-th,td{border-bottom:1px solid #d5dbe1;padding:.35rem .6rem;text-align:left;vertical-align:top}
-code{font-size:13px;background:#f2f4f6;padding:.1rem .25rem}img{max-width:100%}
-.agrees{color:#1a7f37}.partly{color:#9a6700}.disagrees{color:#cf222e}.not{color:#6e7781}"""
 
 
 @dataclass(frozen=True)
@@ -86,7 +82,10 @@ def report(found: Sequence[Found], pictures: str) -> Report:
         here = "; ".join(map(str, one.outcomes)) or "-"
         overview.rows.append([one.row.name, one.row.paper, one.row.place, one.state, one.row.published, here])
     return Report(
-        files={f"{PAGE}.md": _markdown(found, pictures), f"{PAGE.lower()}.html": _html(found, pictures)},
+        files={
+            f"{PAGE}.md": _markdown(found, pictures),
+            f"{PAGE.lower()}.html": _html(found, pictures, overview),
+        },
         data={"reproduction": overview},
         sentences=[f"{one.row.name}: {one.row.place}: {one.state}" for one in found],
         summary={f"rows/{state}": count for state, count in _counted(found).items()},
@@ -143,40 +142,26 @@ def _markdown(found: Sequence[Found], pictures: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _html(found: Sequence[Found], pictures: str) -> str:
-    rows, details = [], []
-    for one in found:
-        state = f'<span class="{one.state.split()[0].rstrip(",")}">{escape(one.state)}</span>'
-        rows.append(
-            f'<tr><td><a href="#{_anchor(one)}">{escape(one.row.name)}</a></td><td>{escape(one.row.paper)}, '
-            f"{escape(one.row.place)}</td><td>{state}</td><td>{escape(one.row.published)}</td></tr>"
-        )
-        told = [escape(str(outcome)) for outcome in one.outcomes]
-        told += [
-            f"Test: <code>{escape(clause.text)}</code>" for clause in one.row.clauses if not one.outcomes
-        ]
-        told += [escape(_sentence(reason)) for reason in one.why_not]
-        told += [f"Why: {escape(one.row.reason)}"] if one.row.reason else []
-        told += [escape(line).replace("`", "") for line in one.lines()]
-        picture = (
-            f'<img src="{escape(pictures)}/{one.row.name}.png" alt="{escape(one.row.name)}">'
-            if one.record and one.row.picture
-            else ""
-        )
-        details.append(
-            f'<h2 id="{_anchor(one)}">{escape(one.row.name)}</h2><p>{escape(one.row.paper)}, {escape(one.row.place)}: '
-            f"{escape(one.row.claim)}</p><p>Published: {escape(one.row.published)}</p><p>Here: {state}</p><ul>"
-            f"{''.join(f'<li>{line}</li>' for line in told)}</ul>{picture}"
-        )
-    head = "".join(f"<th>{title}</th>" for title in ("row", "where", "trend", "published"))
+def _html(found: Sequence[Found], pictures: str, overview: Table) -> str:
+    """The page of every report, with a section a row."""
+    sections = {one.row.name: _section(one, pictures) for one in found}
+    return html_page([Report({"overview": overview}, title=TITLE, fragments=sections)], {})
+
+
+def _section(one: Found, pictures: str) -> str:
+    told = [escape(str(outcome)) for outcome in one.outcomes]
+    told += [f"Test: <code>{escape(clause.text)}</code>" for clause in one.row.clauses if not one.outcomes]
+    told += [escape(_sentence(reason)) for reason in one.why_not]
+    told += [f"Why: {escape(one.row.reason)}"] if one.row.reason else []
+    told += [escape(line).replace("`", "") for line in one.lines()]
+    name = escape(one.row.name)
+    picture = (
+        f'<img src="{escape(pictures)}/{name}.png" alt="{name}">' if one.record and one.row.picture else ""
+    )
     return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{TITLE}</title>\n<style>{_STYLE}</style>'
-        "</head>\n"
-        f"<body><h1>{TITLE}</h1><table><tr>{head}</tr>\n"
-        + "\n".join(rows)
-        + "</table>\n"
-        + "\n".join(details)
-        + "</body></html>\n"
+        f'<section id="{_anchor(one)}" aria-label="{name}"><h2>{name}</h2><p>{escape(one.row.paper)}, '
+        f"{escape(one.row.place)}: {escape(one.row.claim)}</p><p>Published: {escape(one.row.published)}</p>"
+        f"<p>Here: {escape(one.state)}</p><ul>{''.join(f'<li>{line}</li>' for line in told)}</ul>{picture}</section>"
     )
 
 

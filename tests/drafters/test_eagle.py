@@ -5,6 +5,7 @@ from copy import deepcopy
 import numpy as np
 import pytest
 import torch
+from helpers.on_llama import OnLlama
 from helpers.small_models import VOCABULARY, small_model
 
 from specexp.builders import BeamRerank, Chain, DySpecGreedy, StaticTree
@@ -43,20 +44,12 @@ def head():
     }
 
 
-class _OnLlama:
-    vocab_size = VOCABULARY
-    hidden_size = WIDTH
-
-    def make_target(self):
-        return LanguageModel(small_model("Llama"))
-
-
-class TestEagle(_OnLlama, DrawingDrafterContract):
+class TestEagle(OnLlama, DrawingDrafterContract):
     def make_drafter(self):
         return Eagle(head())
 
 
-class TestCoupled(_OnLlama, DrafterContract):
+class TestCoupled(OnLlama, DrafterContract):
     def make_drafter(self):
         return Eagle(head(), coupled=True)
 

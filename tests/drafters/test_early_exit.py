@@ -1,7 +1,8 @@
 """The target's first layers draft for it: with its weights, and without changing them or its output."""
 
 import pytest
-from helpers.small_models import FULL_ATTENTION, VOCABULARY, build, small_model
+from helpers.on_llama import OnLlama
+from helpers.small_models import FULL_ATTENTION, build, small_model
 
 from specexp.builders import Chain, DySpecGreedy, StaticTree
 from specexp.core.decode import Decoder
@@ -15,19 +16,12 @@ from specexp.testing.drafters import DrafterContract, DrawingDrafterContract
 from specexp.verifiers import KeyedSampling
 
 
-class _OnLlama:
-    vocab_size = VOCABULARY
-
-    def make_target(self):
-        return LanguageModel(small_model("Llama"))
-
-
-class TestEarlyExit(_OnLlama, DrawingDrafterContract):
+class TestEarlyExit(OnLlama, DrawingDrafterContract):
     def make_drafter(self):
         return EarlyExit(1)
 
 
-class TestCoupled(_OnLlama, DrafterContract):
+class TestCoupled(OnLlama, DrafterContract):
     def make_drafter(self):
         return EarlyExit(1, coupled=True)
 

@@ -5,6 +5,7 @@ from copy import deepcopy
 import numpy as np
 import pytest
 import torch
+from helpers.on_llama import OnLlama
 from helpers.small_models import FULL_ATTENTION, VOCABULARY, build, small_model
 
 from specexp.artifacts import ArtifactError
@@ -39,25 +40,17 @@ def head(target="Llama", heads=3, seed=0):
     }
 
 
-class _OnLlama:
-    vocab_size = VOCABULARY
-    hidden_size = WIDTH
-
-    def make_target(self):
-        return LanguageModel(small_model("Llama"))
-
-
-class TestMedusa(_OnLlama, DrawingDrafterContract):
+class TestMedusa(OnLlama, DrawingDrafterContract):
     def make_drafter(self):
         return Medusa(head())
 
 
-class TestCoupled(_OnLlama, DrafterContract):
+class TestCoupled(OnLlama, DrafterContract):
     def make_drafter(self):
         return Medusa(head(), coupled=True)
 
 
-class TestInAUnion(_OnLlama, DrafterContract):
+class TestInAUnion(OnLlama, DrafterContract):
     def make_drafter(self):
         return Union([PromptLookup(), Medusa(head())])
 

@@ -95,7 +95,8 @@ def test_a_report_says_every_test_with_its_figures_and_where_they_are_from(kept)
     assert "`python -m specexp.run experiments/made.yaml`: 6 prompts, measured, 2026-01-01, no commit" in page
     assert "![dyspec.made](results/dyspec.made.png)" in page
     html = report([found], "results").files["reproduction.html"]
-    assert '<span class="agrees">agrees</span>' in html
+    assert '<section id="dyspecmade"' in html
+    assert "<p>Here: agrees</p>" in html
     assert "tokens_per_step of tree 3 [3, 3] &gt; tokens" in html
 
 
