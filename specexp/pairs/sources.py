@@ -42,7 +42,10 @@ class PairError(ValueError):
 
 
 def sources_of(target: str, draft: str | None = None) -> tuple[str, str | None]:
-    """Hub ids or folders of target and draft, the embedded pair's by its name; None where there is no draft.
+    """Hub ids or folders of target and draft, embedded ones by their names; None where there is no draft.
+
+    ``stdlib`` is the embedded pair, as a target and as a draft; ``stdlib-SIZE`` is the embedded target or draft of
+    another size, and an embedded target's draft is the family's own unless another is named.
 
     Args:
         target: a target as :func:`~specexp.pairs.pair.load_pair` takes it.
@@ -52,10 +55,17 @@ def sources_of(target: str, draft: str | None = None) -> tuple[str, str | None]:
         >>> sources_of("my/target")
         ('my/target', None)
     """
-    embedded = PAIRS / target
-    if re.fullmatch(r"\w+", target) is None or not (embedded / "target").is_dir():
-        return target, draft
-    return str(embedded / "target"), str(embedded / "draft") if draft is None else draft
+    here = _embedded("target", target)
+    if here is not None and draft is None:
+        draft = target.partition("-")[0]
+    return here or target, draft and (_embedded("draft", draft) or draft)
+
+
+def _embedded(role: str, name: str) -> str | None:
+    """The folder of an embedded model: of ``family``, or of another size where its name is ``family-size``."""
+    family, _, size = name.partition("-")
+    folder = PAIRS / family / "-".join(filter(None, (role, size)))
+    return str(folder) if re.fullmatch(r"\w+(-\w+)?", name) and folder.is_dir() else None
 
 
 def check_source(role: str, source: str) -> None:

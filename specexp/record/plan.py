@@ -26,7 +26,7 @@ from specexp.core.compatibility import check_composition
 from specexp.core.messages import counted, first_line
 from specexp.core.parts import Drafter, TreeBuilder, Verifier
 from specexp.core.tree import NodeKind
-from specexp.pairs.sources import PAIRS
+from specexp.pairs.sources import sources_of
 from specexp.replay.format.errors import RecordingError
 from specexp.replay.play.fidelity import learns, parts_in, scoring_of
 
@@ -269,7 +269,7 @@ def _prompts(config: Config) -> dict[str, Config]:
 
 def _has_draft(config: Config) -> bool:
     pair = config.get("pair")
-    return pair["draft"] is not None or (PAIRS / pair["target"] / "draft").is_dir()
+    return sources_of(pair["target"], pair["draft"])[1] is not None
 
 
 def refusal(config: Config, key: str, sentence: str) -> ConfigError:

@@ -209,6 +209,49 @@ def test_a_phase_starts_from_weights_alone_and_stays_on_its_plateau(whole: tuple
     assert CausalLMTraining(ARCHITECTURE, max_steps=100, plateau=0.0).lr_scale() == 1 / 60
 
 
+def test_a_start_with_fewer_layers_is_deepened_without_changing_what_it_computes(
+    whole: tuple[Path, Any],
+) -> None:
+    """Each new layer has trained weights and two silent outputs, from which its gradients come."""
+    from specexp.fit.training.module import CausalLMTraining
+
+    start = str(whole[0] / "export")
+    deep = CausalLMTraining(
+        {**ARCHITECTURE, "num_hidden_layers": 6}, max_steps=1, plateau=1.0, start=start
+    ).model
+    same = CausalLMTraining(ARCHITECTURE, max_steps=1, plateau=1.0, start=start).model
+    tokens = torch.arange(40)[None]
+    assert torch.equal(deep(input_ids=tokens).logits, same(input_ids=tokens).logits)
+    layers, before = deep.model.layers, same.model.layers
+    for number, layer in enumerate(layers):
+        assert torch.equal(layer.mlp.up_proj.weight, before[number // 3].mlp.up_proj.weight)
+        assert (
+            bool(layer.self_attn.o_proj.weight.any())
+            == bool(layer.mlp.down_proj.weight.any())
+            == (number % 3 == 0)
+        )
+    deep(input_ids=tokens).logits.square().mean().backward()
+    assert layers[1].mlp.down_proj.weight.grad.any()
+    assert layers[1].self_attn.o_proj.weight.grad.any()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"hidden_size": 64}, "has hidden_size 32, but architecture.hidden_size is 64"),
+        ({"num_hidden_layers": 3}, "has 2 layers; architecture.num_hidden_layers is 3, and a multiple"),
+        ({"num_hidden_layers": 1}, "has 2 layers; architecture.num_hidden_layers is 1, and a multiple"),
+    ],
+)
+def test_a_start_of_another_shape_is_refused(
+    whole: tuple[Path, Any], change: dict[str, int], words: str
+) -> None:
+    from specexp.fit.training.module import CausalLMTraining
+
+    with pytest.raises(ValueError, match=words):
+        CausalLMTraining({**ARCHITECTURE, **change}, max_steps=1, start=str(whole[0] / "export"))
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_a_run_killed_six_times_ends_with_the_weights_of_an_undisturbed_one(

@@ -14,7 +14,7 @@ from specexp.core.decode import Decoder
 from specexp.drafters import DraftModel
 from specexp.fit.training.tokenizer import train_tokenizer
 from specexp.pairs.pair import load_pair
-from specexp.pairs.sources import PAIRS, PairError
+from specexp.pairs.sources import PAIRS, PairError, sources_of
 
 
 def saved(folder: Path, *, vocab_size: int, text: str) -> str:
@@ -146,6 +146,18 @@ def test_the_embedded_pair() -> None:
     assert pair.target.config.vocab_size == pair.draft.config.vocab_size == len(pair.tokenizer) == 4096
     size = sum(file.stat().st_size for file in (PAIRS / "stdlib").rglob("*") if file.is_file())
     assert size < 40e6
+
+
+def test_embedded_models_of_other_sizes_have_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("target", "target-large", "draft", "draft-small"):
+        (tmp_path / "stdlib" / name).mkdir(parents=True)
+    monkeypatch.setattr("specexp.pairs.sources.PAIRS", tmp_path)
+    folder = {path.name: str(path) for path in (tmp_path / "stdlib").iterdir()}
+    assert sources_of("stdlib") == (folder["target"], folder["draft"])
+    assert sources_of("stdlib-large") == (folder["target-large"], folder["draft"])
+    assert sources_of("stdlib-large", "stdlib-small") == (folder["target-large"], folder["draft-small"])
+    assert sources_of("my/target", "stdlib") == ("my/target", folder["draft"])
+    assert sources_of("stdlib-huge") == ("stdlib-huge", None)  # a hub id, for all that is known
 
 
 @pytest.mark.parametrize("device", ["cuda:99", "toaster"])

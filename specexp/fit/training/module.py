@@ -4,6 +4,7 @@ budget."""
 from __future__ import annotations
 
 import random
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +39,8 @@ class CausalLMTraining(BudgetedTraining):
         adamw_lr: See `MuonAdamW`.
         weight_decay: See `MuonAdamW`.
         plateau: Share of the budget after which the learning rate goes down; 1 ends on the plateau.
-        start: Folder of an exported model whose weights are the first ones; random ones when absent.
+        start: Folder of an exported model whose weights are the first ones; random ones when absent. A model of a
+            fraction of the layers is `deepened`.
         teacher: Folder or hub id of a model to be distilled from; its vocabulary must be the same.
         distillation: Weight of the divergence from the teacher; the rest is cross-entropy.
         repetition_from: Share of the budget from which the last row of a batch is made repetitive, see
@@ -81,7 +83,8 @@ class CausalLMTraining(BudgetedTraining):
                 if name.endswith(("o_proj.weight", "down_proj.weight")):
                     parameter.zero_()
         if start is not None:
-            self.model.load_state_dict(_pretrained(start, config.vocab_size, "start").state_dict())
+            first = _pretrained(start, config.vocab_size, "start")
+            self.model.load_state_dict(deepened(first.state_dict(), _depth(first, config, start)))
         self._teacher: tuple[nn.Module, ...] = (
             ()
             if teacher is None
@@ -157,6 +160,46 @@ class CausalLMTraining(BudgetedTraining):
     def export(self, tokenizer: PreTrainedTokenizerBase, folder: str | Path) -> None:
         """A Hugging Face folder."""
         export_model(self.model, tokenizer, folder)
+
+
+def deepened(weights: dict[str, torch.Tensor], times: int) -> dict[str, torch.Tensor]:
+    """The weights of a model with ``times`` as many layers that computes what these compute.
+
+    Each layer is followed by ``times - 1`` copies of itself whose two outputs into the residual stream are zero: the
+    copies have the gradients of a trained layer and at first change nothing (block expansion, Wu et al. 2024, LLaMA
+    Pro, section 3.2).
+    """
+    deep = {}
+    for name, weight in weights.items():
+        layer = re.search(r"(?<=\.layers\.)\d+", name)
+        for copy in range(times if layer else 1):
+            place = (
+                f"{int(layer[0]) * times + copy}".join((name[: layer.start()], name[layer.end() :]))
+                if layer
+                else name
+            )
+            silent = copy > 0 and name.endswith(("o_proj.weight", "down_proj.weight"))
+            deep[place] = torch.zeros_like(weight) if silent else weight.clone()
+    return deep
+
+
+def _depth(first: nn.Module, config: Any, source: str) -> int:
+    """How many times the layers of the first model the new one has."""
+    given: Any = first.config
+    same = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads")
+    for name in same:
+        if getattr(given, name) != getattr(config, name):
+            raise ValueError(
+                f"the start {source!r} has {name} {getattr(given, name)}, but architecture.{name} is "
+                f"{getattr(config, name)}"
+            )
+    times, rest = divmod(config.num_hidden_layers, given.num_hidden_layers)
+    if rest:
+        raise ValueError(
+            f"the start {source!r} has {given.num_hidden_layers} layers; architecture.num_hidden_layers is "
+            f"{config.num_hidden_layers}, and a multiple of them is needed"
+        )
+    return int(times)
 
 
 def _pretrained(source: str, vocab_size: int, role: str) -> nn.Module:
