@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from specexp.config.artifacts import load_artifact
-    from specexp.core.decode import Decoder, GenerationResult
+    from specexp.core.decoder import Decoder
+    from specexp.core.generation import GenerationResult
     from specexp.pairs.pair import load_pair
 
 __version__ = "0.1.0"
@@ -15,8 +16,8 @@ __all__ = ["Decoder", "GenerationResult", "load_artifact", "load_pair"]
 
 # Imported on first use: torch and transformers take seconds, and a mistyped key should be answered in one.
 _HOME = {
-    "Decoder": "specexp.core.decode",
-    "GenerationResult": "specexp.core.decode",
+    "Decoder": "specexp.core.decoder",
+    "GenerationResult": "specexp.core.generation",
     "load_artifact": "specexp.config.artifacts",
     "load_pair": "specexp.pairs.pair",
 }

@@ -19,7 +19,7 @@ from specexp.builders import (
     TokenRecyclingTree,
 )
 from specexp.controllers import Fixed
-from specexp.core.decode import Decoder
+from specexp.core.decoder import Decoder
 from specexp.core.language_model import LanguageModel
 from specexp.drafters import DraftModel, PromptLookup, TokenRecycling, Union
 from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling

@@ -15,7 +15,8 @@ import specexp
 FILES = {
     "drafters/repeat_last.py": """
 import numpy as np
-from specexp.core.parts import Candidates, Drafter
+from specexp.core.dialogue import Candidates
+from specexp.core.parts import Drafter
 
 
 class RepeatLast(Drafter):
@@ -43,7 +44,8 @@ class SecondBest(DeterministicVerifier):
         return int(logits.topk(2).indices[1])
 """,
     "controllers/every_other_step.py": """
-from specexp.core.parts import Controller, Plan
+from specexp.core.dialogue import Plan
+from specexp.core.parts import Controller
 
 
 class EveryOtherStep(Controller):

@@ -9,20 +9,21 @@ from typing_extensions import override
 from specexp.bench.arm import EngineArm, Generation, ModelledSeconds, eos_of, sequence_name, turns
 from specexp.bench.oracle import foresee
 from specexp.bench.record import PromptRecord
-from specexp.core.decode import PHASES, GenerationResult
+from specexp.core.generation import PHASES, GenerationResult
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from transformers import PreTrainedTokenizerBase
 
-    from specexp.core.decode import Decoder, OutcomeObserver
+    from specexp.core.decode import OutcomeObserver
+    from specexp.core.decoder import Decoder
     from specexp.core.latency import LatencyProfile
     from specexp.data import Prompt
 
 
 class DecoderArm(EngineArm):
-    """A :class:`~specexp.core.decode.Decoder` as an arm.
+    """A :class:`~specexp.core.decoder.Decoder` as an arm.
 
     Args:
         name: Name in every table.

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from specexp.bench.arm import EngineArm, Generation, eos_of, sequence_name
 from specexp.bench.record import PromptRecord, Role, SequenceGroup
-from specexp.core.decode import PHASES
+from specexp.core.generation import PHASES
 from specexp.core.parts import Parts
 from specexp.scheduling import Executor, Job, Run, Serial, SerialSpeculative, TimeLine
 from specexp.scheduling.timeline import BUSY, TARGET

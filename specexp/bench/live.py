@@ -21,7 +21,7 @@ from specexp.config import (
     build_task_items,
     is_multi_sequence,
 )
-from specexp.core.decode import Decoder
+from specexp.core.decoder import Decoder
 from specexp.pairs.gguf import is_gguf
 
 if TYPE_CHECKING:

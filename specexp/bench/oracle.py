@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specexp.core.context import Context
-from specexp.core.parts import Request
+from specexp.core.dialogue import Request
 
 if TYPE_CHECKING:
-    from specexp.core.decode import Decoder
+    from specexp.core.decoder import Decoder
     from specexp.core.latency import LatencyProfile
     from specexp.core.parts import Drafter
 
@@ -46,7 +46,7 @@ def foresee(
     """
     import torch
 
-    from specexp.core.decode import Decoder
+    from specexp.core.decoder import Decoder
 
     drafter, builder, verifier, _ = decoder.parts
     oracle: Any = decoder.parts.controller

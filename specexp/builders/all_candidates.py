@@ -8,7 +8,8 @@ import numpy as np
 from pydantic import Field
 from typing_extensions import override
 
-from specexp.core.parts import Build, Plan, Request, TreeBuilder
+from specexp.core.dialogue import Build, Plan, Request
+from specexp.core.parts import TreeBuilder
 from specexp.core.tree import NO_CANDIDATE, TokenTree, TreeShape
 
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from typing_extensions import override
 
-from specexp.core.parts import Build, Plan, TreeBuilder
+from specexp.core.dialogue import Build, Plan
+from specexp.core.parts import TreeBuilder
 from specexp.core.tree import NodeKind
 
 

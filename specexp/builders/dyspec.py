@@ -9,7 +9,8 @@ from pydantic import Field
 from typing_extensions import override
 
 from specexp.builders.samplings import Samplings
-from specexp.core.parts import Build, Plan, Selection, TreeBuilder, kind_of
+from specexp.core.dialogue import Build, Plan, Selection, kind_of
+from specexp.core.parts import TreeBuilder
 from specexp.core.tree import NodeKind, root_tree
 
 _FIRST_FLOOR = (

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 from typing_extensions import override
 
-from specexp.core.parts import Build, Plan, Request, TreeBuilder
+from specexp.core.dialogue import Build, Plan, Request
+from specexp.core.parts import TreeBuilder
 from specexp.core.tree import NO_CANDIDATE, NodeKind, TokenTree, TreeShape
 
 Number = TypeVar("Number", np.float32, np.float64)

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specexp.core.parts import Candidates, Request
+from specexp.core.dialogue import Candidates, Request
 from specexp.core.tree import NodeKind, TokenTree, TreeShape
 
 _ASKED_FIRST = 32  # best candidates several rows are asked for at first; more on demand, which costs no pass

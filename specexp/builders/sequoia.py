@@ -13,7 +13,7 @@ from pydantic import Field
 
 from specexp.builders.acceptance_tree import BestTrees, best_trees
 from specexp.builders.static_tree import StaticTree
-from specexp.core.parts import Selection
+from specexp.core.dialogue import Selection
 from specexp.core.references import Reference
 
 _SUM_TOLERANCE = 1e-3

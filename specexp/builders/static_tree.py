@@ -12,7 +12,8 @@ from pydantic import Field
 from typing_extensions import override
 
 from specexp.builders.fixed_shape import FixedShape, Level
-from specexp.core.parts import Build, Plan, Request, Selection, TreeBuilder, kind_of
+from specexp.core.dialogue import Build, Plan, Request, Selection, kind_of
+from specexp.core.parts import TreeBuilder
 from specexp.core.references import Reference
 from specexp.core.tree import NO_CANDIDATE, NodeKind, TokenTree, TreeShape, root_tree
 

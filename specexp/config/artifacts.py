@@ -33,7 +33,7 @@ from specexp.core.references import Reference
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from specexp.core.decode import Decoder
+    from specexp.core.decoder import Decoder
     from specexp.core.parts import Controller, Drafter, TreeBuilder, Verifier
     from specexp.core.runtime import Runtime
     from specexp.scheduling import Execution, Executor
@@ -154,7 +154,7 @@ class LoadedArtifact:
             ValueError: the drafter needs a draft model and none is given.
         """
         from specexp.core.compatibility import check_model
-        from specexp.core.decode import Decoder
+        from specexp.core.decoder import Decoder
         from specexp.core.runtime import Runtime
 
         self.content.check(target.model if isinstance(target, Runtime) else target)

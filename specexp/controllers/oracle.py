@@ -9,8 +9,9 @@ from pydantic import Field
 from typing_extensions import override
 
 from specexp.core.context import Context
+from specexp.core.dialogue import Plan
 from specexp.core.latency import LatencyProfile
-from specexp.core.parts import Controller, Plan
+from specexp.core.parts import Controller
 from specexp.core.tree import NodeKind
 
 if TYPE_CHECKING:

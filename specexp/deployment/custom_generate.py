@@ -32,7 +32,8 @@ from transformers.generation import (
 
 from specexp.config.artifacts import LoadedArtifact
 from specexp.core.compatibility import check_composition
-from specexp.core.decode import Decoder, OutcomeObserver
+from specexp.core.decode import OutcomeObserver
+from specexp.core.decoder import Decoder
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts
 from specexp.core.runtime import Runtime

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from transformers.generation import GenerationConfig
 
     from specexp.config.artifacts import LoadedArtifact
-    from specexp.core.parts import Verdict
+    from specexp.core.dialogue import Verdict
     from specexp.scheduling import Executor
 
 

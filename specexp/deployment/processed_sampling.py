@@ -8,7 +8,8 @@ import torch
 from transformers import LogitsProcessorList
 
 from specexp.core.context import Context
-from specexp.core.parts import DeterministicVerifier, Verdict
+from specexp.core.dialogue import Verdict
+from specexp.core.parts import DeterministicVerifier
 from specexp.core.tree import TokenTree
 
 

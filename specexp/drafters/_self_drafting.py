@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Self
 from typing_extensions import override
 
 from specexp.core.context import Context
+from specexp.core.dialogue import Candidates, Request
 from specexp.core.outcome import Outcome
-from specexp.core.parts import Candidates, Drafter, Request
+from specexp.core.parts import Drafter
 from specexp.drafters.draft_model import DraftModel
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import numpy as np
 from typing_extensions import override
 
 from specexp.core.context import Context
-from specexp.core.parts import Candidates, Request
+from specexp.core.dialogue import Candidates, Request
 from specexp.core.sampling import check_logits, on_host
 from specexp.drafters.ranking import Ranking, Scoring
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from specexp.core.parts import Candidates
+from specexp.core.dialogue import Candidates
 from specexp.core.tree import NO_CANDIDATE
 
 if TYPE_CHECKING:

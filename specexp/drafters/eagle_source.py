@@ -10,7 +10,7 @@ import torch
 from typing_extensions import override
 
 from specexp.core.context import Context
-from specexp.core.parts import Candidates, Request
+from specexp.core.dialogue import Candidates, Request
 from specexp.drafters.draft_source import DraftSource, Fed, stacked
 from specexp.drafters.ranking import Ranking, Scoring
 

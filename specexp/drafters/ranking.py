@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specexp.core.context import Context
-from specexp.core.parts import Candidates, Request
+from specexp.core.dialogue import Candidates, Request
 from specexp.core.sampling import Processors, check_logits, on_host, to_host
 from specexp.core.tree import NO_CANDIDATE, NodeKind
 from specexp.drafters.drawing import draw

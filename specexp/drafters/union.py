@@ -8,8 +8,9 @@ import numpy as np
 from typing_extensions import override
 
 from specexp.core.context import Context
+from specexp.core.dialogue import Candidates, Request
 from specexp.core.outcome import Outcome
-from specexp.core.parts import Candidates, Drafter, Request
+from specexp.core.parts import Drafter
 from specexp.core.tree import NO_CANDIDATE
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from specexp.artifacts.kinds.latency_profile import MeasuredPass
 from specexp.core.context import Context
-from specexp.core.parts import Request
+from specexp.core.dialogue import Request
 from specexp.core.tree import TokenTree, TreeShape
 
 if TYPE_CHECKING:

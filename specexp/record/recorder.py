@@ -19,9 +19,13 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from specexp.core.context import Context
-from specexp.core.decode import Decoder, Decoding, Drafting, Lane
+from specexp.core.decode import Decoding
+from specexp.core.decoder import Decoder
+from specexp.core.dialogue import Verdict
+from specexp.core.drafting import Drafting
+from specexp.core.lane import Lane
 from specexp.core.outcome import Outcome, prefill_outcome
-from specexp.core.parts import Drafter, Parts, TreeBuilder, Verdict, Verifier
+from specexp.core.parts import Drafter, Parts, TreeBuilder, Verifier
 from specexp.core.sampling import Processors
 from specexp.core.tree import TokenTree, root_tree
 from specexp.record.recording_source import RecordingSource

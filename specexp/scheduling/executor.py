@@ -15,7 +15,10 @@ from typing_extensions import override
 
 from specexp.core.compatibility import join_target
 from specexp.core.context import Context
-from specexp.core.decode import PHASES, Decoding, Drafting, Lane, OutcomeObserver, Side, What
+from specexp.core.decode import Decoding, OutcomeObserver, Side, What
+from specexp.core.drafting import Drafting
+from specexp.core.generation import PHASES
+from specexp.core.lane import Lane
 from specexp.core.language_model import LanguageModel
 from specexp.core.parts import Parts
 from specexp.core.runtime import Runtime
@@ -25,7 +28,7 @@ from specexp.scheduling.timeline import TARGET, TimeLine
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from specexp.core.decode import GenerationResult
+    from specexp.core.generation import GenerationResult
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 import torch.multiprocessing  # registers how tensors are handed to another process: their memory is shared
 
-from specexp.core.decode import Draft
+from specexp.core.drafting import Draft
 from specexp.core.parts import Parts, TreeBuilder
 from specexp.core.tree import NodeKind, TreeShape
 

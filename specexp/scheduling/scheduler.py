@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from typing_extensions import override
 
 from specexp.core.context import Context
-from specexp.core.decode import Lane, OutcomeObserver
+from specexp.core.decode import OutcomeObserver
+from specexp.core.lane import Lane
 from specexp.core.outcome import Outcome
 from specexp.core.parts import ArgmaxVerifier, Parts
 from specexp.scheduling.executor import Executor, Lanes

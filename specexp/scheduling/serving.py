@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from specexp.core.context import Context
-from specexp.core.decode import Draft, Drafting, DraftingFor
+from specexp.core.drafting import Draft, Drafting, DraftingFor
 from specexp.core.outcome import Outcome, prefill_outcome
 from specexp.core.parts import Parts
 from specexp.scheduling.drafters import bytes_of, copies, initial

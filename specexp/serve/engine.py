@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 
 from specexp.core.compatibility import check_composition, join_target
 from specexp.core.context import Context
-from specexp.core.decode import Decoding, Drafting, Lane
+from specexp.core.decode import Decoding
+from specexp.core.drafting import Drafting
+from specexp.core.lane import Lane
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts
 from specexp.core.runtime import Runtime, Target

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Literal
 
-from specexp.core.decode import FinishReason, GenerationResult
+from specexp.core.generation import FinishReason, GenerationResult
 from specexp.core.outcome import Outcome
 from specexp.core.parts import DeterministicVerifier
 from specexp.serve.written import Written

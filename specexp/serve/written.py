@@ -9,7 +9,7 @@ _UNFINISHED = "\ufffd"
 
 
 class Written:
-    """Text of new tokens. With stop strings it is a :data:`~specexp.core.decode.Stop`, asked token by token; without
+    """Text of new tokens. With stop strings it is a :data:`~specexp.core.lane.Stop`, asked token by token; without
     any it is given what each step added.
 
     What was sent is never taken back: a character waits for its last byte, and text that may be the beginning of a stop

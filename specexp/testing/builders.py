@@ -7,8 +7,9 @@ from functools import partial
 import numpy as np
 import pytest
 
-from specexp.core.decode import Decoder
-from specexp.core.parts import Candidates, Drafter, Plan, Request, TreeBuilder
+from specexp.core.decoder import Decoder
+from specexp.core.dialogue import Candidates, Plan, Request
+from specexp.core.parts import Drafter, TreeBuilder
 from specexp.core.tree import NO_CANDIDATE, NodeKind, RankPath, TokenTree
 from specexp.drafters import PhraseCache
 from specexp.testing.fakes import DistributionDrafter, FakeCausalLM, FakeDrafter, hashed_model

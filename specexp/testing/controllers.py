@@ -7,10 +7,11 @@ import torch
 from specexp.builders import Chain, Choice, DySpecThreshold
 from specexp.controllers import SwitchOff
 from specexp.core.context import Context
-from specexp.core.decode import Decoder
+from specexp.core.decoder import Decoder
+from specexp.core.dialogue import DraftState, Plan
 from specexp.core.latency import LatencyProfile
 from specexp.core.outcome import Outcome
-from specexp.core.parts import Controller, Drafter, DraftState, Plan, TreeBuilder
+from specexp.core.parts import Controller, Drafter, TreeBuilder
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.drafters import DraftModel
 from specexp.testing.deployed_state import deployed

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from specexp.builders import StaticTree
 from specexp.core.context import Context
-from specexp.core.decode import Decoder
+from specexp.core.decoder import Decoder
+from specexp.core.dialogue import Candidates, Request
 from specexp.core.language_model import LanguageModel
 from specexp.core.outcome import Outcome, prefill_outcome
-from specexp.core.parts import Candidates, Drafter, Request
+from specexp.core.parts import Drafter
 from specexp.core.runtime import Runtime
 from specexp.core.tree import NO_CANDIDATE, NodeKind, TokenTree, TreeShape
 from specexp.testing.deployed_state import deployed

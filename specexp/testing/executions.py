@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from specexp.builders import Chain, DySpecGreedy, Graft, KConfig, StaticTree
 from specexp.controllers import QLearning
-from specexp.core.decode import Decoder
+from specexp.core.decoder import Decoder
 from specexp.core.language_model import LanguageModel
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts, Verifier

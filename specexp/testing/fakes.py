@@ -17,8 +17,9 @@ from transformers import DynamicCache, PreTrainedConfig
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from specexp.core.context import Context
+from specexp.core.dialogue import Candidates, Request
 from specexp.core.outcome import Outcome
-from specexp.core.parts import Candidates, Drafter, Request
+from specexp.core.parts import Drafter
 from specexp.core.tree import NO_CANDIDATE, NodeKind
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from specexp.builders import DySpecGreedy, StaticTree, TokenRecyclingTree
-from specexp.core.decode import Decoder
+from specexp.core.decoder import Decoder
 from specexp.core.parts import Verifier
 from specexp.core.runtime import Runtime
 from specexp.core.self_check import tolerance

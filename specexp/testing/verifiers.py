@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from specexp.builders import StaticTree
 from specexp.core.context import Context
-from specexp.core.decode import Decoder
+from specexp.core.decoder import Decoder
 from specexp.core.parts import DeterministicVerifier, Verifier
 from specexp.core.tree import NodeKind, TokenTree, TreeShape, root_tree
 from specexp.testing.fakes import FakeDrafter, hashed_model

@@ -20,7 +20,7 @@ PHASE_PREFIX = "seconds/"
 """Seconds per phase of a step stand under ``seconds/<phase>``."""
 
 PHASES = ("draft", "build", "target", "verify", "commit", "update")
-"""The engine's phases (:data:`specexp.core.decode.PHASES`, whose import would load torch)."""
+"""The engine's phases (:data:`specexp.core.generation.PHASES`, whose import would load torch)."""
 
 PARAMETERS = "params"
 """Where a trial's searched values stand in the configuration of its run."""

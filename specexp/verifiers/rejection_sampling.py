@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from specexp.core.context import Context
-from specexp.core.parts import Verdict
+from specexp.core.dialogue import Verdict
 from specexp.core.tree import NodeKind, TokenTree
 from specexp.verifiers.sampling_verifier import SamplingVerifier
 

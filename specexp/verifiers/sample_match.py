@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from specexp.core.context import Context
-from specexp.core.parts import Verdict
+from specexp.core.dialogue import Verdict
 from specexp.core.tree import TokenTree
 from specexp.verifiers.rejection_sampling import sample
 from specexp.verifiers.sampling_verifier import SamplingVerifier

@@ -10,7 +10,7 @@ from pydantic import Field
 from typing_extensions import override
 
 from specexp.core.context import Context
-from specexp.core.parts import Verdict
+from specexp.core.dialogue import Verdict
 from specexp.core.tree import TokenTree
 from specexp.verifiers.rejection_sampling import sample
 from specexp.verifiers.sampling_verifier import SamplingVerifier

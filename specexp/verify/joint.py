@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from specexp.core.decode import Decoder
+from specexp.core.decoder import Decoder
 from specexp.verify.exercised import Exercised
 from specexp.verify.statistics import (
     POWER,

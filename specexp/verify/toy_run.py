@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specexp.core.context import Context
-from specexp.core.decode import Decoder
+from specexp.core.decoder import Decoder
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts, Verifier
 from specexp.core.sampling import Processors

@@ -5,7 +5,7 @@ import pytest
 from specexp.builders import Chain, Choice, DySpecGreedy, DySpecThreshold, KConfig, SpecInfer
 from specexp.controllers import ThresholdTracker
 from specexp.core.compatibility import check_composition
-from specexp.core.parts import Plan
+from specexp.core.dialogue import Plan
 from specexp.core.tree import NodeKind
 from specexp.drafters import DraftModel, PromptLookup, TokenRecycling
 from specexp.testing.builders import TreeBuilderContract, grow, plenty

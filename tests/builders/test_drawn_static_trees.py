@@ -7,7 +7,7 @@ import pytest
 
 from specexp.builders import Chain, KConfig, SpecInfer, StaticTree
 from specexp.core.context import Context
-from specexp.core.parts import Candidates, Plan
+from specexp.core.dialogue import Candidates, Plan
 from specexp.core.tree import NO_CANDIDATE, NodeKind
 from specexp.testing.builders import DrawingTreeBuilderContract, TreeBuilderContract, grow
 from specexp.testing.fakes import DistributionDrafter

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from specexp.builders import BeamRerank, DySpecGreedy, DySpecThreshold
 from specexp.core.context import Context
-from specexp.core.parts import Plan, Request
+from specexp.core.dialogue import Plan, Request
 from specexp.core.tree import NodeKind
 from specexp.testing.builders import DrawingTreeBuilderContract, TreeBuilderContract, grow, plenty
 from specexp.testing.fakes import DistributionDrafter

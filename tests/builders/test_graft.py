@@ -5,7 +5,7 @@ import pytest
 
 from specexp.builders import Chain, DySpecGreedy, DySpecThreshold, Graft, KConfig, SpecInfer
 from specexp.builders.graft import grafted
-from specexp.core.parts import Candidates, Plan, Request
+from specexp.core.dialogue import Candidates, Plan, Request
 from specexp.core.tree import NodeKind, TokenTree, TreeShape
 from specexp.testing.builders import DrawingTreeBuilderContract, TreeBuilderContract
 

@@ -8,8 +8,8 @@ from specexp.bench.acceptance_counts import AcceptanceCounter
 from specexp.builders import Chain, FittedTree, ParametricTree, StaticTree, TokenRecyclingTree
 from specexp.builders.tree_search import most_accepted_paths
 from specexp.core.context import Context
+from specexp.core.dialogue import Plan
 from specexp.core.outcome import Outcome
-from specexp.core.parts import Plan
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.testing.builders import TreeBuilderContract, grow
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from specexp.controllers import AdaptiveConfidence
 from specexp.controllers.adaptive_confidence import best_threshold
 from specexp.core.context import Context
+from specexp.core.dialogue import DraftState
 from specexp.core.outcome import Outcome
-from specexp.core.parts import DraftState
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.testing.controllers import ControllerContract
 

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from specexp.builders import Chain, Choice, KConfig
 from specexp.controllers import Bandit
 from specexp.core.context import Context
-from specexp.core.decode import Decoder
+from specexp.core.decoder import Decoder
+from specexp.core.dialogue import Plan
 from specexp.core.latency import LatencyProfile
 from specexp.core.outcome import Outcome
-from specexp.core.parts import Plan
 from specexp.core.tree import root_tree
 from specexp.drafters import DraftModel
 from specexp.testing.controllers import ControllerContract, FrozenControllerContract

@@ -6,10 +6,10 @@ import pytest
 from specexp.builders import Chain, StaticTree
 from specexp.controllers import DraftLengths, LoadAware
 from specexp.core.context import Context
-from specexp.core.decode import Decoder
+from specexp.core.decoder import Decoder
+from specexp.core.dialogue import Plan
 from specexp.core.latency import LatencyProfile
 from specexp.core.outcome import Outcome
-from specexp.core.parts import Plan
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.testing.controllers import ControllerContract, FrozenControllerContract
 from specexp.testing.fakes import FakeDrafter, counting_model

@@ -22,7 +22,7 @@ from specexp.controllers import (
     SwitchOff,
 )
 from specexp.core.context import Context
-from specexp.core.decode import Decoder
+from specexp.core.decoder import Decoder
 from specexp.core.latency import LatencyProfile
 from specexp.data import Prompt
 from specexp.drafters import DraftModel, PhraseCache

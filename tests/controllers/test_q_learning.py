@@ -12,9 +12,9 @@ from specexp.config.artifacts import load_artifact, save_artifact
 from specexp.controllers import QLearning
 from specexp.controllers.q_table import CONTINUE, STOP
 from specexp.core.context import Context
+from specexp.core.dialogue import DraftState
 from specexp.core.latency import LatencyProfile
 from specexp.core.outcome import Outcome
-from specexp.core.parts import DraftState
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.testing.controllers import ControllerContract
 

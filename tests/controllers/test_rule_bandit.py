@@ -7,9 +7,9 @@ import torch
 from specexp.builders import Chain
 from specexp.controllers import ConfidenceThreshold, Fixed, Heuristic, Oracle, RuleBandit
 from specexp.core.context import Context
-from specexp.core.decode import Decoder
+from specexp.core.decoder import Decoder
+from specexp.core.dialogue import DraftState, Plan
 from specexp.core.outcome import Outcome
-from specexp.core.parts import DraftState, Plan
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.drafters import DraftModel
 from specexp.testing.controllers import ControllerContract, FrozenControllerContract

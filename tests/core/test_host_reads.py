@@ -13,7 +13,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from specexp.builders import Chain, DySpecGreedy, KConfig, StaticTree
-from specexp.core.decode import Decoder
+from specexp.core.decoder import Decoder
 from specexp.core.language_model import LanguageModel
 from specexp.core.sampling import LogitsError
 from specexp.drafters import DraftModel, TokenRecycling

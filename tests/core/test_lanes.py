@@ -8,7 +8,11 @@ import pytest
 import torch
 
 from specexp.builders import Chain, DySpecGreedy, StaticTree
-from specexp.core.decode import Decoder, Decoding, Drafting, GenerationResult, Lane
+from specexp.core.decode import Decoding
+from specexp.core.decoder import Decoder
+from specexp.core.drafting import Drafting
+from specexp.core.generation import GenerationResult
+from specexp.core.lane import Lane
 from specexp.core.language_model import LanguageModel
 from specexp.core.parts import Parts
 from specexp.core.tree import TreeShape

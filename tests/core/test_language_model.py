@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, MptConfig, T5Config, T5ForConditionalGeneration
 
 from specexp.builders import Chain, StaticTree, TokenRecyclingTree
-from specexp.core.decode import Decoder
+from specexp.core.decoder import Decoder
 from specexp.core.language_model import LanguageModel
 from specexp.core.tree import TokenTree, TreeShape, root_tree
 from specexp.drafters import DraftModel, TokenRecycling

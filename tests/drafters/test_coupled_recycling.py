@@ -6,9 +6,10 @@ import torch
 
 from specexp.builders import Chain
 from specexp.core.context import Context
-from specexp.core.decode import Decoder
+from specexp.core.decoder import Decoder
+from specexp.core.dialogue import Request, Verdict
 from specexp.core.outcome import Outcome
-from specexp.core.parts import Request, Verdict, Verifier
+from specexp.core.parts import Verifier
 from specexp.core.tree import root_tree
 from specexp.drafters import TokenRecycling
 from specexp.testing.drafters import DrafterContract

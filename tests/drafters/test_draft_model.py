@@ -13,10 +13,11 @@ from scipy import stats
 from specexp.builders import Chain, DySpecGreedy, DySpecThreshold, KConfig, SpecInfer, StaticTree
 from specexp.controllers import Fixed
 from specexp.core.context import Context
-from specexp.core.decode import Decoder
+from specexp.core.decoder import Decoder
+from specexp.core.dialogue import Request
 from specexp.core.language_model import LanguageModel
 from specexp.core.outcome import Outcome
-from specexp.core.parts import Parts, Request
+from specexp.core.parts import Parts
 from specexp.core.sampling import LogitsError
 from specexp.core.tree import NodeKind, TokenTree, TreeShape
 from specexp.drafters import DraftModel, PromptLookup, Union

@@ -10,10 +10,11 @@ from helpers.small_models import VOCABULARY, small_model
 
 from specexp.builders import BeamRerank, Chain, DySpecGreedy, StaticTree
 from specexp.core.context import Context
-from specexp.core.decode import Decoder
+from specexp.core.decoder import Decoder
+from specexp.core.dialogue import Request
 from specexp.core.language_model import LanguageModel
 from specexp.core.outcome import prefill_outcome
-from specexp.core.parts import Parts, Request
+from specexp.core.parts import Parts
 from specexp.drafters import Eagle
 from specexp.drafters.heads.eagle_head import EagleHead
 from specexp.drafters.heads.target_mark import mark_of

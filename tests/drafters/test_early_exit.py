@@ -5,7 +5,7 @@ from helpers.on_llama import OnLlama
 from helpers.small_models import FULL_ATTENTION, build, small_model
 
 from specexp.builders import Chain, DySpecGreedy, StaticTree
-from specexp.core.decode import Decoder
+from specexp.core.decoder import Decoder
 from specexp.core.language_model import LanguageModel
 from specexp.core.parts import Parts
 from specexp.drafters import DraftModel, EarlyExit

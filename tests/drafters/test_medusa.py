@@ -12,10 +12,11 @@ from specexp.artifacts import ArtifactError
 from specexp.builders import Chain, DySpecThreshold, StaticTree
 from specexp.config.artifacts import load_artifact, save_artifact
 from specexp.core.context import Context
-from specexp.core.decode import Decoder
+from specexp.core.decoder import Decoder
+from specexp.core.dialogue import Request
 from specexp.core.language_model import LanguageModel
 from specexp.core.outcome import prefill_outcome
-from specexp.core.parts import Parts, Request
+from specexp.core.parts import Parts
 from specexp.core.tree import NO_CANDIDATE
 from specexp.drafters import Medusa, PromptLookup, Union
 from specexp.drafters.heads.medusa_heads import MedusaHeads

@@ -9,9 +9,9 @@ import torch
 
 from specexp.builders import Chain, DySpecGreedy, Graft, KConfig, SpecInfer, StaticTree
 from specexp.core.context import Context
-from specexp.core.decode import Decoder
+from specexp.core.decoder import Decoder
+from specexp.core.dialogue import Request
 from specexp.core.outcome import Outcome
-from specexp.core.parts import Request
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.drafters import DraftModel, PhraseCache, PromptLookup, TokenRecycling, Union
 from specexp.testing.drafters import DrawingDrafterContract, PhraseDrafterContract

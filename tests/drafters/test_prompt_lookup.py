@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from specexp.core.context import Context
+from specexp.core.dialogue import Request
 from specexp.core.outcome import Outcome
-from specexp.core.parts import Request
 from specexp.core.tree import NO_CANDIDATE, root_tree
 from specexp.drafters import PromptLookup
 from specexp.testing.drafters import DrafterContract

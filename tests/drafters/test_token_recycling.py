@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from specexp.core.context import Context
+from specexp.core.dialogue import Request
 from specexp.core.outcome import Outcome, prefill_outcome
-from specexp.core.parts import Request
 from specexp.core.tree import NO_CANDIDATE, TokenTree, TreeShape
 from specexp.drafters import TokenRecycling
 from specexp.testing.drafters import DrafterContract

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from specexp.core.context import Context
-from specexp.core.parts import Request
+from specexp.core.dialogue import Request
 from specexp.drafters import PromptLookup, TokenRecycling, Union
 from specexp.testing.drafters import DrafterContract
 from specexp.testing.fakes import FakeDrafter

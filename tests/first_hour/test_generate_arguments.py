@@ -15,7 +15,7 @@ from transformers import GenerationConfig, PreTrainedModel
 from transformers.generation import BaseStreamer
 
 from specexp.builders import StaticTree
-from specexp.core.decode import Decoder
+from specexp.core.decoder import Decoder
 from specexp.deployment.custom_generate import custom_generate
 from specexp.deployment.generation_fields import BY_NATURE, OBEYED, REFUSED
 from specexp.drafters import TokenRecycling

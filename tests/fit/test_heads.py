@@ -7,8 +7,8 @@ import torch
 from specexp.builders import Chain
 from specexp.config.artifacts import load_artifact
 from specexp.core.context import Context
-from specexp.core.decode import Decoder
-from specexp.core.parts import Request
+from specexp.core.decoder import Decoder
+from specexp.core.dialogue import Request
 from specexp.fit.training.heads import EagleTraining, HeadTraining, MedusaTraining
 from specexp.fit.training.suffix_corpus import SuffixCorpus
 from specexp.pairs.pair import load_pair

@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from specexp.builders import Chain
-from specexp.core.decode import Decoder
+from specexp.core.decoder import Decoder
 from specexp.drafters import DraftModel
 from specexp.fit.training.tokenizer import train_tokenizer
 from specexp.pairs.pair import load_pair

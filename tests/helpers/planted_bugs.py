@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import ClassVar
 
-from specexp.core.parts import Verdict
+from specexp.core.dialogue import Verdict
 from specexp.core.tree import NodeKind
 from specexp.drafters import DraftModel
 from specexp.verifiers import Greedy, RejectionSampling

@@ -5,7 +5,7 @@ from time import monotonic
 
 import torch
 
-from specexp.core.decode import Decoder
+from specexp.core.decoder import Decoder
 from specexp.core.parts import Parts
 from specexp.serve.engine import Engine
 from specexp.serve.output import Ended, GivenUp, Output, Piece

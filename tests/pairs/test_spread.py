@@ -3,7 +3,7 @@
 import pytest
 
 from specexp.builders import ParametricTree
-from specexp.core.decode import Decoder
+from specexp.core.decoder import Decoder
 from specexp.core.placement import compute_device, is_spread
 from specexp.drafters import DraftModel
 from specexp.pairs import spread

@@ -18,7 +18,7 @@ from specexp.bench.record import read_records, write_records
 from specexp.builders import Chain, KConfig, StaticTree
 from specexp.config.schema import Generation
 from specexp.controllers import Fixed
-from specexp.core.decode import Decoder
+from specexp.core.decoder import Decoder
 from specexp.core.latency import LatencyProfile
 from specexp.core.parts import Parts
 from specexp.core.tree import NodeKind, TokenTree, TreeShape

@@ -6,7 +6,8 @@ from helpers.fake_turns import recorded_turn, save_recording
 
 from specexp.builders import Chain
 from specexp.config import Generation
-from specexp.core.parts import Candidates, Controller, DeterministicVerifier, Drafter, Parts, Plan
+from specexp.core.dialogue import Candidates, Plan
+from specexp.core.parts import Controller, DeterministicVerifier, Drafter, Parts
 from specexp.data import Prompt
 from specexp.drafters import PromptLookup, Union
 from specexp.replay.format.errors import RecordingError

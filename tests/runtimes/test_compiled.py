@@ -12,7 +12,7 @@ from helpers.small_models import FULL_ATTENTION, build, small_model
 
 from specexp import load_pair
 from specexp.builders import TokenRecyclingTree
-from specexp.core.decode import Decoder
+from specexp.core.decoder import Decoder
 from specexp.core.language_model import LanguageModel
 from specexp.drafters import TokenRecycling
 from specexp.pairs.runtime import _tell, runtime_of

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from specexp.core.context import Context
-from specexp.core.parts import Verdict
+from specexp.core.dialogue import Verdict
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.testing.verifiers import DeterministicVerifierContract
 from specexp.verifiers import Greedy

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from specexp.builders import Chain, StaticTree
-from specexp.core.parts import Parts, Verdict
+from specexp.core.dialogue import Verdict
+from specexp.core.parts import Parts
 from specexp.core.tree import NodeKind
 from specexp.drafters import DraftModel, PromptLookup
 from specexp.verifiers import RejectionSampling, SampleMatch

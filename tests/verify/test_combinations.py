@@ -31,7 +31,7 @@ from specexp.builders import (
 from specexp.config.families import parts_of
 from specexp.controllers import AdaptiveConfidence, Bandit, Fixed, Heuristic, SwitchOff, ThresholdTracker
 from specexp.core.compatibility import check_composition
-from specexp.core.decode import Decoder
+from specexp.core.decoder import Decoder
 from specexp.core.parts import Drafter, Parts, TreeBuilder, Verifier
 from specexp.core.sampling import Processors
 from specexp.drafters import (

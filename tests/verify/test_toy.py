@@ -8,7 +8,7 @@ import torch
 from helpers.toy_schedules import PROMPT
 
 from specexp.builders import StaticTree
-from specexp.core.decode import Decoder
+from specexp.core.decoder import Decoder
 from specexp.core.language_model import LanguageModel
 from specexp.core.parts import Parts
 from specexp.core.sampling import Processors

@@ -10,7 +10,8 @@ import torch
 import yaml
 from helpers.tiny_pair import LetterTokenizer, tiny_llama
 
-from specexp.core.parts import Candidates, Drafter, Verdict, Verifier
+from specexp.core.dialogue import Candidates, Verdict
+from specexp.core.parts import Drafter, Verifier
 from specexp.pairs.pair import ModelPair
 from specexp.verifiers import RejectionSampling
 from specexp.verify.__main__ import main

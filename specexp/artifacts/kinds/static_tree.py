@@ -13,7 +13,7 @@ from specexp.artifacts.error import ArtifactError
 from specexp.artifacts.files.static_tree import MOST_NODES
 from specexp.artifacts.parts import PARTS, Spec, init_args_of
 from specexp.artifacts.validated import validated
-from specexp.core.parts import Selection
+from specexp.core.dialogue import Selection
 from specexp.core.tree import TreeShape
 
 TREE = "tree.json"

@@ -22,8 +22,9 @@ from specexp.bench.record import MEASURED, PromptRecord
 from specexp.bench.statistics import arm_names
 from specexp.bench.table import Table, columns
 from specexp.core.context import Context
+from specexp.core.dialogue import DraftState, Plan
 from specexp.core.outcome import Outcome
-from specexp.core.parts import Controller, Drafter, DraftState, Parts, Plan, TreeBuilder
+from specexp.core.parts import Controller, Drafter, Parts, TreeBuilder
 from specexp.papers.published import NOT_RUN, Row, add_rows, check_rows, label_of
 
 Answer = TypeVar("Answer")

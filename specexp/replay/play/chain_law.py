@@ -29,7 +29,7 @@ from specexp.replay.format.recorded_turn import RecordedTurn
 
 @dataclass(frozen=True)
 class ExpectedCounts:
-    """Expected values of :class:`specexp.core.decode.GenerationResult` over all runs that give the recorded output.
+    """Expected values of :class:`specexp.core.generation.GenerationResult` over all runs that give the recorded output.
 
     Attributes:
         steps: Target passes.

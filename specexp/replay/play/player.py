@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from specexp.core.context import Context
-from specexp.core.decode import Clock, Decoding, Drafting, GenerationResult
+from specexp.core.decode import Decoding
+from specexp.core.drafting import Drafting
+from specexp.core.generation import GenerationResult
+from specexp.core.lane import Clock
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts
 from specexp.replay.format.errors import RecordingError

@@ -11,7 +11,7 @@ from typing_extensions import override
 from specexp.bench.arm import EngineArm, Generation, describe, sequence_name
 from specexp.bench.record import PromptRecord
 from specexp.core.compatibility import check_composition
-from specexp.core.decode import PHASES, GenerationResult
+from specexp.core.generation import PHASES, GenerationResult
 from specexp.core.parts import Parts
 from specexp.replay.format.errors import RecordingError
 from specexp.replay.format.recorded_turn import RecordedTurn

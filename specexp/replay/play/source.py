@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from specexp.core.context import Context
-from specexp.core.parts import Candidates, Request
+from specexp.core.dialogue import Candidates, Request
 from specexp.core.tree import NO_CANDIDATE, NodeKind
 from specexp.drafters.draft_source import DraftSource, Fed
 from specexp.drafters.ranking import Scoring

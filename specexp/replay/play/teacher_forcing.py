@@ -17,10 +17,11 @@ import numpy as np
 from typing_extensions import override
 
 from specexp.builders import StaticTree
-from specexp.core.decode import GenerationResult
+from specexp.core.dialogue import Build, Plan, Request
+from specexp.core.generation import GenerationResult
 from specexp.core.latency import LatencyProfile
 from specexp.core.outcome import Outcome
-from specexp.core.parts import Build, Drafter, Parts, Plan, Request, TreeBuilder
+from specexp.core.parts import Drafter, Parts, TreeBuilder
 from specexp.core.tree import NO_CANDIDATE, RankPath, TreeShape, root_tree
 from specexp.replay.format.errors import RecordingError
 from specexp.replay.format.recorded_turn import RecordedTurn

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from specexp.core.context import Context
-from specexp.core.decode import Clock, Draft, Drafting, Lane
-from specexp.core.parts import DeterministicVerifier, Verdict
+from specexp.core.dialogue import Verdict
+from specexp.core.drafting import Draft, Drafting
+from specexp.core.lane import Clock, Lane
+from specexp.core.parts import DeterministicVerifier
 from specexp.core.runtime import Target
 from specexp.core.tree import TokenTree
 from specexp.replay.format.recorded_turn import RecordedTurn

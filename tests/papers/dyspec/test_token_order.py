@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from specexp.builders import DySpecGreedy
 from specexp.core.context import Context
-from specexp.core.parts import Plan
+from specexp.core.dialogue import Plan
 from specexp.core.tree import ROOT_ONLY, NodeKind, TokenTree, TreeShape
 from specexp.papers.dyspec.token_order import (
     block_count,
