@@ -30,6 +30,7 @@ class ArmSpec:
         latency: Profile by which seconds are modelled, where it says so; None measures them.
         reference: Name of a loop that decodes instead of ours, e.g. ``hf-assisted``; None for ours.
         settings: Arguments of that loop.
+        engine: Somebody else's engine that decodes instead of ours, as ``specexp.engines`` knows it; None for ours.
         preload: The same composition over the prompts that its parts learn from before the run; None for none.
         controller_state: What the controller knows from other prompts, that every run starts from.
         where: File and key that an error names; empty leaves errors as they are.
@@ -43,6 +44,7 @@ class ArmSpec:
     latency: LatencyProfile | None = None
     reference: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
+    engine: Any = None
     preload: Config | None = None
     controller_state: Mapping[str, Any] = field(default_factory=dict)
     where: str = ""

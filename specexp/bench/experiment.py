@@ -18,6 +18,7 @@ from specexp.config import (
     build_analyses,
     build_builder,
     build_data,
+    build_engine,
     build_execution,
     build_generation,
     build_latency,
@@ -92,7 +93,7 @@ def check_experiment(config: Config) -> list[ComposedArm]:
     _check_published(config)
     composed = arms_of(config)
     _check_several(config, composed, build_analyses(config))
-    if not config.get("arms") and config.get("drafter") is None and config.get("sweep") is not None:
+    if is_plain(config) and config.get("sweep") is not None:
         raise ConfigError(
             f"{config.file}: its composition is plain decoding and it has no arms, but a sweep: "
             f"use python -m specexp.sweep {config.file}"
@@ -174,7 +175,7 @@ def check_tasks(config: Config) -> None:
 
 def is_plain(config: Config) -> bool:
     """Whether plain decoding is all that there is to run."""
-    return not config.get("arms") and config.get("drafter") is None
+    return not config.get("arms") and config.get("drafter") is None and config.get("engine") is None
 
 
 def arm_specs(config: Config, composed: Sequence[ComposedArm] | None = None) -> list[ArmSpec]:
@@ -213,6 +214,10 @@ def arm_specs(config: Config, composed: Sequence[ComposedArm] | None = None) -> 
                     **shared,
                 )
             )
+            continue
+        engine = build_engine(arm.config)
+        if engine is not None:
+            specs.append(ArmSpec(arm.title, parts=plain, engine=engine, where=where, **shared))
             continue
         execution = None
         if several:

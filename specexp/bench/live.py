@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Self, get_args
 
 from specexp.artifacts import fingerprint
 from specexp.bench.arm import Arm, eos_of
@@ -62,7 +62,7 @@ class LiveBackend:
     @classmethod
     def of(
         cls, config: Config, pair: ModelPair | None = None, problems: Mapping[str, Problem] | None = None
-    ) -> LiveBackend:
+    ) -> Self:
         """The models of an experiment, and its tasks where several sequences are decoded for a prompt.
 
         Args:

@@ -6,6 +6,7 @@ there. ``python -m specexp.bench.metric_table`` prints what there is.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -60,7 +61,8 @@ class Metric:
         from_record: Its value for one prompt; None where the record has none.
         better: Which way is better; None where neither is, and no study may optimise it.
         aggregate: How the prompts of an arm become one figure: ``micro`` divides the sum of the parts by the sum of
-            the wholes, ``macro`` is the mean of the prompts' own values, ``total`` is the sum.
+            the wholes, ``macro`` is the mean of the prompts' own values, ``total`` is the sum, ``p99`` what all but the
+            worst hundredth stay below.
         paired: How two arms are compared prompt by prompt: by the logarithm of the ratio of their values, by the
             difference, or not at all.
         clocked: Whether it is made of decode seconds, so that its name says ``modelled_`` where these are a latency
@@ -76,7 +78,7 @@ class Metric:
     description: str
     from_record: Callable[[Any], Value]
     better: Literal["higher", "lower"] | None = None
-    aggregate: Literal["micro", "macro", "total"] = "micro"
+    aggregate: Literal["micro", "macro", "total", "p99"] = "micro"
     paired: Literal["ratio", "difference"] | None = None
     clocked: bool = False
     counted: bool = False
@@ -99,6 +101,8 @@ class Metric:
         values = [value for record in records if (value := self.of(record)) is not None]
         if not values:
             return self.empty
+        if self.aggregate == "p99":
+            return sorted(values)[math.ceil(0.99 * len(values)) - 1]
         return sum(values) if self.aggregate == "total" else sum(values) / len(values)
 
     def key(self, used: str) -> str:
@@ -178,9 +182,28 @@ METRICS: tuple[Metric, ...] = (
         counted=True,
     ),
     Metric(
+        "p99_seconds_per_token",
+        "s/token",
+        "Seconds of decoding per decoded token that 99 % of the prompts stay below, prefill apart.",
+        lambda record: record.seconds_per_token,
+        better="lower",
+        aggregate="p99",
+        clocked=True,
+        empty=None,
+    ),
+    Metric(
+        "memory_mib",
+        "MiB",
+        "Main memory that the processes of somebody else's engine hold; none where nothing is told.",
+        lambda record: record.memory_bytes and record.memory_bytes / 2**20,
+        better="lower",
+        aggregate="macro",
+        empty=None,
+    ),
+    Metric(
         "prefill_seconds",
         "s",
-        "Mean seconds a prompt's prefill takes; none where seconds are modelled.",
+        "Mean seconds until a prompt's first token; none where seconds are modelled.",
         lambda record: record.prefill_seconds if record.clock == MEASURED else None,
         better="lower",
         aggregate="macro",

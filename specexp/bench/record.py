@@ -197,6 +197,7 @@ class PromptRecord:
         clock: ``measured``, or which latency profile the seconds are modelled by.
         beyond_profile: Target passes that fed more tokens than the profile states milliseconds for.
         group: What several sequences decoded together took, each then a turn; None of one conversation.
+        memory_bytes: What the processes of somebody else's engine held behind it; None where nothing was told.
         turn_in_rotation: How many arms decoded before this one at this step of the run.
         difference: Where it parts from plain decoding; None when equal or not compared.
         error: Why the prompt failed; everything counted is then 0.
@@ -232,6 +233,7 @@ class PromptRecord:
     clock: str = MEASURED
     beyond_profile: int = 0
     group: SequenceGroup | None = None
+    memory_bytes: int | None = None
     turn_in_rotation: int = 0
     difference: Difference | None = None
     error: str | None = None
@@ -272,6 +274,7 @@ class PromptRecord:
             group: What several sequences decoded for the prompt took beside that.
         """
         token_ids = tuple(token for answer in answers for token in answer)
+        held = [found for one in counts if (found := getattr(one, "memory_bytes", None)) is not None]
         useful = [found for one in counts if (found := getattr(one, "useful_tokens", None)) is not None]
         phases = dict(seconds or {})
         return cls(
@@ -301,6 +304,7 @@ class PromptRecord:
             clock=arm.clock,
             beyond_profile=beyond_profile,
             group=group,
+            memory_bytes=max(held, default=None),
         )
 
     @property

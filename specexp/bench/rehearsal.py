@@ -36,7 +36,8 @@ def rehearse(config: Config) -> LiveBackend:
     load_prompts(config, pair)
     backend = LiveBackend.of(config, pair)
     for spec in arm_specs(config):
-        make_arm(replace(spec, preload=None), backend).close()
+        # somebody else's engine was made, and needs models to start
+        make_arm(replace(spec, preload=None, engine=None), backend).close()
         if spec.preload is not None:
             try:
                 check_prompts(spec.preload, build_data(spec.preload, pair.tokenizer).prompts, pair)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby, product
 from typing import Any
 
-from specexp.config.build import build_latency, check_draft_latency, check_parts
+from specexp.config.build import build_engine, build_latency, check_draft_latency, check_parts
 from specexp.config.config import Config, apply_overrides, check_key, compose_arm
 from specexp.config.errors import ConfigError
 from specexp.config.schema import OVERRIDES, REFERENCE_KEYS
@@ -98,9 +98,12 @@ def check_arms(config: Config) -> None:
                 if not values:
                     raise ConfigError(f"{where}.grid.{key} is an empty list; at least one value is needed")
                 for value in values:
-                    check_parts(compose_arm(config, name, {key: value}))
+                    point = compose_arm(config, name, {key: value})
+                check_parts(point)
+                build_engine(point)
             if not arm.get("grid"):
                 check_parts(composed)
+                build_engine(composed)
 
 
 @contextmanager

@@ -163,11 +163,24 @@ def build_execution(config: Config) -> Execution | None:
 
 
 def build_engine(config: Config) -> Any:
-    """Somebody else's :class:`~specexp.engines.engine.ForeignEngine`, not started.
+    """Somebody else's :class:`~specexp.engines.engine.ForeignEngine`, not started; None where our loop decodes.
 
     Raises:
-        ConfigError: its settings do not go together.
+        ConfigError: its settings do not go together, or the file asks for what engines of others do not do here:
+            sampling, several sequences, a modelled clock, or parts of ours beside it.
     """
+    if config.get("engine") is None:
+        return None
+    where, verifier = f"{config.source_of(('engine',))}: engine: ", build_verifier(config)
+    if verifier.noise_temperature != 0 or not verifier.lossless:
+        raise ConfigError(
+            f"{where}answers are compared token by token, which takes greedy decoding: set verifier to Greedy"
+        )
+    for section in ("drafter", "builder", "execution", "latency"):
+        if config.get(section) is not None:
+            raise ConfigError(
+                f"{where}{section} is a part of our own loop: set it to null, or leave engine out"
+            )
     return _build(config, "engine")
 
 

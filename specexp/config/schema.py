@@ -209,6 +209,7 @@ class ArmSection:
         verifier: Overrides of the experiment's.
         controller: Overrides of the experiment's.
         execution: Overrides of the experiment's.
+        engine: Somebody else's engine instead of our decoder; with the experiment's drafter and builder it does not go.
         data: Overrides of the experiment's.
         generation: Overrides of the experiment's.
         pair: Overrides of the experiment's.
@@ -228,6 +229,7 @@ class ArmSection:
     verifier: Any = None
     controller: Any = None
     execution: Any = None
+    engine: Any = None
     data: dict[str, Any] | None = None
     generation: dict[str, Any] | None = None
     pair: dict[str, Any] | None = None
@@ -240,7 +242,8 @@ class ArmSection:
     max_matching_ngram_size: Count = 2
 
 
-OVERRIDES = ("drafter", "builder", "verifier", "controller", "execution", "data", "generation", "pair")
+OVERRIDES = ("drafter", "builder", "verifier", "controller", "execution", "engine", "data", "generation",
+             "pair")  # fmt: skip
 """What an arm may override."""
 
 REFERENCE_KEYS = {

@@ -73,6 +73,10 @@ def _read(row: Row, key: str, value: Any) -> Conversation:
     if isinstance(value, str) and is_text(value):
         return Conversation([value])
     if isinstance(value, list) and value and all(isinstance(one, dict) for one in value):
+        if all(
+            is_text(one.get("text")) and not one.keys() & {"role", "from"} for one in value
+        ):  # AIPerf's turns
+            return Conversation([one["text"] for one in value])
         return _messages(row, key, value)
     if isinstance(value, list) and value and all(is_text(one) for one in value):
         return Conversation(list(value))

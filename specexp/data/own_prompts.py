@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
+from specexp.data.aiperf import requests_of
 from specexp.data.conversation import read_conversation
 from specexp.data.prompt_set import PromptRow, PromptSet, PromptSetError, prompt_rows
 from specexp.data.row import Row
@@ -24,7 +25,7 @@ FIELDS = (
     *("messages", "conversations", "conversation", "body"),
 )
 """Fields that prompts are read from where none is named."""
-_IDS = ("prompt_id", "question_id", "task_id", "custom_id", "id")
+_IDS = ("prompt_id", "question_id", "task_id", "custom_id", "session_id", "id")
 
 
 class OwnPrompts(PromptSet):
@@ -35,7 +36,10 @@ class OwnPrompts(PromptSet):
     there are two, or none, ``data.field`` names it. What kind of prompt it is tells its value: a text, a list of texts
     (turns), or chat messages, which are a prompt up to the user's last one, system prompt and earlier answers included;
     an answer that stands behind it is left out. Ids are taken from ``prompt_id``, ``question_id``, ``task_id``,
-    ``custom_id`` or ``id``, the category from ``category``.
+    ``custom_id``, ``session_id`` or ``id``, the category from ``category``.
+
+    So traffic is read as other tools keep it: logs and batch files of OpenAI requests, what ``vllm bench serve`` takes
+    (``custom`` and ShareGPT), AIPerf's single and multi-turn files and the ``inputs.json`` that its runs leave.
 
     Args:
         path: a file (``.jsonl``, ``.json``, ``.csv``, ``.parquet``; ``.txt``: one prompt a line; also compressed), its
@@ -94,7 +98,7 @@ class OwnPrompts(PromptSet):
 
     def _prompts(self, rows: Iterable[Row]) -> Iterator[PromptRow]:
         id_field = None
-        for row in rows:
+        for row in requests_of(rows):
             if self.field is None:
                 self.field = recognised_field(row)
             if row.number == 1:

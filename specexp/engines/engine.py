@@ -30,6 +30,7 @@ class EngineAnswer:
         steps: Times that tokens came, where the engine counts no passes.
         accepted_drafts: Drafted tokens that became output.
         drafted_nodes: Drafted tokens; 0 where the engine does not tell.
+        memory_bytes: What the engine's own processes held behind it; None where it has none of its own.
     """
 
     token_ids: list[int]
@@ -40,6 +41,7 @@ class EngineAnswer:
     steps: float
     accepted_drafts: float = 0
     drafted_nodes: float = 0
+    memory_bytes: int | None = None
 
     @property
     def bonus_tokens(self) -> float:

@@ -1,17 +1,17 @@
-"""An engine behind OpenAI's API: started by words of a command, or running already, and asked for streamed "
-"completions."""
+"""An engine behind OpenAI's API: started by words of a command, or running already, and asked for completions."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 from typing_extensions import override
 
+from specexp.engines.company import company
 from specexp.engines.engine import EngineAnswer, EngineError, ForeignEngine, RunningEngine
-from specexp.engines.openai_client import complete, models
+from specexp.engines.openai_client import Streamed, complete, models
 from specexp.engines.server import StartedServer, free_port
 
 if TYPE_CHECKING:
@@ -20,24 +20,37 @@ if TYPE_CHECKING:
 _ENDING_SECONDS = 0.5
 """What a server that broke off may take to end."""
 Seconds = Annotated[float, Field(gt=0, le=3600)]
+Requests = Annotated[int, Field(ge=1, le=1024)]
 
 
 class HttpEngine(ForeignEngine):
     """What engines behind OpenAI's API have in common.
 
     Attributes:
+        takes_token_ids: Whether a request's prompt may be token ids, which leave no doubt about what is asked.
         url: Of a server that runs already; None where :meth:`words` starts one.
         body: Fields of every request.
         model: Its name in requests; None for the only one that the server has.
+        concurrency: Requests that it answers at once, the measured one among them.
         start_seconds: How long the server may take to start.
         answer_seconds: How long an answer may take.
     """
 
+    takes_token_ids: ClassVar[bool] = False
     url: str | None = None
     body: Mapping[str, Any] = {}
     model: str | None = None
     start_seconds: float = 120
     answer_seconds: float = 120
+    concurrency: int = 1
+
+    def fields(self, eos: frozenset[int]) -> Mapping[str, Any]:
+        """Fields of every request beside :attr:`body`.
+
+        Args:
+            eos: Tokens that end an answer.
+        """
+        return {}
 
     @abstractmethod
     def words(self, port: int, pair: ModelPair) -> list[str]:
@@ -80,15 +93,16 @@ class _Endpoint(RunningEngine):
         self, engine: ForeignEngine, token_ids: Sequence[int], max_new_tokens: int, eos: frozenset[int]
     ) -> EngineAnswer:
         assert isinstance(engine, HttpEngine)
-        body = {
-            "model": self.model,
-            "prompt": self._tokenizer.decode(list(token_ids)),
-            "max_tokens": max_new_tokens,
-            "temperature": 0,
-            **engine.body,
-        }
+        fields = {"max_tokens": max_new_tokens, "temperature": 0, **engine.fields(eos), **engine.body}
+
+        def ask(asked: Sequence[int], stopped: Callable[[], bool] = lambda: False) -> Streamed:
+            prompt = list(asked) if engine.takes_token_ids else self._tokenizer.decode(list(asked))
+            body = {"model": self.model, "prompt": prompt, **fields}
+            return complete(self.url, body, engine.answer_seconds, stopped)
+
         try:
-            found = complete(self.url, body, engine.answer_seconds)
+            with company(ask, token_ids, engine.concurrency - 1):
+                found = ask(token_ids)
         except EngineError as error:
             if self._server is not None and self._server.ended(_ENDING_SECONDS):
                 raise EngineError(f"the server ended ({self._server.last_lines()}): {error}") from error
@@ -106,6 +120,7 @@ class _Endpoint(RunningEngine):
             steps=told.get("num_spec_steps", steps - 1) + 1,
             accepted_drafts=told.get("num_accepted_draft_tokens", max(0, len(tokens) - steps)),
             drafted_nodes=told.get("num_draft_tokens", 0),
+            memory_bytes=None if self._server is None else self._server.memory_bytes(),
         )
 
     @override

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import TYPE_CHECKING, Annotated, Any
+import subprocess
+from collections.abc import Hashable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
+import torch
 from pydantic import Field
 from typing_extensions import override
 
+from specexp.core.masks import context_limit
 from specexp.engines.engine import EngineError
-from specexp.engines.http_engine import HttpEngine, Seconds
+from specexp.engines.http_engine import HttpEngine, Requests, Seconds
 from specexp.engines.settings.llama_cpp import LlamaCppSettings
 from specexp.pairs.gguf import is_gguf
 
@@ -22,6 +25,9 @@ _PLAIN = LlamaCppSettings("none")
 class LlamaCppServer(HttpEngine):
     """``llama-server``, a program that llama.cpp's builds have and its Python package has not.
 
+    Prompts are sent as token ids, and none is taken from the server's cache. Of a target in float32 it keeps keys and
+    values so, too, for both models.
+
     Args:
         settings: Its speculation flags with underscores; ``spec_draft_model`` is the draft's GGUF file.
         target: The target's GGUF file; ``pair.target`` where that is one. ``specexp.export --to gguf`` writes both.
@@ -29,12 +35,14 @@ class LlamaCppServer(HttpEngine):
         threads: Of the CPU.
         start_seconds: How long it may take to start.
         answer_seconds: How long an answer may take.
+        concurrency: Requests that it answers at once, the measured one among them.
 
     Example:
         >>> engine = LlamaCppServer(LlamaCppSettings("ngram-simple", spec_ngram_simple_size_n=4), "target.gguf")
     """
 
     exported_as = "llama-cpp"
+    takes_token_ids: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -44,17 +52,25 @@ class LlamaCppServer(HttpEngine):
         threads: Annotated[int, Field(ge=1)] = 1,
         start_seconds: Seconds = 120,
         answer_seconds: Seconds = 120,
+        concurrency: Requests = 1,
     ) -> None:
         self.settings = settings
         self.target = target
         self.program = program
         self.threads = threads
         self.start_seconds, self.answer_seconds = start_seconds, answer_seconds
+        self.concurrency = concurrency
 
     @override
     def plain(self) -> LlamaCppServer:
         return LlamaCppServer(
-            _PLAIN, self.target, self.program, self.threads, self.start_seconds, self.answer_seconds
+            _PLAIN,
+            self.target,
+            self.program,
+            self.threads,
+            self.start_seconds,
+            self.answer_seconds,
+            self.concurrency,
         )
 
     @override
@@ -64,12 +80,25 @@ class LlamaCppServer(HttpEngine):
     @property
     @override
     def version(self) -> str:
-        return "as installed"
+        try:
+            told = subprocess.run(
+                [self.program, "--version"], capture_output=True, text=True, timeout=30, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return "not installed"
+        lines = (told.stdout + told.stderr).splitlines()
+        return next(
+            (line.partition(":")[2].strip() for line in lines if line.startswith("version")), "unknown"
+        )
 
     @property
     @override
     def restart_key(self) -> Hashable:
-        return self.settings, self.target, self.program, self.threads
+        return self.settings, self.target, self.program, self.threads, self.concurrency
+
+    @override
+    def fields(self, eos: frozenset[int]) -> Mapping[str, Any]:
+        return {"cache_prompt": False, "ignore_eos": not eos}
 
     @override
     def words(self, port: int, pair: ModelPair) -> list[str]:
@@ -79,10 +108,22 @@ class LlamaCppServer(HttpEngine):
                 f"LlamaCppServer runs GGUF files, and the target is {target!r}: give target, a file that "
                 "specexp.export --to gguf writes"
             )
-        flags = [
-            word
-            for name, value in self.settings.given().items()
-            for word in (f"--{name.replace('_', '-')}", f"{value}")
-        ]
-        place = ["--host", "127.0.0.1", "--port", f"{port}", "--threads", f"{self.threads}"]
-        return [self.program, "--model", target, *place, *flags]
+        given = {
+            "model": target,
+            "host": "127.0.0.1",
+            "port": port,
+            "threads": self.threads,
+            "parallel": self.concurrency,
+        }
+        if pair.target.dtype == torch.float32:
+            both = ("", "spec-draft-") if self.settings.spec_draft_model else ("",)
+            given |= {_cache_flag(whose, kind): "f32" for whose in both for kind in "kv"}
+        if self.concurrency > 1:  # every request has the whole context
+            given["ctx-size"] = self.concurrency * context_limit(pair.target.config)
+        given |= {name.replace("_", "-"): value for name, value in self.settings.given().items()}
+        return [self.program, *(word for name, value in given.items() for word in (f"--{name}", f"{value}"))]
+
+
+def _cache_flag(whose: str, kind: str) -> str:
+    """Of the type that keys or values are kept in."""
+    return f"{whose}type-{kind}" if whose else f"cache-type-{kind}"

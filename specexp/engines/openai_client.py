@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from time import monotonic, perf_counter
 from typing import Any
@@ -25,7 +25,8 @@ class Streamed:
         times: Seconds after the request at which pieces of it came.
         finish_reason: ``stop`` or ``length``.
         tokens: New tokens as the server counts them; None where it does not.
-        speculation: vLLM's ``metrics.speculative_decoding``; empty where the server tells nothing.
+        speculation: vLLM's ``metrics.speculative_decoding``, also of servers that tell it by other names; empty where
+            the server tells nothing.
         logprobs: Of every token the best ones with their log-probabilities; empty where they are not told.
         pieces: The tokens' texts, as far as logprobs are told.
     """
@@ -50,13 +51,16 @@ def models(url: str, seconds: float) -> list[str]:
     return [str(one["id"]) for one in listed or () if isinstance(one, dict) and "id" in one]
 
 
-def complete(url: str, body: Mapping[str, Any], seconds: float) -> Streamed:
+def complete(
+    url: str, body: Mapping[str, Any], seconds: float, stopped: Callable[[], bool] = lambda: False
+) -> Streamed:
     """Ask for a completion as a stream.
 
     Args:
         url: Of the server.
         body: The request, without what makes it a stream.
         seconds: It must be whole by then.
+        stopped: Whether nobody wants it any more; asked at every piece.
 
     Raises:
         EngineError: It is not: no answer, an error, no stream, or a stream that ends early or holds something else.
@@ -72,6 +76,8 @@ def complete(url: str, body: Mapping[str, Any], seconds: float) -> Streamed:
             ended = True
             break
         _take(found, _json(data), perf_counter() - begun)
+        if stopped():
+            return found
     if not ended or not found.finish_reason:
         raise EngineError(f"{url} ended its stream early, after {len(found.text)} characters")
     return found
@@ -90,14 +96,37 @@ def _take(found: Streamed, content: Any, at: float) -> None:
             found.text += text
             found.times.append(at)
         found.finish_reason = (choice or {}).get("finish_reason") or found.finish_reason
-        told = (choice or {}).get("logprobs") or {}
-        found.logprobs += [dict(one or {}) for one in told.get("top_logprobs") or ()]
-        found.pieces += [str(one) for one in told.get("tokens") or ()]
-    usage, metrics = content.get("usage"), content.get("metrics")
+        _take_logprobs(found, (choice or {}).get("logprobs") or {})
+    usage, metrics, timings = content.get("usage"), content.get("metrics"), content.get("timings")
     if isinstance(usage, dict) and isinstance(usage.get("completion_tokens"), int):
         found.tokens = usage["completion_tokens"]
     if isinstance(metrics, dict) and isinstance(metrics.get("speculative_decoding"), dict):
         found.speculation = metrics["speculative_decoding"]
+    elif isinstance(timings, dict) and isinstance(timings.get("predicted_n"), int):  # llama.cpp's
+        accepted = timings.get("draft_n_accepted", 0)
+        found.speculation = {
+            "num_draft_tokens": timings.get("draft_n", 0),
+            "num_accepted_draft_tokens": accepted,
+            "num_spec_steps": timings["predicted_n"] - accepted - 1,
+        }
+
+
+def _take_logprobs(found: Streamed, told: Any) -> None:
+    """Of completions: the pieces and their best ones beside; or, of chats and llama.cpp, an object for each piece."""
+    try:
+        if "content" in told:
+            for one in told["content"] or ():
+                found.pieces.append(str(one["token"]))
+                found.logprobs.append(
+                    {str(best["token"]): float(best["logprob"]) for best in one["top_logprobs"]}
+                )
+            return
+        found.logprobs += [dict(one or {}) for one in told.get("top_logprobs") or ()]
+        found.pieces += [str(one) for one in told.get("tokens") or ()]
+    except (TypeError, KeyError, AttributeError, ValueError) as error:
+        raise EngineError(
+            f"the stream holds the logprobs {str(told)[:_SHOWN]!r}, which nobody knows"
+        ) from error
 
 
 def _lines(url: str, body: Mapping[str, Any], deadline: float) -> Iterator[bytes]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from specexp.engines.engine import EngineError
-from specexp.engines.http_engine import HttpEngine, Seconds
+from specexp.engines.http_engine import HttpEngine, Requests, Seconds
 from specexp.engines.server import filled
 
 if TYPE_CHECKING:
@@ -19,9 +19,8 @@ class OpenAIEndpoint(HttpEngine):
     """vLLM, SGLang, TensorRT-LLM, ``transformers serve``, ``specexp.serve``: whatever a command starts.
 
     The command is a template: ``{port}`` is filled with a free port, ``{target}`` with the pair's target, and every
-    other
-    name with a setting. No shell runs it, and nothing of it outlives the study. Settings in the command need a restart,
-    those in ``body`` none.
+    other name with a setting. No shell runs it, and nothing of it outlives the study. Settings in the command need a
+    restart, those in ``body`` none.
 
     Args:
         command: Starts the server with speculation, e.g. ``vllm serve {target} --port {port} --speculative-config
@@ -35,6 +34,7 @@ class OpenAIEndpoint(HttpEngine):
         model: Name of the model in requests; the only one that the server has if null.
         start_seconds: How long the server may take to start.
         answer_seconds: How long an answer may take.
+        concurrency: Requests that it answers at once, the measured one among them.
 
     Raises:
         EngineError: Nothing, or both, of command and url are given; or nothing tells how speculation is left out.
@@ -54,6 +54,7 @@ class OpenAIEndpoint(HttpEngine):
         model: str | None = None,
         start_seconds: Seconds = 120,
         answer_seconds: Seconds = 120,
+        concurrency: Requests = 1,
     ) -> None:
         if (command is None) == (url is None):
             raise EngineError("OpenAIEndpoint takes exactly one of command and url")
@@ -72,6 +73,7 @@ class OpenAIEndpoint(HttpEngine):
         self.body, self.plain_body = dict(body or {}), plain_body
         self.model = model
         self.start_seconds, self.answer_seconds = start_seconds, answer_seconds
+        self.concurrency = concurrency
 
     @override
     def plain(self) -> OpenAIEndpoint:
@@ -84,6 +86,7 @@ class OpenAIEndpoint(HttpEngine):
             model=self.model,
             start_seconds=self.start_seconds,
             answer_seconds=self.answer_seconds,
+            concurrency=self.concurrency,
         )
 
     @override

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shlex
 import socket
 import subprocess
@@ -21,6 +22,7 @@ from specexp.engines.engine import EngineError
 _HEALTH = ("/health", "/v1/models")
 _LAST_BYTES = 400
 _POLL_SECONDS = 0.1
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
 def filled(template: str, values: Mapping[str, object]) -> list[str]:
@@ -91,6 +93,18 @@ class StartedServer:
         self._log.seek(max(0, self._log.tell() - _LAST_BYTES))
         return " ".join(self._log.read().decode(errors="replace").split()) or "it said nothing"
 
+    def memory_bytes(self) -> int | None:
+        """What its processes hold of main memory together; None where the system does not tell."""
+        try:
+            (command,) = _words(f"/proc/{self._guard.pid}/task/{self._guard.pid}/children")
+            return sum(
+                int(_words(f"{folder}/statm")[1]) * _PAGE_BYTES
+                for folder in Path("/proc").glob("[0-9]*")
+                if _session_of(folder) == command
+            )
+        except (OSError, ValueError, IndexError):
+            return None
+
     def close(self) -> None:
         """End it, and all that it started."""
         if self._guard.stdin is not None:
@@ -121,3 +135,15 @@ class StartedServer:
             except (URLError, OSError, ValueError):
                 continue
         return False
+
+
+def _words(file: str) -> list[str]:
+    return Path(file).read_text(encoding="utf-8").split()
+
+
+def _session_of(folder: Path) -> str:
+    """Of a process, which the guard gave to the command it started; empty where it has ended meanwhile."""
+    try:
+        return (folder / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[3]
+    except (OSError, IndexError):
+        return ""

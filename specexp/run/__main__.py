@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from specexp.data import Prompt
     from specexp.data.preparation import Preparation
     from specexp.data.prompts import PromptDataModule
+    from specexp.engines.served_backend import ServedBackend
     from specexp.pairs.pair import ModelPair
 
 USAGE = """usage: python -m specexp.run EXPERIMENT.yaml [--dry-run] [--key value ...]
@@ -129,16 +130,16 @@ def run(config: Config, pair: ModelPair | None = None) -> list[PromptRecord]:
     check_tasks(config)
     trainer = build_trainer(config)
     backend: Backend
-    live: LiveBackend | None = None
+    live: ServedBackend | None = None
     if is_replayed(config):
         from specexp.replay.backend import open_replay
 
         backend, data = open_replay(config)
         experiment = build_experiment(config, backend)
     else:
-        from specexp.bench.live import LiveBackend
+        from specexp.engines.served_backend import ServedBackend
 
-        backend = live = LiveBackend.of(config, pair)
+        backend = live = ServedBackend.of(config, pair)
         experiment = build_experiment(config, backend)
         data = load_prompts(config, live.pair)
     if experiment.left_out:
@@ -146,7 +147,11 @@ def run(config: Config, pair: ModelPair | None = None) -> list[PromptRecord]:
         print(f"{why} for {', '.join(experiment.left_out)}: left out.")
     folder = folder_of(config)
     save_resolved(config, folder)
-    records = decode(config, experiment, data, folder / RECORDS, trainer)
+    try:
+        records = decode(config, experiment, data, folder / RECORDS, trainer)
+    finally:
+        if live is not None:
+            live.pool.close()
     exact = None if live is None else exactly(config, live, records, data.prompts)
     report(config, experiment, records, folder, data.workload.preparation, exact)
     return records if exact is None else [*records, *exact.records]
@@ -176,7 +181,8 @@ def exactly(
     def arms_of(pair: ModelPair) -> tuple[EngineArm, list[EngineArm]]:
         exact = LiveBackend.of(config, pair)
         specs = [spec for spec in arm_specs(config) if spec.name == ENGINE or spec.name in parted]
-        made = [make_arm(replace(spec, preload=None), exact) for spec in specs if spec.reference is None]
+        ours = [spec for spec in specs if spec.reference is None and spec.engine is None]
+        made = [make_arm(replace(spec, preload=None), exact) for spec in ours]
         plain, *arms = (arm for arm in made if isinstance(arm, EngineArm))
         return plain, arms
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from specexp.config import Config, ConfigError, build_engine, build_verifier
+from specexp.config import Config, ConfigError, build_engine
 from specexp.core.messages import first_line
 from specexp.engines.engine import ForeignEngine
 from specexp.engines.served_arm import EnginePool, ServedArm
@@ -30,24 +30,11 @@ class EngineStudyBackend(LiveStudyBackend):
         pair: Its models.
 
     Raises:
-        ConfigError: It asks for what engines of others do not do here: sampling, several sequences, a modelled
-        clock, or
-            parts of ours beside the engine.
+        ConfigError: As :func:`~specexp.config.build_engine`.
     """
 
     def __init__(self, study_config: StudyConfig, pair: ModelPair) -> None:
-        config = study_config.config
-        where = f"{config.source_of(('engine',))}: engine: "
-        verifier = build_verifier(config)
-        if verifier.noise_temperature != 0 or not verifier.lossless:
-            raise ConfigError(
-                f"{where}answers are compared token by token, which takes greedy decoding: set verifier to Greedy"
-            )
-        for section in ("drafter", "builder", "execution", "latency"):
-            if config.get(section) is not None:
-                raise ConfigError(
-                    f"{where}{section} is a part of our own loop: set it to null, or leave engine out"
-                )
+        build_engine(study_config.config)
         super().__init__(study_config, pair, None)
         self.pool = EnginePool(pair)
 

@@ -163,7 +163,7 @@ def _compared(
     if plain(prompt).text != off.text:
         why = "plain decoding does not give its own answer twice"
         return Compared(prompt, "cannot tell", at, None, why, **around, tokens=tokens)
-    gap, source = _told_gap(off, on), "the server's own log-probabilities"
+    gap, source = _told_gap(off, on, at), "the server's own log-probabilities"
     if gap is None and score is not None:
         gap, source = score(prompt, off.text[:at], off.text[at:], on.text[at:]), "the target in float32"
     if gap is None:
@@ -174,16 +174,24 @@ def _compared(
     return Compared(prompt, verdict, at, gap, why, **around, tokens=tokens)
 
 
-def _told_gap(off: Streamed, on: Streamed) -> float | None:
-    """By plain decoding's log-probabilities at the first token that differs; of a token not among the best it told, at
-    least so much.
+def _told_gap(off: Streamed, on: Streamed, at: int) -> float | None:
+    """By plain decoding's log-probabilities of the token in which the answers part; of a token not among the best it
+    told, at least so much. None where it told them not of every token, or where an answer has ended, for then the
+    token is the one that ends it, which no text shows.
     """
-    if not off.pieces or not on.pieces or len(off.logprobs) != len(off.pieces):
+    if "".join(off.pieces) != off.text or len(off.logprobs) != len(off.pieces):
         return None
-    for place, (one, other) in enumerate(zip(off.pieces, on.pieces, strict=False)):
-        if one != other:
-            best = off.logprobs[place]
-            if one not in best:
+    if at == len(off.text) or at == len(on.text):
+        return None
+    begin = 0
+    for piece, best in zip(off.pieces, off.logprobs, strict=True):
+        if at < begin + len(piece):
+            if piece not in best or not best:
                 return None
-            return best[one] - best.get(other, min(best.values()))
+            rest = on.text[begin:]
+            others = [
+                value for text, value in best.items() if text and text != piece and rest.startswith(text)
+            ]
+            return best[piece] - max(others, default=min(best.values()))
+        begin += len(piece)
     return None

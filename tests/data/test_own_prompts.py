@@ -67,6 +67,15 @@ def one(folder: Path, name: str, content: str | bytes, field: str | None = None)
         ({"custom_id": "a", "body": {"model": "m", "prompt": "Why?"}}, {"turns": ["Why?"], "prompt_id": "a"}),
         (REQUEST, ASKED),
         ({"id": 7, "prompt": "Why?"}, {"prompt_id": "7"}),
+        ({"type": "single_turn", "text": "Why?", "delay": 5}, {"turns": ["Why?"]}),
+        (
+            {
+                "type": "multi_turn",
+                "session_id": "s",
+                "turns": [{"text": "Why?"}, {"text": "And then?", "delay": 5}],
+            },
+            {"turns": ["Why?", "And then?"], "prompt_id": "s"},
+        ),
         ({"prompt": "Why?"}, {"prompt_id": "0", "category": "own", "context": []}),
     ],
 )
@@ -108,6 +117,41 @@ def test_what_datasets_wrote_is_read(tmp_path: Path):
     DatasetDict(test=rows, dev=rows).save_to_disk(tmp_path / "splits")
     with pytest.raises(PromptSetError, match=r"splits: it has no split 'train'; allowed are test, dev"):
         OwnPrompts(str(tmp_path / "splits")).load()
+
+
+def test_every_request_that_a_run_of_aiperf_left_is_a_prompt(tmp_path: Path):
+    first, later = {"messages": CHAT[:2]}, {"messages": CHAT, "max_tokens": 9}
+    sessions = [{"session_id": "a", "payloads": [first, later]}, {"session_id": "b", "payloads": [first]}]
+    path = tmp_path / "inputs.json"
+    path.write_text(json.dumps({"data": sessions}, indent=1))
+    rows = list(OwnPrompts(str(path)).load())
+    assert [(row["prompt_id"], row["turns"]) for row in rows] == [
+        ("a/1", ["Hi"]),
+        ("a/2", ["Why?"]),
+        ("b/1", ["Hi"]),
+    ]
+    assert rows[1]["context"] == CHAT[:3]
+
+
+@pytest.mark.parametrize(
+    ("payloads", "said"),
+    [
+        ([], r"inputs.json: session 2, key 'payloads': expected a list of requests, found \[\]"),
+        (
+            [{"input": "Why?"}],
+            "session 2, request 1, key 'body' has the fields input; of requests those with",
+        ),
+    ],
+)
+def test_a_request_that_cannot_be_read_is_a_sentence_that_says_where(tmp_path: Path, payloads, said: str):
+    path = tmp_path / "inputs.json"
+    sessions = [
+        {"session_id": "a", "payloads": [{"prompt": "Why?"}]},
+        {"session_id": "b", "payloads": payloads},
+    ]
+    path.write_text(json.dumps({"data": sessions}))
+    with pytest.raises(PromptSetError, match=said):
+        OwnPrompts(str(path)).load()
 
 
 def test_a_field_that_is_named_is_read_whatever_others_there_are(tmp_path: Path):

@@ -6,8 +6,10 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 from helpers import fake_server
 from helpers.small_gguf import tokenizer
 
@@ -93,6 +95,15 @@ def test_values_are_one_word_each_and_no_shell_reads_them() -> None:
     assert words == ["serve", "--config", '{"k": 4}', "--name", "a b; rm -rf $HOME"]
 
 
+def test_an_answer_is_measured_while_other_requests_go_on(pair, tmp_path) -> None:
+    answers = answered(pair, f"--log {tmp_path / 'log'}", concurrency=3)
+    assert {pair.tokenizer.decode(one.token_ids) for one in answers} == {fake_server.text_of(PROMPT, 8)}
+    asked = [int(line) for line in (tmp_path / "log").read_text().split()]
+    assert asked.count(len(PROMPT)) == 2
+    whole = pair.tokenizer(PROMPT).input_ids
+    assert {len(pair.tokenizer.decode(whole[:-less])) for less in (1, 2)} <= set(asked)
+
+
 def test_settings_in_the_command_alone_need_a_restart() -> None:
     one = OpenAIEndpoint("serve {port} {k}", plain_body={}, settings={"k": 1, "n": 1})
     assert (
@@ -140,13 +151,17 @@ class TestLlamaCppServer:
     """By a program that stands in for ``llama-server`` and writes down its arguments."""
 
     @pytest.fixture
+    def pair(self):
+        return ModelPair(SimpleNamespace(dtype=torch.float32), None, tokenizer(), "fake")
+
+    @pytest.fixture
     def program(self, tmp_path) -> Path:
         file = tmp_path / "llama-server"
         file.write_text(
             f"#!{sys.executable}\nimport os, sys\n"
             f"open({str(tmp_path / 'words')!r}, 'w').write(' '.join(sys.argv[1:]))\n"
             "port = sys.argv[sys.argv.index('--port') + 1]\n"
-            f"os.execv({sys.executable!r}, [{sys.executable!r}, {fake_server.__file__!r}, port])\n"
+            f"os.execv({sys.executable!r}, [{sys.executable!r}, {fake_server.__file__!r}, port, '--timings'])\n"
         )
         file.chmod(0o755)
         return file
@@ -156,14 +171,18 @@ class TestLlamaCppServer:
         engine = LlamaCppServer(settings, "target.gguf", str(program), threads=2)
         running = engine.start(pair)
         try:
-            answer = running.answer(engine, pair.tokenizer(PROMPT).input_ids, 8, frozenset())
+            asked = pair.tokenizer(PROMPT).input_ids
+            answer = running.answer(engine, asked, 8, frozenset())
         finally:
             running.close()
-        assert pair.tokenizer.decode(answer.token_ids) == fake_server.text_of(PROMPT, 8)
+        assert pair.tokenizer.decode(answer.token_ids) == fake_server.text_of(asked, 8)
+        assert (answer.drafted_nodes, answer.accepted_drafts, answer.steps) == (6, 4, 4)
+        assert answer.memory_bytes > 2**20
         words = (tmp_path / "words").read_text()
         assert words.startswith("--model target.gguf --host 127.0.0.1 --port ")
         assert words.endswith(
-            " --threads 2 --spec-type draft-simple --spec-draft-model draft.gguf --spec-draft-n-max 5 "
+            " --threads 2 --parallel 1 --cache-type-k f32 --cache-type-v f32 --spec-draft-type-k f32 "
+            "--spec-draft-type-v f32 --spec-type draft-simple --spec-draft-model draft.gguf --spec-draft-n-max 5 "
             "--spec-draft-p-min 0.5"
         )
         assert engine.plain().deployed_settings() == {"spec_type": "none"}

@@ -57,6 +57,10 @@ BROKEN = [
     (LlamaCppSettings, {"spec_type": "draft-simple"}, "needs spec_draft_model"),
     (LlamaCppSettings, {"spec_type": "ngram-simple", "spec_draft_n_max": 4}, "is for spec_type draft-simple"),
     (LlamaCppSettings, {"spec_type": "none", "spec_ngram_simple_size_n": 4}, "is for spec_type ngram-simple"),
+    (LlamaCppSettings, {"spec_type": "ngram-mod", "spec_ngram_map_k_size_n": 4}, "is for spec_type ngram-map-k"),
+    (LlamaCppSettings, {"spec_type": "ngram-map-k", "spec_ngram_map_k_size_n": 2000}, "map_k_size_n is 2000"),
+    (LlamaCppSettings, {"spec_type": "draft-simple", "spec_draft_model": "d", "spec_draft_n_maks": 4}, "did you mean"),
+    (LlamaCppSettings, {"spec_type": "ngram-mod", "spec_ngram_mod_n_min": 9, "spec_ngram_mod_n_max": 4}, "is 9, above"),
     (
         LlamaCppSettings,
         {"spec_type": "draft-simple", "spec_draft_model": "d", "spec_draft_n_min": 5, "spec_draft_n_max": 4},

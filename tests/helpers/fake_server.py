@@ -1,8 +1,7 @@
 """A server that speaks OpenAI's completions, as a program: its text is known beforehand, and it can fail in all ways.
 
 ``python fake_server.py PORT [--fault FAULT] [--after N] [--wrong N] [--logprobs]``: every answer repeats the
-alphabet from
-the prompt's length on, a letter a token; with ``--wrong`` every N-th letter it ever says is a digit.
+alphabet from the prompt's length on, a letter a token; with ``--wrong`` every N-th letter it ever says is a digit.
 """
 
 import argparse
@@ -18,7 +17,7 @@ ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 FAULTS = ("crash", "hang", "error", "truncate", "garbage", "no-start", "deaf", "no-model")
 
 
-def text_of(prompt: str, tokens: int) -> str:
+def text_of(prompt: str | list[int], tokens: int) -> str:
     return "".join(ALPHABET[(len(prompt) + number) % 26] for number in range(tokens))
 
 
@@ -37,6 +36,9 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         Handler.asked += 1
+        if self.given.log:
+            with Path(self.given.log).open("a") as file:
+                file.write(f"{len(body['prompt'])}\n")
         fault = (
             self.given.fault if Handler.asked > self.given.after and body.get("speculative", True) else None
         )
@@ -64,14 +66,19 @@ class Handler(BaseHTTPRequestHandler):
             )
             choice = {"text": "7" if wrong else letter, "finish_reason": None}
             if self.given.logprobs:
-                choice["logprobs"] = {
-                    "tokens": [choice["text"]],
-                    "top_logprobs": [{letter: -0.01, "z": -4.0, "7": -9.0}],
-                }
+                best = {letter: -0.01, "z": -4.0, "7": -9.0}
+                choice["logprobs"] = {"tokens": [choice["text"]], "top_logprobs": [best]}
+                if self.given.timings:
+                    told = [{"token": text, "logprob": value} for text, value in best.items()]
+                    choice["logprobs"] = {"content": [{"token": choice["text"], "top_logprobs": told}]}
             self._event({"choices": [choice]})
-        self._event(
-            {"choices": [{"text": "", "finish_reason": "length"}], "usage": {"completion_tokens": len(text)}}
-        )
+        last = {
+            "choices": [{"text": "", "finish_reason": "length"}],
+            "usage": {"completion_tokens": len(text)},
+        }
+        if self.given.timings:
+            last["timings"] = {"predicted_n": len(text), "draft_n": 6, "draft_n_accepted": 4}
+        self._event(last)
         self.wfile.write(b"data: [DONE]\n\n")
 
     def _event(self, content) -> None:
@@ -92,6 +99,8 @@ def main() -> None:
     parser.add_argument("--after", type=int, default=0)
     parser.add_argument("--wrong", type=int, default=0)
     parser.add_argument("--logprobs", action="store_true")
+    parser.add_argument("--timings", action="store_true", help="counts and logprobs as llama.cpp tells them")
+    parser.add_argument("--log", help="file that gets the length of every prompt")
     parser.add_argument("--child", help="file that gets the id of a process of the server's own")
     parser.add_argument("--draft-tokens", type=int, default=0)
     Handler.given = given = parser.parse_args()

@@ -40,6 +40,18 @@ def test_a_token_that_is_not_among_the_best_is_at_least_as_far_as_the_last_of_th
     assert verdicts(answer("axc", told), answer("abc", told))[:2] == ("wrong", pytest.approx(1.9))
 
 
+def test_logprobs_of_plain_decoding_tell_where_speculation_has_none() -> None:
+    far = [{"a": -0.1}, {"bc": -0.1, "x": -3.0}, {"d": -0.1}]
+    off = Streamed("abcd", [0.0], "length", 3, {}, far, ["a", "bc", "d"])
+    assert verdicts(answer("axcd"), off) == ("wrong", pytest.approx(2.9), 1)
+    assert verdicts(answer("abxd"), off)[0] == "wrong"  # within a token, and no other begins so
+
+
+def test_where_an_answer_ends_no_text_says_which_token_ended_it() -> None:
+    told = [{"a": -0.1}, {"b": -0.1, "y": -2.0}]
+    assert verdicts(answer("a"), answer("ab", told)) == ("cannot tell", None, 3)
+
+
 def test_without_logprobs_the_target_tells_or_nobody() -> None:
     on, off = answer("axc"), answer("abc")
     assert verdicts(on, off) == ("cannot tell", None, 3)
