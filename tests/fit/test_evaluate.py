@@ -11,7 +11,7 @@ import torch
 
 from specexp.data.corpus.text_source import Probe
 from specexp.data.tasks.task import Ending
-from specexp.fit.training.evaluate import agreement, answers, losses, shares
+from specexp.fit.training.evaluate import agreement, answers, losses, more_than, shares, text_losses
 
 
 class Letters:
@@ -55,17 +55,24 @@ UNSURE: Any = Alphabet(0.25)
 
 
 def test_losses_are_those_of_the_tokens_that_follow() -> None:
-    found = losses(SURE, TOKENIZER, ["abcd"])
+    found = losses(text_losses(SURE, TOKENIZER, ["abcd"]))
     rare = -math.log(0.5 / 127)
     assert found["nats a token"] == pytest.approx((3 * math.log(2) + rare) / 4)
     assert found["bytes a token"] == pytest.approx(3 / 4)  # EOS has none
     assert found["bits a byte"] == pytest.approx((3 * math.log(2) + rare) / math.log(2) / 3)
 
 
+def test_another_model_is_compared_text_by_text() -> None:
+    sure, unsure = (text_losses(model, TOKENIZER, ["abc", "bcd", "cde"]) for model in (SURE, UNSURE))
+    more = (2 * math.log(2) + math.log(0.5 / 0.75)) / 3  # two letters are next ones, EOS is rare
+    assert more_than(sure, unsure) == (pytest.approx(more), pytest.approx(more), pytest.approx(more))
+    assert more_than(unsure, sure)[0] == pytest.approx(-more)
+
+
 def test_agreement_by_hand() -> None:
     found = agreement(SURE, UNSURE, TOKENIZER, ["abcd"], temperature=1.0)
     assert found["same best token"] == 1.0
-    assert found["shared at 1.0"] == pytest.approx(0.25 + 127 * 0.5 / 127)
+    assert found["shared at T = 1"] == pytest.approx(0.25 + 127 * 0.5 / 127)
 
 
 def test_answers_are_read_up_to_their_ending() -> None:

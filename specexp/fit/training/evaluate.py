@@ -1,8 +1,9 @@
-"""``python -m specexp.fit.training.evaluate TARGET [DRAFT ...] [--recipe FILE] [--key value]``: a model card's figures.
+"""``python -m specexp.fit.training.evaluate TARGET [OTHER ...] [--recipe FILE] [--key value]``: a model card's figures.
 
-Every source of a recipe is a domain, measured on its held-out texts: loss, how well each draft agrees with the target,
-how the target's continuations end, and the answers to problems that can be checked. Without a recipe the domains are
-those that need no file. TARGET is what `load_pair` takes, such as ``stdlib``.
+Every source of a recipe is a domain, measured on its held-out texts: loss, how much more or less each other model has
+and how well it agrees with the target, how continuations end, and the answers to problems that can be checked.
+Without a recipe the domains are those that need no file. TARGET is what `load_pair` takes, such as ``stdlib``; others
+are drafts, and targets of other sizes. The tables are Markdown, as model cards repeat them.
 """
 
 from __future__ import annotations
@@ -14,36 +15,63 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from specexp.bench.looping import loops
+from specexp.bench.table import Table, columns
+from specexp.data.corpus.human_eval_tasks import HumanEvalTasks
 from specexp.data.corpus.text_source import Probe, TextSource
 from specexp.data.held_out import opening
 
 if TYPE_CHECKING:
-    import pandas as pd
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
-def losses(
+class TextLoss(NamedTuple):
+    """The loss on one text in nats, its tokens after the first, and the bytes that they stand for."""
+
+    nats: float
+    tokens: int
+    size: int
+
+
+def text_losses(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], *, row_length: int = 512
-) -> dict[str, float]:
-    """Loss on texts, each by itself and cut at ``row_length`` tokens: nats a token and bits a byte."""
+) -> list[TextLoss]:
+    """Loss on texts of at least two tokens, each by itself and cut at ``row_length`` tokens."""
     import torch
     import torch.nn.functional as F
 
-    nats = tokens = size = 0.0
+    found = []
     with torch.inference_mode():
         for ids in encoded(tokenizer, texts, row_length):
             logits = model(input_ids=ids.to(model.device), use_cache=False).logits[0, :-1].float()
-            nats += float(F.cross_entropy(logits, ids[0, 1:].to(model.device), reduction="sum"))
-            tokens += ids.shape[1] - 1
-            size += len(tokenizer.decode(ids[0, 1:], skip_special_tokens=True).encode())
+            nats = F.cross_entropy(logits, ids[0, 1:].to(model.device), reduction="sum")
+            size = len(tokenizer.decode(ids[0, 1:], skip_special_tokens=True).encode())
+            found.append(TextLoss(float(nats), ids.shape[1] - 1, size))
+    return found
+
+
+def losses(found: Sequence[TextLoss]) -> dict[str, float]:
+    """Over all texts together: nats a token, bits a byte and bytes a token."""
+    nats, tokens, size = (sum(values) for values in zip(*found, strict=True))
     return {
         "nats a token": nats / tokens,
         "bits a byte": nats / math.log(2) / size,
         "bytes a token": size / tokens,
     }
+
+
+def more_than(target: Sequence[TextLoss], other: Sequence[TextLoss]) -> tuple[float, float, float]:
+    """Nats a token that another model has more, mean over the texts, and its 95 % bootstrap interval, text by text."""
+    import numpy as np
+
+    from specexp.bench.statistics import bootstrap_interval
+
+    differences = np.array(
+        [b.nats / b.tokens - a.nats / a.tokens for a, b in zip(target, other, strict=True)]
+    )
+    return float(differences.mean()), *bootstrap_interval(differences)
 
 
 def agreement(
@@ -73,7 +101,7 @@ def agreement(
             same += float((p.argmax(dim=-1) == q.argmax(dim=-1)).sum())
             common += float(torch.minimum(p, q).sum())
             count += ids.shape[1]
-    return {"same best token": same / count, f"shared at {temperature}": common / count}
+    return {"same best token": same / count, f"shared at T = {temperature:g}": common / count}
 
 
 def encoded(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], length: int) -> Iterator[Any]:
@@ -160,53 +188,64 @@ def answers(
     }
 
 
-def domain_table(
-    target: str, drafts: Sequence[str], sources: Mapping[str, TextSource], *, texts: int, temperature: float
-) -> pd.DataFrame:
-    """One row a domain and model: losses, agreement with the target, and how continuations end."""
-    import pandas as pd
-
+def tables(
+    target: str,
+    others: Sequence[str],
+    sources: Mapping[str, TextSource],
+    *,
+    texts: int,
+    problems: int,
+    temperature: float,
+) -> Iterator[Table]:
+    """Losses by domain and model, ends of continuations by domain and model, and the target's answers by problem."""
     from specexp.fit.training.corpus import held_out_texts
     from specexp.pairs.pair import load_pair
 
-    pairs = [load_pair(target, draft) for draft in drafts] or [load_pair(target)]
-    tokenizer, eos = pairs[0].tokenizer, pairs[0].tokenizer.eos_token_id
-    models = {"target": pairs[0].target}
-    models |= {
-        Path(pair_draft).name: pair.draft
-        for pair_draft, pair in zip(drafts, pairs, strict=False)
-        if pair.draft
-    }
-    if not drafts and pairs[0].draft is not None:
-        models["draft"] = pairs[0].draft
-    rows = []
+    pair = load_pair(target)
+    models: dict[str, Any] = {"target": pair.target}
+    models |= {Path(other).name: load_pair(target, other).draft for other in others}
+    if not others and pair.draft is not None:
+        models["draft"] = pair.draft
+    loss_table = Table(
+        f"Loss on held-out texts, at most {texts} of each domain",
+        columns(
+            "domain | model | nats a token | bits a byte:.3 | bytes a token | nats more than the target | "
+            f"same best token:.0% | shared at T = {temperature:g}:.0%"
+        ),
+        notes=["Nats more than the target: mean over the texts, with a 95 % bootstrap interval."],
+    )
+    ends = Table(
+        "Continuations of their openings, at most 128 tokens",
+        columns("domain | model | T | loops:.1% | ended by EOS:.0% | tokens:.0"),
+    )
     for domain, source in sources.items():
         held = [text.text for text in held_out_texts(source, "test")[:texts]]
+        found: dict[str, list[TextLoss]] = {}
         for name, model in models.items() if held else ():
-            row: dict[str, Any] = {"domain": domain, "model": name, **losses(model, tokenizer, held)}
+            found[name] = text_losses(model, pair.tokenizer, held)
+            row: dict[str, Any] = {"domain": domain, "model": name, **losses(found[name])}
             if name != "target":
-                row |= agreement(models["target"], model, tokenizer, held, temperature=temperature)
+                mean, low, high = more_than(found["target"], found[name])
+                row["nats more than the target"] = f"{mean:+.2f} [{low:+.2f}, {high:+.2f}]"
+                row |= agreement(pair.target, model, pair.tokenizer, held, temperature=temperature)
+            loss_table.add(row)
             for value in (0.0, temperature):
-                outputs = continuations(model, tokenizer, [opening(text) for text in held], temperature=value)
-                row |= {f"{key}, T={value:g}": share for key, share in shares(outputs, eos).items()}
-            rows.append(row)
-    return pd.DataFrame(rows).set_index(["domain", "model"])
-
-
-def answer_table(target: str, sources: Mapping[str, TextSource], *, problems: int) -> pd.DataFrame:
-    """One row a domain and kind of problem: the share of the target's answers that are right and readable."""
-    import pandas as pd
-
-    from specexp.pairs.pair import load_pair
-
-    pair = load_pair(target)
-    rows = [
-        {"domain": domain, "problem": kind, **shares_of_kind}
-        for domain, source in sources.items()
-        if (probes := list(islice(source.probes("test"), 2 * problems)))
-        for kind, shares_of_kind in answers(pair.target, pair.tokenizer, probes).items()
-    ]
-    return pd.DataFrame(rows).set_index(["domain", "problem"])
+                outputs = continuations(
+                    model, pair.tokenizer, [opening(text) for text in held], temperature=value
+                )
+                told = shares(outputs, pair.tokenizer.eos_token_id)
+                ends.add({"domain": domain, "model": name, "T": f"{value:g}", **told})
+    yield loss_table
+    yield ends
+    answered = Table(
+        f"Greedy answers of the target to held-out problems, at most {2 * problems} of each domain",
+        columns("domain | problem | right:.0% | readable:.0% | problems"),
+    )
+    for domain, source in sources.items():
+        probes = list(islice(source.probes("test"), 2 * problems))
+        for kind, share in answers(pair.target, pair.tokenizer, probes).items():
+            answered.add({"domain": domain, "problem": kind, **share})
+    yield answered
 
 
 def without_files() -> dict[str, TextSource]:
@@ -223,7 +262,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m specexp.fit.training.evaluate", description=__doc__)
     parser.add_argument("target", help="a folder, a hub id, or the name of an embedded pair")
     parser.add_argument(
-        "drafts", nargs="*", help="folders or hub ids; an embedded pair's own draft when absent"
+        "others",
+        nargs="*",
+        help="other models of the same vocabulary: folders, hub ids or embedded drafts; an embedded target's own draft "
+        "when absent",
     )
     parser.add_argument("--recipe", help="a training whose sources are the domains; --data.* override it")
     parser.add_argument("--texts", type=int, default=100, help="so many held-out texts of every domain")
@@ -233,17 +275,27 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--temperature", type=float, default=0.7, help="of sampled continuations and what is shared"
     )
+    parser.add_argument(
+        "--human-eval", metavar="FILE", help="HumanEval's file, or its name on the hub: one domain more"
+    )
     options, overrides = parser.parse_known_args(arguments)
     sources = without_files()
     if options.recipe is not None:
         from specexp.fit.__main__ import read_fit
 
         sources = read_fit(options.recipe, overrides)["data"].sources
-    table = domain_table(
-        options.target, options.drafts, sources, texts=options.texts, temperature=options.temperature
+    if options.human_eval is not None:
+        sources = {**sources, "human-eval": HumanEvalTasks(options.human_eval)}
+    measured = tables(
+        options.target,
+        options.others,
+        sources,
+        texts=options.texts,
+        problems=options.problems,
+        temperature=options.temperature,
     )
-    print(table.round(3).to_string(), end="\n\n")
-    print(answer_table(options.target, sources, problems=options.problems).round(3).to_string())
+    for table in measured:
+        print(table.to_markdown())
     return 0
 
 
