@@ -14,7 +14,7 @@ LAYERS = [
     {"scheduling", "artifacts", "tracking", "pairs", "data", "reasoning"},
     {"config"},
     {"bench"},
-    {"engines", "replay", "papers", "deployment"},
+    {"engines", "replay", "papers", "deployment", "cluster"},
     COMMANDS,
 ]
 FLOOR = {package: floor for floor, packages in enumerate(LAYERS) for package in packages}

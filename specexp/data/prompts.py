@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -48,6 +49,10 @@ class PromptDataModule(LightningDataModule):
         """The prompts in the order they are decoded."""
         self.setup()
         return self._prompts
+
+    def keep(self, prompts: Sequence[Prompt]) -> None:
+        """Decode these alone, as a worker does that shares the set with others."""
+        self._prompts = list(prompts)
 
     def test_dataloader(self) -> DataLoader[Prompt]:
         """One prompt a batch, as it is: decoding is a sequence at a time, whatever the batch."""

@@ -13,9 +13,13 @@ if __name__ == "__main__":  # before what takes seconds to import
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
-from specexp.config import Config, build_outline
+from specexp.cluster.options import USAGE as CLUSTER_USAGE
+from specexp.cluster.options import ClusterOptions, take_options
+from specexp.cluster.shard import Shard, take_shard
+from specexp.config import Config, ConfigError, build_outline
 from specexp.config.command import GOES_ON, fail, run_command
 from specexp.config.here import check_here
 from specexp.core.messages import counted
@@ -37,10 +41,18 @@ _WIDTH = 180
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
-    return run_command(USAGE, arguments, _act, after=GOES_ON)
+    try:
+        cluster, typed = take_options(sys.argv[1:] if arguments is None else arguments)
+        shard, rest = take_shard(typed)
+    except ConfigError as error:
+        return fail(error)
+    act = partial(_act, cluster=cluster, shard=shard, typed=typed)
+    return run_command(f"{USAGE}\n{CLUSTER_USAGE}", rest, act, after=GOES_ON)
 
 
-def _act(config: Config, dry_run: bool) -> int:
+def _act(
+    config: Config, dry_run: bool, cluster: ClusterOptions | None, shard: Shard | None, typed: Sequence[str]
+) -> int:
     check_here(config, "record.to")
     if dry_run:
         from specexp.record.folder import answers_held
@@ -55,21 +67,30 @@ def _act(config: Config, dry_run: bool) -> int:
         there = f", which holds {counted(held, 'answer')} already" if held else ""
         print("\n".join([*planned.lines(), f"to {planned.folder}{there}"]))
         return 0
+    if cluster is not None:
+        from specexp.cluster.shard import lead_shards
+        from specexp.record.making import check_sharded
+        from specexp.record.plan import plan_recording
+
+        planned = plan_recording(config)
+        check_sharded(planned)
+        return lead_shards("specexp.record", typed, cluster, planned.folder, config)
     from specexp.record.making import NotRecordableError
 
     try:
-        run(config)
+        run(config, shard=shard)
     except NotRecordableError as error:
         return fail(error, 1)
     return 0
 
 
-def run(config: Config, pair: ModelPair | None = None) -> Recording:
+def run(config: Config, pair: ModelPair | None = None, shard: Shard | None = None) -> Recording:
     """Record what a file describes and print how it compares with a live sample.
 
     Args:
         config: The experiment file.
         pair: Models that are loaded already; the file's own if None.
+        shard: Which part of the prompts; all if None.
 
     Raises:
         ConfigError: The file, its data or models cannot be used, or its folder holds another recording.
@@ -90,7 +111,7 @@ def run(config: Config, pair: ModelPair | None = None) -> Recording:
         console.print(line, highlight=False, markup=False)
 
     with StageBar(console) as bar:
-        recording = Making(config, tell, bar, pair).run()
+        recording = Making(config, tell, bar, pair, shard).run()
     if recording.manifest.live_sample:
         console.print(to_table(recording.manifest.live_sample).to_rich())
     turns = sum(entry["turns"] for entry in recording.manifest.files.values())

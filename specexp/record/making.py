@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from specexp.bench.arm import eos_of, sequence_name
 from specexp.bench.experiment import check_prompts
+from specexp.cluster.shard import Shard, forget_shards, shards_in
 from specexp.config import (
     Config,
     ConfigError,
@@ -26,6 +27,7 @@ from specexp.core.messages import counted, size_of, type_and_line
 from specexp.data import Prompt, PromptSetError
 from specexp.record.folder import alone_in, go_on, keep_learned, manifest_of, missing_in, next_file
 from specexp.record.plan import RecordingPlan, plan_recording, refusal
+from specexp.record.shards import merge
 from specexp.replay.format.recorded_turn import RecordedTurn
 from specexp.replay.format.recording import Recording, parquet, write_turns
 from specexp.replay.format.trie import TrieWriter
@@ -49,17 +51,25 @@ class Making:
         tell: Takes a line about the progress.
         bar: Shows how far the stages are.
         pair: Models that are loaded already; the file's own if None.
+        shard: Which part of the prompts is recorded, in a folder of its own; all if None.
 
     Raises:
         ConfigError: The file cannot be recorded, or its folder holds another recording; nothing was changed then.
     """
 
     def __init__(
-        self, config: Config, tell: Callable[[str], None], bar: StageBar, pair: ModelPair | None = None
+        self,
+        config: Config,
+        tell: Callable[[str], None],
+        bar: StageBar,
+        pair: ModelPair | None = None,
+        shard: Shard | None = None,
     ) -> None:
         import torch
 
+        self.config = config
         self.plan = plan_recording(config)
+        self.shard = shard
         self.tell = tell
         self.bar = bar
         self.pair = pair or build_pair(self.plan.config)
@@ -68,6 +78,10 @@ class Making:
         if self.generation.threads is not None:
             torch.set_num_threads(self.generation.threads)
         self.prompts = load_prompts(self.plan, self.pair)
+        if shard is not None:
+            check_sharded(self.plan)
+            self.prompts = shard.of(self.prompts)
+            self.plan = replace(self.plan, folder=shard.folder(self.plan.folder))
         self.manifest = manifest_of(self.plan, self.pair, self.prompts)
 
     def run(self) -> Recording:
@@ -79,6 +93,7 @@ class Making:
             OSError: The recording cannot be written.
         """
         folder = self.plan.folder
+        self._put_together()
         missing = missing_in(self.manifest, folder, self.prompts, self.generation.samples)
         whole = len(self.prompts) * self.generation.samples
         sampled = self._unsampled()
@@ -102,6 +117,21 @@ class Making:
         if sampled:
             self._sample_live(sampled)
         return Recording(folder)
+
+    def _put_together(self) -> None:
+        """Take over what shards recorded, once each is whole; one that was killed is recorded to its end here."""
+        whole = self.plan.folder
+        shards = [] if self.shard is not None else shards_in(whole)
+        for shard in shards:
+            Making(self.config, self.tell, self.bar, self.pair, shard).run()
+        if shards:
+            parts = [shard.folder(whole) for shard in shards]
+            with alone_in(whole):
+                merge(self.manifest, whole, parts, self.plan.config.get("record.turns_per_file"))
+                self.manifest.complete = True
+                self.manifest.save(whole)
+            forget_shards(whole)
+            self.tell(f"{whole} is put together from {counted(len(shards), 'shard')}.")
 
     def _record(self, missing: Sequence[tuple[Prompt, int]]) -> None:
         """Record conversations, file by file."""
@@ -169,7 +199,7 @@ class Making:
         """Prompts of the live sample, if it is not known yet of so many and of every composition."""
         from specexp.record.live_sample import compositions
 
-        sampled = self.prompts[: self.plan.config.get("record.live_sample")]
+        sampled = [] if self.shard is not None else self.prompts[: self.plan.config.get("record.live_sample")]
         rows = self.manifest.live_sample
         known = {row["composition"]: row.get("prompts", len(sampled)) for row in rows}
         lacking = any(known.get(name, 0) < len(sampled) for name, _ in compositions(self.plan))
@@ -183,6 +213,21 @@ class Making:
         recording = Recording(self.plan.folder)
         self.manifest.live_sample = sample_live(self.plan, self.pair, recording, prompts, self.bar.prompt)
         self.manifest.save(self.plan.folder)
+
+
+def check_sharded(plan: RecordingPlan) -> None:
+    """Refuse to split prompts where what is recorded of one depends on those before.
+
+    Raises:
+        ConfigError: One sentence with the drafter.
+    """
+    drafter = plan.drafter()
+    if drafter is not None and drafter.shares_state:
+        raise ConfigError(
+            f"{plan.config.source_of(('drafter',))}: drafter: {type(drafter).__name__} carries what it learned from "
+            "prompt to prompt, so shards would record something else than one machine: record it on one, or set its "
+            "state to reset"
+        )
 
 
 def load_prompts(plan: RecordingPlan, pair: ModelPair) -> list[Prompt]:

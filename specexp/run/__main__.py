@@ -12,14 +12,19 @@ if __name__ == "__main__":  # before what takes seconds to import
     begin()
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specexp.bench.equality import divergence
 from specexp.bench.experiment import check_experiment
 from specexp.bench.failures import failed_answers
+from specexp.cluster.options import USAGE as CLUSTER_USAGE
+from specexp.cluster.options import ClusterOptions, take_options
+from specexp.cluster.shard import Shard, lead_shards, shards_in, take_shard
 from specexp.config import (
     Config,
     ConfigError,
@@ -30,11 +35,13 @@ from specexp.config import (
 )
 from specexp.config.command import fail, run_command
 from specexp.config.here import check_here
+from specexp.run.shards import check_sharded, gathered, mark_whole
 
 if TYPE_CHECKING:
     from lightning import Trainer
     from matplotlib.figure import Figure
 
+    from specexp.bench.arm_spec import Backend
     from specexp.bench.experiment import ExperimentArms
     from specexp.bench.float32 import InFloat32
     from specexp.bench.live import LiveBackend
@@ -58,10 +65,18 @@ FIGURES = ("speedup", "curves", "phases")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
-    return run_command(USAGE, arguments, _act)
+    try:
+        cluster, typed = take_options(sys.argv[1:] if arguments is None else arguments)
+        shard, rest = take_shard(typed)
+    except ConfigError as error:
+        return fail(error)
+    act = partial(_act, cluster=cluster, shard=shard, typed=typed)
+    return run_command(f"{USAGE}\n{CLUSTER_USAGE}", rest, act)
 
 
-def _act(config: Config, dry_run: bool) -> int:
+def _act(
+    config: Config, dry_run: bool, cluster: ClusterOptions | None, shard: Shard | None, typed: Sequence[str]
+) -> int:
     if config.get("what_if") is not None:
         raise ConfigError(
             f"{config.file} has a what_if: section, which compares devices on a recording: use python -m "
@@ -73,6 +88,11 @@ def _act(config: Config, dry_run: bool) -> int:
     if dry_run:
         rehearse(config)
         print("\n".join(arm.title for arm in arms))
+        return 0
+    if cluster is not None:
+        return lead_shards("specexp.run", typed, cluster, folder_of(config), config)
+    if shard is not None:
+        decode_shard(config, shard)
         return 0
     records = run(config)
     status, where = 0, folder_of(config) / RECORDS
@@ -123,7 +143,31 @@ def run(config: Config, pair: ModelPair | None = None) -> list[PromptRecord]:
             then.
         OSError: the results cannot be written, because the disk is full.
     """
-    from specexp.bench.arm_spec import Backend
+    from specexp.bench.live import LiveBackend
+
+    folder = folder_of(config)
+    with _opened(config, pair) as (trainer, backend, experiment, data):
+        save_resolved(config, folder)
+        shards = shards_in(folder)
+        if shards:
+            records = gathered(config, folder, shards, RECORDS, partial(decode_shard, config))
+        else:
+            records = decode(config, experiment, data, folder / RECORDS, trainer)
+    live = backend if isinstance(backend, LiveBackend) else None
+    exact = None if live is None else exactly(config, live, records, data.prompts)
+    report(config, experiment, records, folder, data.workload.preparation, exact)
+    return records if exact is None else [*records, *exact.records]
+
+
+@contextmanager
+def _opened(
+    config: Config, pair: ModelPair | None = None
+) -> Iterator[tuple[Trainer, Backend, ExperimentArms, PromptDataModule]]:
+    """What decodes, the arms and the prompts of an experiment; engines that it started are ended afterwards.
+
+    Raises:
+        ConfigError: As :func:`run`.
+    """
     from specexp.bench.experiment import build_experiment, check_tasks, load_prompts
     from specexp.bench.trainer import build_trainer
 
@@ -143,18 +187,36 @@ def run(config: Config, pair: ModelPair | None = None) -> list[PromptRecord]:
         experiment = build_experiment(config, backend)
         data = load_prompts(config, live.pair)
     if experiment.left_out:
-        why = "Transformers runs no GGUF file, so it has no loop" if live else "No recording answers"
+        why = (
+            "No recording answers"
+            if is_replayed(config)
+            else "Transformers runs no GGUF file, so it has no loop"
+        )
         print(f"{why} for {', '.join(experiment.left_out)}: left out.")
-    folder = folder_of(config)
-    save_resolved(config, folder)
     try:
-        records = decode(config, experiment, data, folder / RECORDS, trainer)
+        yield trainer, backend, experiment, data
     finally:
         if live is not None:
             live.pool.close()
-    exact = None if live is None else exactly(config, live, records, data.prompts)
-    report(config, experiment, records, folder, data.workload.preparation, exact)
-    return records if exact is None else [*records, *exact.records]
+
+
+def decode_shard(config: Config, shard: Shard) -> None:
+    """Decode a part of the prompts, and keep its records for :func:`run`.
+
+    Args:
+        config: Configuration of the experiment.
+        shard: Which part.
+
+    Raises:
+        ConfigError: As :func:`run`, or the prompts cannot be split.
+    """
+    folder = shard.folder(folder_of(config))
+    with _opened(config) as (trainer, _, experiment, data):
+        check_sharded(config, experiment)
+        data.keep(shard.of(data.prompts))
+        folder.mkdir(parents=True, exist_ok=True)
+        decode(config, experiment, data, folder / RECORDS, trainer)
+    mark_whole(config, folder)
 
 
 def exactly(

@@ -16,6 +16,8 @@ from pathlib import Path
 
 from rich.console import Console
 
+from specexp.cluster.options import USAGE as CLUSTER_USAGE
+from specexp.cluster.options import ClusterOptions, take_options
 from specexp.config import Config, ConfigError, build_sweep
 from specexp.config.command import GOES_ON, fail, run_command
 from specexp.config.here import check_here
@@ -63,13 +65,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         required.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        cluster, arguments = take_options(arguments)
+    except ConfigError as error:
+        return fail(error)
     command = shlex.join(["python", "-m", "specexp.sweep", *arguments])
     given = [f"--{FLAGS[one]}=true" if one in FLAGS else one for one in arguments]
     short = SHORT | {flag.removeprefix("--"): key for flag, key in FLAGS.items()}
-    return run_command(USAGE, given, partial(_act, command=command), short, GOES_ON)
+    act = partial(_act, command=command, cluster=cluster, typed=arguments)
+    return run_command(f"{USAGE}\n{CLUSTER_USAGE}", given, act, short, GOES_ON)
 
 
-def _act(config: Config, dry_run: bool, command: str) -> int:
+def _act(
+    config: Config, dry_run: bool, command: str, cluster: ClusterOptions | None, typed: Sequence[str]
+) -> int:
     study_config, settings, left_out = read_sweep(config)
     console = Console(highlight=False, soft_wrap=True)
     check_here(config, "sweep.export.to")
@@ -89,7 +98,18 @@ def _act(config: Config, dry_run: bool, command: str) -> int:
         console.print(f"arms: is for python -m specexp.run {config.file}; a study measures its space alone.")
     if left_out:
         console.print(f"Left out, for the pair has no draft model: {', '.join(left_out)}.")
-    return 0 if dry_run else _search(study_config, settings, command)
+    if dry_run:
+        return 0
+    if cluster is None:
+        return _search(study_config, settings, command)
+    from specexp.sweep.workers import lead_study
+
+    asked = [one for one in typed if one not in FLAGS or FLAGS[one] != "sweep.require_gain"]
+    try:
+        gain = lead_study(study_config, settings, cluster, asked, console)
+    except StudyError as problem:
+        return fail(problem, 1)
+    return NO_GAIN if settings.require_gain and not gain else 0
 
 
 def read_sweep(config: Config) -> tuple[StudyConfig, Sweep, tuple[str, ...]]:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from optuna import Study, Trial
 from optuna.trial import FrozenTrial, TrialState
 
+from specexp.sweep.database import locked
 from specexp.sweep.trials import FINISHED
 
 Report = Callable[[int, float], bool]
@@ -113,6 +114,19 @@ class CandidatePool:
         states = (*FINISHED, TrialState.RUNNING)
         trials = self._study.get_trials(deepcopy=False, states=states)
         return {str(trial.user_attrs["digest"]) for trial in trials if "digest" in trial.user_attrs}
+
+    def claim(self, trial: Trial, digest: str) -> None:
+        """Say of a trial what it is about to measure.
+
+        Raises:
+            ValueError: Another worker measures the same right now.
+        """
+        with locked(self._study, "claim", wait=True):
+            running = self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+            for other in running:
+                if other.number != trial.number and other.user_attrs.get("digest") == digest:
+                    raise ValueError(f"trial {other.number} measures the same right now")
+            trial.set_user_attr("digest", digest)
 
     def original(self, digest: str, *, whole: bool) -> FrozenTrial | None:
         """The trial that measured a configuration, on every prompt if ``whole``; None where none did."""

@@ -49,7 +49,7 @@ def concluded(
         StudyError: What it keeps cannot be read.
     """
     kept = Concluded.load(output.folder)
-    same = kept is not None and kept.of == _of(study, settings, study_config)
+    same = kept is not None and kept.of == digest_of_end(study, settings, study_config)
     return kept if same and settings.confirm is not None and not settings.confirm.again else None
 
 
@@ -124,7 +124,7 @@ def conclude(study: Study, settings: Sweep, backend: StudyBackend, output: Study
             f"{failed}; the confirmation is of the others, and {output.folder / CONFIRM} says why for each"
         )
     found = Concluded(
-        _of(study, settings, study_config),
+        digest_of_end(study, settings, study_config),
         measured_on,
         confirmation.confirmations,
         _text(shown, [*said, *exported.said], output.console.width),
@@ -164,7 +164,7 @@ def _prompts(confirmation: Confirmation, backend: StudyBackend) -> dict[str, str
     return {"prompts": prompt_section(texts, confirmation.records, arms, tokenizer.decode)}
 
 
-def _of(study: Study, settings: Sweep, study_config: StudyConfig) -> str:
+def digest_of_end(study: Study, settings: Sweep, study_config: StudyConfig) -> str:
     """Digest of what the end of a study depends on: what was measured, and what is done with it."""
     assert settings.confirm is not None
     trials = select(study, settings.confirm.best, settings.confirm.of_each)

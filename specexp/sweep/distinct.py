@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -19,6 +20,7 @@ from typing_extensions import override
 
 from specexp.sweep.candidates import CandidatePool
 from specexp.sweep.space import Applies, Space
+from specexp.sweep.trials import FINISHED
 
 ENUMERATING = (BruteForceSampler, GridSampler)
 """Samplers that never suggest the same parameters twice, and end a study by themselves."""
@@ -31,6 +33,10 @@ DRAWS_PER_TRIAL = 2
 NEAREST = 0.2
 FARTHER = 0.1
 """With what probability a parameter of the first neighbour is drawn at random, and what each further one adds to it."""
+
+FINISHED_PER_WORKER = 2
+"""With several workers, finished trials for each that the inner sampler is asked after: it would know less than chance.
+"""
 
 Suggest = Callable[[str, BaseDistribution], Any]
 
@@ -131,7 +137,11 @@ class DistinctSampler(BaseSampler):
         return repeat or draw
 
     def _inner_suggest(self, study: Study, trial: FrozenTrial) -> Suggest:
-        """The inner sampler, as :class:`optuna.trial.Trial` asks it."""
+        """The inner sampler, as :class:`optuna.trial.Trial` asks it; chance, while too little is known."""
+        trials = study.get_trials(deepcopy=False)
+        running = sum(one.state is TrialState.RUNNING for one in trials)
+        if running > 1 and sum(one.state in FINISHED for one in trials) < FINISHED_PER_WORKER * running:
+            return partial(self._random.sample_independent, study, trial)
         space = self.inner.infer_relative_search_space(study, trial)
         together = self.inner.sample_relative(study, trial, space)
 

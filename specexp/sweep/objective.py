@@ -52,7 +52,7 @@ class Objective:
         if overrides is None:
             overrides = self.space.suggest(trial, self.bench.applies)
         candidate = self.candidates.take(overrides)
-        trial.set_user_attr("digest", candidate.digest)
+        self.candidates.claim(trial, candidate.digest)
         trial.set_user_attr("attributes", dict(candidate.attributes))
         original = self.candidates.original(candidate.digest, whole="known" in trial.user_attrs)
         if original is not None:

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
+from socket import gethostname
 from typing import TYPE_CHECKING, Any
 
 import optuna
@@ -23,11 +24,13 @@ from specexp.bench.trainer import quiet_libraries
 from specexp.config import build_pair, save_resolved
 from specexp.config.stages import STAGES
 from specexp.config.sweep import Sweep
+from specexp.sweep.alone import conclude_alone
 from specexp.sweep.backend import StudyBackend
 from specexp.sweep.bench import StudyBench, record_acceptance_counts
 from specexp.sweep.branches import composer, without_impossible
 from specexp.sweep.concluded import CONCLUDED, Concluded
-from specexp.sweep.conclusion import conclude, concluded
+from specexp.sweep.conclusion import concluded
+from specexp.sweep.database import locked
 from specexp.sweep.goals import directions_of
 from specexp.sweep.journal import repaired, study_lock
 from specexp.sweep.output import StudyOutput
@@ -100,14 +103,15 @@ class Session:
             name = self.study_config.name
             study = open_study(name, self.settings, folder, self._study_digest(), self.study_config.clock)
             save_resolved(self.study_config.config, folder, shlex.split(self.output.command))
-            self._greet(study, resume(study, self.settings, alone=alone))
+            self._greet(study, self._joined(study, backend, alone))
             with StageBar(console) as bar:
                 bench.tick = bar.prompt
-                self._record_acceptance_counts(backend, bar)
-                self._leave_out(backend)
-                if not bench.load_reference():
-                    bar.stage("AR on every prompt", len(bench.prompts))
-                    bench.measure_reference()
+                with locked(study, f"preparation on {gethostname()}", wait=True):  # workers share the folder
+                    self._record_acceptance_counts(backend, bar)
+                    self._leave_out(backend)
+                    if not bench.load_reference():
+                        bar.stage("AR on every prompt", len(bench.prompts))
+                        bench.measure_reference()
                 exhausted = self._search(study, bench, bar)
             if exhausted:
                 study.set_user_attr("exhausted", True)
@@ -115,10 +119,8 @@ class Session:
             objectives = list(self.settings.objectives)
             write_trials(study, objectives, folder / "trials.csv")
             save_plots(study, objectives, folder / "plots")
-            if others_running(study):
-                self.output.say("Other workers are still measuring; the last one confirms the best trials.")
-            elif self.settings.confirm is not None:
-                ended = conclude(study, self.settings, backend, self.output)
+            if self.settings.confirm is not None:
+                ended = conclude_alone(study, self.settings, backend, self.output)
         if hint := self.output.tracker.sync_hint():
             self.output.say(f"W&B: {hint}")
         return ended is None or ended.gain
@@ -145,6 +147,11 @@ class Session:
     def _study_digest(self) -> str:
         learned = [] if self.settings.learn is None else [asdict(self.settings.learn)]
         return digest_of([self.study_config.workload(), directions_of(self.settings), *learned])
+
+    def _joined(self, study: Study, backend: StudyBackend, alone: bool) -> int:
+        """Sign in; how many trials that had been cut off are repeated."""
+        stated = {"device": self.study_config.clock, "placement": backend.device}
+        return resume(study, self.settings, alone=alone, stated=stated)
 
     def _greet(self, study: Study, revived: int) -> None:
         done = len(distinct_finished(study))

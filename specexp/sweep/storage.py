@@ -22,13 +22,12 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
     from sqlalchemy import URL
 
-HEARTBEAT_SECONDS = 20
-GRACE_SECONDS = 90
+HEARTBEAT_SECONDS = 60
+GRACE_SECONDS = 330
+"""Longer than a worker looks for a database it lost: whoever finds it again goes on with its trial."""
+
 ATTEMPTS = 10
 """At making a database's tables, where other workers make the same ones."""
-
-SECONDS_OF_A_LOCK = 60
-"""How long a worker waits while another one writes to an SQLite file."""
 
 PACKAGES = {"MySQLdb": "mysqlclient", "psycopg2": "psycopg2-binary"}
 """Packages of drivers whose modules have other names."""
@@ -77,6 +76,12 @@ def check_storage(given: str, error: ConfigError) -> None:
         _check_file(url.database or "", what)
     else:
         _check_answers(url.host or "localhost", url.port or PORTS[kind], what)
+    if kind == "postgresql":
+        from specexp.sweep.database import why_unreachable
+
+        why = why_unreachable(url)
+        if why is not None:
+            raise ConfigError(f"{what}, and PostgreSQL there answers: {masked(why)}")
 
 
 def open_storage(
@@ -95,6 +100,7 @@ def open_storage(
     """
     import optuna
 
+    from specexp.sweep.database import Database
     from specexp.sweep.journal import JournalFile
 
     if given is None:
@@ -103,10 +109,8 @@ def open_storage(
     def connect() -> BaseStorage:
         if given.startswith("redis"):
             return optuna.storages.JournalStorage(optuna.storages.journal.JournalRedisBackend(given))
-        patience = {"connect_args": {"timeout": SECONDS_OF_A_LOCK}} if given.startswith("sqlite") else {}
-        return optuna.storages.RDBStorage(
+        return Database(
             given,
-            engine_kwargs=patience,
             heartbeat_interval=HEARTBEAT_SECONDS,
             grace_period=GRACE_SECONDS,
             heartbeat_stale_trial_callback=requeue,

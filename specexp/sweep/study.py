@@ -10,12 +10,14 @@ import os
 import socket
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy, deepcopy
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import optuna
 from optuna import Study
+from optuna.storages import RetryHeartbeatStaleTrialCallback
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
@@ -33,6 +35,18 @@ from specexp.sweep.storage import GRACE_SECONDS, open_storage, together
 from specexp.sweep.trials import FINISHED, distinct_finished, reason_of
 
 _UNPLACED = Checker(lambda key: "sweep")
+
+WORKER = "worker "
+"""Begins the study's attributes that name its workers."""
+
+MAX_RETRIES = 3
+"""How often a trial is measured again whose worker died: what kills every worker ends with it."""
+
+PLACES = 100_003
+"""Between the seeds of two workers: more than any study has trials."""
+
+_HISTORY = ("failed_trial", "retry_history")
+"""Where Optuna's callback keeps of which trials one is a repetition."""
 
 AfterTrial = Callable[[Study, FrozenTrial], None]
 
@@ -79,18 +93,20 @@ def open_study(name: str, settings: Sweep, folder: Path, workload: str, device: 
     return study
 
 
-def resume(study: Study, settings: Sweep, *, alone: bool) -> int:
-    """Put back what a dead process left running, and the known configurations not yet asked for.
+def resume(study: Study, settings: Sweep, *, alone: bool, stated: Mapping[str, Any] | None = None) -> int:
+    """Sign in, and put back what a dead process left running, and the known configurations not yet asked for.
 
     Args:
         study: The study, opened.
         settings: Its sweep section.
         alone: Whether no other process can be running trials of it, so that every running one is dead; otherwise only
             those of dead processes of this machine are, and the storage's heartbeat finds the others.
+        stated: What this worker says of itself: its device, and where its models are placed.
 
     Returns:
         How many trials were put back.
     """
+    study.set_user_attr(f"{WORKER}{worker()}", dict(stated or {}))
     running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
     dead = [trial for trial in running if alone or _is_dead(trial)]
     for trial in dead:
@@ -123,16 +139,24 @@ def _fail(study: Study, trial: FrozenTrial) -> None:
 
 
 def requeue(study: Study, trial: FrozenTrial) -> None:
-    """Ask for a trial's parameters again, unless that was done already."""
+    """Ask for a trial's parameters again by Optuna's own callback, unless that was done already, or
+    :data:`MAX_RETRIES` times.
+    """
     waiting = study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
     if any(other.user_attrs.get("retry_of") == trial.number for other in waiting):
         return
-    attributes: dict[str, Any] = {"retry_of": trial.number}
-    attributes |= {
+    again = copy(trial)
+    again.user_attrs = {"retry_of": trial.number} | {
         name: trial.user_attrs[name] for name in ("known", "overrides") if name in trial.user_attrs
     }
-    fixed = trial.system_attrs.get("fixed_params", {})
-    study.enqueue_trial({**fixed, **trial.params}, user_attrs=attributes)
+    system = {name: trial.system_attrs[name] for name in _HISTORY if name in trial.system_attrs}
+    # Asked for, not drawn: what the trial had not drawn yet is drawn now, as its sampler would have.
+    fixed = {**trial.system_attrs.get("fixed_params", {}), **trial.params}
+    again.system_attrs = deepcopy({**system, "fixed_params": fixed})
+    again.distributions, again.params = {}, {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        RetryHeartbeatStaleTrialCallback(max_retry=MAX_RETRIES)(study, again)
 
 
 def run_study(
@@ -168,7 +192,7 @@ def run_study(
     sampler = study.sampler
     if not isinstance(sampler, ENUMERATING):
         seed = sampler_of(settings)["init_args"].get("seed")
-        offset = len(study.get_trials(deepcopy=False))
+        offset = len(study.get_trials(deepcopy=False)) + _place_among_workers(study)
         study.sampler = sampler = DistinctSampler(
             sampler,
             objective.space,
@@ -222,6 +246,13 @@ def run_study(
         f"The space is exhausted: {done} distinct configurations were measured, {target} were asked for, and what else "
         "is suggested repeats them."
     )
+
+
+def _place_among_workers(study: Study) -> int:
+    """Another number for each worker, so that those that begin together do not draw the same."""
+    names = sorted(name for name in study.user_attrs if name.startswith(WORKER))
+    own = f"{WORKER}{worker()}"
+    return PLACES * names.index(own) if own in names and len(names) > 1 else 0
 
 
 def others_running(study: Study) -> bool:
@@ -334,7 +365,14 @@ def _check_same(study: Study, settings: Sweep, workload: str, device: str) -> No
     kept = study.user_attrs.get("made_of")
     if kept is None:
         study.set_user_attr("made_of", wanted)
-    elif kept != wanted:
+        return
+    if kept["device"] != device:
+        raise StudyError(
+            f"the study {study.study_name!r} measures on {kept['device'] or 'an unnamed device'}, and this worker has "
+            f"{device or 'an unnamed one'}: seconds of two kinds of device cannot be compared; start it on the study's "
+            "kind, or give this one another name (--name NEW)"
+        )
+    if kept != wanted:
         changed = " and ".join(key for key in wanted if kept.get(key) != wanted[key])
         raise StudyError(
             f"the study {study.study_name!r} exists already with another {changed}: its trials cannot be "

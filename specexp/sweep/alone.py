@@ -1,0 +1,64 @@
+"""The confirmation of a study that several workers share: one of them runs it, once nobody measures any more."""
+
+from __future__ import annotations
+
+import time
+
+from optuna import Study
+
+from specexp.config.sweep import Sweep
+from specexp.sweep.backend import StudyBackend
+from specexp.sweep.concluded import Concluded
+from specexp.sweep.conclusion import conclude, concluded, digest_of_end
+from specexp.sweep.database import database_of, locked
+from specexp.sweep.output import StudyOutput
+from specexp.sweep.study import others_running, worker
+
+CONCLUDED_BY = "concluded_by"
+"""The study's attribute that says who concluded what, and where the results lie, for workers of other machines."""
+
+SECONDS = 2.0
+"""Between two looks at who still measures."""
+
+
+def conclude_alone(
+    study: Study, settings: Sweep, backend: StudyBackend, output: StudyOutput
+) -> Concluded | None:
+    """Conclude a searched study unless another worker does; None where one does, or did.
+
+    A worker that dies over it gives the study back: whoever comes next concludes it.
+
+    Args:
+        study: The study, searched.
+        settings: Its sweep section, with a confirmation.
+        backend: Who answered the search.
+        output: Where the results go.
+
+    Raises:
+        StudyError: As :func:`~specexp.sweep.conclusion.conclude`.
+        OSError: Something cannot be written.
+    """
+    if database_of(study) is None:
+        return conclude(study, settings, backend, output)
+    with locked(study, "confirmation", wait=False) as mine:
+        if not mine:
+            output.say("Another worker confirms the best trials.")
+            return None
+        others = others_running(study)
+        if others:
+            output.say("The best trials are confirmed once the other workers have measured their last.")
+        while others:
+            time.sleep(SECONDS)
+            others = others_running(study)
+        known = concluded(study, settings, backend.study_config, output)
+        if known is not None:
+            return known
+        end = digest_of_end(study, settings, backend.study_config)
+        earlier = study.user_attrs.get(CONCLUDED_BY, {})
+        if earlier.get("of") == end and settings.confirm is not None and not settings.confirm.again:
+            output.say(f"The best trials were confirmed by {earlier['worker']}, in {earlier['folder']}.")
+            return None
+        found = conclude(study, settings, backend, output)
+        where = {"of": end, "worker": worker(), "folder": str(output.folder.resolve())}
+        study.set_user_attr(CONCLUDED_BY, where)
+        return found

@@ -1,0 +1,113 @@
+"""Prompts split over workers: the parts make the whole that one machine would have made."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specexp.bench.record import read_records
+from specexp.cluster.shard import Shard, shards_in, take_shard
+from specexp.config import ConfigError
+from specexp.record.__main__ import main as record
+from specexp.replay.format.recording import MANIFEST, Recording
+from specexp.run.__main__ import main as run
+
+DRAFT = {"class_path": "DraftModel"}
+
+
+@given(st.lists(st.integers()), st.integers(1, 7))
+def test_the_shards_of_a_sequence_are_the_sequence(items: list[int], count: int) -> None:
+    parts = [Shard(number, count).of(items) for number in range(count)]
+    assert [item for part in parts for item in part] == items
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def test_a_shard_is_split_off_the_command_line() -> None:
+    assert take_shard(["x.yaml", "--shard", "1/3", "--name", "y"]) == (Shard(1, 3), ["x.yaml", "--name", "y"])
+    assert take_shard(["x.yaml", "--shard=0/2"]) == (Shard(0, 2), ["x.yaml"])
+    assert take_shard(["x.yaml"]) == (None, ["x.yaml"])
+    for wrong in ("3/3", "one", ""):
+        with pytest.raises(ConfigError, match="such as 0/3, 1/3 and 2/3"):
+            take_shard(["x.yaml", f"--shard={wrong}"])
+
+
+def test_parts_of_several_counts_are_not_put_together(tmp_path: Path) -> None:
+    for shard in (Shard(0, 2), Shard(1, 3)):
+        shard.folder(tmp_path).mkdir(parents=True)
+    with pytest.raises(ConfigError, match="parts of 2 and of 3 shards"):
+        shards_in(tmp_path)
+
+
+def files_of(folder: Path) -> dict[str, str]:
+    return {name: entry["sha256"] for name, entry in Recording(folder).manifest.files.items()}
+
+
+def recorded(path: str, folder: Path, *more: str) -> None:
+    assert record([path, "--record.to", str(folder), *more]) == 0
+
+
+def check_shards_record_the_same(path: str, folder: Path, count: int, *more: str) -> None:
+    whole, sharded = folder / "whole", folder / "sharded"
+    recorded(path, whole, *more)
+    for number in reversed(range(count)):  # in whatever order they end
+        recorded(path, sharded, "--shard", f"{number}/{count}", *more)
+    killed = Shard(1, count).folder(sharded)
+    (killed / MANIFEST).unlink()  # as one leaves it that died at once
+    for file in killed.glob("turns-*"):
+        file.unlink()
+    recorded(path, sharded, *more)
+    assert files_of(sharded) == files_of(whole)
+    assert (sharded / next(iter(files_of(whole)))).read_bytes() == (
+        whole / next(iter(files_of(whole)))
+    ).read_bytes()
+    assert Recording(sharded).manifest.made_of == Recording(whole).manifest.made_of
+    assert not shards_in(sharded)
+
+
+def test_a_recording_of_three_shards_is_that_of_one_machine_bit_by_bit(experiment, tmp_path: Path) -> None:
+    coverage = [{"class_path": "Chain", "init_args": {"length": 3}}]
+    sections = {"turns_per_file": 3, "live_sample": 0, "coverage": coverage}
+    path = experiment(drafter=DRAFT, record=sections, generation={"max_new_tokens": 4})
+    check_shards_record_the_same(path, tmp_path, 3)
+
+
+@pytest.mark.slow
+def test_a_recording_of_64_prompts(experiment, tmp_path: Path) -> None:
+    questions = tmp_path / "many.jsonl"
+    rows = [{"question_id": n, "category": "math", "turns": [f"ab{n} ab{n}"]} for n in range(64)]
+    questions.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    prompts = {"class_path": "MTBench", "init_args": {"path": str(questions)}}
+    path = experiment(
+        drafter=DRAFT, data={"prompts": prompts}, record={"live_sample": 0, "turns_per_file": 10}
+    )
+    check_shards_record_the_same(path, tmp_path, 3)
+
+
+def test_what_carries_over_from_prompt_to_prompt_is_not_split(
+    experiment, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    carries = {"class_path": "TokenRecycling", "init_args": {"k": 4, "state": "carry"}}
+    path = experiment(drafter=carries, record={"live_sample": 0})
+    assert record([path, "--record.to", str(tmp_path / "x"), "--shard", "0/2"]) == 2
+    assert "TokenRecycling carries what it learned from prompt to prompt" in capsys.readouterr().err
+    assert run([path, "--shard", "0/2"]) == 2
+    assert "goes on learning from prompt to prompt" in capsys.readouterr().err
+
+
+def test_an_evaluation_of_two_shards_tells_the_tokens_of_one_machine(experiment, tmp_path: Path) -> None:
+    path = experiment(generation={"max_new_tokens": 4})
+    folder = tmp_path / "runs" / "tiny"
+    assert run([path]) == 0
+    alone = {(one.arm, *one.key): one.token_ids for one in read_records(folder / "records.jsonl")}
+    shutil.rmtree(folder)
+    for number in range(2):
+        assert run([path, "--shard", f"{number}/2"]) == 0
+    (Shard(0, 2).folder(folder) / "whole.txt").unlink()  # it was killed
+    assert run([path]) == 0
+    assert {(one.arm, *one.key): one.token_ids for one in read_records(folder / "records.jsonl")} == alone
+    assert (folder / "table.md").exists()

