@@ -21,7 +21,7 @@ MINUTES = 24 * 60
 """Of a job, where ``--slurm-time`` says nothing."""
 
 
-class Typed(Checkpointable):
+class Typed(Checkpointable):  # type: ignore[misc]
     """Runs a command as it is typed; what SLURM preempts or times out is queued again, and goes on."""
 
     def __call__(self, command: Sequence[str], folder: str) -> None:

@@ -79,9 +79,9 @@ def check_storage(given: str, error: ConfigError) -> None:
     if kind == "postgresql":
         from specexp.sweep.database import why_unreachable
 
-        why = why_unreachable(url)
-        if why is not None:
-            raise ConfigError(f"{what}, and PostgreSQL there answers: {masked(why)}")
+        refusal = why_unreachable(url)
+        if refusal is not None:
+            raise ConfigError(f"{what}, and PostgreSQL there answers: {masked(refusal)}")
 
 
 def open_storage(
