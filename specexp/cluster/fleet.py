@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-from specexp.cluster.options import ClusterOptions
 
 MAX_RESTARTS = 3
 """How often a worker that died is started again."""
@@ -64,30 +61,6 @@ class Fleet(ABC):
     @abstractmethod
     def close(self) -> None:
         """Let go of what runs on, or has ended."""
-
-
-def start_fleet(
-    options: ClusterOptions, works: Sequence[Work], gpus: int, threads: int | None, folder: Path
-) -> Fleet:
-    """Start workers.
-
-    Args:
-        options: Where.
-        works: What each runs.
-        gpus: Of each worker.
-        threads: Of each worker; None where the experiment leaves it open.
-        folder: Where logs go; every machine sees it.
-
-    Raises:
-        ConfigError: There is no such cluster, or it is too small.
-    """
-    if options.on == "ray":
-        from specexp.cluster.ray_fleet import RayFleet
-
-        return RayFleet(works, gpus, threads or 1, folder)
-    from specexp.cluster.slurm_fleet import SlurmFleet
-
-    return SlurmFleet(works, gpus, threads or 1, folder, options)
 
 
 def environment_of_workers() -> dict[str, str]:

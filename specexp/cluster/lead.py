@@ -11,8 +11,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from specexp.cluster.fleet import Fleet, Status, Work, start_fleet
+from specexp.cluster.fleet import Fleet, Status, Work
 from specexp.cluster.options import ClusterOptions
+from specexp.cluster.starting import start_fleet
 from specexp.core.messages import counted
 
 SECONDS = 2.0

@@ -25,6 +25,7 @@ from specexp.cluster.fleet import (
 )
 from specexp.config.errors import ConfigError
 from specexp.core.messages import counted, first_line
+from specexp.core.start import SIGNALS
 
 NAMESPACE = "specexp"
 PATIENCE = 3.0
@@ -34,7 +35,7 @@ STOPPING = 20.0
 """Seconds that a worker has to end by itself."""
 
 
-class Running:
+class RayWorker:
     """An actor: a worker's process on some node, which ends with it.
 
     The environment comes as an argument, not by Ray's runtime environment, which Ray writes into its logs.
@@ -56,13 +57,12 @@ class Running:
                 stderr=subprocess.STDOUT,
                 preexec_fn=_end_with_parent,
             )
+        self._stopped = False
         threading.Thread(target=self._watch, daemon=True).start()
 
     def _watch(self) -> None:
         if self._process.wait() == -signal.SIGKILL and not self._stopped:
             os._exit(1)  # Ray starts the actor again, and with it the worker
-
-    _stopped = False
 
     def state(self) -> tuple[str, int, int | None]:
         """Host, process and exit code."""
@@ -110,13 +110,15 @@ class RayFleet(Fleet):
                 f"command line: --on ray finds no Ray cluster at {where} ({first_line(error)}): start one with ray "
                 "start --head, or set RAY_ADDRESS"
             ) from error
+        for name in SIGNALS:  # Ray's own handlers end the process at once
+            signal.signal(getattr(signal, name), signal.getsignal(getattr(signal, name)))
         self._logs = {work.name: folder / f"{work.name.replace(' ', '_')}.log" for work in works}
         self._ended: dict[str, Status] = {}
         try:
             _check_room(len(works), gpus, cpus)
             folder.mkdir(parents=True, exist_ok=True)
             environment = environment_of_workers()
-            actor = ray.remote(Running)
+            actor = ray.remote(RayWorker)
             self._actors: dict[str, Any] = {
                 work.name: actor.options(
                     name=work.name,
