@@ -1,0 +1,171 @@
+"""Workers on a real Ray cluster of three nodes, and by submitit's local executor: what dies comes again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from specexp.cluster.fleet import Fleet, Work
+from specexp.cluster.options import ClusterOptions
+from specexp.cluster.starting import start_fleet
+from specexp.config import ConfigError
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+PROGRAM = """
+import os, sys, time
+from pathlib import Path
+folder, number, lives = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+begun = folder / f"{number}.begun"
+with begun.open("a") as file:
+    file.write(f"{os.getpid()} {os.environ['PGPASSWORD']}\\n")
+if len(begun.read_text().splitlines()) < lives:
+    time.sleep(600)
+(folder / f"{number}.ended").touch()
+"""
+
+
+def work(folder: Path, number: int, lives: int = 1) -> Work:
+    """One that waits to be killed in all its lives but the last."""
+    return Work(
+        f"{folder.name} {number}", (sys.executable, "-c", PROGRAM, str(folder), str(number), str(lives))
+    )
+
+
+def until(condition: Callable[[], bool], seconds: float = 200) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to this"
+        time.sleep(0.2)
+
+
+def begun(folder: Path, number: int) -> list[int]:
+    path = folder / f"{number}.begun"
+    return [int(line.split()[0]) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def ended(fleet: Fleet) -> list[str]:
+    until(lambda: all(one.state in ("ended", "failed") for one in fleet.statuses()))
+    return [one.state for one in fleet.statuses()]
+
+
+def is_gone(process: int) -> bool:
+    try:
+        return "Z" in Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return True
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[object]:
+    pytest.importorskip("ray")
+    os.environ.update(RAY_worker_niceness="0", RAY_USAGE_STATS_ENABLED="0")
+    from ray.cluster_utils import Cluster
+
+    running = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    for _ in range(2):
+        running.add_node(num_cpus=1)
+    before = os.environ.get("RAY_ADDRESS")
+    os.environ["RAY_ADDRESS"] = running.address
+    yield running
+    os.environ.pop("RAY_ADDRESS") if before is None else os.environ.update(RAY_ADDRESS=before)
+    running.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def _password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGPASSWORD", "pa55word")
+
+
+def test_three_workers_on_three_nodes_and_one_that_is_killed_comes_again(
+    cluster: object, tmp_path: Path
+) -> None:
+    works = [work(tmp_path, number, lives=2 if number == 1 else 1) for number in range(3)]
+    fleet = start_fleet(ClusterOptions("ray", 3), works, 0, 1, tmp_path / "logs")
+    try:
+        until(lambda: len(begun(tmp_path, 1)) == 1)
+        os.kill(begun(tmp_path, 1)[0], signal.SIGKILL)
+        assert ended(fleet) == ["ended"] * 3
+        assert len(begun(tmp_path, 1)) == 2
+        assert (tmp_path / "1.begun").read_text().count("pa55word") == 2
+    finally:
+        fleet.stop()
+
+
+def test_workers_outlive_who_started_them_and_are_taken_over(cluster: object, tmp_path: Path) -> None:
+    options = ClusterOptions("ray", 1, detach=True)
+    fleet = start_fleet(options, [work(tmp_path, 0, lives=2)], 0, 1, tmp_path / "logs")
+    until(lambda: len(begun(tmp_path, 0)) == 1)
+    fleet.close()
+    (process,) = begun(tmp_path, 0)
+    assert not is_gone(process)
+    fleet = start_fleet(options, [work(tmp_path, 0, lives=2)], 0, 1, tmp_path / "logs")
+    assert [one.state for one in fleet.statuses()] == ["running"]
+    fleet.stop()
+    until(lambda: is_gone(process))
+    assert begun(tmp_path, 0) == [process]
+
+
+def test_a_cluster_that_is_too_small_says_what_it_has(cluster: object, tmp_path: Path) -> None:
+    for gpus, cpus, said in (
+        (0, 2, "3 on 3 nodes, room for 0"),
+        (1, 1, "1 GPU each are more .*: 0 on 3 nodes"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            start_fleet(
+                ClusterOptions("ray", 2), [work(tmp_path, 0), work(tmp_path, 1)], gpus, cpus, tmp_path
+            )
+
+
+def test_where_no_cluster_is_the_sentence_says_how_to_start_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ray")
+    program = (
+        "from specexp.cluster.starting import start_fleet; from specexp.cluster.options import ClusterOptions;"
+        "from pathlib import Path; start_fleet(ClusterOptions('ray'), [], 0, 1, Path('x'))"
+    )
+    environment = {**os.environ, "RAY_ADDRESS": "127.0.0.1:9", "RAY_gcs_rpc_server_reconnect_timeout_s": "1"}
+    found = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert "--on ray finds no Ray cluster at 127.0.0.1:9" in found.stderr.splitlines()[-1]
+
+
+def test_the_local_executor_starts_a_killed_worker_again(tmp_path: Path) -> None:
+    pytest.importorskip("submitit")
+    works = [work(tmp_path, 0), work(tmp_path, 1, lives=2)]
+    fleet = start_fleet(ClusterOptions("local", 2), works, 0, 1, tmp_path / "logs")
+    try:
+        until(lambda: len(begun(tmp_path, 1)) == 1)
+        os.kill(begun(tmp_path, 1)[0], signal.SIGKILL)
+        assert ended(fleet) == ["ended", "ended"]
+    finally:
+        fleet.stop()
+    kept = [path for path in (tmp_path / "logs").rglob("*") if path.is_file()]
+    assert kept
+    assert [path for path in kept if b"pa55word" in path.read_bytes()] == []
+
+
+def test_a_worker_that_ends_with_a_sentence_is_not_started_again(tmp_path: Path) -> None:
+    pytest.importorskip("submitit")
+    command = (
+        sys.executable,
+        "-c",
+        "import sys; print('error: the disk is full', file=sys.stderr); sys.exit(1)",
+    )
+    fleet = start_fleet(ClusterOptions("local"), [Work("lone", command)], 0, 1, tmp_path)
+    assert ended(fleet) == ["failed"]
+    assert fleet.statuses()[0].said == "the disk is full"
