@@ -5,7 +5,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 COMMANDS = {
-    *("doctor", "init", "run", "sweep", "fit", "verify", "profile", "record", "what_if"),
+    *("doctor", "init", "run", "sweep", "fit", "verify", "profile", "record", "what_if", "why"),
     *("export", "serve", "dashboard", "reproduce"),
 }
 LAYERS = [

@@ -18,22 +18,24 @@ import time
 
 GRACE_SECONDS = 5.0
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
+_NOT_HEEDED = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
+"""Of the guard, for the starter decides when it ends."""
 
 
-def _die_with_parent() -> None:
-    """Of the command: where the guard itself is killed, so is it."""
+def _begin() -> None:
+    """Of the command: it heeds the signals that the guard does not, and where the guard is killed, so is it."""
+    for number in _NOT_HEEDED:
+        signal.signal(number, signal.SIG_DFL)
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
 
 
 def main(command: list[str]) -> int:
     """Run the command until it ends or nobody waits for it; its exit code, 127 where it cannot be started."""
-    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):  # the starter decides when it ends
+    for number in _NOT_HEEDED:
         signal.signal(number, signal.SIG_IGN)
     try:
-        child = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=_die_with_parent
-        )
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=_begin)
     except OSError as error:
         print(f"{command[0]} cannot be started ({error.strerror or error})", file=sys.stderr)
         return 127

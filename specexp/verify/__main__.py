@@ -53,6 +53,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _act(config: Config, dry_run: bool) -> int:
     check_experiment(config)
     check_here(config)
+    if config.get("engine") is not None:
+        from specexp.verify.engine_command import engine_to_verify, verify_engine
+
+        if not dry_run:
+            return verify_engine(config).exit_code
+        print(f"{type(engine_to_verify(config)).__name__}: with speculation against without, token by token")
+        return 0
     if dry_run:
         from specexp.bench.rehearsal import rehearse
         from specexp.verify.arms import ours

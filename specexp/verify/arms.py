@@ -77,7 +77,7 @@ def ours(config: Config) -> tuple[Config, list[str]]:
             f"{config.file} compares every group with plain decoding, token for token"
         )
     arms: Mapping[str, Any] = config.get("arms") or {}
-    left_out = [name for name, arm in arms.items() if arm.get("reference")]
+    left_out = [name for name, arm in arms.items() if arm.get("reference") or arm.get("engine")]
     layers = config.layers.copy()
     if left_out:
         layers.values["arms"] = {

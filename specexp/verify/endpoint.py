@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from specexp.core.messages import counted, shown
 from specexp.engines.openai_client import Streamed, complete
+
+if TYPE_CHECKING:
+    from specexp.verify.endpoint_law import SampledLaw
 
 Verdict = Literal["equal", "near tie", "wrong", "cannot tell"]
 _AROUND = 40
@@ -56,10 +59,12 @@ class EndpointReport:
     Attributes:
         compared: Prompt by prompt.
         asked: What was asked of whom, for whoever repeats it.
+        law: What sampled answers say; None where none were asked for.
     """
 
     compared: Sequence[Compared]
     asked: Mapping[str, Any] = field(default_factory=dict)
+    law: SampledLaw | None = None
 
     def count(self, verdict: Verdict) -> int:
         """Prompts of a verdict."""
@@ -67,8 +72,11 @@ class EndpointReport:
 
     @property
     def exit_code(self) -> int:
-        """0: nothing speaks against it; 1: an answer is wrong; 3: one cannot be told."""
-        return 1 if self.count("wrong") else 3 if self.count("cannot tell") else 0
+        """0: nothing speaks against it; 1: an answer or the law is wrong; 3: something cannot be told."""
+        law = "equal" if self.law is None else self.law.verdict
+        if self.count("wrong") or law == "wrong":
+            return 1
+        return 3 if self.count("cannot tell") or law == "cannot tell" else 0
 
     def text(self) -> str:
         """Markdown that can be attached to an issue."""
@@ -92,6 +100,8 @@ class EndpointReport:
                     f"- off: `{one.plain!r}`",
                     f"- on: `{one.speculative!r}`",
                 ]
+        if self.law is not None:
+            lines += ["", *self.law.lines()]
         return "\n".join(lines) + "\n"
 
 
@@ -123,8 +133,7 @@ def compare_endpoints(
     """Ask both for every prompt.
 
     An answer that parts is blamed only where plain decoding repeats itself and clearly prefers its own token: by its
-    own
-    log-probabilities, or else by the target's in float32. Where neither is there, nobody can tell.
+    own log-probabilities, or else by the target's in float32. Where neither is there, nobody can tell.
 
     Args:
         prompts: Texts.
@@ -156,22 +165,58 @@ def _compared(
         (place for place, pair in enumerate(zip(off.text, on.text, strict=False)) if pair[0] != pair[1]),
         min(len(off.text), len(on.text)),
     )
-    around = {
-        "plain": off.text[max(0, at - _AROUND) : at + _AROUND],
-        "speculative": on.text[max(0, at - _AROUND) : at + _AROUND],
-    }
+    parted = Parted(prompt, at, off.text, on.text, tokens)
     if plain(prompt).text != off.text:
-        why = "plain decoding does not give its own answer twice"
-        return Compared(prompt, "cannot tell", at, None, why, **around, tokens=tokens)
+        return parted.by_itself()
     gap, source = _told_gap(off, on, at), "the server's own log-probabilities"
     if gap is None and score is not None:
         gap, source = score(prompt, off.text[:at], off.text[at:], on.text[at:]), "the target in float32"
-    if gap is None:
-        why = "no log-probabilities and no target to score with (--target), so a near tie cannot be told from a mistake"
-        return Compared(prompt, "cannot tell", at, None, why, **around, tokens=tokens)
-    verdict: Verdict = "near tie" if gap <= tolerance else "wrong"
-    why = f"plain decoding prefers its own token by {gap:.3g} in log-probability there, by {source}"
-    return Compared(prompt, verdict, at, gap, why, **around, tokens=tokens)
+    return parted.judged(gap, source, tolerance)
+
+
+@dataclass(frozen=True)
+class Parted:
+    """Two answers to a prompt that are not the same.
+
+    Attributes:
+        prompt: Its text.
+        at: Characters that they have in common.
+        plain: The answer without speculation.
+        speculative: The answer with it.
+        tokens: How many tokens were compared.
+    """
+
+    prompt: str
+    at: int
+    plain: str
+    speculative: str
+    tokens: int
+
+    def by_itself(self) -> Compared:
+        """The verdict where plain decoding said another thing when it was asked again."""
+        return self._told("cannot tell", None, "plain decoding does not give its own answer twice")
+
+    def judged(self, gap: float | None, source: str, tolerance: float) -> Compared:
+        """The verdict by how far plain decoding prefers its own token.
+
+        Args:
+            gap: In log-probability; None where nothing tells.
+            source: What told it.
+            tolerance: Largest gap at which rounding may decide otherwise.
+        """
+        if gap is None:
+            why = "no log-probabilities and no target to score with (--target), so a near tie cannot be told from a "
+            return self._told("cannot tell", None, f"{why}mistake")
+        if gap < -tolerance:
+            why = f"{source} would have said what speculation said, by {-gap:.3g}: it is not what decodes plainly there"
+            return self._told("cannot tell", gap, why)
+        why = f"plain decoding prefers its own token by {gap:.3g} in log-probability there, by {source}"
+        return self._told("near tie" if gap <= tolerance else "wrong", gap, why)
+
+    def _told(self, verdict: Verdict, gap: float | None, why: str) -> Compared:
+        around = slice(max(0, self.at - _AROUND), self.at + _AROUND)
+        plain, speculative = self.plain[around], self.speculative[around]
+        return Compared(self.prompt, verdict, self.at, gap, why, plain, speculative, self.tokens)
 
 
 def _told_gap(off: Streamed, on: Streamed, at: int) -> float | None:

@@ -11,19 +11,25 @@ from typing import TYPE_CHECKING, Any
 from specexp.config.command import fail
 from specexp.core.messages import first_line
 from specexp.engines.engine import EngineError
-from specexp.verify.endpoint import EndpointReport, Scorer, asking, compare_endpoints
+from specexp.verify.endpoint import EndpointReport, asking, compare_endpoints
+from specexp.verify.endpoint_law import SampledLaw, compare_laws
 
 if TYPE_CHECKING:
+    from specexp.engines.openai_client import Streamed
     from specexp.verify.endpoint import Compared
+    from specexp.verify.endpoint_law import AskSampled
+
+_FIRST_TOKENS = 3
+"""Of a sampled answer."""
 
 
 def verify_endpoint(arguments: Sequence[str]) -> int:
-    """Run the command; returns its exit code: 0 nothing speaks against it, 1 an answer is wrong, 2 it cannot be
-    asked, 3
-    some cannot be told.
+    """Run the command; returns its exit code: 0 nothing speaks against it, 1 an answer or the law is wrong, 2 it cannot
+    be asked, 3 something cannot be told.
     """
     given = _parser().parse_args(arguments)
     try:
+        _check(given)
         report = _compare(given)
         folder = Path(given.output)
         folder.mkdir(parents=True, exist_ok=True)
@@ -57,7 +63,12 @@ def _compare(given: argparse.Namespace) -> EndpointReport:
     names = [given.model] if given.model else models(url, given.seconds)
     if len(names) != 1:
         raise EngineError(f"{url} lists {', '.join(names) or 'no model'}: name one with --model")
-    score = None if given.target is None else _scorer(given.target)
+    score = None
+    if given.target is not None:
+        from specexp.pairs.pair import load_pair
+        from specexp.verify.endpoint_scorer import scorer_of
+
+        score = scorer_of(load_pair(given.target, target_dtype="float32"))
     asked = {
         "on": url, "off": plain_url, "off_body": plain_body, "model": names[0], "max_tokens": given.max_tokens,
         "tolerance": given.tolerance, "temperature": 0,
@@ -78,7 +89,53 @@ def _compare(given: argparse.Namespace) -> EndpointReport:
         score,
         tell,
     )
-    return EndpointReport(found, asked)
+    return EndpointReport(found, asked, _law(given, texts, (url, {}), (plain_url, plain_body), names[0]))
+
+
+def _law(
+    given: argparse.Namespace,
+    texts: Sequence[str],
+    on: tuple[str, dict[str, Any]],
+    off: tuple[str, dict[str, Any]],
+    model: str,
+) -> SampledLaw | None:
+    """What answers at a temperature above 0 say; None where none are asked for."""
+    if not given.samples:
+        return None
+
+    def sampling(server: tuple[str, dict[str, Any]]) -> AskSampled:
+        url, body = server
+
+        def ask(prompt: str, seed: int) -> Streamed:
+            sampled = {"temperature": given.temperature, "seed": seed, **body}
+            return asking(url, model, _FIRST_TOKENS, {"logprobs": None, **sampled}, given.seconds)(prompt)
+
+        return ask
+
+    return compare_laws(
+        texts[: given.sampled_prompts],
+        sampling(on),
+        sampling(off),
+        samples=given.samples,
+        tokens=_FIRST_TOKENS,
+        temperature=given.temperature,
+        level=given.level,
+        tell=lambda line: print(f"temperature {given.temperature:g}, {line}", flush=True),
+    )
+
+
+def _check(given: argparse.Namespace) -> None:
+    """Refuse numbers that nothing can be asked with."""
+    for name, least in (("max_prompts", 1), ("max_tokens", 1), ("samples", 0), ("sampled_prompts", 1)):
+        value = getattr(given, name)
+        if value < least:
+            raise EngineError(f"--{name.replace('_', '-')} is {value}; {least} or more is allowed")
+    if given.temperature <= 0:
+        raise EngineError(
+            f"--temperature is {given.temperature:g}; above 0 is allowed, for 0 is asked anyway"
+        )
+    if not 0 < given.level < 1:
+        raise EngineError(f"--level is {given.level:g}; a probability above 0 and below 1 is allowed")
 
 
 def _object(text: str | None) -> dict[str, Any]:
@@ -91,31 +148,11 @@ def _object(text: str | None) -> dict[str, Any]:
     return found
 
 
-def _scorer(target: str) -> Scorer:
-    """Scores with a target in float32."""
-    import torch
-
-    from specexp.pairs.pair import load_pair
-
-    pair = load_pair(target, target_dtype="float32")
-
-    def score(prompt: str, common: str, one: str, other: str) -> float | None:
-        before = len(pair.tokenizer(prompt).input_ids)
-        answers = [pair.tokenizer(prompt + common + rest).input_ids for rest in (one, other)]
-        place = next((at for at, (a, b) in enumerate(zip(*answers, strict=False)) if a != b), None)
-        if place is None or place < before:
-            return None
-        with torch.inference_mode():
-            logits = pair.target(torch.tensor([answers[0][:place]])).logits[0, -1].float()
-        return float(logits[answers[0][place]] - logits[answers[1][place]])
-
-    return score
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m specexp.verify",
-        description="Ask a server with speculation and without, at temperature 0, and compare the answers.",
+        description="Ask a server with speculation and without, and compare: at temperature 0 the answers, above it "
+        "the law of their first tokens.",
     )
     parser.add_argument(
         "--endpoint", required=True, metavar="URL", help="of the server, e.g. http://127.0.0.1:8000"
@@ -146,5 +183,19 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--seconds", type=float, default=120, metavar="S", help="for an answer; 120 unless given"
     )
+    parser.add_argument(
+        "--temperature", type=float, default=0.7, metavar="T", help="of the sampled answers; 0.7 unless given"
+    )
+    parser.add_argument(
+        "--samples", type=int, default=100, metavar="N",
+        help="answers to a prompt, with speculation and as many without; 100 unless given, 0 samples none",
+    )  # fmt: skip
+    parser.add_argument(
+        "--sampled-prompts", type=int, default=4, metavar="N", help="prompts that are sampled; 4 unless given"
+    )
+    parser.add_argument(
+        "--level", type=float, default=0.001, metavar="P",
+        help="probability of blaming an exact server for its sampled answers; 0.001 unless given",
+    )  # fmt: skip
     parser.add_argument("--output", default="runs/verify", metavar="FOLDER", help="runs/verify unless given")
     return parser

@@ -65,6 +65,7 @@ def test_without_logprobs_the_target_tells_or_nobody() -> None:
     assert seen == [("p", "a", "bc", "xc")]
     assert verdicts(on, off, score=lambda *given: 0.01) == ("near tie", 0.01, 0)
     assert verdicts(on, off, score=lambda *given: None) == ("cannot tell", None, 3)
+    assert verdicts(on, off, score=lambda *given: -0.5) == ("cannot tell", -0.5, 3)  # it is another target
 
 
 def test_plain_decoding_that_does_not_repeat_itself_blames_nobody() -> None:
@@ -95,7 +96,8 @@ def serve():
 
 def test_a_wrong_token_every_200_is_caught_within_50_prompts(serve, tmp_path, capsys) -> None:
     url = serve("--wrong", "200", "--logprobs")
-    assert main(["--endpoint", url, "--plain-body", OFF, "--max-tokens", "8", "--output", str(tmp_path)]) == 1
+    arguments = ["--endpoint", url, "--plain-body", OFF, "--max-tokens", "8", "--samples", "0"]
+    assert main([*arguments, "--output", str(tmp_path)]) == 1
     told = capsys.readouterr().out
     assert told.startswith("prompt ")
     assert (
@@ -109,7 +111,18 @@ def test_a_wrong_token_every_200_is_caught_within_50_prompts(serve, tmp_path, ca
 
 def test_a_healthy_server_is_never_blamed(serve, tmp_path) -> None:
     url = serve("--logprobs")
-    arguments = ["--endpoint", f"{url}/v1/", "--plain", url, "--max-prompts", "3", "--max-tokens", "8"]
+    arguments = [
+        "--endpoint",
+        f"{url}/v1/",
+        "--plain",
+        url,
+        "--max-prompts",
+        "3",
+        "--max-tokens",
+        "8",
+        "--samples",
+        "0",
+    ]
     for _ in range(20):
         assert main([*arguments, "--output", str(tmp_path)]) == 0
 
@@ -123,6 +136,15 @@ def test_a_healthy_server_is_never_blamed(serve, tmp_path) -> None:
         (["--endpoint", "http://127.0.0.1:9", "--plain-body", OFF], "127.0.0.1:9/v1/models broke off"),
         (["--endpoint", "{broken}", "--plain-body", OFF], "answered 500"),
         (["--endpoint", "{empty}", "--plain-body", OFF], "lists no model: name one with --model"),
+        (
+            ["--endpoint", "{url}", "--plain-body", OFF, "--temperature", "0"],
+            "--temperature is 0; above 0 is allowed",
+        ),
+        (
+            ["--endpoint", "{url}", "--plain-body", OFF, "--samples", "-1"],
+            "--samples is -1; 0 or more is allowed",
+        ),
+        (["--endpoint", "{url}", "--plain-body", OFF, "--level", "1"], "--level is 1; a probability above 0"),
     ],
 )
 def test_what_cannot_be_asked_is_a_sentence(arguments, said, serve, tmp_path, capsys) -> None:

@@ -1,0 +1,124 @@
+"""``python -m specexp.verify X.yaml`` of an ``engine:``: that engine with speculation against itself without."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from specexp.bench.equality import NEAR_TIE, first_difference
+from specexp.config import ConfigError, apply_overrides, build_engine, build_generation, build_pair
+from specexp.core.messages import first_line
+from specexp.verify.endpoint import Compared, EndpointReport, Parted
+from specexp.verify.endpoint_scorer import gap_of
+
+_ROUNDING = 1e-3
+"""Gap of logits in float32 that two programs' passes of different width may close: no mistake is as small."""
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from specexp.config import Config
+    from specexp.data import Prompt
+    from specexp.engines.engine import ForeignEngine
+    from specexp.pairs.pair import ModelPair
+
+
+def engine_to_verify(config: Config) -> ForeignEngine:
+    """The file's engine.
+
+    Raises:
+        ConfigError: It cannot be made, or does not speculate.
+    """
+    engine: ForeignEngine = build_engine(config)
+    if engine.deployed_settings() == engine.plain().deployed_settings():
+        raise ConfigError(
+            f"{config.source_of(('engine',))}: engine: {type(engine).__name__} does not speculate as it is set, so "
+            "there is nothing to prove: give it settings that do"
+        )
+    return engine
+
+
+def verify_engine(config: Config, pair: ModelPair | None = None) -> EndpointReport:
+    """Ask it for every prompt with speculation and without; write ``<output>/verify/<name>/engine.md``.
+
+    Args:
+        config: Configuration of the experiment.
+        pair: Models loaded already; the file's own if None.
+
+    Raises:
+        ConfigError: The file, its models or prompts cannot be used, or the engine does not start or answer.
+    """
+    from specexp.bench.arm import eos_of
+    from specexp.bench.experiment import load_prompts, use_threads
+    from specexp.engines.engine import EngineError
+    from specexp.engines.served_arm import EnginePool
+    from specexp.pairs.gguf import is_gguf
+
+    engine = engine_to_verify(config)
+    use_threads(config)
+    pair = pair or build_pair(config)
+    prompts = load_prompts(config, pair).prompts
+    exact: ModelPair | None = pair
+    if is_gguf(config.get("pair.target")):
+        exact = None  # its logits are not looked at
+    elif config.get("pair.target_dtype") != "float32":
+        exact = build_pair(apply_overrides(config, {"pair.target_dtype": "float32"}, "verify"))
+    generation = build_generation(config)
+    eos = eos_of(pair.tokenizer, pair.target) if generation.stop_at_eos else frozenset()
+    tolerance = max(NEAR_TIE[config.get("pair.target_dtype")], _ROUNDING)
+    pool = EnginePool(pair)
+
+    def ask(one: ForeignEngine, prompt: Prompt) -> list[int]:
+        running = pool.take(one, id(one))
+        return running.answer(one, prompt.token_ids, generation.max_new_tokens, eos).token_ids
+
+    try:
+        plain = engine.plain()
+        found = [
+            _compared(
+                prompt, ask(engine, prompt), lambda prompt=prompt: ask(plain, prompt), pair, exact, tolerance
+            )
+            for prompt in prompts
+        ]
+    except EngineError as error:
+        raise ConfigError(f"{config.source_of(('engine',))}: engine: {first_line(error)}") from error
+    finally:
+        pool.close()
+    asked = {
+        "engine": type(engine).__name__,
+        "version": engine.version,
+        "on": engine.deployed_settings(),
+        "off": engine.plain().deployed_settings(),
+        "target": config.get("pair.target"),
+        "max_tokens": generation.max_new_tokens,
+    }
+    report = EndpointReport(found, asked)
+    folder = Path(config.get("output"), "verify", config.get("name"))
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "engine.md").write_text(report.text(), encoding="utf-8")
+    print(report.text(), end="")
+    print(f"in {folder / 'engine.md'}")
+    return report
+
+
+def _compared(
+    prompt: Prompt,
+    on: Sequence[int],
+    plain: Callable[[], Sequence[int]],
+    pair: ModelPair,
+    exact: ModelPair | None,
+    tolerance: float,
+) -> Compared:
+    """The verdict of a prompt, token by token."""
+    off, decode = plain(), pair.tokenizer.decode
+    place = first_difference(tuple(on), tuple(off))
+    if place is None:
+        return Compared(decode(list(prompt.token_ids)), "equal", tokens=len(off))
+    common = len(decode(list(off[:place])))
+    parted = Parted(decode(list(prompt.token_ids)), common, decode(list(off)), decode(list(on)), len(off))
+    if list(plain()) != list(off):
+        return parted.by_itself()
+    gap = None
+    if exact is not None and place < min(len(off), len(on)):
+        gap = gap_of(exact, [*prompt.token_ids, *off[:place]], off[place], on[place])
+    return parted.judged(gap, "the target in float32", tolerance)
