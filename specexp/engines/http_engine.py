@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from specexp.engines.company import company
 from specexp.engines.engine import EngineAnswer, EngineError, ForeignEngine, RunningEngine
-from specexp.engines.openai_client import Streamed, complete, models
+from specexp.engines.openai_client import COMPLETIONS, Streamed, complete, models
 from specexp.engines.server import StartedServer, free_port
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ class HttpEngine(ForeignEngine):
 
     Attributes:
         takes_token_ids: Whether a request's prompt may be token ids, which leave no doubt about what is asked.
+        path: Where it is asked.
         url: Of a server that runs already; None where :meth:`words` starts one.
         body: Fields of every request.
         model: Its name in requests; None for the only one that the server has.
@@ -37,6 +38,7 @@ class HttpEngine(ForeignEngine):
     """
 
     takes_token_ids: ClassVar[bool] = False
+    path: ClassVar[str] = COMPLETIONS
     url: str | None = None
     body: Mapping[str, Any] = {}
     model: str | None = None
@@ -98,7 +100,7 @@ class _Endpoint(RunningEngine):
         def ask(asked: Sequence[int], stopped: Callable[[], bool] = lambda: False) -> Streamed:
             prompt = list(asked) if engine.takes_token_ids else self._tokenizer.decode(list(asked))
             body = {"model": self.model, "prompt": prompt, **fields}
-            return complete(self.url, body, engine.answer_seconds, stopped)
+            return complete(self.url, body, engine.answer_seconds, stopped, engine.path)
 
         try:
             with company(ask, token_ids, engine.concurrency - 1):
@@ -107,13 +109,17 @@ class _Endpoint(RunningEngine):
             if self._server is not None and self._server.ended(_ENDING_SECONDS):
                 raise EngineError(f"the server ended ({self._server.last_lines()}): {error}") from error
             raise
-        tokens = self._tokenizer(found.text, add_special_tokens=False).input_ids
+        tokens = found.token_ids or self._tokenizer(found.text, add_special_tokens=False).input_ids
         if not tokens or not found.times:
             raise EngineError(f"{self.url} answered with no text")
         steps, told = len(found.times), found.speculation
+        reason = "length" if found.finish_reason == "length" else "eos"
+        ends = self._tokenizer.eos_token_id
+        if reason == "eos" and ends in eos and tokens[-1] not in eos:  # a stream does not hold what ended it
+            tokens = [*tokens, ends]
         return EngineAnswer(
             list(tokens),
-            "length" if found.finish_reason == "length" else "eos",
+            reason,
             prefill_seconds=found.times[0],
             decode_seconds=found.times[-1] - found.times[0],
             first_tokens=1,

@@ -25,8 +25,8 @@ _PLAIN = LlamaCppSettings("none")
 class LlamaCppServer(HttpEngine):
     """``llama-server``, a program that llama.cpp's builds have and its Python package has not.
 
-    Prompts are sent as token ids, and none is taken from the server's cache. Of a target in float32 it keeps keys and
-    values so, too, for both models.
+    Prompts are sent, and answers told, as token ids, and no prompt is taken from the server's cache. Of a target in
+    float32 it keeps keys and values so, too, for both models.
 
     Args:
         settings: Its speculation flags with underscores; ``spec_draft_model`` is the draft's GGUF file.
@@ -43,6 +43,7 @@ class LlamaCppServer(HttpEngine):
 
     exported_as = "llama-cpp"
     takes_token_ids: ClassVar[bool] = True
+    path: ClassVar[str] = "/completion"
 
     def __init__(
         self,
@@ -98,7 +99,7 @@ class LlamaCppServer(HttpEngine):
 
     @override
     def fields(self, eos: frozenset[int]) -> Mapping[str, Any]:
-        return {"cache_prompt": False, "ignore_eos": not eos}
+        return {"cache_prompt": False, "return_tokens": True, "ignore_eos": not eos}
 
     @override
     def words(self, port: int, pair: ModelPair) -> list[str]:

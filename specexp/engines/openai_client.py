@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from specexp.engines.engine import EngineError
 
+COMPLETIONS = "/v1/completions"
 _MOST_BYTES = 16 * 2**20
 _SHOWN = 200
 
@@ -29,6 +30,7 @@ class Streamed:
             the server tells nothing.
         logprobs: Of every token the best ones with their log-probabilities; empty where they are not told.
         pieces: The tokens' texts, as far as logprobs are told.
+        token_ids: The tokens; empty where they are not told.
     """
 
     text: str = ""
@@ -38,6 +40,7 @@ class Streamed:
     speculation: dict[str, Any] = field(default_factory=dict)
     logprobs: list[dict[str, float]] = field(default_factory=list)
     pieces: list[str] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
 
 
 def models(url: str, seconds: float) -> list[str]:
@@ -52,7 +55,11 @@ def models(url: str, seconds: float) -> list[str]:
 
 
 def complete(
-    url: str, body: Mapping[str, Any], seconds: float, stopped: Callable[[], bool] = lambda: False
+    url: str,
+    body: Mapping[str, Any],
+    seconds: float,
+    stopped: Callable[[], bool] = lambda: False,
+    path: str = COMPLETIONS,
 ) -> Streamed:
     """Ask for a completion as a stream.
 
@@ -61,6 +68,7 @@ def complete(
         body: The request, without what makes it a stream.
         seconds: It must be whole by then.
         stopped: Whether nobody wants it any more; asked at every piece.
+        path: OpenAI's, or llama.cpp's own ``/completion``, which tells tokens.
 
     Raises:
         EngineError: It is not: no answer, an error, no stream, or a stream that ends early or holds something else.
@@ -68,19 +76,51 @@ def complete(
     asked = {**body, "stream": True, "stream_options": {"include_usage": True}}
     found, ended = Streamed(), False
     begun = perf_counter()
-    for line in _lines(url, asked, monotonic() + seconds):
+    for line in _lines(url, path, asked, monotonic() + seconds):
         if not line.startswith(b"data:"):
             continue
         data = line[5:].strip()
         if data == b"[DONE]":
             ended = True
             break
-        _take(found, _json(data), perf_counter() - begun)
+        content = _json(data)
+        if isinstance(content, dict) and "content" in content and "choices" not in content:
+            ended = _take_llama(found, content, perf_counter() - begun)
+        else:
+            _take(found, content, perf_counter() - begun)
         if stopped():
             return found
     if not ended or not found.finish_reason:
         raise EngineError(f"{url} ended its stream early, after {len(found.text)} characters")
     return found
+
+
+def _take_llama(found: Streamed, content: Mapping[str, Any], at: float) -> bool:
+    """An event of llama.cpp's own stream; whether it is the last."""
+    text, tokens = content["content"], content.get("tokens", [])
+    if not isinstance(text, str) or not all(isinstance(one, int) for one in tokens):
+        raise EngineError(f"the stream holds {str(content)[:_SHOWN]!r}, which is no completion")
+    if tokens:
+        found.text += text
+        found.token_ids += tokens
+        found.times.append(at)
+    if not content.get("stop"):
+        return False
+    found.finish_reason = "length" if content.get("stop_type") == "limit" else "stop"
+    found.tokens = len(found.token_ids)
+    _take_timings(found, content.get("timings"))
+    return True
+
+
+def _take_timings(found: Streamed, timings: Any) -> None:
+    """llama.cpp's counts by vLLM's names; nothing where there are none."""
+    if isinstance(timings, dict) and isinstance(timings.get("predicted_n"), int):
+        accepted = timings.get("draft_n_accepted", 0)
+        found.speculation = {
+            "num_draft_tokens": timings.get("draft_n", 0),
+            "num_accepted_draft_tokens": accepted,
+            "num_spec_steps": timings["predicted_n"] - accepted - 1,
+        }
 
 
 def _take(found: Streamed, content: Any, at: float) -> None:
@@ -102,13 +142,8 @@ def _take(found: Streamed, content: Any, at: float) -> None:
         found.tokens = usage["completion_tokens"]
     if isinstance(metrics, dict) and isinstance(metrics.get("speculative_decoding"), dict):
         found.speculation = metrics["speculative_decoding"]
-    elif isinstance(timings, dict) and isinstance(timings.get("predicted_n"), int):  # llama.cpp's
-        accepted = timings.get("draft_n_accepted", 0)
-        found.speculation = {
-            "num_draft_tokens": timings.get("draft_n", 0),
-            "num_accepted_draft_tokens": accepted,
-            "num_spec_steps": timings["predicted_n"] - accepted - 1,
-        }
+    else:
+        _take_timings(found, timings)
 
 
 def _take_logprobs(found: Streamed, told: Any) -> None:
@@ -129,9 +164,9 @@ def _take_logprobs(found: Streamed, told: Any) -> None:
         ) from error
 
 
-def _lines(url: str, body: Mapping[str, Any], deadline: float) -> Iterator[bytes]:
+def _lines(url: str, path: str, body: Mapping[str, Any], deadline: float) -> Iterator[bytes]:
     rest = b""
-    for piece in _pieces(url, "POST", "/v1/completions", json.dumps(body).encode(), deadline):
+    for piece in _pieces(url, "POST", path, json.dumps(body).encode(), deadline):
         *lines, rest = (rest + piece).split(b"\n")
         yield from lines
     yield rest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -75,9 +76,7 @@ def verify_engine(config: Config, pair: ModelPair | None = None) -> EndpointRepo
     try:
         plain = engine.plain()
         found = [
-            _compared(
-                prompt, ask(engine, prompt), lambda prompt=prompt: ask(plain, prompt), pair, exact, tolerance
-            )
+            _compared(prompt, ask(engine, prompt), partial(ask, plain, prompt), pair, exact, tolerance)
             for prompt in prompts
         ]
     except EngineError as error:

@@ -161,7 +161,7 @@ class TestLlamaCppServer:
             f"#!{sys.executable}\nimport os, sys\n"
             f"open({str(tmp_path / 'words')!r}, 'w').write(' '.join(sys.argv[1:]))\n"
             "port = sys.argv[sys.argv.index('--port') + 1]\n"
-            f"os.execv({sys.executable!r}, [{sys.executable!r}, {fake_server.__file__!r}, port, '--timings'])\n"
+            f"os.execv({sys.executable!r}, [{sys.executable!r}, {fake_server.__file__!r}, port, '--ends'])\n"
         )
         file.chmod(0o755)
         return file
@@ -172,10 +172,12 @@ class TestLlamaCppServer:
         running = engine.start(pair)
         try:
             asked = pair.tokenizer(PROMPT).input_ids
-            answer = running.answer(engine, asked, 8, frozenset())
+            answer = running.answer(engine, asked, 8, frozenset({pair.tokenizer.eos_token_id}))
         finally:
             running.close()
-        assert pair.tokenizer.decode(answer.token_ids) == fake_server.text_of(asked, 8)
+        said = [ord(letter) for letter in fake_server.text_of(asked, 8)]
+        assert answer.token_ids == [*said, pair.tokenizer.eos_token_id]
+        assert answer.finish_reason == "eos"
         assert (answer.drafted_nodes, answer.accepted_drafts, answer.steps) == (6, 4, 4)
         assert answer.memory_bytes > 2**20
         words = (tmp_path / "words").read_text()

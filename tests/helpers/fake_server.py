@@ -73,6 +73,9 @@ class Handler(BaseHTTPRequestHandler):
                 self.given.wrong and body.get("speculative", True) and Handler.said % self.given.wrong == 0
             )
             choice = {"text": "7" if wrong else letter, "finish_reason": None}
+            if self.path == "/completion":
+                self._event({"content": choice["text"], "tokens": [ord(choice["text"])], "stop": False})
+                continue
             if self.given.logprobs:
                 best = {letter: -0.01, "z": -4.0, "7": -9.0}
                 choice["logprobs"] = {"tokens": [choice["text"]], "top_logprobs": [best]}
@@ -84,6 +87,11 @@ class Handler(BaseHTTPRequestHandler):
             "choices": [{"text": "", "finish_reason": "length"}],
             "usage": {"completion_tokens": len(text)},
         }
+        if self.path == "/completion":
+            counts = {"predicted_n": len(text), "draft_n": 6, "draft_n_accepted": 4}
+            end = "eos" if self.given.ends else "limit"
+            self._event({"content": "", "tokens": [], "stop": True, "stop_type": end, "timings": counts})
+            return
         if self.given.timings:
             last["timings"] = {"predicted_n": len(text), "draft_n": 6, "draft_n_accepted": 4}
         self._event(last)
@@ -110,6 +118,7 @@ def main() -> None:
     parser.add_argument("--timings", action="store_true", help="counts and logprobs as llama.cpp tells them")
     parser.add_argument("--sampled", action="store_true", help="above temperature 0 one of four letters")
     parser.add_argument("--biased", action="store_true", help="and with speculation too often another one")
+    parser.add_argument("--ends", action="store_true", help="answers end by themselves")
     parser.add_argument("--log", help="file that gets the length of every prompt")
     parser.add_argument("--child", help="file that gets the id of a process of the server's own")
     parser.add_argument("--draft-tokens", type=int, default=0)

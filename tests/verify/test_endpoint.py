@@ -94,8 +94,9 @@ def serve():
         server.close()
 
 
-def test_a_wrong_token_every_200_is_caught_within_50_prompts(serve, tmp_path, capsys) -> None:
-    url = serve("--wrong", "200", "--logprobs")
+@pytest.mark.parametrize("told", [(), ("--timings",)])
+def test_a_wrong_token_every_200_is_caught_within_50_prompts(told, serve, tmp_path, capsys) -> None:
+    url = serve("--wrong", "200", "--logprobs", *told)
     arguments = ["--endpoint", url, "--plain-body", OFF, "--max-tokens", "8", "--samples", "0"]
     assert main([*arguments, "--output", str(tmp_path)]) == 1
     told = capsys.readouterr().out
