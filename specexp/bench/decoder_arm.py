@@ -9,6 +9,7 @@ from typing_extensions import override
 from specexp.bench.arm import EngineArm, Generation, ModelledSeconds, eos_of, sequence_name, turns
 from specexp.bench.oracle import foresee
 from specexp.bench.record import PromptRecord
+from specexp.bench.sources import Sources
 from specexp.core.generation import PHASES, GenerationResult
 
 if TYPE_CHECKING:
@@ -69,7 +70,8 @@ class DecoderArm(EngineArm):
     def decode(self, prompt: Prompt, sample: int = 0, max_new_tokens: int | None = None) -> PromptRecord:
         results: list[GenerationResult] = []
         modelled = None if self.latency is None else ModelledSeconds(self.latency)
-        observers: list[OutcomeObserver] = [*self.observers, *([modelled] if modelled else [])]
+        sources = Sources()
+        observers: list[OutcomeObserver] = [*self.observers, sources, *([modelled] if modelled else [])]
         taken = self.conversation(prompt, sample, max_new_tokens, results, observers)
         counts = results
         if modelled is None:
@@ -87,6 +89,7 @@ class DecoderArm(EngineArm):
             prefill_seconds=sum(result.prefill_seconds for result in results),
             seconds=seconds,
             beyond_profile=0 if modelled is None else modelled.beyond,
+            sources=sources.found,
         )
 
     def conversation(

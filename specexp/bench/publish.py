@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from specexp.artifacts.atomic_write import atomic_write
+from specexp.config.told import told
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -60,6 +61,7 @@ class Report:
         answer: What it comes to, in a sentence: the first line of the page one opens.
         charts: Vega-Lite specifications, for that page.
         fragments: HTML of further sections of it.
+        onward: What to do with the result: what is typed by what it does, the most useful first.
         page: Name without its end of one markdown file with all tables, sentences and pictures; None writes none.
         artifacts: What was exported, for the tracked run.
         parts: Reports published together with this one, after it.
@@ -75,6 +77,7 @@ class Report:
     answer: str = ""
     charts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     fragments: Mapping[str, str] = field(default_factory=dict)
+    onward: Mapping[str, str] = field(default_factory=dict)
     page: str | None = None
     artifacts: Sequence[Attached] = ()
     parts: Sequence[Report] = ()
@@ -149,6 +152,12 @@ def publish(
         with tracker.run(tracker.name, job_type=kind, config=config) as run:
             for part in report.whole():
                 track(part, folder, run)
+    known = told()
+    known.next = next(iter(report.onward.values()), "")
+    known.answer, known.folder, known.page = report.answer, str(folder), str(folder / page) if page else ""
+    for part in report.whole():
+        known.summary |= part.summary
+        known.tables |= {name: table.records() for name, table in part.tables.items()}
     shows = "" if page is None else f"; {page} shows them"
     console.print(f"Results in {folder}{shows}", highlight=False, markup=False, soft_wrap=True)
     if tracker is not None and (hint := tracker.sync_hint()):
@@ -162,18 +171,18 @@ def _page(report: Report, files: Mapping[str, str | bytes], folder: Path) -> str
     pictures = {
         name.removesuffix(".png"): content for name, content in files.items() if isinstance(content, bytes)
     }
-    config, made_by = folder / "config.yaml", []
+    config, made_by, again = folder / "config.yaml", [], ""
     if (folder / "environment.json").exists():
         known = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
+        again = shlex.join(known["command"])
         packages = ", ".join(f"{name} {version}" for name, version in known["packages"].items())
         made_by = [
-            shlex.join(known["command"]),
             f"commit {known['git_commit'] or 'unknown'}, {known['time']}",
             f"{known['device_name']} ({known['device']}), {known['threads']} threads, Python {known['python']}",
             packages,
         ]
     text = config.read_text(encoding="utf-8") if config.exists() else ""
-    return html_page(list(report.whole()), pictures, config=text, made_by=made_by)
+    return html_page(list(report.whole()), pictures, config=text, made_by=made_by, again=again)
 
 
 def tracker_of(config: Config, name: str, folder: str | Path) -> Tracker:
@@ -215,6 +224,11 @@ def track(report: Report, folder: Path, run: TrackedRun) -> None:
         run.table(name, table.records())
     for name in report.figures:
         run.picture(name, folder / f"{name}.png")
+    if report.fragments:
+        from specexp.bench.page.html_page import alone
+
+        for name, fragment in report.fragments.items():
+            run.html(f"{name}_view", alone(fragment))
     if report.summary:
         run.summary(report.summary)
     for artifact in report.artifacts:

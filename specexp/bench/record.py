@@ -180,6 +180,8 @@ class PromptRecord:
         drafted_nodes: Nodes fed to the target, roots not counted.
         drafted_at: Steps whose tree reached each depth, from depth 1 on; nothing where it was not counted.
         accepted_at: Steps whose accepted path reached it.
+        sources: Where each new token came from, as :class:`~specexp.bench.sources.Sources` notes it; empty where no
+            single steps are seen.
         useful_tokens: Drafted tokens the target answered identically, also beyond the first mismatch; None if
             not counted.
         prefill_seconds: Before decoding; 0 where seconds are modelled.
@@ -218,6 +220,7 @@ class PromptRecord:
     drafted_nodes: float = 0
     drafted_at: tuple[float, ...] = ()
     accepted_at: tuple[float, ...] = ()
+    sources: tuple[int, ...] = ()
     useful_tokens: int | None = None
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
@@ -255,6 +258,7 @@ class PromptRecord:
         decode_tokens: int | None = None,
         beyond_profile: int = 0,
         group: SequenceGroup | None = None,
+        sources: Sequence[int] = (),
     ) -> PromptRecord:
         """The record of a prompt that an arm answered: the one place where records are filled.
 
@@ -272,6 +276,7 @@ class PromptRecord:
             decode_tokens: Tokens that the decode seconds paid for; all if None.
             beyond_profile: Target passes that fed more tokens than the profile states milliseconds for.
             group: What several sequences decoded for the prompt took beside that.
+            sources: Where each new token came from.
         """
         token_ids = tuple(token for answer in answers for token in answer)
         held = [found for one in counts if (found := getattr(one, "memory_bytes", None)) is not None]
@@ -289,6 +294,7 @@ class PromptRecord:
             **{name: sum(getattr(one, name) for one in counts) for name in COUNTS},
             drafted_at=by_position(getattr(one, "drafted_at", ()) for one in counts),
             accepted_at=by_position(getattr(one, "accepted_at", ()) for one in counts),
+            sources=tuple(sources),
             useful_tokens=sum(useful) if useful else None,
             prefill_seconds=prefill_seconds if arm.clock == MEASURED else 0.0,
             decode_seconds=sum(phases.values()) if decode_seconds is None else decode_seconds,
@@ -391,7 +397,7 @@ def read_records(path: str | Path) -> list[PromptRecord]:
 
 def _record(values: dict[str, Any]) -> PromptRecord:
     values.pop("new_tokens", None)
-    for name in ("token_ids", "turn_tokens", "finish_reasons", "drafted_at", "accepted_at"):
+    for name in ("token_ids", "turn_tokens", "finish_reasons", "drafted_at", "accepted_at", "sources"):
         values[name] = tuple(values.get(name, ()))
     if values["difference"] is not None:
         values["difference"] = Difference(**values["difference"])

@@ -13,17 +13,19 @@ from specexp.config.from_artifact import with_artifact
 from specexp.config.load import load_config
 from specexp.config.recognised import with_recognised_fields
 from specexp.config.resolved import annotated
+from specexp.config.told import SHOWING, telling, told
 from specexp.core.messages import did_you_mean
 from specexp.core.secrets import masked
 from specexp.core.start import acting
 
 DRY_RUN = "--dry-run"
 _PRINT_CONFIG = "--print-config"
-OPTIONS = (DRY_RUN, _PRINT_CONFIG)
+OPTIONS = (DRY_RUN, _PRINT_CONFIG, *SHOWING)
 STARTS_OVER = "the same command starts over"
 GOES_ON = "the same command goes on where it stopped"
 HELP = frozenset(("-h", "--help"))
-_ABOUT_HELP = """--print-config prints the resolved file, each value with who set it.
+_ABOUT_HELP = """--print-config prints the resolved file, each value with who set it; --quiet says the answer and what to do next,
+--json all that came out as one line of JSON, --open opens the report's page.
 --help KEY explains a section, a key inside it or a part by its name: --help generation.max_new_tokens, --help Chain;
 after a file it tells what the file has there. Sections of a file:"""
 
@@ -38,7 +40,8 @@ def fail(why: object, status: int = 2) -> int:
     Returns:
         ``status``.
     """
-    print(f"error: {masked(str(why))}", file=sys.stderr)
+    told().error = said = masked(str(why))
+    print(f"error: {said}", file=sys.stderr)
     return status
 
 
@@ -89,6 +92,17 @@ def run_command(
     given = [_long(argument, short) for argument in (sys.argv[1:] if arguments is None else arguments)]
     if not given or not HELP.isdisjoint(given):
         return _help(usage, given, short)
+    with telling(given) as found:
+        found.exit_code = _read_and_act(given, act, short, after)
+        if DRY_RUN in given and found.exit_code == 0:
+            found.next = "the same command without --dry-run"
+    return found.exit_code
+
+
+def _read_and_act(
+    given: Sequence[str], act: Callable[[Config, bool], int], short: Mapping[str, str], after: str
+) -> int:
+    """Read the file and the overrides, and act on them; returns the exit code."""
     try:
         if given[0].startswith("--"):
             raise ConfigError(

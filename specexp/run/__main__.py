@@ -39,7 +39,6 @@ from specexp.run.shards import check_sharded, gathered, mark_whole
 
 if TYPE_CHECKING:
     from lightning import Trainer
-    from matplotlib.figure import Figure
 
     from specexp.bench.arm_spec import Backend
     from specexp.bench.experiment import ExperimentArms
@@ -47,7 +46,6 @@ if TYPE_CHECKING:
     from specexp.bench.live import LiveBackend
     from specexp.bench.record import PromptRecord
     from specexp.data import Prompt
-    from specexp.data.preparation import Preparation
     from specexp.data.prompts import PromptDataModule
     from specexp.engines.served_backend import ServedBackend
     from specexp.pairs.pair import ModelPair
@@ -144,6 +142,8 @@ def run(config: Config, pair: ModelPair | None = None) -> list[PromptRecord]:
         OSError: the results cannot be written, because the disk is full.
     """
     from specexp.bench.live import LiveBackend
+    from specexp.bench.publish import publish, tracker_of
+    from specexp.run.report import report
 
     folder = folder_of(config)
     with _opened(config, pair) as (trainer, backend, experiment, data):
@@ -155,7 +155,8 @@ def run(config: Config, pair: ModelPair | None = None) -> list[PromptRecord]:
             records = decode(config, experiment, data, folder / RECORDS, trainer)
     live = backend if isinstance(backend, LiveBackend) else None
     exact = None if live is None else exactly(config, live, records, data.prompts)
-    report(config, experiment, records, folder, data.workload.preparation, exact)
+    found = report(config, experiment, records, data, backend.tokenizer, exact)
+    publish(found, folder, tracker_of(config, config.get("name"), folder), config=config.to_dict())
     return records if exact is None else [*records, *exact.records]
 
 
@@ -285,123 +286,6 @@ def decode(
     finally:
         module.close()
     return module.records
-
-
-def report(
-    config: Config,
-    experiment: ExperimentArms,
-    records: Sequence[PromptRecord],
-    folder: Path,
-    preparation: Preparation,
-    float32: InFloat32 | None = None,
-) -> None:
-    """Publish the tables, the figure and what the analyses saw.
-
-    Args:
-        config: Configuration of the experiment.
-        experiment: Its arms.
-        records: Records of the run.
-        folder: Folder of the results, ``<output>/<name>``.
-        preparation: What became of the prompts before they were decoded.
-        float32: Their outputs compared once more in float32; None where they were not.
-    """
-    from specexp.bench.acceptance_tables import acceptance_tables
-    from specexp.bench.page.charts import ratios_chart
-    from specexp.bench.publish import Report, publish, tracker_of
-    from specexp.bench.report import (
-        category_table,
-        fidelity_sentences,
-        long_table,
-        phase_table,
-        results_table,
-    )
-
-    title = config.get("question") or config.get("name")
-    if config.get("paper"):
-        title += f" ({config.get('paper')})"
-    if is_replayed(config):
-        title += ", replayed"
-    baselines, published = experiment.baselines, config.get("published")
-    results = results_table(records, title, baselines=baselines, published=published, float32=float32)
-    answered = {record.arm for record in records if not record.error}
-    results.notes += fidelity_sentences(arm for arm in experiment.arms if arm.name in answered)
-    results.notes += preparation.notes()
-    tables = {
-        "arms": results,
-        "categories": category_table(records, baseline=baselines[0], published=published),
-        "phases": phase_table(records),
-        **acceptance_tables(records),
-    }
-    chart = ratios_chart(records, baselines[0])
-    found = Report(
-        {name: table for name, table in tables.items() if table is not None},
-        {"figure": draw(config, records, baselines[0])},
-        preparation.files(),
-        data={"table": long_table(records, baselines=baselines)},
-        summary=summary_of(records, baselines[0]),
-        answer=answer_of(records, baselines[0]),
-        charts={} if chart is None else {"prompts": chart},
-        page="table",
-        parts=[analysis.report(records) for analysis in experiment.analyses],
-    )
-    tracker = tracker_of(config, config.get("name"), folder)
-    publish(found, folder, tracker, config=config.to_dict())
-
-
-def answer_of(records: Sequence[PromptRecord], baseline: str) -> str:
-    """Which arm is fastest, and whether it is told apart from the baseline; empty where nothing is compared."""
-    from specexp.bench.statistics import arm_names, paired_speedup
-
-    found = [
-        (name, paired_speedup(records, name, baseline)) for name in arm_names(records) if name != baseline
-    ]
-    fair = [(name, speedup) for name, speedup in found if speedup.refused is None]
-    if not fair:
-        return ""
-    name, speedup = max(fair, key=lambda one: one[1].ratio)
-    if speedup.is_faster:
-        return f"{name} decodes {speedup} as fast as {baseline}."
-    return f"Nothing is told apart as faster than {baseline} on these prompts: the best, {name}, reaches {speedup}."
-
-
-def summary_of(records: Sequence[PromptRecord], baseline: str) -> dict[str, float]:
-    """What to compare runs by: each arm's metrics and speedup; modelled ones are called so."""
-    from specexp.bench import clock
-    from specexp.bench.metrics import figures_of
-    from specexp.bench.statistics import arm_names, paired_speedup
-    from specexp.tracking.names import SPEEDUP
-
-    found: dict[str, float] = {}
-    for name in arm_names(records):
-        good = [record for record in records if record.arm == name and not record.error]
-        found |= {f"{name}/{key}": value for key, value in figures_of(good).items()}
-        speedup = paired_speedup(records, name, baseline)
-        if name != baseline and speedup.refused is None:
-            key = f"{name}/{clock.metric_prefix(speedup.clock)}{SPEEDUP}"
-            found[key] = speedup.ratio
-            if speedup.has_interval:
-                found[f"{key}_low"], found[f"{key}_high"] = speedup.low, speedup.high
-    return found
-
-
-def draw(config: Config, records: Sequence[PromptRecord], baseline: str) -> Figure:
-    """The figure the file asks for: ``speedup``, ``curves`` (where arms sweep a number) or ``phases``."""
-    from specexp.bench.experiment import curves_of
-    from specexp.bench.figures import parameter_curves, phase_bars, speedup_bars
-
-    title = (config.get("question") or config.get("name")) + (", replayed" if is_replayed(config) else "")
-    curves = curves_of(config)
-    kind = config.get("figure") or ("curves" if curves else "speedup")
-    if kind == "phases":
-        return phase_bars(records, title=title)
-    if kind == "curves" and curves:
-        return parameter_curves(records, curves, baseline=baseline, title=title)
-    published = {
-        str(item["method"]): float(item["speedup"])
-        for item in config.get("published")
-        if item.get("speedup") is not None and "category" not in item
-    }
-    return speedup_bars(records, baseline=baseline, title=title, published=published)
 
 
 def _check_figure(config: Config) -> None:

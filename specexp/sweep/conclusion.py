@@ -14,6 +14,7 @@ from rich.console import Console
 from specexp.bench.equality import divergence
 from specexp.bench.failures import failed_answers
 from specexp.bench.progress import StageBar
+from specexp.bench.prompts_shown import prompts_shown, texts_of
 from specexp.bench.publish import Attached, Report, publish, track
 from specexp.config.sweep import Confirm, Sweep
 from specexp.sweep.backend import StudyBackend
@@ -23,6 +24,7 @@ from specexp.sweep.confirmation_table import answer, sentences, table
 from specexp.sweep.error import StudyError
 from specexp.sweep.export import BEST_TREE, Exported, Exporter
 from specexp.sweep.output import StudyOutput
+from specexp.sweep.plots import importances
 from specexp.sweep.study import digest_of
 from specexp.sweep.study_config import StudyConfig
 from specexp.sweep.tracked_trials import setting_of, summary_of
@@ -30,6 +32,8 @@ from specexp.sweep.trials import confirmable, speedups_of, trial_row
 from specexp.sweep.winner import pictures_of_winner
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
     from specexp.bench.record import PromptRecord
     from specexp.bench.table import Table
 
@@ -87,6 +91,7 @@ def conclude(study: Study, settings: Sweep, backend: StudyBackend, output: Study
         warm=any(arm.parts.keeps_learning for arm in confirmation.arms.values()),
         float32=float32,
     )
+    texts = texts_of(backend.confirming.data("confirm").prompts)
     preparation = backend.confirming.data("confirm").workload.preparation
     shown.notes += preparation.notes()
     said = [
@@ -99,10 +104,11 @@ def conclude(study: Study, settings: Sweep, backend: StudyBackend, output: Study
         files=preparation.files(),
         sentences=said,
         answer=answer(confirmation.confirmed, confirmation.records),
-        charts=_charts(study, settings, confirmation),
-        fragments=_prompts(confirmation, backend),
+        charts=_charts(study, settings, confirmation, texts),
+        onward=_onward(settings, study_config),
         page="confirm",
         parts=[
+            prompts_shown(texts, confirmation.records, _titles(confirmation), _tokenizer(backend)),
             pictures_of_winner(confirmation, backend.data("confirm").prompts),
             *_yardstick(study, confirmation, backend),
         ],
@@ -135,33 +141,48 @@ def conclude(study: Study, settings: Sweep, backend: StudyBackend, output: Study
     return found
 
 
-def _charts(study: Study, settings: Sweep, confirmation: Confirmation) -> dict[str, Mapping[str, Any]]:
+def _charts(
+    study: Study, settings: Sweep, confirmation: Confirmation, texts: Mapping[str, str]
+) -> dict[str, Mapping[str, Any]]:
     """The confirmation prompt by prompt, and the search behind it."""
-    from specexp.bench.page.charts import ratios_chart, search_chart
+    from specexp.bench.page.charts import importances_chart, ratios_chart, search_chart
 
     titles = {one.name: one.label for one in confirmation.confirmed}
     rows = [trial_row(trial, list(settings.objectives)) for trial in study.get_trials(deepcopy=False)]
     rows = [{**row, **speedups_of(row)} for row in rows]
     choice = None if settings.confirm is None else settings.confirm.of_each
     found = {
-        "confirmation": ratios_chart(confirmation.records, AR, titles),
+        "confirmation": ratios_chart(confirmation.records, AR, titles, texts),
         "search": search_chart(rows, choice),
+        "importances": importances_chart(*importances(study)),
     }
     return {name: chart for name, chart in found.items() if chart is not None}
 
 
-def _prompts(confirmation: Confirmation, backend: StudyBackend) -> dict[str, str]:
-    """What was asked and answered."""
-    from specexp.bench.page.sections import prompt_section
-
-    tokenizer = backend.confirming.backend.tokenizer
-    if tokenizer is None:  # a recording alone
+def _onward(settings: Sweep, study_config: StudyConfig) -> dict[str, str]:
+    """What to do with the artifact, where one is exported."""
+    if settings.export is None:
         return {}
-    texts = {
-        prompt.prompt_id: "\n".join(prompt.turns) for prompt in backend.confirming.data("confirm").prompts
+    best = f"{settings.export.to}/best"
+    carried = f"python -m specexp.export {best} --to FORMAT"
+    if study_config.of_engine:
+        return {"write the engine's own settings": carried}
+    return {
+        "prove that its output is unchanged": f"python -m specexp.verify {study_config.config.file} --artifact {best}",
+        "serve it": f"python -m specexp.serve {best} --port 8000",
+        "use it in Python": f'specexp.load_artifact("{best}").decoder(specexp.load_pair(...).target)',
+        "carry it to another engine": carried,
     }
-    arms = [confirmation.winner.name, AR]
-    return {"prompts": prompt_section(texts, confirmation.records, arms, tokenizer.decode)}
+
+
+def _titles(confirmation: Confirmation) -> dict[str, str]:
+    """Names for a person of the arms whose prompts are shown: the winner, the others, plain decoding."""
+    return {**{one.name: one.label for one in confirmation.confirmed}, AR: "AR (engine)"}
+
+
+def _tokenizer(backend: StudyBackend) -> PreTrainedTokenizerBase | None:
+    """The target's; None of a recording alone."""
+    return backend.confirming.backend.tokenizer
 
 
 def digest_of_end(study: Study, settings: Sweep, study_config: StudyConfig) -> str:

@@ -28,11 +28,7 @@ def save_plots(study: Study, objectives: list[str], folder: Path) -> list[Path]:
         The files written.
     """
     plots = optuna.visualization.matplotlib
-    # Trials that only repeat another would count it twice; those outside the space have no parameter to show.
-    shown = optuna.create_study(directions=study.directions)
-    for trial in study.get_trials(states=(TrialState.COMPLETE,)):
-        if "duplicate_of" not in trial.user_attrs:
-            shown.add_trial(trial)
+    shown = _distinct(study)
     # A study's value is the logarithm, so that means and differences are those of ratios.
     modelled = "modelled " if any(map(is_modelled, study.get_trials(deepcopy=False))) else ""
     names = [
@@ -42,8 +38,7 @@ def save_plots(study: Study, objectives: list[str], folder: Path) -> list[Path]:
     first: dict[str, Any] = {"target_name": names[0]}
     if len(objectives) > 1:
         first["target"] = lambda trial: trial.values[0]
-    searched = optuna.create_study(directions=study.directions)
-    searched.add_trials([trial for trial in shown.get_trials() if trial.params])
+    searched = _with_parameters(shown)
     pictures: dict[str, Callable[[], Any]] = {
         "history": lambda: plots.plot_optimization_history(shown, **first),
         "importances": lambda: plots.plot_param_importances(searched, **first),
@@ -58,9 +53,37 @@ def save_plots(study: Study, objectives: list[str], folder: Path) -> list[Path]:
     ]
 
 
+def importances(study: Study) -> tuple[dict[str, float], int]:
+    """Share of what trials differ by that is due to each searched key, by the first objective, and of how many trials;
+    nothing where there are too few to tell.
+    """
+    searched = _with_parameters(_distinct(study))
+    target = (lambda trial: trial.values[0]) if len(study.directions) > 1 else None
+    try:
+        found = optuna.importance.get_param_importances(searched, target=target)
+    except (ValueError, RuntimeError, ZeroDivisionError):
+        found = {}
+    return found, len(searched.get_trials(deepcopy=False))
+
+
+def _distinct(study: Study) -> Study:
+    """The complete trials alone; those that only repeat another would count it twice."""
+    found = optuna.create_study(directions=study.directions)
+    for trial in study.get_trials(states=(TrialState.COMPLETE,)):
+        if "duplicate_of" not in trial.user_attrs:
+            found.add_trial(trial)
+    return found
+
+
+def _with_parameters(study: Study) -> Study:
+    """The trials of a study inside its space: those outside have no parameter to show."""
+    found = optuna.create_study(directions=study.directions)
+    found.add_trials([trial for trial in study.get_trials() if trial.params])
+    return found
+
+
 def _most_important(study: Study, first: dict[str, Any]) -> list[str]:
-    importances = optuna.importance.get_param_importances(study, target=first.get("target"))
-    return list(importances)[:2]
+    return list(optuna.importance.get_param_importances(study, target=first.get("target")))[:2]
 
 
 def _save(draw: Callable[[], Any], path: Path) -> Path | None:

@@ -104,6 +104,19 @@ class TrackedRun:
                     source = Image.open(png)
                 self._run.log({key: wandb.Image(source, caption=caption)})
 
+    def html(self, key: str, page: str) -> None:
+        """Show a page of HTML as a panel.
+
+        Args:
+            key: Name of the panel.
+            page: The whole page.
+        """
+        if self._run is not None:
+            with self._guard("write a page"):
+                import wandb
+
+                self._run.log({key: wandb.Html(page, inject=False, data_is_not_path=True)})
+
     def artifact(
         self,
         folder: str | Path,

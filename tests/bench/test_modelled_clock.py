@@ -17,7 +17,7 @@ from specexp.bench.statistics import paired_speedup, summarise
 from specexp.builders import Chain
 from specexp.core.latency import LatencyProfile
 from specexp.drafters import DraftModel, TokenRecycling
-from specexp.run.__main__ import summary_of
+from specexp.run.report import summary_of
 
 PROFILE = LatencyProfile("made up", {1: 100, 9: 180}, {1: 10, 3: 20}, step_ms=4, source="published")
 GENERATION = Generation(max_new_tokens=24, stop_at_eos=False)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from specexp.bench.page.sections import first_words
 from specexp.bench.record import PromptRecord
 
-_SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
+SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 """Names the language; nothing is loaded from there."""
 _WORDS = 60
 _POINT = "#4c8ed9"
@@ -15,7 +16,10 @@ _RULE = {"type": "rule", "strokeDash": [4, 4], "color": "#888"}
 
 
 def ratios_chart(
-    records: Iterable[PromptRecord], baseline: str, titles: Mapping[str, str] | None = None
+    records: Iterable[PromptRecord],
+    baseline: str,
+    titles: Mapping[str, str] | None = None,
+    texts: Mapping[str, str] | None = None,
 ) -> dict[str, Any] | None:
     """How many times as fast as the baseline each arm decoded each prompt; None where nothing is to be compared.
 
@@ -23,6 +27,7 @@ def ratios_chart(
         records: Records of a run.
         baseline: Name of the arm that speeds are over.
         titles: Names for a person by arm; those without one are not drawn. All by their own names if None.
+        texts: Prompts by id, whose first words are shown beside them.
     """
     good = [
         record for record in records if not record.error and record.decode_tokens and record.decode_seconds
@@ -44,6 +49,7 @@ def ratios_chart(
             {
                 "arm": name,
                 "prompt": prompt[:_WORDS],
+                "text": first_words((texts or {}).get(prompt, ""), 2 * _WORDS),
                 "speed": round(seconds / own, 4),
                 "tokens per step": round(len(record.token_ids) / record.steps, 2) if record.steps else None,
                 "new tokens": len(record.token_ids),
@@ -67,9 +73,12 @@ def ratios_chart(
         "title": f"times as fast as {baseline}",
         "scale": {"type": "log"},
     }
-    tips = [{"field": name} for name in ("arm", "prompt", "speed", "tokens per step", "new tokens", "equal")]
+    tips = [
+        {"field": name}
+        for name in ("arm", "prompt", "text", "speed", "tokens per step", "new tokens", "equal")
+    ]
     return {
-        "$schema": _SCHEMA,
+        "$schema": SCHEMA,
         "description": f"Speed over {baseline}, prompt by prompt: hover for the prompt.",
         "width": "container",
         "height": 30 + 26 * len({row["arm"] for row in values}),
@@ -108,6 +117,7 @@ def search_chart(rows: Sequence[Mapping[str, Any]], choice: str | None) -> dict[
     if not values:
         return None
     told = dict.fromkeys(key for row in values for key in row)
+    front = _front(values)
     for row in values:  # a dot in a name is a path in Vega
         for key in list(row):
             row[key.replace(".", " ")] = row.pop(key)
@@ -135,17 +145,74 @@ def search_chart(rows: Sequence[Mapping[str, Any]], choice: str | None) -> dict[
             "legend": {"labelLimit": 200},
         }
     return {
-        "$schema": _SCHEMA,
-        "description": "The search: every trial's nodes and speedup on the search's prompts; hover for its settings.",
+        "$schema": SCHEMA,
+        "description": "The search: every trial's nodes and speedup on the search's prompts, and the line of "
+        "those that no smaller tree reached; hover for settings.",
         "width": "container",
         "height": 320,
         "data": {"values": values},
         "layer": [
             {"mark": _RULE, "encoding": {"y": {"datum": 1}}},
             {
+                "data": {"values": front},
+                "mark": {"type": "line", "interpolate": "step-after", "color": "#c8553d", "opacity": 0.7},
+                "encoding": {name: encoding[name] for name in ("x", "y")},
+            },
+            {
                 "params": [{"name": "zoom", "select": "interval", "bind": "scales"}],
                 "mark": {"type": "point", "filled": True, "size": 70, "opacity": 0.8, "color": _POINT},
                 "encoding": encoding,
             },
         ],
+    }
+
+
+def _front(values: Iterable[Mapping[str, Any]]) -> list[dict[str, float]]:
+    """The complete trials that none with as few nodes was faster than, by nodes."""
+    best, found = float("-inf"), []
+    complete = [row for row in values if row.get("state") == "complete"]
+    for row in sorted(complete, key=lambda row: (row["nodes_per_step"], -row["speedup"])):
+        if row["speedup"] > best:
+            best = row["speedup"]
+            found.append({name: row[name] for name in ("nodes_per_step", "speedup")})
+    return found
+
+
+def importances_chart(importances: Mapping[str, float], trials: int) -> dict[str, Any] | None:
+    """How much of what trials differ by is due to each searched key; None where nothing is known.
+
+    Args:
+        importances: Shares by dotted key, as Optuna estimates them.
+        trials: From how many trials.
+    """
+    if not importances:
+        return None
+    values = [
+        {"key": key.replace(".init_args.", "."), "importance": round(share, 4)}
+        for key, share in importances.items()
+    ]
+    return {
+        "$schema": SCHEMA,
+        "description": f"Which searched keys the speedup depends on, by fANOVA over {trials} trials: of few trials a "
+        "rough guess.",
+        "width": "container",
+        "height": {"step": 24},
+        "data": {"values": values},
+        "mark": {"type": "bar", "color": _POINT},
+        "encoding": {
+            "x": {
+                "field": "importance",
+                "type": "quantitative",
+                "axis": {"format": ".0%"},
+                "title": "importance",
+            },
+            "y": {
+                "field": "key",
+                "type": "nominal",
+                "sort": "-x",
+                "title": None,
+                "axis": {"labelLimit": 200},
+            },
+            "tooltip": [{"field": "key"}, {"field": "importance", "format": ".1%"}],
+        },
     }

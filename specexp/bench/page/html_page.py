@@ -50,9 +50,18 @@ class Content(Protocol):
     def fragments(self) -> Mapping[str, str]:
         """HTML of further sections."""
 
+    @property
+    def onward(self) -> Mapping[str, str]:
+        """What to type next, by what it does."""
+
 
 def html_page(
-    whole: Sequence[Content], pictures: Mapping[str, bytes], *, config: str = "", made_by: Sequence[str] = ()
+    whole: Sequence[Content],
+    pictures: Mapping[str, bytes],
+    *,
+    config: str = "",
+    made_by: Sequence[str] = (),
+    again: str = "",
 ) -> str:
     """One file with everything in it: opened from a disk it asks no network for anything.
 
@@ -60,7 +69,8 @@ def html_page(
         whole: What there is to say, the first with title and answer, and its parts.
         pictures: PNG by the figure's name.
         config: The resolved experiment as YAML; empty leaves the section out.
-        made_by: Lines on how it was made: command, commit, versions, device.
+        made_by: Lines on how it was made: commit, versions, device.
+        again: The command that made it.
     """
     report = whole[0]
     charts = {name: chart for part in whole for name, chart in part.charts.items()}
@@ -85,6 +95,11 @@ def html_page(
     pieces += [fragment for part in whole for fragment in part.fragments.values()]
     for part in whole:
         pieces += [_picture(name, pictures[name]) for name in part.figures if name in pictures]
+    onward = {**report.onward, **({"make it again": again} if again else {})}
+    if onward:
+        pieces.append('<section aria-label="Go on"><h2>Go on</h2>')
+        pieces += [f"<p>To {escape(what)}:</p><pre>{escape(typed)}</pre>" for what, typed in onward.items()]
+        pieces.append("</section>")
     if made_by:
         pieces.append("<h2>How it was made</h2>\n<pre>" + escape("\n".join(made_by)) + "</pre>")
     if config:
@@ -95,12 +110,20 @@ def html_page(
     scripts = f"<script>{_read('page.js')}</script>"
     if charts:
         scripts += f'<script type="module">{bundle()}\n{_embeds(charts)}</script>'
+    return _document(title, "\n".join(pieces), scripts)
+
+
+def alone(fragment: str) -> str:
+    """A page of one section, without charts: what a panel of W&B shows."""
+    return _document("specexp", fragment, f"<script>{_read('page.js')}</script>")
+
+
+def _document(title: str, body: str, scripts: str) -> str:
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)}</title>\n<style>{_read('page.css')}</style></head>\n<body><main>\n"
-        + "\n".join(pieces)
-        + f"\n</main>\n{scripts}</body></html>\n"
+        f"{body}\n</main>\n{scripts}</body></html>\n"
     )
 
 

@@ -17,9 +17,10 @@ for (const table of document.querySelectorAll("table")) {
   }
 }
 for (const field of document.querySelectorAll("input[type=search]")) {
-  const body = document.getElementById(field.dataset.table).tBodies[0];
+  const { table } = field.dataset;
+  const found = table ? document.getElementById(table).tBodies[0].rows : field.parentElement.querySelectorAll("details.prompt");
   field.addEventListener("input", () => {
     const wanted = field.value.toLowerCase();
-    for (const row of body.rows) row.hidden = !row.textContent.toLowerCase().includes(wanted);
+    for (const one of found) one.hidden = !one.textContent.toLowerCase().includes(wanted);
   });
 }

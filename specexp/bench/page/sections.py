@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 
+from specexp.bench.page.tokens import LEGEND, token_view
 from specexp.bench.record import PromptRecord
 
 _MOST_PROMPTS = 24
 _MOST_CHARACTERS = 1200
+_FIRST_WORDS = 60
 
 
 def folding_tree(
@@ -48,35 +50,53 @@ def folding_tree(
 def prompt_section(
     texts: Mapping[str, str],
     records: Sequence[PromptRecord],
-    arms: Sequence[str],
+    titles: Mapping[str, str],
     decode: Callable[[Sequence[int]], str],
 ) -> str:
-    """Prompts with what the first arm decoded, and what each arm took for it.
+    """Prompts with what the first arm decoded, token by token where its steps were seen, and what each arm took.
 
     Args:
         texts: Prompts by id.
         records: Records of the run.
-        arms: Arms to show, the one whose text is shown first.
+        titles: Arms to show, the one whose text is shown first, with their names for a person.
         decode: Text of token ids.
     """
     found = {(one.arm, one.prompt_id): one for one in records if one.sample == 0 and not one.error}
-    shown = [prompt for prompt in texts if (arms[0], prompt) in found][:_MOST_PROMPTS] if arms else []
-    if not shown:
+    first = next(iter(titles), None)
+    shown = [prompt for prompt in texts if (first, prompt) in found][:_MOST_PROMPTS]
+    if first is None or not shown:
         return ""
-    pieces = ['<section aria-label="Prompts"><h2>Prompts</h2>']
-    for prompt in shown:
-        own = found[arms[0], prompt]
+    heading = f"Prompts, and what {titles[first]} made of them"
+    pieces = [f'<section aria-label="{escape(heading, quote=True)}"><h2>{escape(heading)}</h2>']
+    if any(found[first, prompt].sources for prompt in shown):
+        pieces.append(f"{LEGEND}<p>A box is a step, one pass of the target; hover over it for the ranks.</p>")
+    if len(shown) > 1:
+        pieces.append(
+            '<input type="search" class="prompts" placeholder="filter prompts" aria-label="filter prompts">'
+        )
+    for number, prompt in enumerate(shown):
+        own = found[first, prompt]
         took = "; ".join(
-            f"{name}: {len(one.token_ids) / one.steps:.2f} tokens a step, "
+            f"{title}: {len(one.token_ids) / one.steps:.2f} tokens a step, "
             f"{1e3 * one.decode_seconds / max(one.decode_tokens, 1):.2f} ms a token"
-            for name in arms
-            if (one := found.get((name, prompt))) is not None and one.steps
+            for arm, title in titles.items()
+            if (one := found.get((arm, prompt))) is not None and one.steps
+        )
+        answer = (
+            token_view(own, decode) if own.sources else f"<pre>{escape(_cut(decode(own.token_ids)))}</pre>"
         )
         pieces.append(
-            f"<details><summary>{escape(prompt)}: {escape(took)}</summary>"
-            f"<pre>{escape(_cut(texts[prompt]))}</pre><pre>{escape(_cut(decode(own.token_ids)))}</pre></details>"
+            f'<details class="prompt"{" open" * (number == 0)}><summary>{escape(prompt)}: '
+            f"<q>{escape(first_words(texts[prompt]))}</q></summary><p>{escape(took)}</p>"
+            f"<pre>{escape(_cut(texts[prompt]))}</pre>{answer}</details>"
         )
     return "".join(pieces) + "</section>"
+
+
+def first_words(text: str, most: int = _FIRST_WORDS) -> str:
+    """A prompt in a line."""
+    line = " ".join(text.split())
+    return line if len(line) <= most else f"{line[:most]}…"
 
 
 def _cut(text: str) -> str:

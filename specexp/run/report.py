@@ -1,0 +1,144 @@
+"""What a run has to say, from its records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from specexp.bench import clock
+from specexp.bench.acceptance_tables import acceptance_tables
+from specexp.bench.experiment import curves_of
+from specexp.bench.figures import parameter_curves, phase_bars, speedup_bars
+from specexp.bench.metrics import figures_of
+from specexp.bench.page.charts import ratios_chart
+from specexp.bench.prompts_shown import prompts_shown, texts_of
+from specexp.bench.publish import Report
+from specexp.bench.report import (
+    category_table,
+    fidelity_sentences,
+    long_table,
+    phase_table,
+    results_table,
+)
+from specexp.bench.statistics import Speedup, arm_names, paired_speedup
+from specexp.config import Config, is_replayed
+from specexp.tracking.names import SPEEDUP
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from transformers import PreTrainedTokenizerBase
+
+    from specexp.bench.experiment import ExperimentArms
+    from specexp.bench.float32 import InFloat32
+    from specexp.bench.record import PromptRecord
+    from specexp.data.prompts import PromptDataModule
+
+
+def report(
+    config: Config,
+    experiment: ExperimentArms,
+    records: Sequence[PromptRecord],
+    data: PromptDataModule,
+    tokenizer: PreTrainedTokenizerBase | None,
+    float32: InFloat32 | None = None,
+) -> Report:
+    """The tables, the figure, what is shown of single prompts, and what the analyses saw.
+
+    Args:
+        config: Configuration of the experiment.
+        experiment: Its arms.
+        records: Records of the run.
+        data: Its prompts.
+        tokenizer: The target's; None where a recording answered.
+        float32: Their outputs compared once more in float32; None where they were not.
+    """
+    preparation, texts = data.workload.preparation, texts_of(data.prompts)
+    title = config.get("question") or config.get("name")
+    if config.get("paper"):
+        title += f" ({config.get('paper')})"
+    if is_replayed(config):
+        title += ", replayed"
+    baselines, published = experiment.baselines, config.get("published")
+    results = results_table(records, title, baselines=baselines, published=published, float32=float32)
+    answered = {record.arm for record in records if not record.error}
+    results.notes += fidelity_sentences(arm for arm in experiment.arms if arm.name in answered)
+    results.notes += preparation.notes()
+    tables = {
+        "arms": results,
+        "categories": category_table(records, baseline=baselines[0], published=published),
+        "phases": phase_table(records),
+        **acceptance_tables(records),
+    }
+    chart = ratios_chart(records, baselines[0], texts=texts)
+    ranked = [name for name, _ in _ranked(records, baselines[0])]
+    titles = {name: name for name in (*ranked, baselines[0])}
+    return Report(
+        {name: table for name, table in tables.items() if table is not None},
+        {"figure": draw(config, records, baselines[0])},
+        preparation.files(),
+        data={"table": long_table(records, baselines=baselines)},
+        summary=summary_of(records, baselines[0]),
+        answer=answer_of(records, baselines[0]),
+        charts={} if chart is None else {"prompts": chart},
+        onward={
+            "prove that the output is unchanged": f"python -m specexp.verify {config.file}",
+            "find the best setting": "python -m specexp.sweep experiments/fastest.yaml",
+        },
+        page="table",
+        parts=[
+            prompts_shown(texts, records, titles, tokenizer),
+            *(analysis.report(records) for analysis in experiment.analyses),
+        ],
+    )
+
+
+def answer_of(records: Sequence[PromptRecord], baseline: str) -> str:
+    """Which arm is fastest, and whether it is told apart from the baseline; empty where nothing is compared."""
+    ranked = _ranked(records, baseline)
+    if not ranked:
+        return ""
+    name, speedup = ranked[0]
+    if speedup.is_faster:
+        return f"{name} decodes {speedup} as fast as {baseline}."
+    return f"Nothing is told apart as faster than {baseline} on these prompts: the best, {name}, reaches {speedup}."
+
+
+def _ranked(records: Sequence[PromptRecord], baseline: str) -> list[tuple[str, Speedup]]:
+    """The arms that can be compared with the baseline, the fastest first."""
+    found = [
+        (name, paired_speedup(records, name, baseline)) for name in arm_names(records) if name != baseline
+    ]
+    fair = [one for one in found if one[1].refused is None]
+    return sorted(fair, key=lambda one: one[1].ratio, reverse=True)
+
+
+def summary_of(records: Sequence[PromptRecord], baseline: str) -> dict[str, float]:
+    """What to compare runs by: each arm's metrics and speedup; modelled ones are called so."""
+    found: dict[str, float] = {}
+    for name in arm_names(records):
+        good = [record for record in records if record.arm == name and not record.error]
+        found |= {f"{name}/{key}": value for key, value in figures_of(good).items()}
+        speedup = paired_speedup(records, name, baseline)
+        if name != baseline and speedup.refused is None:
+            key = f"{name}/{clock.metric_prefix(speedup.clock)}{SPEEDUP}"
+            found[key] = speedup.ratio
+            if speedup.has_interval:
+                found[f"{key}_low"], found[f"{key}_high"] = speedup.low, speedup.high
+    return found
+
+
+def draw(config: Config, records: Sequence[PromptRecord], baseline: str) -> Figure:
+    """The figure the file asks for: ``speedup``, ``curves`` (where arms sweep a number) or ``phases``."""
+    title = (config.get("question") or config.get("name")) + (", replayed" if is_replayed(config) else "")
+    curves = curves_of(config)
+    kind = config.get("figure") or ("curves" if curves else "speedup")
+    if kind == "phases":
+        return phase_bars(records, title=title)
+    if kind == "curves" and curves:
+        return parameter_curves(records, curves, baseline=baseline, title=title)
+    published = {
+        str(item["method"]): float(item["speedup"])
+        for item in config.get("published")
+        if item.get("speedup") is not None and "category" not in item
+    }
+    return speedup_bars(records, baseline=baseline, title=title, published=published)
