@@ -1,12 +1,30 @@
-"""A progress bar: one line a stage, one line a finished trial above it."""
+"""A progress bar: one line a stage, one line a finished trial above it, and between them how it stands."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from typing_extensions import override
+
+
+class _Bars(Progress):
+    """Bars with something above them.
+
+    Attributes:
+        above: What stands there; None for nothing.
+    """
+
+    above: RenderableType | None = None
+
+    @override
+    def get_renderables(self) -> Iterable[RenderableType]:
+        if self.above is not None:
+            yield self.above
+        yield from super().get_renderables()
 
 
 class StageBar:
@@ -17,9 +35,9 @@ class StageBar:
     """
 
     def __init__(self, console: Console) -> None:
-        self._progress = Progress(
+        self._progress = _Bars(
             TextColumn("{task.description}"),
-            BarColumn(),
+            BarColumn(bar_width=20),
             MofNCompleteColumn(),
             TextColumn("{task.fields[note]}"),
             TimeElapsedColumn(),
@@ -40,6 +58,10 @@ class StageBar:
         self._task = self._progress.add_task(what, total=total, completed=done, note="")
         self._prompts = prompts
         self._seen, self._total = 0, total
+
+    def show(self, standing: RenderableType) -> None:
+        """Keep this above the bars; it is drawn anew as it changes."""
+        self._progress.above = standing
 
     def prompt(self) -> None:
         """One prompt is done."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
@@ -24,8 +25,8 @@ OPTIONS = (DRY_RUN, _PRINT_CONFIG, *SHOWING)
 STARTS_OVER = "the same command starts over"
 GOES_ON = "the same command goes on where it stopped"
 HELP = frozenset(("-h", "--help"))
-_ABOUT_HELP = """--print-config prints the resolved file, each value with who set it; --quiet says the answer and what to do next,
---json all that came out as one line of JSON, --open opens the report's page.
+_ABOUT_HELP = """--print-config prints the resolved file, each value with who set it.
+--quiet says the answer and what to do next, --json all that came out in one line, --open opens the report's page.
 --help KEY explains a section, a key inside it or a part by its name: --help generation.max_new_tokens, --help Chain;
 after a file it tells what the file has there. Sections of a file:"""
 
@@ -122,8 +123,7 @@ def _read_and_act(
         config = load_config(given[0], overrides)
         config, recognised = with_recognised_fields(with_artifact(config))
         if _PRINT_CONFIG in given:
-            print(annotated(config), end="")
-            return 0
+            return _print(annotated(config), end="")
         for line in recognised:
             print(line)
     except ConfigError as error:
@@ -137,7 +137,7 @@ def _help(usage: str, given: Sequence[str], short: Mapping[str, str]) -> int:
 
     at = next((number for number, argument in enumerate(given) if argument in HELP), len(given))
     if at + 1 >= len(given):
-        print(f"{usage}\n{_ABOUT_HELP}\n{explain_sections()}")
+        _print(f"{usage}\n{_ABOUT_HELP}\n{explain_sections()}")
         return 0 if given else 2
     config = None
     if at > 0:
@@ -147,9 +147,19 @@ def _help(usage: str, given: Sequence[str], short: Mapping[str, str]) -> int:
             print(f"note: {error}", file=sys.stderr)
     try:
         key = given[at + 1].removeprefix("--")
-        print(explain(short.get(key, key), config))
+        return _print(explain(short.get(key, key), config))
     except ConfigError as error:
         return fail(error)
+
+
+def _print(text: str, end: str = "\n") -> int:
+    """Print a long text; whoever reads it, as ``head`` does, may have seen enough before its end."""
+    try:
+        print(text, end=end, flush=True)
+    except BrokenPipeError:
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+        )  # or the interpreter's own flush fails too
     return 0
 
 

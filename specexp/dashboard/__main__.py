@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from specexp.config import Config, ConfigError
 from specexp.config.command import fail, run_command
 from specexp.config.here import check_tracking
+from specexp.config.told import told
 from specexp.core.messages import first_line
 from specexp.tracking.dashboard import Dashboard, build_workspace, describe_dashboard
 from specexp.tracking.mode import logged_in
@@ -89,6 +90,7 @@ def publish(workspace: Workspace) -> int:
     try:
         saved = workspace.save()
         print(saved.url)
+        told().next = f"open {saved.url}"
     except Exception as error:  # wandb-workspaces lets requests', GraphQL's and its own errors through
         place = f"{workspace.entity}/{workspace.project}"
         return fail(f"W&B did not take the dashboard for {place}: {first_line(error)}", 1)

@@ -62,6 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{mark}{diagnosis.topic}: {diagnosis.said}", flush=True)
         if diagnosis.advice:
             print(f"    {diagnosis.advice}", flush=True)
+    if not given.json:
+        print("Next: mend what is marked !" if worst else "Next: python -m specexp.init my-study --help")
     return worst
 
 

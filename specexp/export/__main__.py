@@ -114,6 +114,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(as_text(made.content) if output is None else f"{output}\n", end="")
     told = f"{made.dropped}; " if made.dropped else f"{given.to}: "
     print(f"{told}read for {chosen.read_for}", file=sys.stderr)
+    print("Next: docs/deploy.md says where the engine takes it", file=sys.stderr)
     return 0
 
 

@@ -22,6 +22,7 @@ from specexp.config.command import DRY_RUN, GOES_ON, HELP, OPTIONS, answered, fa
 from specexp.config.config import check_trainer
 from specexp.config.files import read_layers
 from specexp.config.here import check_here
+from specexp.config.told import telling, told
 from specexp.core.annotations import PartOf, arguments_of
 from specexp.core.messages import counted
 from specexp.data.prompt_set import PromptSetError
@@ -118,9 +119,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             fit(**values)
         except PromptSetError as error:  # a source of the corpus cannot be read
             return fail(error)
+        if (to := values.get("export_to")) is not None:
+            told().folder, told().next = str(to), f"python -m specexp.init my-study --target {to}"
         return 0
 
-    return answered(act, GOES_ON)
+    with telling(given) as found:
+        found.exit_code = answered(act, GOES_ON)
+    return found.exit_code
 
 
 def _of_controller(path: str, overrides: Sequence[str]) -> bool:
@@ -166,7 +171,11 @@ def _learn(config: Config, dry: bool) -> int:
         if len(module.failed) == module.done:
             return fail(f"{why}; nothing is exported", 1)
     try:
-        publish(report(config, module), Path(config.get("output")) / config.get("name"))
+        found = report(config, module)
+        publish(found, Path(config.get("output")) / config.get("name"))
+        if found.artifacts:
+            told().artifact = str(found.artifacts[0].folder)
+            told().next = f"python -m specexp.run {config.file} --artifact {told().artifact}"
     except ArtifactError as error:
         return fail(error, 1)
     return fail(f"{why}; it learned from the others", 1) if module.failed else 0

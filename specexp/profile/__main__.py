@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from specexp.config import Config, save_resolved
 from specexp.config.command import fail, run_command
 from specexp.config.here import check_here
+from specexp.config.told import told
 from specexp.profile.run import check_profiling
 
 if TYPE_CHECKING:
@@ -127,6 +128,8 @@ def run(config: Config, pair: ModelPair | None = None) -> list[LoadedArtifact]:
         artifacts.append(artifact)
     found = standing(met, artifacts) if section["backends"] else report(profile, measured, artifacts[0])
     publish(found, folder, tracker_of(config, name, folder), console, kind="profile", config=config.to_dict())
+    told().artifact = str(artifacts[0].folder)
+    told().next = f"--latency.artifact {artifacts[0].folder} models this device's seconds in any experiment"
     return artifacts
 
 

@@ -22,6 +22,7 @@ from specexp.cluster.shard import Shard, take_shard
 from specexp.config import Config, ConfigError, build_outline
 from specexp.config.command import GOES_ON, fail, run_command
 from specexp.config.here import check_here
+from specexp.config.told import told
 from specexp.core.messages import counted
 
 if TYPE_CHECKING:
@@ -119,6 +120,10 @@ def run(config: Config, pair: ModelPair | None = None, shard: Shard | None = Non
     turns = sum(entry["turns"] for entry in recording.manifest.files.values())
     console.print(
         f"{counted(turns, 'answer')}, {size_of(recording.bytes)}, in {recording.folder}", markup=False
+    )
+    told().folder = str(recording.folder)
+    told().next = (
+        f"--backend replay --recording {recording.folder} answers run, sweep and what_if without the models"
     )
     return recording
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from specexp.config import Config, ConfigError, load_config
 from specexp.config.command import GOES_ON, answered
 from specexp.config.files import parse_overrides
+from specexp.config.told import SHOWING, telling, told
 from specexp.reproduce.measure import Wanted, measure, missing, wanted
 from specexp.reproduce.paper_row import PaperRow, chosen
 from specexp.reproduce.trend import Term
@@ -38,7 +39,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code: 1 where a run failed."""
     parser = _parser()
     options, given = parser.parse_known_args(arguments)
-    return answered(lambda: _act(options, given), GOES_ON)
+    showing = [one for one in given if one in SHOWING]
+    with telling(showing) as found:
+        found.exit_code = answered(
+            lambda: _act(options, [one for one in given if one not in showing]), GOES_ON
+        )
+    return found.exit_code
 
 
 def _act(options: argparse.Namespace, given: list[str]) -> int:
@@ -113,7 +119,7 @@ def _write(
     options: argparse.Namespace,
 ) -> None:
     from specexp.bench.publish import publish
-    from specexp.reproduce.told import look_at, report
+    from specexp.reproduce.told import HTML, look_at, report
     from specexp.tracking import Tracker
 
     every = look_at(
@@ -121,11 +127,13 @@ def _write(
     )
     modes = [str(value) for key, value in _pairs(aside) if key == "--tracking.mode"]
     tracker = Tracker("reproduce", Path(options.output), mode=modes[-1] if modes else None)
-    told = report(every, _seen_from(page, records))
-    publish(
-        told, page, tracker, kind="reproduce", config={"rows": [found.row.name for found in every]}, page=None
-    )
+    rows_shown = {"rows": [found.row.name for found in every]}
+    found = report(every, _seen_from(page, records))
+    publish(found, page, tracker, kind="reproduce", config=rows_shown, page=None)
     _say(every)
+    known = told()
+    known.page = str(page / HTML)
+    known.next = f"look at {known.page}; --only ROW measures one anew"
 
 
 def _say(found: Sequence[Found]) -> None:

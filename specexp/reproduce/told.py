@@ -16,6 +16,7 @@ from specexp.reproduce.row_record import RowRecord, RowRecordError, pair_of
 from specexp.reproduce.trend import Tested, verdict
 
 PAGE = "REPRODUCTION"
+HTML = f"{PAGE.lower()}.html"
 TITLE = "The tables and figures of the four papers"
 NOT_MEASURED = "not measured on this pair"
 
@@ -84,7 +85,7 @@ def report(found: Sequence[Found], pictures: str) -> Report:
     return Report(
         files={
             f"{PAGE}.md": _markdown(found, pictures),
-            f"{PAGE.lower()}.html": _html(found, pictures, overview),
+            HTML: _html(found, pictures, overview),
         },
         data={"reproduction": overview},
         sentences=[f"{one.row.name}: {one.row.place}: {one.state}" for one in found],

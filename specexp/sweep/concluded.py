@@ -44,6 +44,7 @@ class Concluded:
         confirmations: How many were pooled.
         said: Table and sentences, as they were printed.
         gain: Whether what is deployed is faster than plain decoding, by the interval.
+        answer: What it came to, in a sentence.
         deployed: What was exported; None where nothing was.
     """
 
@@ -54,6 +55,7 @@ class Concluded:
     confirmations: int
     said: str
     gain: bool
+    answer: str = ""
     deployed: Deployed | None = None
 
     @staticmethod

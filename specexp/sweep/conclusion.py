@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from io import StringIO
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from optuna import Study
 from optuna.trial import FrozenTrial
@@ -17,14 +17,15 @@ from specexp.bench.progress import StageBar
 from specexp.bench.prompts_shown import prompts_shown, texts_of
 from specexp.bench.publish import Attached, Report, publish, track
 from specexp.config.sweep import Confirm, Sweep
+from specexp.config.told import told
 from specexp.sweep.backend import StudyBackend
 from specexp.sweep.concluded import CONFIRM, Concluded, earlier_records
-from specexp.sweep.confirm import AR, Confirmation, confirm, select
+from specexp.sweep.confirm import Confirmation, confirm, select
 from specexp.sweep.confirmation_table import answer, sentences, table
 from specexp.sweep.error import StudyError
 from specexp.sweep.export import BEST_TREE, Exported, Exporter
 from specexp.sweep.output import StudyOutput
-from specexp.sweep.plots import importances
+from specexp.sweep.shown import charts_of, onward, titles_of, tokenizer_of
 from specexp.sweep.study import digest_of
 from specexp.sweep.study_config import StudyConfig
 from specexp.sweep.tracked_trials import setting_of, summary_of
@@ -32,8 +33,6 @@ from specexp.sweep.trials import confirmable, speedups_of, trial_row
 from specexp.sweep.winner import pictures_of_winner
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
     from specexp.bench.record import PromptRecord
     from specexp.bench.table import Table
 
@@ -104,11 +103,11 @@ def conclude(study: Study, settings: Sweep, backend: StudyBackend, output: Study
         files=preparation.files(),
         sentences=said,
         answer=answer(confirmation.confirmed, confirmation.records),
-        charts=_charts(study, settings, confirmation, texts),
-        onward=_onward(settings, study_config),
+        charts=charts_of(study, settings, confirmation, texts),
+        onward=onward(settings, study_config),
         page="confirm",
         parts=[
-            prompts_shown(texts, confirmation.records, _titles(confirmation), _tokenizer(backend)),
+            prompts_shown(texts, confirmation.records, titles_of(confirmation), tokenizer_of(backend)),
             pictures_of_winner(confirmation, backend.data("confirm").prompts),
             *_yardstick(study, confirmation, backend),
         ],
@@ -135,54 +134,12 @@ def conclude(study: Study, settings: Sweep, backend: StudyBackend, output: Study
         confirmation.confirmations,
         _text(shown, [*said, *exported.said], output.console.width),
         exported.gain,
+        report.answer,
         exported.deployed,
     )
+    told().summary = summary_of(confirmation.winner)
     found.save(output.folder)
     return found
-
-
-def _charts(
-    study: Study, settings: Sweep, confirmation: Confirmation, texts: Mapping[str, str]
-) -> dict[str, Mapping[str, Any]]:
-    """The confirmation prompt by prompt, and the search behind it."""
-    from specexp.bench.page.charts import importances_chart, ratios_chart, search_chart
-
-    titles = {one.name: one.label for one in confirmation.confirmed}
-    rows = [trial_row(trial, list(settings.objectives)) for trial in study.get_trials(deepcopy=False)]
-    rows = [{**row, **speedups_of(row)} for row in rows]
-    choice = None if settings.confirm is None else settings.confirm.of_each
-    found = {
-        "confirmation": ratios_chart(confirmation.records, AR, titles, texts),
-        "search": search_chart(rows, choice),
-        "importances": importances_chart(*importances(study)),
-    }
-    return {name: chart for name, chart in found.items() if chart is not None}
-
-
-def _onward(settings: Sweep, study_config: StudyConfig) -> dict[str, str]:
-    """What to do with the artifact, where one is exported."""
-    if settings.export is None:
-        return {}
-    best = f"{settings.export.to}/best"
-    carried = f"python -m specexp.export {best} --to FORMAT"
-    if study_config.of_engine:
-        return {"write the engine's own settings": carried}
-    return {
-        "prove that its output is unchanged": f"python -m specexp.verify {study_config.config.file} --artifact {best}",
-        "serve it": f"python -m specexp.serve {best} --port 8000",
-        "use it in Python": f'specexp.load_artifact("{best}").decoder(specexp.load_pair(...).target)',
-        "carry it to another engine": carried,
-    }
-
-
-def _titles(confirmation: Confirmation) -> dict[str, str]:
-    """Names for a person of the arms whose prompts are shown: the winner, the others, plain decoding."""
-    return {**{one.name: one.label for one in confirmation.confirmed}, AR: "AR (engine)"}
-
-
-def _tokenizer(backend: StudyBackend) -> PreTrainedTokenizerBase | None:
-    """The target's; None of a recording alone."""
-    return backend.confirming.backend.tokenizer
 
 
 def digest_of_end(study: Study, settings: Sweep, study_config: StudyConfig) -> str:

@@ -20,10 +20,12 @@ from optuna import Study
 from optuna.trial import FrozenTrial
 
 from specexp.bench.progress import StageBar
+from specexp.bench.publish import PAGE
 from specexp.bench.trainer import quiet_libraries
 from specexp.config import build_pair, save_resolved
 from specexp.config.stages import STAGES
 from specexp.config.sweep import Sweep
+from specexp.config.told import told
 from specexp.sweep.alone import conclude_alone
 from specexp.sweep.backend import StudyBackend
 from specexp.sweep.bench import StudyBench, record_acceptance_counts
@@ -35,6 +37,8 @@ from specexp.sweep.goals import directions_of
 from specexp.sweep.journal import repaired, study_lock
 from specexp.sweep.output import StudyOutput
 from specexp.sweep.plots import save_plots
+from specexp.sweep.shown import onward
+from specexp.sweep.standing import Standing
 from specexp.sweep.study import digest_of, open_study, others_running, resume, run_study
 from specexp.sweep.study_config import StudyConfig
 from specexp.sweep.tracked_trials import TrackedTrials, setting_of
@@ -88,6 +92,7 @@ class Session:
             ended = self._ended()
             if ended is not None:
                 self.output.console.print(ended.said, end="", markup=False, highlight=False, soft_wrap=True)
+                self._tell(ended.answer)
                 self.output.say(
                     f"Study {self.study_config.name} has ended, so nothing was measured; --confirm-again confirms its "
                     f"best once more, and pools both."
@@ -123,7 +128,18 @@ class Session:
                 ended = conclude_alone(study, self.settings, backend, self.output)
         if hint := self.output.tracker.sync_hint():
             self.output.say(f"W&B: {hint}")
+        self._tell("" if ended is None else ended.answer)
         return ended is None or ended.gain
+
+    def _tell(self, answer: str) -> None:
+        """What came out, for the command's last line and for machines."""
+        found, folder = told(), self.output.folder
+        found.answer, found.folder = answer, str(folder)
+        if (folder / PAGE).exists():
+            found.page = str(folder / PAGE)
+        if self.settings.export is not None and answer:
+            found.artifact = f"{self.settings.export.to}/best"
+        found.next = next(iter(onward(self.settings, self.study_config).values()), "")
 
     def _ended(self) -> Concluded | None:
         """What a study that has ended keeps; None where there is something to do. No model is loaded for it."""
@@ -194,6 +210,9 @@ class Session:
     def _search(self, study: Study, bench: StudyBench, bar: StageBar) -> str:
         done = len(distinct_finished(study))
         bar.stage("search", self.settings.n_trials, done=done, prompts=len(bench.prompts))
+        standing = Standing(list(self.settings.objectives), self.settings.n_trials)
+        standing.update(study)
+        bar.show(standing)
 
         tracked = None
         if bench.backend.tracks_trials:
@@ -204,6 +223,7 @@ class Session:
         def after(study: Study, trial: FrozenTrial) -> None:
             if tracked is not None:
                 tracked.end(trial)
+            standing.update(study)
             bar.trial(len(distinct_finished(study)), self._line(study, trial))
 
         try:

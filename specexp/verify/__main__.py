@@ -20,6 +20,7 @@ from specexp.bench.experiment import check_experiment
 from specexp.config import Config, save_resolved
 from specexp.config.command import run_command
 from specexp.config.here import check_here
+from specexp.config.told import told
 
 if TYPE_CHECKING:
     from specexp.pairs.pair import ModelPair
@@ -68,6 +69,13 @@ def _act(config: Config, dry_run: bool) -> int:
         list_tests(config)
         return 0
     found = run(config)
+    artifact = config.get("artifact")
+    if not found.passed:
+        told().next = "python -m specexp.doctor says what belongs beside the report into an issue"
+    elif artifact:
+        told().next = f"python -m specexp.serve {artifact} --port 8000"
+    else:
+        told().next = f"python -m specexp.run {config.file} says what it is worth"
     return (0 if found.known else 3) if found.passed else 1
 
 

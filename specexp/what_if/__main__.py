@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from specexp.config import Config, save_resolved
 from specexp.config.command import run_command
 from specexp.config.here import check_here
+from specexp.config.told import told
 
 if TYPE_CHECKING:
     from specexp.what_if.answer import Answer
@@ -74,8 +75,8 @@ def run(config: Config) -> Answer:
     save_resolved(config, folder)
     tracker = tracker_of(config, name, folder)
     title = config.get("question") or "What if"
-    told = report(found, title)
-    publish(told, folder, tracker, terminal(_WIDTH), kind="what_if", config=config.to_dict())
+    publish(report(found, title), folder, tracker, terminal(_WIDTH), kind="what_if", config=config.to_dict())
+    told().next = "python -m specexp.run on that device, with models, confirms the tree of a device"
     return found
 
 
