@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
-from specexp.bench.page.charts import ratios_chart, search_chart
+from specexp.bench.page.charts import importances_chart, ratios_chart, search_chart
 from specexp.bench.page.html_page import html_page
 from specexp.bench.page.sections import folding_tree, prompt_section
 from specexp.bench.publish import PAGE, Report, publish
@@ -19,7 +19,7 @@ from specexp.bench.table import Column, Table
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 ANSWER = "tree 3 decodes 1.5x [1.2, 1.8] as fast as plain decoding & <safely>."
-LOOK = """<script>
+LOOK = r"""<script>
 addEventListener("load", () => setTimeout(() => {
   const table = document.querySelector("table"), first = () => table.tBodies[0].rows[0].cells[0].textContent;
   table.querySelectorAll("th button")[1].click();
@@ -27,8 +27,19 @@ addEventListener("load", () => setTimeout(() => {
   const field = document.querySelector("input[type=search]");
   field.value = "arm 7"; field.dispatchEvent(new Event("input"));
   const left = [...table.tBodies[0].rows].filter((row) => !row.hidden).length;
+  const search = document.querySelector("input.prompts");
+  search.value = "prompt 2"; search.dispatchEvent(new Event("input"));
+  const kept = [...document.querySelectorAll("details.prompt")].filter((one) => !one.hidden).length;
   const point = document.querySelector("#chart-prompts path[aria-roledescription=point]");
-  document.title = ["LOOKED", highest, left, point ? point.getAttribute("aria-label") : "none",
+  const at = point.getBoundingClientRect();
+  const over = {bubbles: true, clientX: at.x + at.width / 2, clientY: at.y + at.height / 2};
+  for (const kind of ["pointerover", "mouseover", "pointermove", "mousemove"])
+    point.dispatchEvent(new PointerEvent(kind, over));
+  const tip = document.getElementById("vg-tooltip-element");
+  const named = [...document.querySelectorAll("input, button, img, [role=img]")].every(
+    (one) => one.ariaLabel || one.alt || one.textContent);
+  document.title = ["LOOKED", highest, left, kept,
+    tip ? tip.textContent.replace(/\s+/g, " ") : "no tip", named, point ? point.getAttribute("aria-label") : "none",
     document.documentElement.scrollWidth <= innerWidth,
     document.querySelector(".answer").getBoundingClientRect().bottom < innerHeight].join("|");
 }, 1500));
@@ -51,7 +62,8 @@ def report() -> Report:
         [[f"arm {n}", n * 1.5] for n in range(9)],
         ["a <note>"],
     )
-    chart = ratios_chart(RECORDS, "engine")
+    texts = {f"prompt {n}": f"Why {n}?" for n in range(3)}
+    chart = ratios_chart(RECORDS, "engine", texts=texts)
     assert chart is not None
     figure = Figure()
     figure.add_subplot().plot([1, 2])
@@ -61,7 +73,10 @@ def report() -> Report:
         title="Which tree?",
         answer=ANSWER,
         charts={"prompts": chart},
-        fragments={"tree": folding_tree([(0,), (0, 0), (1,)], {(0,): 0.5, (0, 0): 0.25}, "The tree")},
+        fragments={
+            "tree": folding_tree([(0,), (0, 0), (1,)], {(0,): 0.5, (0, 0): 0.25}, "The tree"),
+            "prompts": prompt_section(texts, RECORDS, {"tree": "Tree", "engine": "AR"}, str),
+        },
     )
 
 
@@ -117,6 +132,33 @@ def test_a_search_shows_the_trials_that_have_a_speedup() -> None:
     assert search_chart(rows[1:], None) is None
 
 
+def test_the_line_of_a_search_joins_what_no_smaller_tree_reached() -> None:
+    found = [
+        (2, 1.1, "complete"),
+        (4, 1.6, "complete"),
+        (3, 1.9, "pruned"),
+        (8, 1.5, "complete"),
+        (9, 1.7, "complete"),
+    ]
+    rows = [{"name": str(n), "nodes_per_step": n, "speedup": s, "state": state} for n, s, state in found]
+    chart = search_chart(rows, None)
+    assert chart is not None
+    line = next(layer for layer in chart["layer"] if layer["mark"]["type"] == "line")
+    assert [(one["nodes_per_step"], one["speedup"]) for one in line["data"]["values"]] == [
+        (2, 1.1),
+        (4, 1.6),
+        (9, 1.7),
+    ]
+
+
+def test_importances_are_shares_with_the_number_of_trials() -> None:
+    chart = importances_chart({"builder.init_args.nodes": 0.75}, 8)
+    assert chart is not None
+    assert chart["data"]["values"] == [{"key": "builder.nodes", "importance": 0.75}]
+    assert "over 8 trials" in chart["description"]
+    assert importances_chart({}, 2) is None
+
+
 def test_the_branches_of_a_tree_fold() -> None:
     text = folding_tree([(0, 0), (0,), (1,)], {(0,): 0.5}, "The tree")
     assert text.count("<details") == 2, "the root and the one node with a child"
@@ -124,10 +166,9 @@ def test_the_branches_of_a_tree_fold() -> None:
 
 
 def test_prompts_show_what_was_decoded_and_what_it_took() -> None:
-    text = prompt_section({"prompt 0": "1 < 2", "prompt 9": "not decoded"}, RECORDS, ["tree", "engine"], str)
-    assert (
-        "tree: 2.00 tokens a step, 250.00 ms a token; engine: 2.00 tokens a step, 500.00 ms a token" in text
-    )
+    titles = {"tree": "Tree", "other": "Other", "engine": "AR"}
+    text = prompt_section({"prompt 0": "1 < 2", "prompt 9": "not decoded"}, RECORDS, titles, str)
+    assert "Tree: 2.00 tokens a step, 250.00 ms a token; AR: 2.00 tokens a step, 500.00 ms a token" in text
     assert "1 &lt; 2" in text
     assert "(1, 2, 3, 4)" in text
     assert "not decoded" not in text
@@ -151,8 +192,10 @@ def test_a_browser_draws_sorts_filters_and_has_nothing_to_complain_of(
     assert [line for line in ran.stderr.splitlines() if ":CONSOLE" in line] == []
     title = re.search(r"<title>(LOOKED.*?)</title>", ran.stdout)
     assert title is not None
-    _, highest, left, point, fits, seen = title[1].split("|")
+    _, highest, left, kept, tip, named, point, fits, seen = title[1].split("|")
     assert highest == "arm 8"
-    assert left == "1"
+    assert (left, kept) == ("1", "1"), "one row and one prompt are what was asked for"
+    assert "Why 0?" in tip, "hovering over a point shows the prompt"
+    assert named == "true"
     assert "speed" in point
     assert (fits, seen) == ("true", "true")

@@ -24,6 +24,9 @@ class Run:
     def picture(self, key, picture):
         self.told.append((key, picture))
 
+    def html(self, key, page):
+        self.told.append((key, page))
+
     def summary(self, values):
         self.told.append(("summary", dict(values)))
 
@@ -117,6 +120,22 @@ def test_parts_are_published_after_the_report_and_tracked_in_the_same_run(tmp_pa
     assert set(files_of(report)) == {
         *("arms.md", "arms.csv", "part.md", "part.csv", "picture.png", "part.json"),
     }
+
+
+def test_a_section_of_the_page_is_a_panel_of_its_own_and_the_last_line_is_onward(tmp_path: Path) -> None:
+    tracker = Tracker()
+    published(
+        Report(
+            {"arms": table()}, fragments={"tree": "<h2>The tree</h2>"}, onward={"serve it": "python serve"}
+        ),
+        tmp_path,
+        tracker=tracker,
+    )
+    (_, (key, panel)) = tracker.tracked.told
+    assert key == "tree_view"
+    assert str(panel).startswith("<!doctype html>")
+    assert "<h2>The tree</h2>" in str(panel)
+    assert "<p>To serve it:</p><pre>python serve</pre>" in (tmp_path / "report.html").read_text()
 
 
 def test_a_full_disk_does_not_keep_the_tables_from_a_person(tmp_path: Path, monkeypatch, capsys) -> None:

@@ -58,12 +58,14 @@ def ratios_chart(
         )
     if not values:
         return None
+    speeds = [row["speed"] for row in values]
+    order = dict.fromkeys(titles.values() if titles is not None else (row["arm"] for row in values))
     shared = {
         "y": {
             "field": "arm",
             "type": "nominal",
             "title": None,
-            "sort": [*dict.fromkeys(row["arm"] for row in values)],
+            "sort": [*order],
             "axis": {"labelLimit": 220},
         }
     }
@@ -71,7 +73,11 @@ def ratios_chart(
         "field": "speed",
         "type": "quantitative",
         "title": f"times as fast as {baseline}",
-        "scale": {"type": "log"},
+        "scale": {
+            "type": "log",
+            "domain": [round(0.93 * min(1.0, *speeds), 3), round(1.07 * max(1.0, *speeds), 3)],
+            "nice": False,
+        },
     }
     tips = [
         {"field": name}

@@ -58,7 +58,7 @@ def prompt_section(
     Args:
         texts: Prompts by id.
         records: Records of the run.
-        titles: Arms to show, the one whose text is shown first, with their names for a person.
+        titles: Names for a person by arm: first the one whose output is shown, last what it is compared with.
         decode: Text of token ids.
     """
     found = {(one.arm, one.prompt_id): one for one in records if one.sample == 0 and not one.error}
@@ -66,6 +66,9 @@ def prompt_section(
     shown = [prompt for prompt in texts if (first, prompt) in found][:_MOST_PROMPTS]
     if first is None or not shown:
         return ""
+    ends = [
+        *dict([*titles.items()][:1] + [*titles.items()][-1:]).items()
+    ]  # the first, and what it is compared with
     heading = f"Prompts, and what {titles[first]} made of them"
     pieces = [f'<section aria-label="{escape(heading, quote=True)}"><h2>{escape(heading)}</h2>']
     if any(found[first, prompt].sources for prompt in shown):
@@ -79,7 +82,7 @@ def prompt_section(
         took = "; ".join(
             f"{title}: {len(one.token_ids) / one.steps:.2f} tokens a step, "
             f"{1e3 * one.decode_seconds / max(one.decode_tokens, 1):.2f} ms a token"
-            for arm, title in titles.items()
+            for arm, title in ends
             if (one := found.get((arm, prompt))) is not None and one.steps
         )
         answer = (

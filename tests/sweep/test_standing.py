@@ -1,0 +1,62 @@
+"""The table of a search: best so far with its interval, what became of the trials, the time that is left."""
+
+from __future__ import annotations
+
+import math
+from io import StringIO
+
+import optuna
+import pytest
+from optuna.distributions import FloatDistribution
+from optuna.trial import TrialState
+from rich.console import Console
+
+from specexp.sweep.standing import Standing
+
+
+def trial(speedup: float, spread: float = 0.0, **attributes: object) -> optuna.trial.FrozenTrial:
+    log = math.log(speedup)
+    return optuna.create_trial(
+        params={"x": speedup},
+        distributions={"x": FloatDistribution(0, 9)},
+        value=log,
+        intermediate_values={0: log - spread, 1: log + spread},
+        user_attrs={"digest": str(speedup), **attributes},
+    )
+
+
+def failed() -> optuna.trial.FrozenTrial:
+    return optuna.create_trial(state=TrialState.FAIL)
+
+
+def test_the_best_so_far_has_its_interval_and_the_rest_is_counted() -> None:
+    study = optuna.create_study(direction="maximize")
+    seconds = iter([0.0, 0.0, 30.0, 40.0])
+    standing = Standing(["speedup"], 10, clock=lambda: next(seconds))
+    standing.update(study)
+    assert standing.lines == {
+        "best so far": "none yet",
+        "trials": "0 of 10 done",
+        "time left": "not known yet",
+    }
+    study.add_trials([trial(1.5, math.log(1.5 / 1.25)), trial(1.1), trial(2.0, pruned_at=3), failed()])
+    standing.update(study)
+    assert standing.lines["best so far"] == "trial 0, 1.50x AR [1.25, 1.80] here", (
+        "a pruned trial is no candidate"
+    )
+    assert standing.lines["trials"] == "3 of 10 done, 1 pruned, 1 failed"
+    assert standing.lines["time left"] == "about 70 s", "three took 30 s, seven are left"
+
+
+@pytest.mark.parametrize("width", [60, 120])
+def test_it_fits_the_terminal(width: int) -> None:
+    study = optuna.create_study(direction="maximize")
+    study.add_trials([trial(1.5, 0.1), trial(1.2), failed()])
+    standing = Standing(["speedup"], 2)
+    standing.update(study)
+    out = StringIO()
+    Console(file=out, width=width, force_terminal=True, no_color=True).print(standing)
+    lines = out.getvalue().splitlines()
+    assert len(lines) == 3
+    assert max(map(len, lines)) <= width
+    assert standing.lines["time left"] == "none"
