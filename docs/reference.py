@@ -1,6 +1,7 @@
 """The reference: every part, key, metric, artifact kind, format and command, from what the code itself says."""
 
 import ast
+import inspect
 import re
 import textwrap
 from collections.abc import Callable, Iterable
@@ -8,6 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import specexp
 from specexp import export
 from specexp.artifacts import kinds
 from specexp.artifacts.artifact import Artifact
@@ -17,6 +19,7 @@ from specexp.config.explain import argument_docs, contracts, default_words
 from specexp.config.families import find_part, parts_of
 from specexp.config.schema import Experiment
 from specexp.core.annotations import arguments_of
+from specexp.deployment import custom_generate
 from specexp.export.export_format import Format
 
 PACKAGE = Path(export.__file__).parents[1]
@@ -39,13 +42,14 @@ def write_reference(folder: Path) -> None:
         "metrics": _metrics(),
         "artifacts": _artifacts(),
         "formats": _formats(),
+        "python": _python(),
     }
     for contract in contracts():
         name, title, what = FAMILIES.get(contract) or _other(contract)
         pages[name] = _family(contract, title, what)
     for name, text in pages.items():
         (folder / f"{name}.md").write_text(text, encoding="utf-8")
-    first = ["commands", "keys", *(name for name, _, _ in FAMILIES.values())]
+    first = ["commands", "keys", "python", *(name for name, _, _ in FAMILIES.values())]
     listed = "\n".join([*first, *sorted(pages.keys() - set(first))])
     (folder / "index.md").write_text(
         "# Reference\n\nWritten from the signatures at every build.\n\n"
@@ -141,6 +145,47 @@ def _commands() -> str:
         if usage:
             found.append(f"```text\n{usage}\n```")
     return "\n\n".join(found) + "\n"
+
+
+def _python() -> str:
+    """What programs import: the package's own names, Hugging Face's entrance, and the tests that parts inherit."""
+    found = ["# In Python", "What a program imports; parts are on their families' pages."]
+    imported = [(specexp, name) for name in specexp.__all__] + [(custom_generate, "custom_generate")]
+    for module, name in imported:
+        made = getattr(module, name)
+        call = f"{module.__name__}.{name}{_signature(made)}"
+        found += [f"## {name}", f"```python\n{call}\n```", *_prose(made), *_methods(made)]
+    found += ["# Tests that parts inherit", "Of `specexp.testing`; they need pytest."]
+    for file in sorted((PACKAGE / "testing").glob("[!_]*.py")):
+        module = import_module(f"specexp.testing.{file.stem}")
+        for name, made in vars(module).items():
+            if name.endswith("Contract") and made.__module__ == module.__name__:
+                found += [f"## {name}", f"`{module.__name__}.{name}`", *_prose(made)]
+    return "\n\n".join(found) + "\n"
+
+
+def _methods(made: Any) -> Iterable[str]:
+    """A class's own methods and properties, each with its first sentence."""
+    for name, what in vars(made).items() if isinstance(made, type) else ():
+        if name.startswith("_") or not (inspect.isfunction(what) or isinstance(what, property)):
+            continue
+        called = what.fget if isinstance(what, property) else what
+        call = "" if isinstance(what, property) else _signature(what)
+        yield f"- `.{name}{call}`: {_cell((inspect.getdoc(called) or '').partition(chr(10) * 2)[0])}"
+
+
+def _signature(made: Callable[..., Any]) -> str:
+    """The arguments, without their annotations, which the text explains."""
+    try:
+        arguments = inspect.signature(made).parameters.values()
+    except ValueError:
+        return "()"
+    shown = [
+        str(one.replace(annotation=inspect.Parameter.empty))
+        for one in arguments
+        if one.name != "self" and "<" not in str(one.default)
+    ]
+    return f"({', '.join(shown)})"
 
 
 def _prose(made: type | Callable[..., Any]) -> Iterable[str]:

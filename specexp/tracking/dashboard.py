@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 TRIAL_TABLE = "trials"
 TREE_PICTURE = "tree"
+PROMPT_TABLE = "prompts"
+VIEWS = ("prompts_view", "tree_view")
+"""Sections of the report's page: outputs token by token, and the tree that folds."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +121,13 @@ def describe_dashboard(
             "Trials and trees": [
                 DashboardPanel("WeavePanelSummaryTable", options={"table_name": TRIAL_TABLE}),
                 DashboardPanel("MediaBrowser", "Tree", {"media_keys": [TREE_PICTURE], "num_columns": 1}),
+            ],
+            "Prompts, token by token": [
+                DashboardPanel("WeavePanelSummaryTable", options={"table_name": PROMPT_TABLE}),
+                *(
+                    DashboardPanel("MediaBrowser", words, {"media_keys": [view], "num_columns": 1})
+                    for view, words in zip(VIEWS, ("Outputs", "Tree, folding"), strict=True)
+                ),
             ],
         },
     )

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import specexp
 from specexp.artifacts import kinds
 from specexp.artifacts.plugins import names_in
 from specexp.bench.metrics import METRICS
@@ -38,10 +39,29 @@ def test_the_first_page_leads_to_every_other() -> None:
     assert listed - pages == {"reference/index"}
 
 
-def test_every_link_of_the_readme_is_there() -> None:
-    links = re.findall(r"\]\(([^)#:]+)\)", (ROOT / "README.md").read_text())
-    assert links
-    assert [link for link in links if not (ROOT / link).exists()] == []
+@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted(DOCS.glob("*.md"))], ids=lambda page: page.stem)
+def test_every_link_of_a_page_is_there(page: Path) -> None:
+    without_code = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    links = re.findall(r"\]\(([^)#:]+)[^):]*\)", without_code)
+    missing = [link for link in links if not (page.parent / link).exists()]
+    assert [link for link in missing if not link.startswith("reference/")] == []
+
+
+def test_every_picture_is_small_and_shown() -> None:
+    pages = "".join(page.read_text() for page in DOCS.glob("*.md"))
+    for picture in (DOCS / "pictures").iterdir():
+        assert picture.stat().st_size <= 120_000, f"{picture.name} is too large"
+        assert f"pictures/{picture.name}" in pages, f"{picture.name} is shown nowhere"
+
+
+def test_every_name_that_programs_import_is_told(reference: dict[str, str]) -> None:
+    contracts_of_tests = {
+        name
+        for file in (ROOT / "specexp" / "testing").glob("*.py")
+        for name in re.findall(r"^class (\w+Contract)\b", file.read_text(), re.MULTILINE)
+    }
+    for name in {*specexp.__all__, *contracts_of_tests, "custom_generate"}:
+        assert f"\n## {name}\n" in reference["python"], f"{name} is missing"
 
 
 def test_the_readme_is_one_page() -> None:

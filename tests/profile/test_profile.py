@@ -140,6 +140,7 @@ def test_a_dry_run_lists_what_would_be_measured_and_loads_no_weights(
     assert capsys.readouterr().out.splitlines() == [
         "new tokens: 1, 2, 3, 4", "prefixes: 8, 190", "plain decoding", "a chain", "recycling, length=1",
         "recycling, length=3",
+        "Next: the same command without --dry-run",
     ]  # fmt: skip
     assert set(tmp_path.rglob("*")) == before
 

@@ -16,6 +16,7 @@ from specexp.config.artifacts import load_artifact
 from specexp.run.__main__ import main
 
 FILES = {
+    "prompts.csv",
     "config.yaml",
     "environment.json",
     "records.jsonl",
@@ -36,6 +37,7 @@ def test_a_composition_is_run_beside_plain_decoding(experiment, tmp_path, capsys
     assert all(record.turns == 2 and record.error is None for record in records)
     tokens = {record.key: record.token_ids for record in records if record.arm == "engine"}
     assert all(record.token_ids == tokens[record.key] for record in records)
+    assert all(len(one.sources) == len(one.token_ids) for one in records if one.arm != "hf-eager")
     shown = capsys.readouterr().out
     assert "Which is fastest?" in shown
     assert "vs hf-eager" in shown
@@ -231,7 +233,7 @@ def test_a_run_repeats_from_its_own_config(experiment, tmp_path):
 
 def test_a_dry_run_lists_the_arms_and_writes_nothing(experiment, tmp_path, capsys):
     assert main([experiment(arms={"one": {}, "two": {"title": "second"}}), "--dry-run"]) == 0
-    assert capsys.readouterr().out == "one\nsecond\n"
+    assert capsys.readouterr().out == "one\nsecond\nNext: the same command without --dry-run\n"
     assert not (tmp_path / "runs").exists()
 
 

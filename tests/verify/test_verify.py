@@ -289,6 +289,7 @@ def test_a_dry_run_lists_the_tests_and_writes_nothing(experiment, tmp_path, caps
         "keyed: token equality, toy equality, toy joint",
         "drawn: toy joint, first tokens",
         "not verified, for they are not our loops: theirs",
+        "Next: the same command without --dry-run",
     ]
     assert not (tmp_path / "runs").exists()
 

@@ -161,7 +161,9 @@ def test_it_leaves_tables_trees_and_pictures(file, tmp_path, capsys):
 
 def test_a_dry_run_lists_the_devices(file, capsys):
     assert main([file(), "--dry-run"]) == 0
-    assert capsys.readouterr().out == "wide (assumed)\nnarrow (measured)\n"
+    assert capsys.readouterr().out == (
+        "wide (assumed)\nnarrow (measured)\nNext: the same command without --dry-run\n"
+    )
 
 
 @pytest.mark.parametrize(
