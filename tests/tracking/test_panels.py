@@ -31,7 +31,7 @@ def test_every_panel_finds_what_it_shows(tmp_path: Path, monkeypatch: pytest.Mon
     decoded = record("tree", 0, sources=(0, 1, -1, -2), drafted_nodes=4, seconds=dict.fromkeys(PHASES, 0.1))
     figures = figures_of([decoded])
     with tracker.trial(0, {"builder.init_args.nodes": 4}) as run:
-        run.summary({**figures, "speedup": 1.5})
+        run.summary({**figures, "speedup": 1.5, "nodes": 4})  # as a row of trials has it
     page = prompts_shown({"p0": "Why?"}, [decoded], {"tree": "Tree"}, Letters())  # type: ignore[arg-type]
     tree = Report(
         figures={"tree": Figure()}, fragments={"tree": folding_tree([(0,)], {(0,): 0.5}, "The tree")}
