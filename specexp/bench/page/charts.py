@@ -58,7 +58,7 @@ def ratios_chart(
         )
     if not values:
         return None
-    speeds = [row["speed"] for row in values]
+    speeds = [float(str(row["speed"])) for row in values]
     order = dict.fromkeys(titles.values() if titles is not None else (row["arm"] for row in values))
     shared = {
         "y": {
