@@ -35,7 +35,7 @@ def ratios_chart(
     pace: dict[tuple[str, str, int], PromptRecord] = {
         (one.arm, one.prompt_id, one.sample): one for one in good
     }
-    values = []
+    values: list[dict[str, Any]] = []
     for (arm, prompt, sample), record in pace.items():
         plain = pace.get((baseline, prompt, sample))
         name = arm if titles is None else titles.get(arm)
@@ -58,7 +58,7 @@ def ratios_chart(
         )
     if not values:
         return None
-    speeds = [float(str(row["speed"])) for row in values]
+    speeds = [row["speed"] for row in values]
     order = dict.fromkeys(titles.values() if titles is not None else (row["arm"] for row in values))
     shared = {
         "y": {
