@@ -20,7 +20,7 @@ SHOWING = (QUIET, JSON, OPEN)
 
 
 @dataclass
-class Told:
+class CommandResult:
     """What a command came to; keys of the line of JSON.
 
     Attributes:
@@ -51,22 +51,22 @@ class Told:
         return masked(json.dumps(_plain(known), allow_nan=False, default=str))
 
 
-_CURRENT: ContextVar[Told | None] = ContextVar("told", default=None)
+_CURRENT: ContextVar[CommandResult | None] = ContextVar("told", default=None)
 
 
-def told() -> Told:
+def told() -> CommandResult:
     """Of the command that runs; what a function is told outside of one is lost."""
-    return _CURRENT.get() or Told()
+    return _CURRENT.get() or CommandResult()
 
 
 @contextmanager
-def telling(given: Collection[str]) -> Iterator[Told]:
+def telling(given: Collection[str]) -> Iterator[CommandResult]:
     """Let a command act, then say what it came to as it was asked to.
 
     Args:
         given: What was typed; of :data:`SHOWING` what is in it counts.
     """
-    found = Told()
+    found = CommandResult()
     token = _CURRENT.set(found)
     silent = QUIET in given or JSON in given
     try:
