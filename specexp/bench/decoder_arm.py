@@ -57,7 +57,7 @@ class DecoderArm(EngineArm):
         self.tokenizer = tokenizer
         self.count_useful = count_useful
         self.dtype = decoder.model.precision
-        self.device = str(decoder.model.device)
+        self.device = decoder.model.placement
         if latency is not None and latency.modelled:
             self.latency = latency.of(decoder.parts.label)
         self.eos = eos_of(tokenizer, decoder.model.model) if generation.stop_at_eos else frozenset()

@@ -69,7 +69,7 @@ class ExecutionArm(EngineArm):
         self.problems = dict(problems or {})
         self.solver = solver
         self.dtype = model.precision
-        self.device = str(model.device)
+        self.device = model.placement
         self.eos = eos_of(tokenizer, model.model) if generation.stop_at_eos else frozenset()
         self._executor: Executor | None = None
 

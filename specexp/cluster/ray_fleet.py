@@ -103,8 +103,9 @@ class RayFleet(Fleet):
     def __init__(self, works: Sequence[Work], gpus: int, cpus: int, folder: Path) -> None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         try:
+            _check_answers(os.environ.get("RAY_ADDRESS", ""))
             ray.init(address="auto", namespace=NAMESPACE, log_to_driver=False, logging_level="error")
-        except (ConnectionError, ValueError, RuntimeError) as error:
+        except (OSError, ValueError, RuntimeError) as error:
             where = os.environ.get("RAY_ADDRESS", "this machine")
             raise ConfigError(
                 f"command line: --on ray finds no Ray cluster at {where} ({first_line(error)}): start one with ray "
@@ -179,6 +180,17 @@ class RayFleet(Fleet):
     @override
     def close(self) -> None:
         ray.shutdown()
+
+
+def _check_answers(address: str) -> None:
+    """See that somebody listens at an address: where nobody does, Ray ends the process that asks.
+
+    Raises:
+        OSError: Nobody does.
+    """
+    host, colon, port = address.rpartition("//")[2].rpartition(":")
+    if colon and port.isdigit():
+        socket.create_connection((host, int(port)), timeout=5).close()
 
 
 def _check_room(workers: int, gpus: int, cpus: int) -> None:

@@ -17,7 +17,7 @@ from specexp.core.cache import SlotCache
 from specexp.core.compatibility import check_model
 from specexp.core.masks import additive_mask, check_attention, context_limit
 from specexp.core.messages import type_and_line
-from specexp.core.placement import compute_device
+from specexp.core.placement import compute_device, placement
 from specexp.core.runtime import Runtime, inference
 from specexp.core.self_check import tolerance, tree_error
 from specexp.core.tree import TokenTree, TreeShape
@@ -178,6 +178,11 @@ class LanguageModel(Runtime):
     @staticmethod
     def _of_weights(model: PreTrainedModel) -> LanguageModel:
         return LanguageModel(model, self_check=False)
+
+    @property
+    @override
+    def placement(self) -> str:
+        return placement(self.model)
 
     @override
     def synchronize(self) -> None:

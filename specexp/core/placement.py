@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from transformers import PreTrainedModel
 
+from specexp.core.messages import counted
+
 STORES = ("cpu", "disk")
 """Where modules of a spread model wait for their turn, if any other device computes."""
 
@@ -22,3 +24,14 @@ def compute_device(model: PreTrainedModel) -> torch.device:
         return own
     placed = [place for place in model.hf_device_map.values() if str(place) not in STORES]
     return torch.device(placed[0] if placed else "cpu")
+
+
+def placement(model: PreTrainedModel) -> str:
+    """Where a model's weights lie, for records: ``cuda:0``, or ``cuda:0 (20 modules), cpu (1 module)`` of a spread one."""
+    if not is_spread(model):
+        return str(model.device)
+    names = [
+        f"cuda:{place}" if isinstance(place, int) else str(place) for place in model.hf_device_map.values()
+    ]
+    counts = {name: names.count(name) for name in sorted(set(names), key=names.index)}
+    return ", ".join(f"{name} ({counted(count, 'module')})" for name, count in counts.items())

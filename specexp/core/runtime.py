@@ -191,6 +191,11 @@ class Runtime(Target):
         """The type whose rounding its logits have, e.g. ``bfloat16``: of weights, keys and values."""
         return str(self.dtype).removeprefix("torch.")
 
+    @property
+    def placement(self) -> str:
+        """Where its weights lie, for records."""
+        return str(self.device)
+
     def weight_bytes(self) -> dict[int, int]:
         """Bytes of its weights by where they lie, so that what several runtimes share is counted once."""
         found = {}

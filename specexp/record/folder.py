@@ -31,7 +31,7 @@ def manifest_of(planned: RecordingPlan, pair: ModelPair, prompts: Sequence[Promp
         ConfigError: Another recording lies there.
     """
     from specexp.artifacts.provenance import complete_provenance
-    from specexp.core.placement import compute_device
+    from specexp.core.placement import placement
     from specexp.replay.format.weights import recording_fingerprint
 
     made_of, marks = planned.made_of(), recording_fingerprint(pair)
@@ -47,7 +47,7 @@ def manifest_of(planned: RecordingPlan, pair: ModelPair, prompts: Sequence[Promp
         provenance = complete_provenance(
             {
                 "command": "python -m specexp.record",
-                "device": str(compute_device(pair.target)),
+                "device": placement(pair.target),
                 "config": planned.config.to_dict(),
             }
         )

@@ -13,6 +13,7 @@ from specexp.bench.live import LiveBackend
 from specexp.config import ConfigError, build_data, prompts_error
 from specexp.config.stages import with_prompts_of
 from specexp.core.masks import context_limit
+from specexp.core.placement import placement
 from specexp.data import PromptSetError
 from specexp.sweep.backend import StudyBackend
 from specexp.sweep.study_config import StudyConfig
@@ -56,7 +57,7 @@ class LiveStudyBackend(StudyBackend):
     @property
     @override
     def device(self) -> str:
-        return str(self.pair.target.device)
+        return placement(self.pair.target)
 
     @override
     def load_data(self, stage: str | None) -> PromptDataModule:

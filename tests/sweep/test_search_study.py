@@ -183,7 +183,7 @@ def test_a_study_is_not_mixed_with_another_space_workload_or_device(tmp_path: Pa
         open_study("fake", settings(space=FIXED), tmp_path, "workload")
     with pytest.raises(StudyError, match="another workload"):
         open_study("fake", settings(), tmp_path, "other")
-    with pytest.raises(StudyError, match="another device"):
+    with pytest.raises(StudyError, match="measures on an unnamed device, and this worker has another GPU"):
         open_study("fake", settings(), tmp_path, "workload", device="another GPU")
 
 

@@ -1,0 +1,182 @@
+"""python experiments/cluster/traffic.py URL [--workers 256 --processes 16 --trial-seconds 20 --seconds 300]
+
+The traffic of many workers on one study, against a real PostgreSQL: every worker asks, suggests, reports each prompt,
+asks the pruner, tells, and beats its heart, at the pace of trials of so many seconds, but measures nothing. Prints the
+share of a trial that database and sampler take, and the sampler's processor time per ask at growing numbers of trials.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import random
+import statistics
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import optuna
+from optuna.trial import TrialState
+
+from specexp.sweep.database import Database
+from specexp.sweep.storage import GRACE_SECONDS, HEARTBEAT_SECONDS
+
+PROMPTS = 24
+NAME = "traffic"
+SIZES = (100, 1_000, 10_000)
+
+
+def suggest(trial: optuna.Trial) -> float:
+    """A space such as a study of trees has: a choice, whole numbers, a number."""
+    builder = trial.suggest_categorical("builder", ["sequoia", "kconfig", "chain", "dyspec"])
+    nodes = trial.suggest_int("nodes", 2, 64, log=True)
+    temperature = trial.suggest_float("temperature", 0.2, 1.5)
+    return -abs(nodes - 20) / 40 - abs(temperature - 0.8) + 0.05 * (builder == "sequoia")
+
+
+class Meter:
+    """Seconds in calls of the database and the sampler."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        """Count what is done inside."""
+        begun = time.perf_counter()
+        yield
+        self.seconds += time.perf_counter() - begun
+
+
+def sampler(seed: int) -> optuna.samplers.TPESampler:
+    """A worker's."""
+    return optuna.samplers.TPESampler(seed=seed, n_startup_trials=2 * 256)
+
+
+def work(study: optuna.Study, storage: Database, length: float, until: float, shares: list[float]) -> None:
+    """One worker: trials of a length, each with its reports and heartbeats."""
+    chance = random.Random(threading.get_ident())
+    time.sleep(chance.uniform(0, length))
+    while time.monotonic() < until:
+        meter = Meter()
+        with meter.on():
+            optuna.storages.fail_stale_trials(study)
+            trial = study.ask()
+            value = suggest(trial)
+            storage.record_heartbeat(trial._trial_id)
+            for key in ("worker", "digest", "attributes"):
+                trial.set_user_attr(key, f"{trial.number}")
+        beat = time.monotonic()
+        for prompt in range(PROMPTS):
+            time.sleep(length / PROMPTS)
+            with meter.on():
+                trial.report(value + chance.gauss(0, 0.1), prompt)
+                stop = trial.should_prune()
+                if time.monotonic() - beat > HEARTBEAT_SECONDS:
+                    beat = time.monotonic()
+                    storage.record_heartbeat(trial._trial_id)
+            if stop and prompt > PROMPTS // 2:
+                break
+        with meter.on():
+            trial.set_user_attr("metrics", {"tokens_per_step": 2.0})
+            study.tell(trial, value)
+        shares.append(meter.seconds / length)
+
+
+def workers(
+    url: str, count: int, length: float, seconds: float, answer: multiprocessing.Queue[list[float]]
+) -> None:
+    """Some of the workers, as threads of this process over one pool of connections."""
+    warnings.simplefilter("ignore")
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    storage = Database(url, heartbeat_interval=HEARTBEAT_SECONDS, grace_period=GRACE_SECONDS)
+    until, shares = time.monotonic() + seconds, list[float]()
+    threads = []
+    for number in range(count):
+        study = optuna.load_study(
+            study_name=NAME, storage=storage, sampler=sampler(number), pruner=optuna.pruners.WilcoxonPruner()
+        )
+        threads.append(threading.Thread(target=work, args=(study, storage, length, until, shares)))
+        threads[-1].start()
+    for thread in threads:
+        thread.join()
+    answer.put(shares)
+
+
+def replay(url: str, count: int, processes: int, length: float, seconds: float) -> list[float]:
+    """Shares of a trial that database and sampler took, of every trial that ended."""
+    storage = Database(url)
+    names = [one.study_name for one in optuna.get_all_study_summaries(storage)]
+    if NAME in names:
+        optuna.delete_study(study_name=NAME, storage=storage)
+    optuna.create_study(study_name=NAME, storage=storage, direction="maximize")
+    spawn = multiprocessing.get_context("spawn")
+    answer: multiprocessing.Queue[list[float]] = spawn.Queue()
+    running = [
+        spawn.Process(target=workers, args=(url, count // processes, length, seconds, answer))
+        for _ in range(processes)
+    ]
+    for process in running:
+        process.start()
+    shares = [share for _ in running for share in answer.get()]
+    for process in running:
+        process.join()
+    return shares
+
+
+def per_ask(trials: int, asks: int = 10) -> float:
+    """Processor seconds of an ask with all its suggestions, where so many trials have finished."""
+    study = optuna.create_study(direction="maximize", sampler=sampler(0))
+    chance = random.Random(0)
+    drawn = optuna.create_study(direction="maximize", sampler=optuna.samplers.RandomSampler(seed=0))
+    template = drawn.ask()
+    suggest(template)
+    kinds = template.distributions
+    study.add_trials(
+        [
+            optuna.create_trial(
+                state=TrialState.COMPLETE,
+                value=chance.random(),
+                distributions=kinds,
+                params={
+                    "builder": chance.choice(["sequoia", "kconfig", "chain", "dyspec"]),
+                    "nodes": chance.randint(2, 64),
+                    "temperature": chance.uniform(0.2, 1.5),
+                },
+            )
+            for _ in range(trials)
+        ]
+    )
+    begun = time.process_time()
+    for _ in range(asks):
+        study.tell(study.ask(), None, state=TrialState.FAIL)
+        suggest(study.ask())
+    return (time.process_time() - begun) / asks
+
+
+def main() -> None:
+    """Replay, and print what it took."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("url")
+    parser.add_argument("--workers", type=int, default=256)
+    parser.add_argument("--processes", type=int, default=16)
+    parser.add_argument("--trial-seconds", type=float, default=20)
+    parser.add_argument("--seconds", type=float, default=300)
+    given = parser.parse_args()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    warnings.simplefilter("ignore")
+    shares = replay(given.url, given.workers, given.processes, given.trial_seconds, given.seconds)
+    rate = given.workers / given.trial_seconds
+    middle, worst = statistics.median(shares), max(shares)
+    print(
+        f"{given.workers} workers, {rate:.1f} trials/s, {len(shares)} trials ended: database and sampler took "
+        f"{middle:.2%} of a trial (median), {statistics.fmean(shares):.2%} (mean), {worst:.2%} (most)"
+    )
+    for size in SIZES:
+        print(f"{size} trials: {1000 * per_ask(size):.0f} ms of a processor per ask")
+
+
+if __name__ == "__main__":
+    main()
