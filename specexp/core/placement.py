@@ -27,7 +27,7 @@ def compute_device(model: PreTrainedModel) -> torch.device:
 
 
 def placement(model: PreTrainedModel) -> str:
-    """Where a model's weights lie, for records: ``cuda:0``, or ``cuda:0 (20 modules), cpu (1 module)`` of a spread one."""
+    """Where a model's weights lie: ``cuda:0``, or ``cuda:0 (20 modules), cpu (1 module)`` of a spread one."""
     if not is_spread(model):
         return str(model.device)
     names = [
