@@ -2,8 +2,9 @@
 
 How many tokens a second does a server give at 1, 4, 8 and 16 requests at once, when comes the first token, and how long
 does each take (p50, p99), on the same prompts: ours with the artifact, ours without speculation, transformers' own
-server, and llama.cpp's with as many slots where llama-server is on the PATH? The servers are measured in turns, each
-alone on the machine. Writes runs/serve_load/{load.md,requests.json}.
+server, and llama.cpp's llama-server (--llama-server PATH, or the one on the PATH) with as many slots and the same pair
+as GGUF files, with its draft model and without? The servers are measured in turns, each alone on the machine. Writes
+runs/serve_load/{load.md,requests.json}.
 """
 
 import argparse
@@ -86,29 +87,34 @@ def arms(given, work):
         )
     else:
         print("transformers serve is left out: it needs pip install transformers[serving]")
-    if shutil.which("llama-server"):
-        files = work / "gguf"
-        export = [sys.executable, "-m", "specexp.export", "stdlib", "--to", "gguf", "--output", str(files)]
-        subprocess.run([*export, "--precision", "bf16" if given.dtype == "bfloat16" else "f32"], check=True)
-        slots = max(given.at_once)
-
-        def llama(port):
-            own = [
-                "-m",
-                str(files / "target.gguf"),
-                "--port",
-                str(port),
-                "-np",
-                str(slots),
-                "-c",
-                str(2048 * slots),
-            ]
-            return ["llama-server", *own, "-t", str(given.threads), "--no-webui"]
-
-        found["llama.cpp"] = llama, body
+    program = shutil.which(given.llama_server)
+    if program:
+        found |= llama_arms(program, given, work / "gguf", body)
     else:
-        print("llama.cpp's server is left out: llama-server is not on the PATH")
+        print(
+            f"llama.cpp's server is left out: {given.llama_server} is no program; name one with --llama-server"
+        )
     return found
+
+
+def llama_arms(program, given, files, body):
+    """llama.cpp's own server on the same pair; at most 2 048 tokens a slot, as many slots as requests at once."""
+    export = [sys.executable, "-m", "specexp.export", "stdlib", "--to", "gguf", "--output", str(files)]
+    subprocess.run([*export, "--precision", "bf16" if given.dtype == "bfloat16" else "f32"], check=True)
+    slots, threads = max(given.at_once), str(given.threads)
+
+    def serve(port, *more):
+        own = [program, "-m", str(files / "target.gguf"), "--host", "127.0.0.1", "--port", str(port)]
+        own += ["-np", str(slots), "-c", str(2048 * slots), "-t", threads, "-tb", threads]
+        return [*own, *more]
+
+    # it keeps the best 40 and 95 % of probability unless told otherwise; ours keeps all
+    whole = partial(body, top_k=0, top_p=1.0, min_p=0.0)
+    drafted = ["--spec-type", "draft-simple", "-md", str(files / "draft.gguf"), "--spec-draft-n-max", "3"]
+    return {
+        "llama.cpp": (serve, whole),
+        "llama.cpp, draft model": (partial(lambda port: serve(port, *drafted)), whole),
+    }
 
 
 async def asked(address, body, texts, at_once, requests):
@@ -175,6 +181,7 @@ def main():
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--llama-server", default="llama-server", metavar="PATH")
     parser.add_argument("--only", nargs="+", help="names of servers")
     parser.add_argument("--output", default="runs/serve_load")
     given = parser.parse_args()

@@ -191,14 +191,5 @@ class SlotCache(Cache, Slots):  # type: ignore[misc]
         self.uncommitted[target] = 0
 
     @override
-    @inference
-    def copy_from(self, other: SlotCache, length: int) -> None:
-        self._take_form(other._heads, other._head_dim)
-        self.reserve(length)
-        self._storage[:, 0, :, :length] = other._storage[:, 0, :, :length]
-        self.lengths[0] = length
-        self.uncommitted[0] = 0
-
-    @override
     def nbytes(self) -> int:
         return self._storage.nbytes

@@ -13,8 +13,8 @@ from typing import Literal
 
 import torch
 
-from specexp.core.drafting import DraftingFor
-from specexp.core.lane import Lane
+from specexp.core.drafting import DraftingFor, draft_together, teams
+from specexp.core.lane import Lane, decide_together
 from specexp.core.outcome import Outcome, prefill_outcome
 from specexp.core.runtime import Target
 
@@ -28,12 +28,14 @@ and ``resample`` where it ends before that, and the target's own token takes a d
 class Decoding:
     """Lanes on one target, taken through a step at a time; they come and go between two steps.
 
-    Drafts are made here, by each lane's own parts, one lane after the other. A subclass whose drafts are made elsewhere
-    replaces :meth:`begin`, :meth:`drafts` and :meth:`learn`, and :meth:`note` if it wants to know who did what when.
+    Drafts are made here, by each lane's own parts; drafters of a team are asked together. A subclass whose drafts are
+    made elsewhere replaces :meth:`begin`, :meth:`drafts` and :meth:`learn`, and :meth:`note` if it wants to know who
+    did what when.
 
     Args:
         target: it answers all lanes of a step in one pass.
         observers: called with every step's outcome after it was learned from, outside the lanes' clocks.
+        together: whether drafters of a team are asked together; if not, no draft's rounding hangs on another lane.
 
     Attributes:
         lanes: those under way, by slot, in the order they came.
@@ -46,8 +48,11 @@ class Decoding:
         ...     ended = decoding.step()
     """
 
-    def __init__(self, target: Target, observers: Iterable[OutcomeObserver] = ()) -> None:
+    def __init__(
+        self, target: Target, observers: Iterable[OutcomeObserver] = (), together: bool = True
+    ) -> None:
         self.target = target
+        self.together = together
         self.observers = tuple(observers)
         self.lanes: dict[int, Lane] = {}
         self.passes = 0
@@ -101,10 +106,12 @@ class Decoding:
         fed = sum(tree.tokens.size for tree in trees)
         self.note("target", "target", lanes[0], started, ended, fed)
         hidden: Sequence[torch.Tensor | None] = self.target.hidden or [None] * len(lanes)
-        for lane, tree, logits, states in zip(lanes, trees, answers, hidden, strict=True):
+        for lane in lanes:
             lane.result.seconds["target"] += (ended - started) / len(lanes)
-            answered = perf_counter()
-            outcome = lane.absorb(logits, states)
+        answered = perf_counter()
+        verdicts = decide_together(lanes, answers)
+        for lane, tree, logits, states, verdict in zip(lanes, trees, answers, hidden, verdicts, strict=True):
+            outcome = lane.absorb(logits, states, verdict)
             decision: What = "resample" if len(outcome.accepted) < tree.shape.max_depth else "verify"
             self.note("target", decision, lane, answered, perf_counter(), len(outcome.accepted))
             if lane.ended:
@@ -112,6 +119,7 @@ class Decoding:
             self.learn(lane, outcome)
             for observe in self.observers:
                 observe(outcome)
+            answered = perf_counter()
         self.passes += 1
         return [lane for lane in lanes if lane.ended]
 
@@ -126,11 +134,16 @@ class Decoding:
         """The lanes that the next pass answers, each with what it drafted."""
         lanes = list(self.lanes.values())
         for lane in lanes:
-            started = perf_counter()
             lane.context.lanes = len(lanes)
-            with DraftingFor(lane.context.sequence):
-                lane.take(draft := lane.own_drafting.draft(lane.depth))
-            self.note("draft", "draft", lane, started, perf_counter(), draft.tree.num_nodes)
+        groups = teams([lane.own_drafting for lane in lanes])
+        for places in groups if self.together else [[place] for place in range(len(lanes))]:
+            group = [lanes[place] for place in places]
+            started = perf_counter()
+            drafts = draft_together([(lane.own_drafting, lane.depth) for lane in group])
+            ended = perf_counter()
+            for lane, draft in zip(group, drafts, strict=True):
+                lane.take(draft)
+                self.note("draft", "draft", lane, started, ended, draft.tree.num_nodes)
         return lanes
 
     def learn(self, lane: Lane, outcome: Outcome) -> None:

@@ -109,6 +109,11 @@ class Candidates:
     log_probs: NDArray[np.float32] | None = None
     q: NDArray[np.float32] | None = None
 
+    def rows(self, start: int, end: int) -> Candidates:
+        """Those of some frontier rows, where none were drawn."""
+        log_probs = None if self.log_probs is None else self.log_probs[start:end]
+        return Candidates(self.tokens[start:end], log_probs)
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from time import perf_counter
 
 import torch
@@ -104,18 +104,23 @@ class Lane:
         seconds["build"] += draft.build_seconds
         self.draft = draft
 
-    def absorb(self, logits: torch.Tensor, hidden: torch.Tensor | None = None) -> Outcome:
+    def absorb(
+        self, logits: torch.Tensor, hidden: torch.Tensor | None = None, verdict: Verdict | None = None
+    ) -> Outcome:
         """Accept, keep the accepted rows, and commit the new tokens; after the last ones the lane has :attr:`ended`.
 
         Args:
             logits: ``[n + 1, V]`` the target's answer to the tree of :attr:`draft`.
             hidden: ``[n + 1, d]`` its hidden states, where they are kept.
+            verdict: what :func:`decide_together` decided; None where nothing was.
         """
         result, draft = self.result, self.draft
         assert draft is not None
         tree = draft.tree
         started = perf_counter()
-        verdict, top = self.decide(tree, logits)
+        top = None
+        if verdict is None:
+            verdict, top = self.decide(tree, logits)
         tokens = self._cut([*(int(tree.tokens[row]) for row in verdict.accepted), verdict.bonus])
         accepted = verdict.accepted[: len(tokens)]
         verified = perf_counter()
@@ -208,3 +213,57 @@ class Lane:
             useful += verifier.target_token(self.context, logits[row], position) == tree.tokens[child]
             row, position = child, position + 1
         return useful
+
+
+def decide_together(lanes: Sequence[Lane], answers: Sequence[torch.Tensor]) -> list[Verdict | None]:
+    """What verifiers of one law decide of several lanes' trees, all of them a level at a time; None for a lane that
+    decides by itself. Their time is noted in equal parts.
+
+    Args:
+        lanes: those of a pass.
+        answers: ``[n + 1, V]`` the target's answer to the tree of each.
+    """
+    groups: dict[Hashable, list[int]] = {}
+    for place, (lane, logits) in enumerate(zip(lanes, answers, strict=True)):
+        verifier = lane.verifier
+        if isinstance(verifier, DeterministicVerifier) and verifier.law is not None and on_host(logits):
+            groups.setdefault(verifier.law, []).append(place)
+    verdicts: list[Verdict | None] = [None] * len(lanes)
+    for places in groups.values():
+        if len(places) > 1:
+            started = perf_counter()
+            together = [(lanes[place], answers[place]) for place in places]
+            for place, verdict in zip(places, _walk_together(together), strict=True):
+                verdicts[place] = verdict
+            share = (perf_counter() - started) / len(places)
+            for lane, _ in together:
+                lane.result.seconds["verify"] += share
+    return verdicts
+
+
+def _walk_together(asked: Sequence[tuple[Lane, torch.Tensor]]) -> list[Verdict]:
+    """As :func:`~specexp.core.parts.walk`, for several lanes whose verifiers have one law."""
+    paths: list[list[int]] = [[0] for _ in asked]  # rows from the root down
+    bonus = [0] * len(asked)
+    verifier = asked[0][0].verifier
+    assert isinstance(verifier, DeterministicVerifier)
+    for lane, logits in asked:
+        check_logits(logits, "target", lane.context)
+    going = list(range(len(asked)))
+    while going:
+        rows = torch.stack([asked[place][1][paths[place][-1]] for place in going])
+        contexts = [asked[place][0].context for place in going]
+        depth = len(paths[going[0]]) - 1
+        tokens = verifier.target_tokens(contexts, rows, [len(context) + depth for context in contexts])
+        further = []
+        for place, token in zip(going, tokens, strict=True):
+            draft = asked[place][0].draft
+            assert draft is not None
+            child = draft.tree.child_with_token(paths[place][-1], token)
+            if child is None:
+                bonus[place] = token
+            else:
+                paths[place].append(child)
+                further.append(place)
+        going = further
+    return [Verdict(tuple(path[1:]), token) for path, token in zip(paths, bonus, strict=True)]

@@ -18,7 +18,7 @@ from specexp.core.compatibility import check_model
 from specexp.core.masks import additive_mask, check_attention, context_limit
 from specexp.core.messages import type_and_line
 from specexp.core.placement import compute_device, placement
-from specexp.core.runtime import Runtime, inference
+from specexp.core.runtime import Growth, Runtime, inference
 from specexp.core.self_check import tolerance, tree_error
 from specexp.core.tree import TokenTree, TreeShape
 
@@ -137,23 +137,37 @@ class LanguageModel(Runtime):
 
     @override
     @inference
-    def grow(
-        self,
-        slot: int,
-        tokens: NDArray[np.int64],
-        depths: NDArray[np.int64],
-        visible: NDArray[np.bool_],
-    ) -> torch.Tensor:
-        past, rows = self.cache.lengths[slot], visible.shape[1]
-        self._make_room(past + rows, slot + 1)
-        logits = self._forward(
-            (slot,),
-            torch.from_numpy(tokens)[None].to(self.device),
-            torch.from_numpy(depths)[None].to(self.device) + past,
-            self._whole_mask(tokens.size, past, rows, visible),
-        )
-        self.cache.uncommitted[slot] += tokens.size
-        return logits[0]
+    def grow(self, slots: Sequence[int], growths: Sequence[Growth]) -> list[torch.Tensor]:
+        self.cache.reserve(0, max(slots) + 1)
+        pasts = [self.cache.lengths[slot] for slot in slots]
+        ends = [past + growth.visible.shape[1] for past, growth in zip(pasts, growths, strict=True)]
+        sizes = [growth.tokens.size for growth in growths]
+        rows = max(sizes)
+        keys = max(end - size for end, size in zip(ends, sizes, strict=True)) + rows
+        self._make_room(keys, max(slots) + 1)
+        if len(slots) == 1:
+            growth, past = growths[0], pasts[0]
+            tokens = torch.from_numpy(growth.tokens)[None].to(self.device)
+            positions = torch.from_numpy(growth.depths)[None].to(self.device) + past
+            mask = self._whole_mask(rows, past, ends[0] - past, growth.visible)
+        else:
+            token_rows = np.zeros((len(slots), rows), dtype=np.int64)
+            position_rows = np.zeros_like(token_rows)
+            visible = np.zeros((len(slots), 1, rows, keys), dtype=np.bool_)
+            for index, (growth, past, end, size) in enumerate(zip(growths, pasts, ends, sizes, strict=True)):
+                token_rows[index, :size] = growth.tokens
+                position_rows[index] = past
+                position_rows[index, :size] += growth.depths
+                visible[index, 0, :, :past] = True
+                visible[index, 0, :size, past:end] = growth.visible
+                visible[index, 0, size:, end - size] = True  # padding rows, so that no softmax is empty
+            tokens = torch.from_numpy(token_rows).to(self.device)
+            positions = torch.from_numpy(position_rows).to(self.device)
+            mask = additive_mask(torch.from_numpy(visible).to(self.device), self.dtype)
+        logits = self._forward(slots, tokens, positions, mask)
+        for slot, size in zip(slots, sizes, strict=True):
+            self.cache.uncommitted[slot] += size
+        return [logits[index, :size] for index, size in enumerate(sizes)]
 
     @override
     def check_request(self, prompt: Sequence[int], max_new_tokens: int) -> None:

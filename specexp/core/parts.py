@@ -8,7 +8,7 @@ alone; what a part is capable of it declares, and what it does not declare is ta
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
@@ -19,7 +19,7 @@ from specexp.core.context import Context
 from specexp.core.dialogue import Build, Candidates, DraftState, Plan, Request, Verdict
 from specexp.core.latency import PLAIN, LatencyProfile
 from specexp.core.outcome import Outcome
-from specexp.core.sampling import Processors, highest
+from specexp.core.sampling import Processors, highest, highest_of
 from specexp.core.tree import NodeKind, TokenTree
 
 if TYPE_CHECKING:
@@ -154,6 +154,19 @@ class Drafter(Part, metaclass=Checked):
     @abstractmethod
     def propose(self, context: Context, request: Request) -> Candidates:
         """Answer a builder's question; must not change what later answers depend on."""
+
+    @property
+    def team(self) -> Hashable:
+        """Drafters of several sequences whose team is the same are asked together; None where one is asked alone."""
+        return None
+
+    def propose_together(self, asked: Sequence[tuple[Any, Context, Request]]) -> list[Candidates]:
+        """What each of some drafters of a team says of a sequence; the same as it says when asked alone.
+
+        Args:
+            asked: the drafters, each with its sequence and a builder's question.
+        """
+        return [drafter.propose(context, request) for drafter, context, request in asked]
 
     def alone(self) -> Drafter | None:
         """A new drafter that says what this one says by itself, asking none; None where it only asks others."""
@@ -321,6 +334,26 @@ class DeterministicVerifier(Verifier):
             position: absolute position of the token to be chosen.
         """
 
+    @property
+    def law(self) -> Hashable:
+        """Verifiers of one law choose alike, and one of them is asked for the sequences of all; None if it is asked for
+        its own alone.
+        """
+        return None
+
+    def target_tokens(
+        self, contexts: Sequence[Context], logits: torch.Tensor, positions: Sequence[int]
+    ) -> list[int]:
+        """Of several sequences decided by one law what :meth:`target_token` gives for each.
+
+        Args:
+            contexts: ``m`` sequences.
+            logits: ``[m, V]`` on the host, a row for each.
+            positions: of the token to be chosen in each.
+        """
+        questions = zip(contexts, logits, positions, strict=True)
+        return [self.target_token(context, row, position) for context, row, position in questions]
+
     def scores(self, context: Context, tree: TokenTree, logits: torch.Tensor) -> torch.Tensor | None:
         """``[n + 1, V]`` whose highest one is the target's token after every row, made where the logits are.
 
@@ -374,6 +407,18 @@ class ArgmaxVerifier(DeterministicVerifier):
     @override
     def target_token(self, context: Context, logits: torch.Tensor, position: int) -> int:
         return highest(logits)
+
+    @property
+    @override
+    def law(self) -> Hashable:
+        own = type(self).target_token is ArgmaxVerifier.target_token  # and not what a subclass puts there
+        return ArgmaxVerifier if own else None
+
+    @override
+    def target_tokens(
+        self, contexts: Sequence[Context], logits: torch.Tensor, positions: Sequence[int]
+    ) -> list[int]:
+        return highest_of(logits)
 
 
 class Controller(Part, metaclass=Checked):

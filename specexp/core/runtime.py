@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import wraps
 from sys import maxsize
 from threading import Lock, get_ident
@@ -75,12 +76,23 @@ class Slots(ABC):
         """
 
     @abstractmethod
-    def copy_from(self, other: Any, length: int) -> None:
-        """Begin slot 0 with the first ``length`` committed tokens of slot 0 of another cache of the same model."""
-
-    @abstractmethod
     def nbytes(self) -> int:
         """Bytes of the storage."""
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """Further rows of a tree that grows pass by pass, behind ``u`` uncommitted rows of it.
+
+    Attributes:
+        tokens: ``[m]`` of the new rows.
+        depths: ``[m]`` their distance from the last committed token, less one.
+        visible: ``[m, u + m]`` true where a new row may attend to an uncommitted one, itself included.
+    """
+
+    tokens: NDArray[np.int64]
+    depths: NDArray[np.int64]
+    visible: NDArray[np.bool_]
 
 
 class Target(ABC):
@@ -205,23 +217,15 @@ class Runtime(Target):
         return found
 
     @abstractmethod
-    def grow(
-        self,
-        slot: int,
-        tokens: NDArray[np.int64],
-        depths: NDArray[np.int64],
-        visible: NDArray[np.bool_],
-    ) -> torch.Tensor:
-        """Feed more rows of a tree that grows pass by pass; nothing is committed, all rows stay until then.
+    def grow(self, slots: Sequence[int], growths: Sequence[Growth]) -> list[torch.Tensor]:
+        """Feed more rows of trees that grow pass by pass; nothing is committed, all rows stay until then.
 
         Args:
-            slot: the slot, whose cache holds ``u`` uncommitted rows of this tree.
-            tokens: ``[m]`` of the new rows.
-            depths: ``[m]`` their distance from the last committed token, less one.
-            visible: ``[m, u + m]`` true where a new row may attend to an uncommitted one, itself included.
+            slots: distinct slots.
+            growths: of the tree of each.
 
         Returns:
-            ``[m, V]`` logits after every new row.
+            For each ``[m, V]`` logits after its new rows.
         """
 
     @override

@@ -81,6 +81,12 @@ def highest(scores: torch.Tensor) -> int:
     return int(scores.float().numpy(force=True).argmax())  # in a fifth of the time of torch's
 
 
+def highest_of(scores: torch.Tensor) -> list[int]:
+    """Of ``[m, V]`` scores on the host the token of each row, as :func:`highest`."""
+    found: list[int] = scores.float().numpy(force=True).argmax(axis=1).tolist()
+    return found
+
+
 def on_host(tensor: torch.Tensor) -> bool:
     """Whether it lies where Python is, so that a number of it is read without waiting for a device."""
     return tensor.device.type == "cpu"

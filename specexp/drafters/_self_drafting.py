@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Hashable, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Self
 
@@ -80,6 +81,15 @@ class SelfDrafter(Drafter):
     @override
     def propose(self, context: Context, request: Request) -> Candidates:
         return self._drafting.propose(context, request)
+
+    @property
+    @override
+    def team(self) -> Hashable:
+        return self._drafting.team
+
+    @override
+    def propose_together(self, asked: Sequence[tuple[Self, Context, Request]]) -> list[Candidates]:
+        return self._drafting.propose_together([(one._drafting, *question) for one, *question in asked])
 
     @override
     def observe(self, outcome: Outcome) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from copy import copy, deepcopy
 from typing import TYPE_CHECKING, Annotated, Any, cast
+from weakref import WeakSet
 
 from pydantic import Field
 from typing_extensions import override
@@ -17,7 +18,7 @@ from specexp.drafters.draft_source import DraftSource, Fed, ModelSource
 from specexp.drafters.ranking import Scoring, answered_in_part
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Hashable, Iterator, Sequence
 
     from transformers import PreTrainedModel
 
@@ -77,7 +78,7 @@ class DraftModel(Drafter):
         self.coupled = coupled
         self.draws = not coupled
         self.scoring = Scoring(temperature, top_k, top_p, coupled)
-        self._siblings: list[DraftModel] = [self]
+        self._siblings = _Siblings()
         self._context: Context | None = None  # whose tokens the cache holds
         self._has_own = False  # a model, so that it takes no other
         self._source: DraftSource | None = None
@@ -112,7 +113,7 @@ class DraftModel(Drafter):
         self.reset()
         self._source = source
         self._given = model
-        self._siblings = [self]  # the others keep rows of the model before
+        self._siblings = _Siblings()  # the others keep rows of the model before
 
     @property
     def source(self) -> DraftSource:
@@ -132,12 +133,11 @@ class DraftModel(Drafter):
 
     @override
     def for_new_sequence(self) -> DraftModel:
-        """The same weights, with a cache of its own; siblings share the prefill of equal prompts."""
+        """The same weights, with rows of its own; siblings share the prefill of equal prompts, and passes."""
         other = copy(self)
         other._source = None if self._source is None else self._source.for_new_sequence()
         other._context = None
         other._forget_tree()
-        self._siblings.append(other)
         return other
 
     @property
@@ -164,6 +164,7 @@ class DraftModel(Drafter):
             source.copy_from(other.source, min(other._prompt_known(context), other.source.length))
         self._forget_tree()
         self._context = context
+        self._siblings.add(self)
         last = min(len(context) - 1, source.context_limit)
         source.prefill(context.token_ids[source.length : last].tolist())
 
@@ -174,13 +175,36 @@ class DraftModel(Drafter):
     @override
     def propose(self, context: Context, request: Request) -> Candidates:
         """Feed what is new, then rank or draw; rows beyond the draft's context get no candidate."""
-        nodes = self._feed(context, request)
-        answers = [self._answers[node] for node in nodes if node is not None]
-        if len(answers) < len(nodes):
-            fed = [index for index, node in enumerate(nodes) if node is not None]
-            width = self.source.vocab_size
-            return answered_in_part(request, width, fed, lambda part: self.propose(context, part))
-        return self.source.candidates(self.scoring, context, request, answers)
+        return self.propose_together([(self, context, request)])[0]
+
+    @property
+    @override
+    def team(self) -> Hashable:
+        return None if self._source is None else self._source.team
+
+    @override
+    def propose_together(self, asked: Sequence[tuple[DraftModel, Context, Request]]) -> list[Candidates]:
+        """As :meth:`propose`: one pass for all, and one ranking."""
+        found = [(*one, *one[0]._rows_to_feed(*one[1:])) for one in asked]
+        feeding = [(drafter, context, fed) for drafter, context, _, _, fed in found if fed is not None]
+        if feeding:
+            answered = self.source.feed_together([(one.source, *what) for one, *what in feeding])
+            for (drafter, _, fed), answers in zip(feeding, answered, strict=True):
+                drafter._answers += answers
+                drafter.draft_passes += 1
+                drafter.fed_tokens += len(fed.tokens)
+        said: list[Candidates | None] = []
+        ranked = []
+        for drafter, context, request, nodes, _ in found:
+            fed_nodes = [node for node in nodes if node is not None]
+            if len(fed_nodes) < len(nodes):
+                said.append(drafter._in_part(context, request, nodes))
+            else:
+                said.append(None)
+                answers = [drafter._answers[node] for node in fed_nodes]
+                ranked.append((drafter.source, context, request, answers))
+        together = iter(self.source.candidates_together(self.scoring, ranked) if ranked else ())
+        return [next(together) if one is None else one for one in said]
 
     @override
     def observe(self, outcome: Outcome) -> None:
@@ -242,11 +266,11 @@ class DraftModel(Drafter):
                 found[row] = node
             yield node
 
-    def _feed(self, context: Context, request: Request) -> Sequence[int | None]:
-        """One pass over the frontier rows, their ancestors and the pending tokens that were not fed yet, if any.
+    def _rows_to_feed(self, context: Context, request: Request) -> tuple[Sequence[int | None], Fed | None]:
+        """The frontier rows, their ancestors and the pending tokens that were not fed yet, as a pass; None if all were.
 
         Returns:
-            The frontier rows' nodes; None beyond the draft's context.
+            The frontier rows' nodes, None beyond the draft's context; and the pass.
         """
         source = self.source
         past, old = source.length, len(self._ancestors)
@@ -254,7 +278,7 @@ class DraftModel(Drafter):
         if old == 0:
             tokens = context.token_ids[past:].tolist()
             if past + len(tokens) > source.context_limit:
-                return [None] * request.rows.size
+                return [None] * request.rows.size, None
             self._pending = len(tokens)
             self._ancestors.append([0])
         depths = list(range(len(tokens)))
@@ -274,8 +298,20 @@ class DraftModel(Drafter):
             return node
 
         nodes = list(self._nodes_of(request, enter))
-        if tokens:
-            self._answers += source.feed(context, Fed(tokens, depths, self._pending, old, ancestors))
-            self.draft_passes += 1
-            self.fed_tokens += len(tokens)
-        return nodes
+        return nodes, Fed(tokens, depths, self._pending, old, ancestors) if tokens else None
+
+    def _in_part(self, context: Context, request: Request, nodes: Sequence[int | None]) -> Candidates:
+        """Candidates of those rows alone that the draft's context holds."""
+        fed = [index for index, node in enumerate(nodes) if node is not None]
+        width = self.source.vocab_size
+        return answered_in_part(request, width, fed, lambda part: self.propose(context, part))
+
+
+class _Siblings(WeakSet[DraftModel]):
+    """Drafters of one model that have begun. A copy of a drafter, also one in another process, begins with none."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Siblings, ()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Siblings:
+        return _Siblings()

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING, Any
+from weakref import finalize
 
 import numpy as np
 from typing_extensions import override
 
 from specexp.core.context import Context
 from specexp.core.dialogue import Candidates, Request
+from specexp.core.runtime import Growth
 from specexp.core.sampling import check_logits, on_host
-from specexp.drafters.ranking import Ranking, Scoring
+from specexp.drafters.ranking import Ranked, Ranking, Scoring
 
 if TYPE_CHECKING:
     import torch
@@ -62,6 +65,11 @@ class DraftSource(ABC):
     def length(self) -> int:
         """Committed rows."""
 
+    @property
+    def team(self) -> Hashable:
+        """What answers several sources in one pass; None where each is answered by itself."""
+        return None
+
     @abstractmethod
     def truncate(self, rows: int) -> None:
         """Keep the first rows alone, and what an unfinished step left not at all."""
@@ -77,6 +85,10 @@ class DraftSource(ABC):
     @abstractmethod
     def feed(self, context: Context, fed: Fed) -> list[Any]:
         """One pass; the answer of every new node, as :meth:`candidates` takes it."""
+
+    def feed_together(self, asked: Sequence[tuple[Any, Context, Fed]]) -> list[list[Any]]:
+        """For several sources of a team what :meth:`feed` gives for each."""
+        return [source.feed(context, fed) for source, context, fed in asked]
 
     @abstractmethod
     def commit(self, rows: Sequence[int]) -> None:
@@ -95,21 +107,58 @@ class DraftSource(ABC):
             answers: answers of the ``f`` frontier rows.
         """
 
+    def candidates_together(
+        self, scoring: Scoring, asked: Sequence[tuple[Any, Context, Request, Sequence[Any]]]
+    ) -> list[Candidates]:
+        """For several sources of a team what :meth:`candidates` gives for each."""
+        return [source.candidates(scoring, *question) for source, *question in asked]
+
     @abstractmethod
     def for_new_sequence(self) -> DraftSource:
         """The same with no committed rows."""
 
 
+class _Slots:
+    """Which slots of a model's cache its sources have; one that is gone leaves its slot to the next."""
+
+    def __init__(self) -> None:
+        self._free: list[int] = []
+        self._new = count()
+
+    def take(self, owner: object) -> int:
+        slot = self._free.pop() if self._free else next(self._new)
+        finalize(owner, self._free.append, slot).atexit = False
+        return slot
+
+
 class ModelSource(DraftSource):
-    """A language model with a cache of its own.
+    """A slot of a language model's cache. Sources made for new sequences are further slots, which one pass feeds.
 
     Args:
-        model: the draft.
+        model: the draft, whose cache nobody else uses.
+        slots: of that cache; None if this is the first one.
     """
 
-    def __init__(self, model: Runtime) -> None:
+    def __init__(self, model: Runtime, slots: _Slots | None = None) -> None:
         self.model = model
+        self._slots = slots or _Slots()
+        self.slot = self._slots.take(self)
+        model.cache.reserve(0, self.slot + 1)
+        model.cache.truncate(self.slot, 0)
         self._ranking = Ranking()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ModelSource:
+        """The same weights with a cache of its own."""
+        return ModelSource(deepcopy(self.model))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """The same in another process; the cache is empty."""
+        return ModelSource, (self.model,)
+
+    @property
+    @override
+    def team(self) -> Runtime:
+        return self.model
 
     @property
     @override
@@ -124,42 +173,42 @@ class ModelSource(DraftSource):
     @property
     @override
     def length(self) -> int:
-        return self.model.cache.lengths[0]
+        return self.model.length(self.slot)
 
     @override
     def truncate(self, rows: int) -> None:
-        self.model.cache.truncate(0, rows)
+        self.model.cache.truncate(self.slot, rows)
 
     @override
     def copy_from(self, other: DraftSource, rows: int) -> None:
         assert isinstance(other, ModelSource)
-        self.model.cache.copy_from(other.model.cache, rows)
+        self.model.cache.fork(other.slot, self.slot, rows)
 
     @override
     def prefill(self, token_ids: Sequence[int]) -> None:
         passes = self.model.passes
-        self.model.prefill(0, token_ids)
+        self.model.prefill(self.slot, token_ids)
         self.model.passes = passes  # the prefill is not drafting
 
     @override
     def feed(self, context: Context, fed: Fed) -> list[Any]:
-        pending, size = fed.pending, len(fed.tokens)
-        first = fed.known + pending - 1 if fed.known else 0  # of the new rows among the uncommitted ones
-        visible = np.zeros((size, first + size), dtype=np.bool_)
-        visible[:, :pending] = True  # the committed tokens, the root among them
-        if fed.known == 0:
-            visible[:pending, :pending] = np.tri(pending, dtype=np.bool_)
-        new_nodes = fed.ancestors[fed.known or 1 :]
-        for index, ancestors in enumerate(new_nodes, size - len(new_nodes)):
-            visible[index, np.array(ancestors) + pending - 1] = True
-        logits = self.model.grow(0, np.array(fed.tokens), np.array(fed.depths), visible)
-        if on_host(logits):  # a device is not waited for: see candidates
-            check_logits(logits, "draft", context)
-        return [(logits, index) for index in range(0 if fed.known else pending - 1, size)]
+        return self.feed_together([(self, context, fed)])[0]
+
+    @override
+    def feed_together(self, asked: Sequence[tuple[ModelSource, Context, Fed]]) -> list[list[Any]]:
+        slots = [source.slot for source, _, _ in asked]
+        answered = self.model.grow(slots, [_growth(fed) for _, _, fed in asked])
+        answers = []
+        for logits, (_, context, fed) in zip(answered, asked, strict=True):
+            if on_host(logits):  # a device is not waited for: see candidates
+                check_logits(logits, "draft", context)
+            first = 0 if fed.known else fed.pending - 1
+            answers.append([(logits, index) for index in range(first, len(fed.tokens))])
+        return answers
 
     @override
     def commit(self, rows: Sequence[int]) -> None:
-        self.model.cache.commit(0, rows)
+        self.model.commit(self.slot, rows)
 
     @override
     def candidates(
@@ -168,8 +217,29 @@ class ModelSource(DraftSource):
         return self._ranking.candidates(scoring, context, request, stacked(answers))
 
     @override
+    def candidates_together(
+        self, scoring: Scoring, asked: Sequence[tuple[ModelSource, Context, Request, Sequence[Any]]]
+    ) -> list[Candidates]:
+        ranked = [Ranked(context, request, stacked(answers)) for _, context, request, answers in asked]
+        return self._ranking.together(scoring, ranked)
+
+    @override
     def for_new_sequence(self) -> ModelSource:
-        return ModelSource(deepcopy(self.model))
+        return ModelSource(self.model, self._slots)
+
+
+def _growth(fed: Fed) -> Growth:
+    """The rows of a pass as the model takes them."""
+    pending, size = fed.pending, len(fed.tokens)
+    first = fed.known + pending - 1 if fed.known else 0  # of the new rows among the uncommitted ones
+    visible = np.zeros((size, first + size), dtype=np.bool_)
+    visible[:, :pending] = True  # the committed tokens, the root among them
+    if fed.known == 0:
+        visible[:pending, :pending] = np.tri(pending, dtype=np.bool_)
+    new_nodes = fed.ancestors[fed.known or 1 :]
+    for index, ancestors in enumerate(new_nodes, size - len(new_nodes)):
+        visible[index, np.array(ancestors) + pending - 1] = True
+    return Growth(np.array(fed.tokens), np.array(fed.depths), visible)
 
 
 def stacked(answers: Sequence[tuple[torch.Tensor, int]]) -> torch.Tensor:

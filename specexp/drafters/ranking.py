@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,20 @@ class Scoring:
     coupled: bool = False
 
 
+class Ranked(NamedTuple):
+    """What candidates are chosen for.
+
+    Attributes:
+        context: the sequence.
+        request: the builder's question.
+        logits: ``[f, V]`` of the frontier rows.
+    """
+
+    context: Context
+    request: Request
+    logits: torch.Tensor
+
+
 class Ranking:
     """Chooses candidates; it keeps the processors of the last temperature."""
 
@@ -46,55 +60,80 @@ class Ranking:
             request: the builder's question.
             logits: ``[f, V]`` of the frontier rows.
         """
-        found = self._candidates(scoring, context, request, logits)
-        if not on_host(logits):
-            read = found.log_probs if found.q is None else found.q[:, :1]
-            if scoring.temperature == 0 or read is None or np.isnan(read).any():
-                check_logits(logits, "draft", context)
-        return found
+        return self.together(scoring, [Ranked(context, request, logits)])[0]
 
-    def _candidates(
-        self, scoring: Scoring, context: Context, request: Request, logits: torch.Tensor
-    ) -> Candidates:
-        if scoring.coupled:
-            return self._coupled(scoring, context, request, logits)
-        temperature = 1.0 if scoring.temperature is None else scoring.temperature
-        scores = self._processors_at(scoring, temperature).scores(logits)
-        if request.kind is NodeKind.POINT_MASS:
-            return _best(scores, request.k)
-        position = len(context) - 1
-        paths = [request.rank_path(row) for row in request.rows.tolist()]
+    def together(self, scoring: Scoring, asked: Sequence[Ranked]) -> list[Candidates]:
+        """Rank or draw for several sequences: those ranked alike in one go, which says of each what it would alone."""
+        groups: dict[tuple[float, int], list[int]] = {}
+        found: dict[int, Candidates] = {}
+        for index, (context, request, logits) in enumerate(asked):
+            temperature = 1.0 if scoring.temperature is None else scoring.temperature
+            if scoring.coupled:
+                temperature = context.noise_temperature
+            elif request.kind is not NodeKind.POINT_MASS:
+                scores = self._processors_at(scoring, temperature).scores(logits)
+                found[index] = _drawn(scores, context, request)
+                continue
+            groups.setdefault((temperature, request.k), []).append(index)
+        for (temperature, k), indices in groups.items():
+            alike = [asked[index] for index in indices]
+            best = _best(self._scores(scoring, temperature, alike), k)
+            start = 0
+            for index, one in zip(indices, alike, strict=True):
+                found[index] = best.rows(start, start := start + one.logits.shape[0])
+        for index, (context, _, logits) in enumerate(asked):
+            if not on_host(logits):
+                q, read = found[index].q, found[index].log_probs
+                read = read if q is None else q[:, :1]
+                if scoring.temperature == 0 or read is None or np.isnan(read).any():
+                    check_logits(logits, "draft", context)
+        return [found[index] for index in range(len(asked))]
 
-        def uniforms(rows: NDArray[np.int64], start: int, count: int) -> NDArray[np.float64]:
-            return context.uniforms_below(
-                "draft", position, [paths[row] for row in rows.tolist()], start, count
-            )
+    def _scores(self, scoring: Scoring, temperature: float, asked: Sequence[Ranked]) -> torch.Tensor:
+        """``[f of all, V]`` what candidates are ranked by."""
+        import torch
 
-        return draw(
-            scores.float().softmax(dim=-1).cpu(),
-            uniforms,
-            request.k,
-            enough=request.enough,
-            replacement=request.kind is NodeKind.DRAWN_WITH_REPLACEMENT,
-        )
-
-    def _coupled(
-        self, scoring: Scoring, context: Context, request: Request, logits: torch.Tensor
-    ) -> Candidates:
-        temperature = context.noise_temperature
-        scores = self._processors_at(scoring, temperature or 1.0).scores(logits)
-        if temperature > 0:
-            depths = request.depths()
-            deepest = max(depths)
-            noise = context.target_noise(len(context), deepest + 1, scores.shape[-1], scores.device)
-            level = min(depths) == deepest  # as of a static tree: all take the noise of one position
-            scores = scores + (noise[deepest] if level else noise[np.array(depths)])
-        return _best(scores, request.k)
+        logits = [one.logits for one in asked]
+        scores = self._processors_at(
+            scoring, (temperature or 1.0) if scoring.coupled else temperature
+        ).scores(logits[0] if len(logits) == 1 else torch.cat(logits))
+        if scoring.coupled and temperature > 0:
+            noise = [_noise(one) for one in asked]
+            scores = scores + (noise[0] if len(noise) == 1 else torch.cat(noise))
+        return scores
 
     def _processors_at(self, scoring: Scoring, temperature: float) -> Processors:
         if self._processors is None or self._processors.temperature != temperature:
             self._processors = Processors(temperature, scoring.top_k, scoring.top_p)
         return self._processors
+
+
+def _drawn(scores: torch.Tensor, context: Context, request: Request) -> Candidates:
+    """Drawn from ``[f, V]`` scores, by uniform numbers of their places."""
+    position = len(context) - 1
+    paths = [request.rank_path(row) for row in request.rows.tolist()]
+
+    def uniforms(rows: NDArray[np.int64], start: int, count: int) -> NDArray[np.float64]:
+        return context.uniforms_below("draft", position, [paths[row] for row in rows.tolist()], start, count)
+
+    return draw(
+        scores.float().softmax(dim=-1).cpu(),
+        uniforms,
+        request.k,
+        enough=request.enough,
+        replacement=request.kind is NodeKind.DRAWN_WITH_REPLACEMENT,
+    )
+
+
+def _noise(asked: Ranked) -> torch.Tensor:
+    """``[f or 1, V]`` the target's own, of the positions that the frontier's continuations would have."""
+    context, request, logits = asked
+    depths = request.depths()
+    deepest = max(depths)
+    noise = context.target_noise(len(context), deepest + 1, logits.shape[-1], logits.device)
+    if min(depths) == deepest:  # as of a static tree: all take the noise of one position
+        return noise[deepest].expand(logits.shape[0], -1)
+    return noise[np.array(depths)]
 
 
 def answered_in_part(

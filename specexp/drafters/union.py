@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -110,12 +111,27 @@ class Union(Drafter):
         """Concatenate the drafters' candidates row by row and drop repetitions."""
         if request.length > 1:
             return self._phrases(context, request)
-        answers = [drafter.propose(context, request).tokens for drafter in self.drafters]
-        tokens = np.full((request.rows.size, request.k), NO_CANDIDATE, dtype=np.int64)
-        for number, row in enumerate(np.concatenate(answers, axis=1).tolist()):
-            distinct = [token for token in dict.fromkeys(row) if token != NO_CANDIDATE][: request.k]
-            tokens[number, : len(distinct)] = distinct
-        return Candidates(tokens)
+        return _joined(request, [drafter.propose(context, request) for drafter in self.drafters])
+
+    @property
+    @override
+    def team(self) -> Hashable:
+        """That of all its drafters, where one of them has any."""
+        teams = tuple(drafter.team for drafter in self.drafters)
+        return teams if any(team is not None for team in teams) else None
+
+    @override
+    def propose_together(self, asked: Sequence[tuple[Union, Context, Request]]) -> list[Candidates]:
+        if any(request.length > 1 for _, _, request in asked):
+            return super().propose_together(asked)
+        answers = [
+            own.propose_together([(one.drafters[place], *question) for one, *question in asked])
+            for place, own in enumerate(self.drafters)
+        ]
+        return [
+            _joined(request, said)
+            for (_, _, request), said in zip(asked, zip(*answers, strict=True), strict=True)
+        ]
 
     def _phrases(self, context: Context, request: Request) -> Candidates:
         """Phrases of the drafters that have any, as many of each one's as there is still room for."""
@@ -163,3 +179,12 @@ class Union(Drafter):
     def check_vocabulary(self, vocab_size: int) -> None:
         for drafter in self.drafters:
             drafter.check_vocabulary(vocab_size)
+
+
+def _joined(request: Request, answers: Sequence[Candidates]) -> Candidates:
+    """The candidates of all drafters row by row, without repetitions."""
+    tokens = np.full((request.rows.size, request.k), NO_CANDIDATE, dtype=np.int64)
+    for number, row in enumerate(np.concatenate([said.tokens for said in answers], axis=1).tolist()):
+        distinct = [token for token in dict.fromkeys(row) if token != NO_CANDIDATE][: request.k]
+        tokens[number, : len(distinct)] = distinct
+    return Candidates(tokens)

@@ -22,7 +22,7 @@ from specexp.core.context import Context
 from specexp.core.decode import Decoding
 from specexp.core.decoder import Decoder
 from specexp.core.dialogue import Verdict
-from specexp.core.drafting import Drafting
+from specexp.core.drafting import Drafting, draft_together
 from specexp.core.lane import Lane
 from specexp.core.outcome import Outcome, prefill_outcome
 from specexp.core.parts import Drafter, Parts, TreeBuilder, Verifier
@@ -252,7 +252,9 @@ class Recorder:
                 for source in sources:
                     source.width = builder.max_candidates
                 drafting.builder = builder
-                self._answers.enter(turn.writer, root, drafting.draft(turn.room - root - 1).tree)
+                self._answers.enter(
+                    turn.writer, root, draft_together([(drafting, turn.room - root - 1)])[0].tree
+                )
             context.append([following])
             context.steps += 1
             drafting.learn(Outcome(context, root_tree(context.root), NO_LOGITS, (), (following,)))

@@ -14,13 +14,12 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from transformers import PreTrainedModel
 from typing_extensions import override
 
 from specexp.core.cache import SlotCache
 from specexp.core.masks import check_attention, context_limit
-from specexp.core.runtime import Runtime
+from specexp.core.runtime import Growth, Runtime
 from specexp.core.self_check import tolerance, tree_error
 from specexp.core.tree import TokenTree
 from specexp.runtimes.kernels import CannotCompileError
@@ -169,23 +168,34 @@ class CompiledModel(Runtime):
 
     @override
     @torch.inference_mode()
-    def grow(
-        self,
-        slot: int,
-        tokens: NDArray[np.int64],
-        depths: NDArray[np.int64],
-        visible: NDArray[np.bool_],
-    ) -> torch.Tensor:
-        past, (size, rows) = self.cache.lengths[slot], visible.shape
-        self._make_room(past + rows, slot + 1)
-        self._room(size, size * rows)
-        self._visible[: size * rows].reshape(size, rows)[:] = visible
-        own = np.arange(size)
-        place = own + (past + self.cache.uncommitted[slot])
-        self._fill(slice(0, size), tokens, depths + past, slot, place, past, own * rows, rows)
-        logits = self._forward(size, size)
-        self.cache.uncommitted[slot] += size
-        return logits
+    def grow(self, slots: Sequence[int], growths: Sequence[Growth]) -> list[torch.Tensor]:
+        lengths, uncommitted = self.cache.lengths, self.cache.uncommitted
+        sizes = [growth.tokens.size for growth in growths]
+        self.cache.reserve(0, max(slots) + 1)
+        self._make_room(
+            max(lengths[slot] + growth.visible.shape[1] for slot, growth in zip(slots, growths, strict=True)),
+            max(slots) + 1,
+        )
+        self._room(sum(sizes), sum(growth.visible.size for growth in growths))
+        first = seen = 0
+        for slot, growth, size in zip(slots, growths, sizes, strict=True):
+            past, rows = lengths[slot], growth.visible.shape[1]
+            self._visible[seen : seen + size * rows] = growth.visible.ravel()
+            own = np.arange(size)
+            place = own + (past + uncommitted[slot])
+            self._fill(
+                slice(first, first + size),
+                growth.tokens,
+                growth.depths + past,
+                slot,
+                place,
+                past,
+                own * rows + seen,
+                rows,
+            )
+            uncommitted[slot] += size
+            first, seen = first + size, seen + size * rows
+        return list(torch.split(self._forward(first, first), sizes))
 
     @override
     def check_request(self, prompt: Sequence[int], max_new_tokens: int) -> None:

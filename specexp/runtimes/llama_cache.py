@@ -70,20 +70,6 @@ class LlamaCache(Slots):
         self.lanes[target].share(self.lanes[source], length)
 
     @override
-    def copy_from(self, other: LlamaCache, length: int) -> None:
-        lane = self.lanes[0]
-        lane.truncate(0)
-        if not length:
-            return
-        other.lanes[0].forget_rows()
-        self.make_room(sum(self.lengths) + other.lanes[0].length)
-        main = lane.extend(length)
-        data = other.saved(other.lanes[0].main)
-        if not self._functions.llama_state_seq_set_data(self._context, data, len(data), main):
-            raise LlamaCppError(f"llama.cpp could not copy a prompt's keys and values: {complaint()}")
-        self.remove(main, length)
-
-    @override
     def nbytes(self) -> int:
         return self._cells * self._file.cell_bytes
 
@@ -139,13 +125,6 @@ class LlamaCache(Slots):
         return (
             ctypes.addressof(self._functions.llama_get_logits(self._context).contents) if with_logits else 0
         )
-
-    def saved(self, sequence: int) -> Any:
-        """The cells of an id, as bytes."""
-        size = self._functions.llama_state_seq_get_size(self._context, sequence)
-        data = (ctypes.c_uint8 * size)()
-        self._functions.llama_state_seq_get_data(self._context, data, size, sequence)
-        return data
 
     # What the lanes ask of the cells.
 

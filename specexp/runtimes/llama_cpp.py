@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from specexp.core.runtime import Runtime
+from specexp.core.runtime import Growth, Runtime
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.runtimes.llama_cache import MAX_IDS, LlamaCache
 from specexp.runtimes.llama_file import LlamaFile
@@ -107,26 +107,25 @@ class LlamaCppModel(Runtime):
         return list(torch.split(logits, sizes))
 
     @override
-    def grow(
-        self,
-        slot: int,
-        tokens: NDArray[np.int64],
-        depths: NDArray[np.int64],
-        visible: NDArray[np.bool_],
-    ) -> torch.Tensor:
-        self.cache.reserve(0, slot + 1)
-        lane = self.cache.lanes[slot]
-        self.cache.room_for(tokens.size)
-        positions = depths.astype(np.int32) + np.int32(lane.length)
-        ids = lane.grow(_parents(visible))
+    def grow(self, slots: Sequence[int], growths: Sequence[Growth]) -> list[torch.Tensor]:
+        self.cache.reserve(0, max(slots) + 1)
+        lanes = [self.cache.lanes[slot] for slot in slots]
+        sizes = [growth.tokens.size for growth in growths]
+        self.cache.room_for(sum(sizes))
+        positions = [growth.depths + lane.length for lane, growth in zip(lanes, growths, strict=True)]
+        ids = [
+            row
+            for lane, growth in zip(lanes, growths, strict=True)
+            for row in lane.grow(_parents(growth.visible))
+        ]
         logits = self._pass(
-            tokens.astype(np.int32),
-            positions,
+            _joined([growth.tokens for growth in growths]),
+            _joined(positions),
             np.array([len(row) for row in ids], dtype=np.int32),
             np.array([sequence for row in ids for sequence in row], dtype=np.int32),
         )
         assert logits is not None
-        return logits
+        return list(torch.split(logits, sizes))
 
     @override
     def synchronize(self) -> None:

@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
 
 class Batched(Execution):
-    """Decodes ``n`` sequences in step: each drafts in turn, and one target pass answers all (SEED, Fig. 1 d).
+    """Decodes ``n`` sequences in step: each drafts, and one target pass answers all (SEED, Fig. 1 d).
 
-    Nothing overlaps: the target waits for the last draft, and all wait for the target. Without a drafter it is batched
+    A draft model drafts for all of them in one pass a level. Nothing overlaps: the target waits for the last draft, and
+    all wait for the target. Without a drafter it is batched
     plain decoding. A sequence that ends makes room for the next one.
 
     Args:

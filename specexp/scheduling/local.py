@@ -1,4 +1,4 @@
-"""The executor that works in one thread: every sequence drafts in turn, then one target pass answers all."""
+"""The executor that works in one thread: every sequence drafts, then one target pass answers all."""
 
 from __future__ import annotations
 

@@ -11,13 +11,13 @@ from dataclasses import replace
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 
 from specexp.core.context import Context
-from specexp.core.drafting import Draft, Drafting, DraftingFor
+from specexp.core.drafting import Draft, Drafting, DraftingFor, draft_together, teams
 from specexp.core.outcome import Outcome, prefill_outcome
 from specexp.core.parts import Parts
 from specexp.scheduling.drafters import bytes_of, copies, initial
@@ -39,7 +39,7 @@ from specexp.scheduling.messages import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
 
 
 def serve_process(
@@ -109,16 +109,20 @@ def _work(
 ) -> None:
     """Answer what comes in; the first error is the last answer."""
     try:
-        lanes = _Lanes(parts, memories)
+        lanes = Lanes(parts, memories)
         while (message := inbox.get()) is not None and not over.is_set():
-            if isinstance(message, Exception):
-                raise message
-            with DraftingFor(lanes.sequence_of(message)):
-                answer = pickle.dumps(lanes.answer(message), pickle.HIGHEST_PROTOCOL)
-            try:
-                connection.send_bytes(answer)
-            except OSError:
-                return  # nobody is there to hear it
+            messages = [message]
+            while not inbox.empty() and messages[-1] is not None:
+                messages.append(inbox.get())
+            for answer in lanes.answers(messages):
+                if over.is_set():
+                    return
+                try:
+                    send_message(connection, answer)
+                except OSError:
+                    return  # nobody is there to hear it
+            if messages[-1] is None:
+                return
     except Exception as error:
         notes = tuple(getattr(error, "__notes__", ()))
         where = "".join(traceback.format_tb(error.__traceback__))
@@ -135,8 +139,23 @@ def _sendable(error: Exception) -> Exception:
     return copy
 
 
-class _Lanes:
-    """The sequences a worker drafts for."""
+class _Wanted(NamedTuple):
+    """A draft that the other side waits for."""
+
+    lane: int
+    drafting: Drafting
+    depth: int
+    prepared: tuple[float, float]
+    """From when to when the parts began, or learned from the last outcome."""
+
+
+class Lanes:
+    """The sequences a worker drafts for.
+
+    Args:
+        parts: what each drafts with, in its initial state.
+        memories: what each shares with the target's side, by slot.
+    """
 
     def __init__(self, parts: Parts, memories: dict[int, Memory]) -> None:
         self._memories = memories
@@ -144,31 +163,44 @@ class _Lanes:
         self._draftings: dict[int, tuple[Drafting, Draft]] = {}
         self._shapes = Shapes()
 
-    def sequence_of(self, message: Any) -> int | str | None:
-        """Whose message it is; None if it is nobody's."""
+    def _sequence_of(self, message: StartSequence | StepResult) -> int | str:
         if isinstance(message, StartSequence):
             return message.sequence
-        known = self._draftings.get(message.lane) if isinstance(message, StepResult) else None
-        return None if known is None else known[0].context.sequence
+        return self._draftings[message.lane][0].context.sequence
 
-    def answer(
-        self, message: StartSequence | StepResult | Reset | MemoryQuery
-    ) -> PackedDraft | SequenceLearned | ResetDone | MemoryReport:
-        """Do what a message asks for."""
-        if isinstance(message, StartSequence):
-            return self._begin(message)
-        if isinstance(message, StepResult):
-            return self._learn(message)
-        if isinstance(message, Reset):
-            first = next(iter(self._parts.values()))
-            self._take(initial(first, message.drafter, message.controller))
-            return ResetDone()
-        return MemoryReport(bytes_of([*self._parts.values()]))
+    def answers(
+        self, messages: Sequence[Any]
+    ) -> Iterator[PackedDraft | SequenceLearned | ResetDone | MemoryReport]:
+        """Do what messages ask for; sequences that wait for a draft of one team are drafted for together."""
+        waiting: list[_Wanted] = []
+        for message in messages:
+            if message is None:
+                break
+            if isinstance(message, Exception):
+                raise message
+            if isinstance(message, Reset):
+                first = next(iter(self._parts.values()))
+                self._take(initial(first, message.drafter, message.controller))
+                yield ResetDone()
+            elif isinstance(message, MemoryQuery):
+                yield MemoryReport(bytes_of([*self._parts.values()]))
+            else:
+                with DraftingFor(self._sequence_of(message)):
+                    begun = isinstance(message, StartSequence)
+                    wanted = self._begin(message) if begun else self._learn(message)
+                if isinstance(wanted, SequenceLearned):
+                    yield wanted
+                elif wanted.drafting.drafter is None or wanted.drafting.drafter.team is None:
+                    yield from self._drafts([wanted])
+                else:
+                    waiting.append(wanted)
+        for places in teams([one.drafting for one in waiting]):
+            yield from self._drafts([waiting[place] for place in places])
 
     def _take(self, parts: Parts) -> None:
         self._parts = dict(zip(self._memories, copies(parts, len(self._memories)), strict=True))
 
-    def _begin(self, message: StartSequence) -> PackedDraft:
+    def _begin(self, message: StartSequence) -> _Wanted:
         started = perf_counter()
         context = Context(
             message.prompt,
@@ -183,9 +215,9 @@ class _Lanes:
                 context, context.token_ids[:-1].copy(), torch.from_numpy(message.prefill)
             )
         drafting.begin(prefill)
-        return self._draft(message.lane, drafting, message.depth, started)
+        return _Wanted(message.lane, drafting, message.depth, (started, perf_counter()))
 
-    def _learn(self, message: StepResult) -> PackedDraft | SequenceLearned:
+    def _learn(self, message: StepResult) -> _Wanted | SequenceLearned:
         started = perf_counter()
         drafting, draft = self._draftings[message.lane]
         rows, logits = draft.tree.num_nodes + 1, self._memories[message.lane].logits
@@ -205,13 +237,18 @@ class _Lanes:
         )
         if message.ended:
             return SequenceLearned(message.lane, (started, perf_counter()))
-        return self._draft(message.lane, drafting, message.depth, started)
+        return _Wanted(message.lane, drafting, message.depth, (started, perf_counter()))
 
-    def _draft(self, lane: int, drafting: Drafting, depth: int, since: float) -> PackedDraft:
+    def _drafts(self, wanted: Sequence[_Wanted]) -> Iterator[PackedDraft]:
         started = perf_counter()
-        draft = drafting.draft(depth)
-        tree = draft.tree
-        self._draftings[lane] = drafting, draft
+        drafts = draft_together([(one.drafting, one.depth) for one in wanted])
+        ended = perf_counter()
+        for one, draft in zip(wanted, drafts, strict=True):
+            yield self._packed(one, draft, (started, ended))
+
+    def _packed(self, wanted: _Wanted, draft: Draft, drafting: tuple[float, float]) -> PackedDraft:
+        lane, tree = wanted.lane, draft.tree
+        self._draftings[lane] = wanted.drafting, draft
         rows = None
         if tree.q is not None:
             rows = tuple(tree.q)
@@ -220,5 +257,4 @@ class _Lanes:
                 np.copyto(q[place], tree.q[row])
         shape = self._shapes.pack(tree.shape)
         light = replace(tree, shape=None, q=None)  # type: ignore[arg-type]  # put back by the receiver
-        ended = perf_counter()
-        return PackedDraft(lane, replace(draft, tree=light), shape, rows, (since, started), (started, ended))
+        return PackedDraft(lane, replace(draft, tree=light), shape, rows, wanted.prepared, drafting)

@@ -98,7 +98,7 @@ class Engine:
                 "for --deterministic set their state to cold, or serve with --mode compiled"
             )
         seen: Target = Alone(target) if by_itself else target
-        self._decoding = Decoding(seen, [self._note])
+        self._decoding = Decoding(seen, [self._note], together=not by_itself)
         self._places = Places(target, lanes, reuse=not by_itself)
         self._running: dict[Context, tuple[Lane, Running]] = {}
         self._waiting: deque[tuple[Output, float]] = deque()

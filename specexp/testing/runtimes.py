@@ -14,7 +14,7 @@ import torch
 from specexp.builders import DySpecGreedy, StaticTree, TokenRecyclingTree
 from specexp.core.decoder import Decoder
 from specexp.core.parts import Verifier
-from specexp.core.runtime import Runtime
+from specexp.core.runtime import Growth, Runtime
 from specexp.core.self_check import tolerance
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.drafters import DraftModel, TokenRecycling
@@ -72,11 +72,41 @@ class RuntimeContract(ABC):
         for first, last in ((0, 1), (1, 3), (3, 7)):
             visible = SHAPE.ancestor_mask[first:last, :last]
             rows = slice(first, last)
-            grown.append(runtime.grow(0, tree.tokens[rows], SHAPE.depths[rows], visible))
+            grown += runtime.grow([0], [Growth(tree.tokens[rows], SHAPE.depths[rows], visible)])
         self._same(torch.cat(grown), whole)
         runtime.commit(0, PATH)
         kept = [int(tree.tokens[row]) for row in PATH]
         self._same(_answer(runtime, 0, 7), _alone(runtime, [*prompt, *kept, 7]))
+
+    def test_trees_of_several_slots_grow_in_shared_passes(self) -> None:
+        """Each as it grows alone, whatever the others are and however much of them was fed."""
+        runtime = self.runtime()
+        trees = {slot: TokenTree(SHAPE, np.array(_tokens(7, seed=slot))) for slot in range(3)}
+        cuts = {0: (0, 1, 3, 7), 1: (0, 3, 4, 7), 2: (0, 2, 7)}
+        runtime.cache.reserve(0, 3)
+        alone = {}
+        for slot, tree in trees.items():
+            runtime.prefill(slot, _tokens(4 + 3 * slot, seed=slot))
+            alone[slot] = runtime.tree_pass([slot], [tree])[0].clone()
+            runtime.cache.truncate(slot, runtime.length(slot))
+        grown: dict[int, list[torch.Tensor]] = {slot: [] for slot in trees}
+        before = runtime.passes
+        for place in range(3):
+            slots = [slot for slot in (2, 0, 1) if len(cuts[slot]) > place + 1]
+            rows = [slice(*cuts[slot][place : place + 2]) for slot in slots]
+            growths = [
+                Growth(trees[slot].tokens[own], SHAPE.depths[own], SHAPE.ancestor_mask[own, : own.stop])
+                for slot, own in zip(slots, rows, strict=True)
+            ]
+            for slot, logits in zip(slots, runtime.grow(slots, growths), strict=True):
+                grown[slot].append(logits)
+        assert runtime.passes == before + 3
+        for slot, tree in trees.items():
+            self._same(torch.cat(grown[slot]), alone[slot])
+            runtime.commit(slot, PATH)
+            kept = [int(tree.tokens[row]) for row in PATH]
+            text = [*_tokens(4 + 3 * slot, seed=slot), *kept]
+            self._same(_answer(runtime, slot, 7), _alone(self.runtime(), [*text, 7]))
 
     def test_trees_of_several_slots_share_a_pass(self) -> None:
         """Of different sizes, behind prefixes of different lengths, in any order."""
@@ -143,7 +173,7 @@ class RuntimeContract(ABC):
         runtime.prefill(0, prompt)
         other = deepcopy(runtime)
         assert other.length(0) == 0
-        other.cache.copy_from(runtime.cache, 4)
+        other.prefill(0, prompt[:4])
         runtime.cache.truncate(0, 0)
         self._same(_answer(other, 0, 9), _alone(runtime, [*prompt[:4], 9]))
 

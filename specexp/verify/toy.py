@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from specexp.core.runtime import Runtime, Slots
+from specexp.core.runtime import Growth, Runtime, Slots
 from specexp.core.sampling import Processors
 from specexp.core.tree import TokenTree
 
@@ -67,11 +67,6 @@ class _Committed(Slots):
     @override
     def fork(self, source: int, target: int, length: int) -> None:
         self.tokens[target] = self.tokens[source][:length]
-
-    @override
-    def copy_from(self, other: _Committed, length: int) -> None:
-        self.tokens[0] = other.tokens[0][:length]
-        self.fed[0] = []
 
     @override
     def nbytes(self) -> int:
@@ -126,23 +121,20 @@ class ToyModel(Runtime):
         return answers
 
     @override
-    def grow(
-        self,
-        slot: int,
-        tokens: NDArray[np.int64],
-        depths: NDArray[np.int64],
-        visible: NDArray[np.bool_],
-    ) -> torch.Tensor:
+    def grow(self, slots: Sequence[int], growths: Sequence[Growth]) -> list[torch.Tensor]:
         self.passes += 1
-        self.cache.reserve(0, slot + 1)
+        self.cache.reserve(0, max(slots) + 1)
+        return [self._grow(slot, growth) for slot, growth in zip(slots, growths, strict=True)]
+
+    def _grow(self, slot: int, growth: Growth) -> torch.Tensor:
         committed, fed = self.cache.tokens[slot], self.cache.fed[slot]
         first = len(fed)
-        fed += tokens.tolist()
+        fed += growth.tokens.tolist()
         before = []
-        for row, seen in enumerate(visible[:, :-1].tolist(), first):
+        for row, seen in enumerate(growth.visible[:, :-1].tolist(), first):
             above = next((at for at in range(row - 1, -1, -1) if seen[at]), None)
             before.append((committed[-1] if committed else LIVE) if above is None else fed[above])
-        return torch.from_numpy(self.table[classes(before), classes(tokens)])
+        return torch.from_numpy(self.table[classes(before), classes(growth.tokens)])
 
     @override
     def synchronize(self) -> None:

@@ -113,11 +113,9 @@ def test_keys_wider_than_values_and_fewer_heads_than_the_configuration_says(cach
         assert torch.equal(seen_keys, keys.double())
         assert torch.equal(seen_values, values.double())
     cache.commit(0, [0, 2])
-    twin = SlotCache(build("Llama", FULL_ATTENTION["Llama"]).config, 1, 0, torch.float64, torch.device("cpu"))
-    twin.copy_from(cache, 2)
-    twin.reserve(3)
-    with torch.inference_mode():
-        keys, values = twin.update(torch.zeros(1, 1, 1, 12).double(), torch.zeros(1, 1, 1, 5).double(), 1)
+    cache.fork(0, 1, 2)
+    cache.open([1])
+    keys, values = cache.update(torch.zeros(1, 1, 1, 12).double(), torch.zeros(1, 1, 1, 5).double(), 1)
     assert (keys.shape, values.shape) == ((1, 1, 3, 12), (1, 1, 3, 5))
     assert keys[0, 0, :, 0].tolist() == [2, 2, 0]
 

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specexp.core.language_model import LanguageModel
+from specexp.core.runtime import Growth
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.testing.fakes import hashed_model
 
@@ -23,10 +24,16 @@ def rows_of(parents, start, stop):
     return shape.depths[start:stop], shape.ancestor_mask[start:stop, :stop]
 
 
+def grow(model, tokens, depths, visible):
+    """``[m, V]`` logits of further rows of one tree."""
+    (logits,) = model.grow([0], [Growth(tokens, depths, visible)])
+    return logits
+
+
 def grown(model, tokens, parents, passes):
     """``[n + 1, V]`` logits of a tree fed in passes."""
     return torch.cat(
-        [model.grow(0, tokens[start:stop], *rows_of(parents, start, stop)) for start, stop in passes]
+        [grow(model, tokens[start:stop], *rows_of(parents, start, stop)) for start, stop in passes]
     )
 
 
@@ -91,7 +98,7 @@ def test_room_is_made_in_the_middle_of_a_tree():
     answers = []
     for start, stop in passes:
         answers.append(
-            model.grow(0, tokens[start:stop], np.arange(start, stop), np.tri(8, stop, k=start, dtype=bool))
+            grow(model, tokens[start:stop], np.arange(start, stop), np.tri(8, stop, k=start, dtype=bool))
         )
         capacities.add(model.cache.capacity)
     assert len(capacities) > 1
@@ -102,7 +109,7 @@ def test_a_pass_of_a_whole_tree_forgets_one_that_was_growing():
     fake = hashed_model(11)
     model = LanguageModel(fake)
     model.prefill(0, [1, 2, 3])
-    model.grow(0, np.array([4, 5]), np.array([0, 1]), np.tri(2, dtype=bool))
+    grow(model, np.array([4, 5]), np.array([0, 1]), np.tri(2, dtype=bool))
     (answers,) = model.tree_pass([0], [TokenTree(TreeShape([-1, 0], [-1, 0]), np.array([7, 8]))])
     assert answers[1].tolist() == list(fake.next_logits((1, 2, 3, 7, 8)))
 
@@ -111,7 +118,7 @@ def test_a_truncated_slot_grows_from_where_it_ends():
     fake = hashed_model(11)
     model = LanguageModel(fake)
     model.prefill(0, [1, 2, 3])
-    model.grow(0, np.array([4, 5]), np.array([0, 1]), np.tri(2, dtype=bool))
+    grow(model, np.array([4, 5]), np.array([0, 1]), np.tri(2, dtype=bool))
     model.cache.truncate(0, 2)
-    answer = model.grow(0, np.array([6]), np.array([0]), np.ones((1, 1), dtype=bool))
+    answer = grow(model, np.array([6]), np.array([0]), np.ones((1, 1), dtype=bool))
     assert answer[0].tolist() == list(fake.next_logits((1, 2, 6)))

@@ -14,9 +14,10 @@ from specexp.core.drafting import Drafting
 from specexp.core.generation import GenerationResult
 from specexp.core.lane import Lane
 from specexp.core.language_model import LanguageModel
-from specexp.core.parts import Parts
+from specexp.core.parts import Parts, TreeBuilder
 from specexp.core.tree import TreeShape
 from specexp.drafters import DraftModel, PromptLookup, TokenRecycling
+from specexp.scheduling.drafters import copies
 from specexp.testing.fakes import hashed_model
 from specexp.verifiers import KeyedSampling
 
@@ -76,6 +77,64 @@ def test_lanes_of_any_parts_join_and_leave_while_others_go_on(seed: int) -> None
         assert result.token_ids == alone(int(number))
         assert result.accepted_drafts + result.bonus_tokens == len(result.token_ids)
         assert result.prefill_seconds > 0
+
+
+class TestDraftersOfATeam:
+    """One model drafts for several lanes in one pass a level, of whatever depth each one's tree is."""
+
+    def lanes(self, model: LanguageModel, parts: Parts, number: int) -> list[Lane]:
+        parts.drafter.check_vocabulary(VOCABULARY)
+        made = []
+        for slot, own in enumerate(copies(parts, number)):
+            context = own.context(PROMPTS[slot % len(PROMPTS)], 0, slot)
+            drafting = Drafting(own, context)
+            made.append(Lane(context, model, own.verifier, drafting, slot=slot, max_new_tokens=5 + slot))
+        return made
+
+    @torch.inference_mode()
+    @pytest.mark.parametrize("builder", [StaticTree([[0], [1], [0, 0], [0, 0, 0]]), DySpecGreedy(5)])
+    def test_a_step_has_as_many_draft_passes_as_the_deepest_tree(self, builder: TreeBuilder) -> None:
+        draft = DraftModel(hashed_model(VOCABULARY, seed=4))
+        parts = Parts(draft, builder, KeyedSampling(0.8))
+        model = LanguageModel(hashed_model(VOCABULARY))
+        decoding, lanes = Decoding(model), self.lanes(model, parts, 4)
+        for made in lanes:
+            decoding.start(made)
+        (runtime,) = draft.models
+        while decoding.lanes:
+            going, before = list(decoding.lanes.values()), runtime.passes
+            passes = [made.result.draft_passes for made in going]
+            decoding.step()
+            own = [made.result.draft_passes - count for made, count in zip(going, passes, strict=True)]
+            assert runtime.passes - before == max(own)
+        for number, made in enumerate(lanes):
+            expected = Decoder(
+                hashed_model(VOCABULARY),
+                DraftModel(hashed_model(VOCABULARY, seed=4)),
+                builder,
+                parts.verifier,
+            ).generate(PROMPTS[number], max_new_tokens=5 + number, sequence=number, seed=0)
+            for count in ("token_ids", "steps", "drafted_nodes", "accepted_drafts", "draft_passes"):
+                assert getattr(made.result, count) == getattr(expected, count)
+
+    @torch.inference_mode()
+    def test_each_by_itself_takes_a_pass_of_its_own(self) -> None:
+        draft = DraftModel(hashed_model(VOCABULARY, seed=4))
+        model = LanguageModel(hashed_model(VOCABULARY))
+        decoding = Decoding(model, together=False)
+        for made in self.lanes(model, Parts(draft, Chain(2)), 3):
+            decoding.start(made)
+        before = draft.models[0].passes
+        decoding.step()
+        assert draft.models[0].passes - before == 3 * 2
+
+    def test_a_drafter_that_is_gone_leaves_its_slot_to_the_next(self) -> None:
+        draft = DraftModel(hashed_model(VOCABULARY, seed=4))
+        for _ in range(5):
+            others = [draft.for_new_sequence() for _ in range(3)]
+            del others
+            gc.collect()
+        assert draft.models[0].cache.slots == 4
 
 
 def test_a_slot_holds_one_lane() -> None:

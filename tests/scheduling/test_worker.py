@@ -19,7 +19,8 @@ from specexp.core.parts import Controller, Parts
 from specexp.core.tree import TreeShape
 from specexp.drafters import DraftModel, PhraseCache, TokenRecycling
 from specexp.scheduling import Batched, Job, Scheduled, SerialSpeculative
-from specexp.scheduling.messages import Shapes, memory_of
+from specexp.scheduling.messages import Shapes, StartSequence, memory_of
+from specexp.scheduling.serving import Lanes
 from specexp.testing.fakes import hashed_model
 from specexp.verifiers import KeyedSampling, RejectionSampling
 from specexp.verify.toy import ToyModel, toy_models
@@ -69,6 +70,25 @@ def test_only_what_is_needed_is_shared(parts, answers, q_rows):
     memory = memory_of(parts, 11, torch.bfloat16)
     assert (tuple(memory.logits.shape), memory.logits.dtype) == ((answers, 11), torch.bfloat16)
     assert memory.q.shape[0] == q_rows
+
+
+def lanes_of(parts, number):
+    """A worker's side of some lanes, in this thread."""
+    return Lanes(parts, {slot: memory_of(parts, DRAFT.vocab_size, torch.float32) for slot in range(number)})
+
+
+@torch.inference_mode()
+def test_sequences_that_wait_for_a_draft_are_drafted_for_in_one_pass_a_level():
+    parts = Parts(DraftModel(DRAFT), Chain(2))
+    begun = [StartSequence(slot, PROMPT[: 3 + slot], 0, slot, 0.0, 6) for slot in range(3)]
+    drafts = list(lanes_of(parts, 3).answers(begun))
+    assert [one.lane for one in drafts] == [0, 1, 2]
+    assert parts.drafter.models[0].passes == 2
+    for message, together in zip(begun, drafts, strict=True):
+        (alone,) = lanes_of(Parts(DraftModel(DRAFT), Chain(2)), 3).answers([message])
+        assert together.draft.tree.tokens.tolist() == alone.draft.tree.tokens.tolist()
+        assert together.draft.pass_tokens == alone.draft.pass_tokens
+        assert together.drafting == drafts[0].drafting
 
 
 EXECUTIONS = {
