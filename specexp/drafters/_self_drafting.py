@@ -89,7 +89,9 @@ class SelfDrafter(Drafter):
 
     @override
     def propose_together(self, asked: Sequence[tuple[Self, Context, Request]]) -> list[Candidates]:
-        return self._drafting.propose_together([(one._drafting, *question) for one, *question in asked])
+        return self._drafting.propose_together(
+            [(one._drafting, context, request) for one, context, request in asked]
+        )
 
     @override
     def observe(self, outcome: Outcome) -> None:

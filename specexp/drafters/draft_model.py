@@ -185,10 +185,15 @@ class DraftModel(Drafter):
     @override
     def propose_together(self, asked: Sequence[tuple[DraftModel, Context, Request]]) -> list[Candidates]:
         """As :meth:`propose`: one pass for all, and one ranking."""
-        found = [(*one, *one[0]._rows_to_feed(*one[1:])) for one in asked]
+        found = [
+            (drafter, context, request, *drafter._rows_to_feed(context, request))
+            for drafter, context, request in asked
+        ]
         feeding = [(drafter, context, fed) for drafter, context, _, _, fed in found if fed is not None]
         if feeding:
-            answered = self.source.feed_together([(one.source, *what) for one, *what in feeding])
+            answered = self.source.feed_together(
+                [(drafter.source, context, fed) for drafter, context, fed in feeding]
+            )
             for (drafter, _, fed), answers in zip(feeding, answered, strict=True):
                 drafter._answers += answers
                 drafter.draft_passes += 1

@@ -111,7 +111,10 @@ class DraftSource(ABC):
         self, scoring: Scoring, asked: Sequence[tuple[Any, Context, Request, Sequence[Any]]]
     ) -> list[Candidates]:
         """For several sources of a team what :meth:`candidates` gives for each."""
-        return [source.candidates(scoring, *question) for source, *question in asked]
+        return [
+            source.candidates(scoring, context, request, answers)
+            for source, context, request, answers in asked
+        ]
 
     @abstractmethod
     def for_new_sequence(self) -> DraftSource:

@@ -125,7 +125,7 @@ class Union(Drafter):
         if any(request.length > 1 for _, _, request in asked):
             return super().propose_together(asked)
         answers = [
-            own.propose_together([(one.drafters[place], *question) for one, *question in asked])
+            own.propose_together([(one.drafters[place], context, request) for one, context, request in asked])
             for place, own in enumerate(self.drafters)
         ]
         return [
