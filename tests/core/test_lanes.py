@@ -84,6 +84,7 @@ class TestDraftersOfATeam:
 
     def lanes(self, model: LanguageModel, parts: Parts, number: int) -> list[Lane]:
         parts.drafter.check_vocabulary(VOCABULARY)
+        model.cache.reserve(0, number)
         made = []
         for slot, own in enumerate(copies(parts, number)):
             context = own.context(PROMPTS[slot % len(PROMPTS)], 0, slot)
