@@ -6,6 +6,7 @@ from copy import copy, deepcopy
 from typing import TYPE_CHECKING, Annotated, Any, cast
 from weakref import WeakSet
 
+import numpy as np
 from pydantic import Field
 from typing_extensions import override
 
@@ -157,11 +158,12 @@ class DraftModel(Drafter):
     def begin(self, context: Context, prefill: Outcome | None) -> None:
         source = self.source
         goes_on = context.continued and context is self._context
-        kept = source.length if goes_on else self._prompt_known(context)
+        kept = source.length if goes_on else self._known_of(context)
         source.truncate(kept)  # and what an unfinished step left
-        other = next((one for one in self._siblings if not kept and one._prompt_known(context)), None)
-        if other is not None:
-            source.copy_from(other.source, min(other._prompt_known(context), other.source.length))
+        known = {one: one._known_of(context) for one in self._siblings} if not goes_on else {}
+        other = max(known, key=lambda one: known[one], default=self)
+        if known.get(other, 0) > kept:
+            source.copy_from(other.source, known[other])
         self._forget_tree()
         self._context = context
         self._siblings.add(self)
@@ -232,13 +234,19 @@ class DraftModel(Drafter):
         self._context = None
         self._forget_tree()
 
-    def _prompt_known(self, context: Context) -> int:
-        """Rows of the last sequence's prompt, if this one's is the same: its prefill would give them bit by bit."""
-        last = self._context
-        if last is None or last.continued or last.prompt_length != context.prompt_length:
+    def _known_of(self, context: Context) -> int:
+        """Rows kept of the last sequence that this one's prefill would give bit by bit: those of the same prompt; where
+        rows hang on no others, all up to where the two part.
+        """
+        last, prompt = self._context, context.token_ids[: context.prompt_length]
+        if last is None:
             return 0
-        prompt = slice(context.prompt_length)
-        return context.prompt_length - 1 if (last.token_ids[prompt] == context.token_ids[prompt]).all() else 0
+        same = np.equal(last.token_ids[: prompt.size], prompt[: len(last)])
+        common = same.size if same.all() else int(same.argmin())
+        if not self.source.independent_rows:
+            whole = common == prompt.size == last.prompt_length and not last.continued
+            common = common if whole else 0
+        return max(min(common, prompt.size - 1, self.source.length), 0)
 
     def _forget_tree(self) -> None:
         self._pending = 0  # committed tokens the step's first pass feeds, the root last

@@ -17,7 +17,7 @@ from specexp.core.context import Context
 from specexp.core.dialogue import Candidates, Request
 from specexp.core.runtime import Growth
 from specexp.core.sampling import check_logits, on_host
-from specexp.drafters.ranking import Ranked, Ranking, Scoring
+from specexp.drafters.ranking import Ranking, Scoring, ToRank
 
 if TYPE_CHECKING:
     import torch
@@ -69,6 +69,11 @@ class DraftSource(ABC):
     def team(self) -> Hashable:
         """What answers several sources in one pass; None where each is answered by itself."""
         return None
+
+    @property
+    def independent_rows(self) -> bool:
+        """Whether a row is the same, bit by bit, whatever it was fed with."""
+        return False
 
     @abstractmethod
     def truncate(self, rows: int) -> None:
@@ -165,6 +170,11 @@ class ModelSource(DraftSource):
 
     @property
     @override
+    def independent_rows(self) -> bool:
+        return self.model.independent_rows
+
+    @property
+    @override
     def vocab_size(self) -> int:
         return self.model.vocab_size
 
@@ -223,7 +233,7 @@ class ModelSource(DraftSource):
     def candidates_together(
         self, scoring: Scoring, asked: Sequence[tuple[ModelSource, Context, Request, Sequence[Any]]]
     ) -> list[Candidates]:
-        ranked = [Ranked(context, request, stacked(answers)) for _, context, request, answers in asked]
+        ranked = [ToRank(context, request, stacked(answers)) for _, context, request, answers in asked]
         return self._ranking.together(scoring, ranked)
 
     @override

@@ -29,7 +29,7 @@ class Scoring:
     coupled: bool = False
 
 
-class Ranked(NamedTuple):
+class ToRank(NamedTuple):
     """What candidates are chosen for.
 
     Attributes:
@@ -60,9 +60,9 @@ class Ranking:
             request: the builder's question.
             logits: ``[f, V]`` of the frontier rows.
         """
-        return self.together(scoring, [Ranked(context, request, logits)])[0]
+        return self.together(scoring, [ToRank(context, request, logits)])[0]
 
-    def together(self, scoring: Scoring, asked: Sequence[Ranked]) -> list[Candidates]:
+    def together(self, scoring: Scoring, asked: Sequence[ToRank]) -> list[Candidates]:
         """Rank or draw for several sequences: those ranked alike in one go, which says of each what it would alone."""
         groups: dict[tuple[float, int], list[int]] = {}
         found: dict[int, Candidates] = {}
@@ -89,7 +89,7 @@ class Ranking:
                     check_logits(logits, "draft", context)
         return [found[index] for index in range(len(asked))]
 
-    def _scores(self, scoring: Scoring, temperature: float, asked: Sequence[Ranked]) -> torch.Tensor:
+    def _scores(self, scoring: Scoring, temperature: float, asked: Sequence[ToRank]) -> torch.Tensor:
         """``[f of all, V]`` what candidates are ranked by."""
         import torch
 
@@ -125,7 +125,7 @@ def _drawn(scores: torch.Tensor, context: Context, request: Request) -> Candidat
     )
 
 
-def _noise(asked: Ranked) -> torch.Tensor:
+def _noise(asked: ToRank) -> torch.Tensor:
     """``[f or 1, V]`` the target's own, of the positions that the frontier's continuations would have."""
     context, request, logits = asked
     depths = request.depths()

@@ -109,7 +109,7 @@ def _work(
 ) -> None:
     """Answer what comes in; the first error is the last answer."""
     try:
-        lanes = Lanes(parts, memories)
+        lanes = WorkerLanes(parts, memories)
         while (message := inbox.get()) is not None and not over.is_set():
             messages = [message]
             while not inbox.empty() and messages[-1] is not None:
@@ -149,7 +149,7 @@ class _Wanted(NamedTuple):
     """From when to when the parts began, or learned from the last outcome."""
 
 
-class Lanes:
+class WorkerLanes:
     """The sequences a worker drafts for.
 
     Args:

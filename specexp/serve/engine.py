@@ -79,10 +79,12 @@ class Engine:
         check_composition(parts.drafter, parts.builder, KeyedSampling(), parts.controller)
         join_target(parts, target)
         leaves = 1 if parts.builder is None else parts.builder.max_leaves
-        if leaves * lanes > target.max_leaves:
+        models = (target, *(() if parts.drafter is None else parts.drafter.models))
+        most = min(model.max_leaves for model in models)
+        if leaves * lanes > most:
             raise ValueError(
-                f"{lanes} lanes with trees of up to {leaves} leaves each are more than a pass of this target takes, "
-                f"which is {target.max_leaves} leaves: serve with --lanes {max(1, target.max_leaves // leaves)}"
+                f"{lanes} lanes with trees of up to {leaves} leaves each are more than a pass of target or draft "
+                f"takes, which is {most} leaves: serve with --lanes {max(1, most // leaves)}"
             )
         self.target = target
         self.lanes = lanes

@@ -590,3 +590,32 @@ def test_twins_share_what_a_prompt_longer_than_the_drafts_context_left_them():
         results = executor.run([Job(prompt, number, max_new_tokens=8) for number in range(3)]).results
     expected = Decoder(target).generate(prompt, max_new_tokens=8).token_ids
     assert [result.token_ids for result in results] == [expected] * 3
+
+
+class IndependentRows(LanguageModel):
+    """One whose rows hang on no others, as those of a table do."""
+
+    independent_rows = True
+
+    def __deepcopy__(self, memo):
+        return IndependentRows(self.model, self_check=False)
+
+
+@pytest.mark.parametrize(("kind", "kept"), [(IndependentRows, 11), (LanguageModel, 0)])
+def test_a_text_that_goes_on_is_fed_from_where_it_parts_from_what_is_held(kind, kept):
+    """Where a row's logits hang on the others of its pass, only an equal prompt gives the same rows bit by bit."""
+    fed = []
+    drafter = DraftModel(kind(hashed_model(20, seed=1)))
+    (model,) = drafter.models
+    prefill = model.prefill
+    model.prefill = lambda slot, tokens, **others: fed.append(len(tokens)) or prefill(slot, tokens, **others)
+    said = [
+        *range(8),
+        *Decoder(hashed_model(20), drafter, Chain(2)).generate(range(8), max_new_tokens=6).token_ids,
+    ]
+    for text in ([*said[:11], 1, 2, 3], said[:8]):
+        result = Decoder(hashed_model(20), drafter, Chain(2)).generate(text, max_new_tokens=6)
+        fresh = DraftModel(hashed_model(20, seed=1))
+        expected = Decoder(hashed_model(20), fresh, Chain(2)).generate(text, max_new_tokens=6)
+        assert (result.token_ids, result.accepted_drafts) == (expected.token_ids, expected.accepted_drafts)
+    assert fed[:2] == [7, 13 - kept]

@@ -20,7 +20,7 @@ from specexp.core.tree import TreeShape
 from specexp.drafters import DraftModel, PhraseCache, TokenRecycling
 from specexp.scheduling import Batched, Job, Scheduled, SerialSpeculative
 from specexp.scheduling.messages import Shapes, StartSequence, memory_of
-from specexp.scheduling.serving import Lanes
+from specexp.scheduling.serving import WorkerLanes
 from specexp.testing.fakes import hashed_model
 from specexp.verifiers import KeyedSampling, RejectionSampling
 from specexp.verify.toy import ToyModel, toy_models
@@ -74,7 +74,9 @@ def test_only_what_is_needed_is_shared(parts, answers, q_rows):
 
 def lanes_of(parts, number):
     """A worker's side of some lanes, in this thread."""
-    return Lanes(parts, {slot: memory_of(parts, DRAFT.vocab_size, torch.float32) for slot in range(number)})
+    return WorkerLanes(
+        parts, {slot: memory_of(parts, DRAFT.vocab_size, torch.float32) for slot in range(number)}
+    )
 
 
 @torch.inference_mode()
