@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from specexp.config.config import Config, is_replayed
 from specexp.config.errors import ConfigError
+from specexp.config.layers import Key
 from specexp.core.messages import counted, first_line
 from specexp.pairs.gguf import is_local
 from specexp.pairs.hub import is_cached, why_unreachable
@@ -97,14 +99,22 @@ def _check_models(config: Config) -> None:
 
 
 def _check_prompts(config: Config) -> None:
-    """A file of prompts whose name can be no data set's must be there."""
-    arguments: dict[str, Any] = config.get("data.prompts.init_args", None) or {}
-    for name, value in arguments.items():
-        if name == "path" and isinstance(value, str) and "://" not in value:
-            path = Path(value).expanduser()
-            is_file_name = path.suffix != "" or value.startswith((".", "/", "~"))
-            if is_file_name and not path.exists():
-                raise config.checker.error(
-                    ("data", "prompts", "init_args", name),
-                    f": {value} does not exist; a file of prompts is expected",
-                )
+    """Files of prompts and of a task's items, whose names can be no data set's, must be there."""
+    at: Key = ("data", "prompts", "init_args")
+    for key, value in _paths(config.get("data.prompts.init_args", None) or {}, at):
+        path = Path(value).expanduser()
+        is_file_name = path.suffix != "" or value.startswith((".", "/", "~"))
+        if "://" not in value and is_file_name and not path.exists():
+            raise config.checker.error(key, f": {value} does not exist; a file of prompts is expected")
+
+
+def _paths(value: Any, at: Key) -> Iterator[tuple[Key, str]]:
+    """Every argument that names a file, of a part and of those inside it, with its key."""
+    inner = (
+        value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+    )
+    for name, item in inner:
+        key = (*at, str(name))
+        if name in ("path", "instances") and isinstance(item, str):
+            yield key, item
+        yield from _paths(item, key)

@@ -144,6 +144,9 @@ class Layers:
             sources = self._sources.setdefault(key[0], {})
             for known in [known for known in sources if known[: len(key)] == key]:
                 del sources[known]
+            if value is None and key[:-1] == ("arms",) and isinstance(old, dict):  # null takes an arm out
+                del base[name]
+                continue
             base[name] = copied(value)
             self._record(key, value, source)
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from specexp.config import Config, ConfigError, load_config
 from specexp.config.command import GOES_ON, answered
 from specexp.config.files import parse_overrides
+from specexp.config.here import check_here
 from specexp.config.told import SHOWING, telling, told
 from specexp.reproduce.measure import Wanted, measure, missing, wanted
 from specexp.reproduce.paper_row import PaperRow, chosen
@@ -71,20 +72,33 @@ def _act(options: argparse.Namespace, given: list[str]) -> int:
         return 0
     if options.dry_run:
         _rehearse(runs)
-        left = {one.label for one in missing(runs, records)}
+        here, not_here = _here(missing(runs, records))
+        states = {one.label: "missing" for one in here}
+        states |= {one.label: f"cannot be run here: {why}" for one, why in not_here}
         for one in runs:
-            print(
-                f"{one.label} ({'missing' if one.label in left else 'measured'}): {' '.join(one.arguments)}"
-            )
+            print(f"{one.label} ({states.get(one.label, 'measured')}): {' '.join(one.arguments)}")
         return 0
     failed = 0
     if not options.report:
         _rehearse(runs)
-        done: dict[tuple[str, ...], Path] = {}
-        for one in missing(runs, records):
-            failed |= measure(one, records, Path(options.output), done, given=aside)
+        here, not_here = _here(missing(runs, records))
+        for one, why in not_here:
+            print(f"{one.label}: cannot be run here: {why}")
+        failed = len(not_here) + measure(here, records, Path(options.output), options.at_once, given=aside)
     _write(rows, records, page, about, aside, options)
     return min(failed, 1)
+
+
+def _here(runs: Sequence[Wanted]) -> tuple[list[Wanted], list[tuple[Wanted, str]]]:
+    """Runs whose models and prompts are on this machine, and the others with the reason."""
+    here, not_here = list[Wanted](), list[tuple[Wanted, str]]()
+    for one in runs:
+        try:
+            check_here(load_config(one.arguments[0], one.arguments[1:]))
+            here.append(one)
+        except ConfigError as error:
+            not_here.append((one, str(error)))
+    return here, not_here
 
 
 def _rehearse(runs: Sequence[Wanted]) -> None:
@@ -180,6 +194,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--short", action="store_true", help="2 prompts of 8 tokens, apart from the records: a rehearsal"
+    )
+    parser.add_argument(
+        "--at-once",
+        type=int,
+        default=1,
+        metavar="N",
+        help="runs at the same time, of the rows of which no second counts; 1 by default, 2 on two idle cores",
     )
     parser.add_argument(
         "--records", default="experiments/results", metavar="FOLDER", help="of records and pictures"

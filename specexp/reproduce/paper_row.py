@@ -19,7 +19,7 @@ from specexp.reproduce.trend import Clause, Term
 
 SHORT = ("--data.max_prompts", "2", "--generation.max_new_tokens", "8")
 """What makes any run short; a row may add to it."""
-_KEYS = {"place", "claim", "published", "runs", "test", "short", "picture", "tables", "reason"}
+_KEYS = {"place", "claim", "published", "runs", "test", "short", "picture", "tables", "timed", "reason"}
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,7 @@ class PaperRow:
         clauses: the test of the trend.
         tables: names of analyses' tables that a record keeps.
         short: overrides that make its runs short, beside :data:`SHORT`.
+        timed: whether a figure of it is of this machine's clock; then its runs have the machine for themselves.
         picture: of the last run, by the name of its file without ending; empty for none.
         reason: why it differs, once it was measured; empty before.
     """
@@ -51,6 +52,7 @@ class PaperRow:
     tables: tuple[str, ...] = ()
     short: tuple[str, ...] = ()
     picture: str = "figure"
+    timed: bool = True
     reason: str = field(default="", compare=False)
 
     @property
@@ -124,6 +126,7 @@ def _row(name: str, paper: str, declared: dict[str, Any], where: str) -> PaperRo
         tuple(declared.get("tables", ())),
         tuple(shlex.split(declared.get("short", ""))),
         declared.get("picture", "figure"),
+        declared.get("timed", True),
         declared.get("reason", ""),
     )
     for term in (term for clause in clauses for term in clause.terms if term.figure):

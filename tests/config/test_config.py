@@ -126,6 +126,21 @@ def test_arms_and_grids(write):
     assert (arms["hf"].reference, arms["hf"].arguments) == ("hf-assisted", {"num_assistant_tokens": 6})
 
 
+def test_null_takes_an_arm_of_the_file_below_out(write):
+    write(
+        "drafter: TokenRecycling\nbuilder: Chain\narms: {one: {}, other: {reference: hf-assisted}}\n",
+        "below.yaml",
+    )
+    assert [arm.name for arm in arms_of(load_config(write("compose: below.yaml\narms: {other: null}")))] == [
+        "one"
+    ]
+    assert [arm.name for arm in arms_of(load_config(write("compose: below.yaml\narms: {new: null}")))] == [
+        "one",
+        "other",
+        "new",  # the composition as it is
+    ]
+
+
 def test_space_over_whole_parts(write):
     text = (
         "drafter: TokenRecycling\n"

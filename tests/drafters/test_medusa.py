@@ -152,6 +152,13 @@ def test_a_head_of_another_target_is_refused():
     Decoder(deepcopy(small_model("Llama")).bfloat16(), Medusa(head()), Chain(2))  # the same one, rounded
 
 
+def test_a_rehearsals_target_without_values_is_asked_for_its_shape_alone():
+    Decoder(deepcopy(small_model("Llama")).to("meta"), Medusa(head()), Chain(2))
+    other = build("Llama", {**FULL_ATTENTION["Llama"], "hidden_size": 64}).to("meta")
+    with pytest.raises(ValueError, match="the head of Medusa was trained for another target than this"):
+        Decoder(other, Medusa(head()), Chain(2))
+
+
 def test_a_head_is_an_artifact(tmp_path):
     recorded = {"drafter": {"class_path": "Medusa", "init_args": {"coupled": True}}}
     save_artifact(tmp_path / "head", "draft-head", {"head.safetensors": head(), "parts.json": recorded})

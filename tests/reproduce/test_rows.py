@@ -33,6 +33,19 @@ def test_every_rows_runs_are_configured_and_its_test_names_their_arms(capsys):
     assert len(capsys.readouterr().out.splitlines()) == sum(len(row.runs) for row in paper_rows().values())
 
 
+def test_a_row_whose_prompts_are_not_here_is_told_before_anything_is_run(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(Path, "exists", lambda path: not str(path).startswith("data/"))
+    with chdir(ROOT):
+        given = ["--only", "post_use_pre_cut.table1", "--records", str(tmp_path), "--page", str(tmp_path)]
+        other = ["--data.prompts.init_args.path", "other.jsonl"]  # the row's own goes before it
+        assert main([*given, "--tracking.mode", "disabled", "--output", str(tmp_path), *other]) == 1
+    said = capsys.readouterr().out
+    assert (
+        "post_use_pre_cut.table1: cannot be run here: command line: data.prompts.init_args.path: data/"
+        in said
+    )
+
+
 def test_the_shipped_report_is_that_of_the_shipped_records():
     """A figure that changes without its record, or a record without its figure, shows here."""
     for name, content in files_of(report(look_at(chosen(()), RESULTS), "results")).items():

@@ -49,16 +49,20 @@ def output_layer(target: Runtime, arrays: Mapping[str, Any], width: int, name: s
         raise ValueError(
             f"{name} reads a target's output layer, and {type(target.model).__name__} has none to give"
         )
-    mark, own = np.asarray(arrays[MARK]), mark_of(layer)
-    scale = float(np.abs(own).mean())
-    if (
-        layer.weight.shape[-1] != width
-        or mark.shape != own.shape
-        or not np.allclose(mark, own, rtol=_ROUNDING, atol=_ROUNDING * scale)
-    ):
+    if layer.weight.shape[-1] != width or not _is_marked(layer, np.asarray(arrays[MARK])):
         raise ValueError(
             f"the head of {name} was trained for another target than this {target.model.config.model_type} model of "
             f"width {layer.weight.shape[-1]}: train one for it, as experiments/heads does"
         )
     found: nn.Module = layer
     return found
+
+
+def _is_marked(layer: nn.Module, mark: NDArray[np.float32]) -> bool:
+    """Whether a layer has the numbers of a mark, as far as its precision tells; of one without values, as many."""
+    weights: Any = layer.weight
+    if weights.is_meta:  # a rehearsal's target
+        return mark.shape == (min(_NUMBERS, weights.numel()),)
+    own = mark_of(layer)
+    close = _ROUNDING * float(np.abs(own).mean())
+    return mark.shape == own.shape and np.allclose(mark, own, rtol=_ROUNDING, atol=close)
