@@ -247,6 +247,10 @@ def _count_blocks(counts: NDArray[np.int64], places: NDArray[np.int64]) -> None:
     np.add.at(counts, tuple(whole.T), 1)
 
 
+_AS_MANY_AS_THERE_ARE = 2**31
+"""What a drafter offers that learns its vocabulary from the target, before it has."""
+
+
 def toy_vocabulary(make_parts: PartsFactory) -> int:
     """The smallest toy vocabulary in which the parts find as many candidates as they insist on."""
     parts = make_parts(toy_models(LIVE + 1).draft)
@@ -254,4 +258,4 @@ def toy_vocabulary(make_parts: PartsFactory) -> int:
         0 if parts.builder is None or parts.builder.accepts_fewer_candidates else parts.builder.max_candidates
     )
     offered = 0 if parts.drafter is None else parts.drafter.max_candidates
-    return max(LIVE + 1, asked, offered)
+    return max(LIVE + 1, asked, offered if offered < _AS_MANY_AS_THERE_ARE else 0)

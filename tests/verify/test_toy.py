@@ -13,7 +13,7 @@ from specexp.core.language_model import LanguageModel
 from specexp.core.parts import Parts
 from specexp.core.runtime import Growth
 from specexp.core.sampling import Processors
-from specexp.drafters import DraftModel, PromptLookup, TokenRecycling
+from specexp.drafters import DraftModel, EarlyExit, PromptLookup, TokenRecycling
 from specexp.scheduling import Job, SerialSpeculative
 from specexp.testing.fakes import FakeCausalLM
 from specexp.verifiers import KeyedSampling
@@ -134,5 +134,6 @@ def test_the_vocabulary_is_as_wide_as_the_parts_ask():
     assert toy_vocabulary(parts(PromptLookup(candidates=2), 2)) == LIVE + 1
     assert toy_vocabulary(parts(TokenRecycling(k=16), 2)) == 16
     assert toy_vocabulary(parts(None, 12)) == 12
+    assert toy_vocabulary(parts(EarlyExit(1), 2)) == LIVE + 1  # whatever its target has
     with pytest.raises(ValueError, match="at least 5"):
         toy_models(vocabulary=4)
