@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import Field
 from typing_extensions import override
 
-from specexp.builders.samplings import Samplings
+from specexp.builders.compiled_samplings import samplings_of
 from specexp.core.dialogue import Build, Plan, Selection, kind_of
 from specexp.core.parts import TreeBuilder
 from specexp.core.tree import NodeKind, root_tree
@@ -86,7 +86,7 @@ class DySpecGreedy(TreeBuilder):
         budget, max_depth = plan.within(self.budget, self.max_depth)
         if budget == 0 or max_depth == 0:
             return root_tree(root)
-        samplings = Samplings(root, self.kind, budget, self.acceptance_power)
+        samplings = samplings_of(root, self.kind, budget, self.acceptance_power)
         rows, k, cut = np.zeros(1, dtype=np.int64), budget, 0.0
         while rows.size:
             answer = yield samplings.request(rows, k, cut or _FIRST_FLOOR / budget)
@@ -154,7 +154,7 @@ class DySpecThreshold(TreeBuilder):
         threshold = self.threshold if plan.threshold is None else plan.threshold
         if room == 0 or max_depth == 0:
             return root_tree(root)
-        samplings = Samplings(root, self.kind, room, self.acceptance_power)
+        samplings = samplings_of(root, self.kind, room, self.acceptance_power)
         chosen = np.empty(0, dtype=np.int64)
         layer = np.zeros(1, dtype=np.int64)
         for depth in range(1, max_depth + 1):
@@ -223,7 +223,7 @@ class BeamRerank(TreeBuilder):
         budget, max_depth = plan.within(self.budget, self.depth)
         if budget == 0 or max_depth == 0:
             return root_tree(root)
-        samplings = Samplings(root, NodeKind.POINT_MASS, budget)
+        samplings = samplings_of(root, NodeKind.POINT_MASS, budget)
         rows = np.zeros(1, dtype=np.int64)
         for depth in range(1, max_depth + 1):
             known = samplings.size

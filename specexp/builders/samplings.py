@@ -25,9 +25,9 @@ from specexp.core.tree import NodeKind, TokenTree, TreeShape
 
 _ASKED_FIRST = 32  # best candidates several rows are asked for at first; more on demand, which costs no pass
 _NARROW = 32  # drawn candidates of most rows at most
-_USED_UP = 1e-6  # a distribution whose candidates hold all but this has no further one
+USED_UP = 1e-6  # a distribution whose candidates hold all but this has no further one
 
-_SAMPLING: Mapping[str, type[np.generic]] = {
+SAMPLING: Mapping[str, type[np.generic]] = {
     "key": np.float64,
     "weight": np.float64,  # w of its node
     "depth": np.int64,  # of its node
@@ -37,7 +37,7 @@ _SAMPLING: Mapping[str, type[np.generic]] = {
     "token": np.int64,
     "log_prob": np.float32,
 }
-_ROW: Mapping[str, type[np.generic]] = {
+ROW: Mapping[str, type[np.generic]] = {
     "token": np.int64,
     "parent": np.int64,
     "rank": np.int64,
@@ -63,14 +63,24 @@ class _Table:
         """What is in a column, to be read and written."""
         return self._columns[name][: self.size]
 
+    def column(self, name: str) -> NDArray[Any]:
+        """A whole column, beyond what is in it."""
+        return self._columns[name]
+
+    def reserve(self, entries: int) -> bool:
+        """Make room for so many more; whether the columns stand elsewhere now."""
+        if self.size + entries <= self._room:
+            return False
+        self._room = 2 * (self.size + entries)
+        for name, column in self._columns.items():
+            self._columns[name] = np.empty(self._room, dtype=column.dtype)
+            self._columns[name][: self.size] = column[: self.size]
+        return True
+
     def append(self, entries: int, /, **values: Any) -> None:
         """Add entries: a value, or one for each, of every column."""
+        self.reserve(entries)
         start, self.size = self.size, self.size + entries
-        if self.size > self._room:
-            self._room = 2 * self.size
-            for name, column in self._columns.items():
-                self._columns[name] = np.empty(self._room, dtype=column.dtype)
-                self._columns[name][:start] = column[:start]
         for name, value in values.items():
             self._columns[name][start : self.size] = value
 
@@ -97,8 +107,8 @@ class Samplings:
         self.budget = budget
         self.lowest = 0.0  # key of the budget-th best sampling: nothing below it can enter the tree any more
         self._best = np.empty(0)  # keys of the best budget samplings, the lowest of them first
-        self._samplings = _Table(_SAMPLING, 4 * budget + 64)
-        self._rows = _Table(_ROW, budget + 64)
+        self._samplings = _Table(SAMPLING, 4 * budget + 64)
+        self._rows = _Table(ROW, budget + 64)
         self._rows.append(
             1, token=root, parent=-1, rank=-1, log_prob=0.0, weight=1.0, depth=0, count=0, open=0.0
         )
@@ -124,7 +134,7 @@ class Samplings:
         """
         enough = None
         if self.kind is not NodeKind.POINT_MASS and floor > 0:
-            enough = np.maximum(1.0 - floor / self._rows["weight"][rows], 0.0) + _USED_UP
+            enough = np.maximum(1.0 - floor / self._rows["weight"][rows], 0.0) + USED_UP
         known = self._rows
         return Request(
             known["token"],
@@ -172,11 +182,11 @@ class Samplings:
             fresh = there & (np.arange(width) >= answered[:, np.newaxis])
         if self.kind is NodeKind.POINT_MASS:
             with np.errstate(divide="ignore"):
-                needed = np.log(self.lowest / weight) - _USED_UP
+                needed = np.log(self.lowest / weight) - USED_UP
             fresh = fresh & (answer.log_probs >= needed[:, np.newaxis])  # spares most of the exponentials
             number, rank = _places(fresh)
-            key = child = weight[number] * _probability(answer.log_probs[number, rank])
-            last = _probability(answer.log_probs[np.arange(rows.size), count - 1])
+            key = child = weight[number] * probabilities(answer.log_probs[number, rank])
+            last = probabilities(answer.log_probs[np.arange(rows.size), count - 1])
             following = np.where(count == k, last, 0.0)  # no later candidate is better
         else:
             number, rank = _places(fresh)
@@ -233,7 +243,7 @@ class Samplings:
         assert answer.log_probs is not None
         there = answer.tokens[group, :width] >= 0
         probability = np.zeros(there.shape)
-        probability[there] = _probability(answer.log_probs[group, :width][there])
+        probability[there] = probabilities(answer.log_probs[group, :width][there])
         elder = np.zeros((there.shape[0], width + 1))
         elder[:, 1:] = probability.cumsum(axis=1)
         reached = np.maximum(1.0 - elder, 0.0)
@@ -241,7 +251,7 @@ class Samplings:
         accepted = np.minimum(probability, reached[:, :-1])
         if self.acceptance_power != 1.0:
             accepted, reached = self._calibrated(accepted, reached)
-        return accepted, reached, np.where(elder[:, -1] < 1.0 - _USED_UP, reached[:, -1], 0.0)
+        return accepted, reached, np.where(elder[:, -1] < 1.0 - USED_UP, reached[:, -1], 0.0)
 
     def _calibrated(
         self, accepted: NDArray[np.float64], reached: NDArray[np.float64]
@@ -334,24 +344,7 @@ class Samplings:
         """
         nodes = self._samplings
         size = chosen.size + 1
-        chosen = chosen[np.argsort(nodes["depth"][chosen], kind="stable")]
-        layers = np.bincount(nodes["depth"][chosen]).tolist()  # nodes of each depth
-        above, rank, drafted = (nodes[name][chosen] for name in ("parent", "rank", "drafted"))
-        widest = int(rank.max(initial=0)) + 1
-        parents, order = np.full(size, -1), np.empty(size - 1, dtype=np.int64)
-        new_row = np.full(self._rows.size + 1, -1)  # of drafted rows; the last one stands for what is none
-        new_row[0] = 0
-        start = 0
-        for count in layers[1:]:
-            here = slice(start, start + count)
-            placed = new_row[above[here]]
-            ordered = np.argsort(placed * widest + rank[here])
-            order[here] = start + ordered
-            parents[start + 1 : start + count + 1] = placed[ordered]
-            new_row[drafted[here][ordered]] = np.arange(start + 1, start + count + 1)
-            new_row[-1] = -1
-            start += count
-        chosen = chosen[order]
+        chosen, parents, new_row = self._ordered(chosen)
         tokens, ranks = np.full(size, self._rows["token"][0]), np.full(size, -1)
         log_probs, values = np.zeros(size, dtype=np.float32), np.ones(size)
         tokens[1:], ranks[1:] = nodes["token"][chosen], nodes["rank"][chosen]
@@ -368,6 +361,36 @@ class Samplings:
                 q[int(placed[number])] = distributions[number]
         return TokenTree(shape, tokens, log_probs, np.full(size, self.kind, dtype=np.int8), q, values=values)
 
+    def _ordered(
+        self, chosen: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """A closed set breadth first, siblings by rank.
+
+        Returns:
+            ``[n]`` the samplings in this order, ``[n + 1]`` the parent of every row of the tree, and where the drafted
+            rows are in it, -1 for those that are not, and last for what is none.
+        """
+        nodes = self._samplings
+        size = chosen.size + 1
+        chosen = chosen[np.argsort(nodes["depth"][chosen], kind="stable")]
+        layers = np.bincount(nodes["depth"][chosen]).tolist()  # nodes of each depth
+        above, rank, drafted = (nodes[name][chosen] for name in ("parent", "rank", "drafted"))
+        widest = int(rank.max(initial=0)) + 1
+        parents, order = np.full(size, -1), np.empty(size - 1, dtype=np.int64)
+        new_row = np.full(self._rows.size + 1, -1)
+        new_row[0] = 0
+        start = 0
+        for count in layers[1:]:
+            here = slice(start, start + count)
+            placed = new_row[above[here]]
+            ordered = np.argsort(placed * widest + rank[here])
+            order[here] = start + ordered
+            parents[start + 1 : start + count + 1] = placed[ordered]
+            new_row[drafted[here][ordered]] = np.arange(start + 1, start + count + 1)
+            new_row[-1] = -1
+            start += count
+        return chosen[order], parents, new_row
+
 
 def _largest(keys: NDArray[np.float64], count: int) -> NDArray[np.float64]:
     """The largest of some keys, the least of them first where there are more than that."""
@@ -382,5 +405,6 @@ def _places(wanted: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.in
     return row, places - row * wanted.shape[1]
 
 
-def _probability(log_probs: NDArray[np.float32]) -> NDArray[np.float64]:
+def probabilities(log_probs: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Of log-probabilities, which rounding may have put above 0."""
     return np.minimum(np.exp(log_probs, dtype=np.float64), 1.0)

@@ -17,10 +17,10 @@ _REPEATS = 15
 
 def compiled() -> Iterator[Diagnosis]:
     """Compile, compare with the model's own code, and time both."""
+    from specexp.core.kernels import CannotCompileError
     from specexp.core.language_model import LanguageModel
     from specexp.pairs.pair import load_pair
     from specexp.runtimes.compiled import CompiledModel
-    from specexp.runtimes.kernels import CannotCompileError
 
     target = load_pair("stdlib").target
     own = _milliseconds(LanguageModel(target))

@@ -48,14 +48,16 @@ class EarlyExit(SelfDrafter):
 
     @override
     def use_target(self, target: Runtime) -> None:
-        if target.model is not self._target:
+        if target.model is None or target.model is not self._target:
             runtime: Any = type(target)  # whatever runs the target runs its beginning too
-            self._drafting.use_draft_model(runtime(_exit_of(target.model, self.layers)))
+            self._drafting.use_draft_model(
+                runtime(_exit_of(target.model, self.layers, type(target).__name__))
+            )
             self._target = target.model
 
 
-def _exit_of(model: Any, layers: int) -> Any:
-    """A model of the first layers of another, which shares its weights.
+def _exit_of(model: Any, layers: int, runtime: str) -> Any:
+    """A model of the first layers of another, which shares its weights; what has no model is called as its runtime.
 
     Raises:
         ValueError: it has no more layers than these, or does not keep them in one list.
@@ -64,8 +66,9 @@ def _exit_of(model: Any, layers: int) -> Any:
     own = getattr(body, "layers", None)
     if own is None:
         raise ValueError(
-            f"EarlyExit leaves a target between its layers, and {type(model).__name__} does not keep them in one list: "
-            "draft with another drafter"
+            "EarlyExit leaves a target between its layers, and "
+            f"{runtime if model is None else type(model).__name__} does not keep them in one list: draft with another "
+            "drafter"
         )
     if layers >= len(own):
         raise ValueError(

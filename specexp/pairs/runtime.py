@@ -35,8 +35,8 @@ def runtime_of(model: PreTrainedModel | Runtime, mode: str = "auto") -> Runtime:
 
     if mode == "eager":
         return LanguageModel(model)
+    from specexp.core.kernels import CannotCompileError
     from specexp.runtimes.compiled import CompiledModel
-    from specexp.runtimes.kernels import CannotCompileError
 
     try:
         return CompiledModel(model, tell=log.warning)

@@ -18,11 +18,11 @@ from transformers import PreTrainedModel
 from typing_extensions import override
 
 from specexp.core.cache import SlotCache
+from specexp.core.kernels import CannotCompileError
 from specexp.core.masks import check_attention, context_limit
 from specexp.core.runtime import Growth, Runtime
 from specexp.core.self_check import tolerance, tree_error
 from specexp.core.tree import TokenTree
-from specexp.runtimes.kernels import CannotCompileError
 from specexp.runtimes.llama_weights import LlamaWeights, check_model, kernels_of
 
 _PREFILL_CHUNK = 256

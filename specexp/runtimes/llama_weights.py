@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel
 
+from specexp.core.kernels import CannotCompileError, library
 from specexp.core.placement import is_spread
-from specexp.runtimes.kernels import CannotCompileError, library
 
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+_SOURCE = Path(__file__).with_name("llama_pass.cpp")
 _NARROWEST = 16
 """What hidden sizes and heads must be multiples of: two of the shortest vectors."""
 _STEADY_ROTATIONS = ("default", "linear", "llama3", "yarn")
@@ -180,10 +182,10 @@ def kernels_of(model: PreTrainedModel, tell: Callable[[str], None] = lambda line
     Raises:
         CannotCompileError: there is no C++ compiler, or it fails.
     """
-    kernels = library("llama_pass", tell=tell)
+    kernels = library(_SOURCE, tell=tell)
     panel = 2 * kernels.lanes()
     if model.config.hidden_size % panel or _head_dim(model) % panel:
-        return library("llama_pass", (f"-DLANES={_NARROWEST // 2}",), tell)
+        return library(_SOURCE, (f"-DLANES={_NARROWEST // 2}",), tell)
     return kernels
 
 

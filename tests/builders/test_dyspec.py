@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specexp.builders import BeamRerank, DySpecGreedy, DySpecThreshold
+from specexp.builders import BeamRerank, DySpecGreedy, DySpecThreshold, compiled_samplings
 from specexp.core.context import Context
 from specexp.core.dialogue import Plan, Request
 from specexp.core.tree import NodeKind
@@ -17,6 +17,18 @@ from specexp.testing.builders import DrawingTreeBuilderContract, TreeBuilderCont
 from specexp.testing.fakes import DistributionDrafter
 
 SELECTIONS = ("drawn", "top-k")
+
+
+@pytest.fixture(
+    scope="module", params=["numpy", pytest.param("compiled", marks=pytest.mark.slow)], autouse=True
+)
+def grown_by(request):
+    """Every tree of this file is grown by numpy, and by the loops in C++ that large ones are grown by."""
+    if request.param == "compiled" and compiled_samplings._library() is None:
+        pytest.skip("there is no C++ compiler on PATH")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiled_samplings, "FEWEST_NODES", 1 if request.param == "compiled" else 10**6)
+        yield
 
 
 class TestGreedyDrawn(DrawingTreeBuilderContract):

@@ -7,10 +7,10 @@ import json
 
 import pytest
 
+from specexp.core.kernels import CannotCompileError
 from specexp.doctor import machine, passes, software
 from specexp.doctor.__main__ import main
 from specexp.doctor.diagnosis import Diagnosis
-from specexp.runtimes.kernels import CannotCompileError
 
 
 def by_topic(diagnoses: object) -> dict[str, Diagnosis]:

@@ -14,6 +14,7 @@ from specexp.replay.play.fidelity import models_in
 from specexp.scheduling import Batched, Job
 from specexp.testing.drafters import DrafterContract, DrawingDrafterContract
 from specexp.verifiers import KeyedSampling
+from specexp.verify.toy import toy_models
 
 
 class TestEarlyExit(OnLlama, DrawingDrafterContract):
@@ -77,5 +78,9 @@ def test_what_leaves_nothing_out_is_refused():
         Decoder(small_model("Llama"), EarlyExit(2), Chain(2))
     with pytest.raises(ValueError, match="GPT2LMHeadModel does not keep them in one list"):
         Decoder(small_model("GPT2"), EarlyExit(1), Chain(2))
+    with pytest.raises(
+        ValueError, match="ToyModel does not keep them in one list"
+    ):  # a runtime without a model
+        Decoder(toy_models().target, EarlyExit(1), Chain(2))
     with pytest.raises(RecordingError, match="EarlyExit runs its draft model in a way of its own"):
         models_in(EarlyExit(1))

@@ -12,14 +12,14 @@ from helpers.small_models import FULL_ATTENTION, build, small_model
 
 from specexp import load_pair
 from specexp.builders import TokenRecyclingTree
+from specexp.core import kernels
 from specexp.core.decoder import Decoder
+from specexp.core.kernels import CannotCompileError, library
 from specexp.core.language_model import LanguageModel
 from specexp.drafters import TokenRecycling
 from specexp.pairs.runtime import _tell, runtime_of
 from specexp.pairs.sources import PairError
-from specexp.runtimes import kernels
 from specexp.runtimes.compiled import CompiledModel
-from specexp.runtimes.kernels import CannotCompileError, library
 
 LLAMA: dict[str, Any] = {**FULL_ATTENTION["Llama"], "head_dim": 16}
 

@@ -31,28 +31,27 @@ class CannotCompileError(ValueError):
 
 @cache
 def library(
-    name: str, flags: tuple[str, ...] = (), tell: Callable[[str], None] = lambda line: None
+    source: Path, flags: tuple[str, ...] = (), tell: Callable[[str], None] = lambda line: None
 ) -> ctypes.CDLL:
     """A library of this package, compiled now if this machine has not compiled it before.
 
     Its file is named by a hash of source, flags, compiler and processor, so that a changed one is compiled anew.
 
     Args:
-        name: name of the C++ file beside this one, without its ending.
+        source: the C++ file.
         flags: for the compiler, beside :data:`FLAGS`.
         tell: takes a line for a person if it must be compiled.
 
     Raises:
         CannotCompileError: there is no C++ compiler, it fails, or what was compiled is damaged.
     """
-    source = Path(__file__).with_name(f"{name}.cpp")
     compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
     if not compiler:
         raise CannotCompileError(
             "there is no C++ compiler (g++ or clang++ on PATH, or CXX): install one, or set pair.mode to eager"
         )
     folder = cache_folder("kernels")
-    file = folder / f"{name}-{_key(source, compiler, flags)}.so"
+    file = folder / f"{source.stem}-{_key(source, compiler, flags)}.so"
     if not file.exists():
         tell(f"compiling {source.name} for this machine, kept in {folder}")
         _compile(compiler, flags, source, file)

@@ -1,0 +1,157 @@
+"""Samplings of large trees with their inner loops in C++, where this machine has a compiler: the same trees, sooner."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import override
+
+from specexp.builders.samplings import ROW, SAMPLING, USED_UP, Samplings, probabilities
+from specexp.core.dialogue import Candidates
+from specexp.core.kernels import CannotCompileError, library
+from specexp.core.tree import NodeKind
+
+FEWEST_NODES = 128
+"""A tree of fewer is grown by numpy: the whole of it takes less than a millisecond."""
+_COLUMNS = (*SAMPLING, *ROW)
+
+
+class _Growth(ctypes.Structure):
+    """Mirrored by ``tree_growth.cpp``."""
+
+    _fields_ = (
+        *((f"column{number}", ctypes.c_void_p) for number in range(len(_COLUMNS))),
+        ("best", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("size", "rows", "best_size", "budget", "drawn")),
+        *((name, ctypes.c_double) for name in ("lowest", "used_up")),
+    )
+
+
+def samplings_of(root: int, kind: NodeKind, budget: int, acceptance_power: float = 1.0) -> Samplings:
+    """Samplings of a tree; a large one's compiled, unless there is no compiler or values are raised to a power.
+
+    Args:
+        root: last committed token.
+        kind: how the candidates asked for are chosen.
+        budget: most nodes of the tree.
+        acceptance_power: power of a drawn candidate's probability.
+    """
+    compiled = budget >= FEWEST_NODES and acceptance_power == 1.0 and _library() is not None
+    return (CompiledSamplings if compiled else Samplings)(root, kind, budget, acceptance_power)
+
+
+class CompiledSamplings(Samplings):
+    """:class:`Samplings` whose arrays are read and written by C++ too.
+
+    Raises:
+        CannotCompileError: there is no C++ compiler.
+    """
+
+    def __init__(self, root: int, kind: NodeKind, budget: int, acceptance_power: float = 1.0) -> None:
+        super().__init__(root, kind, budget, acceptance_power)
+        found = _library()
+        if found is None:
+            raise CannotCompileError("there is no compiled growth of trees on this machine")
+        self._native = found
+        self._keys = np.empty(budget)
+        self._growth = _Growth(
+            best=self._keys.ctypes.data, budget=budget, drawn=kind is not NodeKind.POINT_MASS, used_up=USED_UP
+        )
+        self._at = ctypes.addressof(self._growth)
+        self._grow(0, 0)
+
+    @override
+    def draft(self, samplings: NDArray[np.int64]) -> NDArray[np.int64]:
+        first = self._rows.size
+        self._grow(0, samplings.size)
+        self._native.draft(self._at, samplings.ctypes.data, samplings.size)
+        self._take_sizes()
+        return np.arange(first, self._rows.size)
+
+    @override
+    def add(self, rows: NDArray[np.int64], answer: Candidates, k: int) -> None:
+        assert answer.log_probs is not None
+        tokens = np.ascontiguousarray(answer.tokens, dtype=np.int64)
+        log_probs = np.ascontiguousarray(answer.log_probs, dtype=np.float32)
+        shares = probabilities(log_probs)
+        self._grow(tokens.size, 0)
+        self._native.add(
+            self._at,
+            rows.ctypes.data,
+            rows.size,
+            tokens.ctypes.data,
+            log_probs.ctypes.data,
+            shares.ctypes.data,
+            tokens.shape[1],
+            k,
+        )
+        self._take_sizes()
+        self.lowest = float(self._growth.lowest)
+        if answer.q is not None:
+            self._q.append((rows, answer.q))
+
+    @override
+    def waiting(self, max_depth: int) -> tuple[NDArray[np.int64], NDArray[np.int64], float]:
+        more = np.empty(self._rows.size, dtype=np.int64)
+        chosen = np.empty(self._samplings.size, dtype=np.int64)
+        counts = np.empty(2, dtype=np.int64)
+        cut = self._native.waiting(
+            self._at,
+            min(max_depth, np.iinfo(np.int64).max),
+            more.ctypes.data,
+            chosen.ctypes.data,
+            counts.ctypes.data,
+        )
+        self._take_sizes()
+        rows, nodes = counts.tolist()
+        return more[:rows], chosen[:nodes], float(cut)
+
+    @override
+    def _ordered(
+        self, chosen: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        chosen = chosen.copy()
+        parents = np.empty(chosen.size + 1, dtype=np.int64)
+        new_row = np.empty(self._rows.size + 1, dtype=np.int64)
+        self._native.order(
+            self._at, chosen.ctypes.data, chosen.size, parents.ctypes.data, new_row.ctypes.data
+        )
+        return chosen, parents, new_row
+
+    def _grow(self, samplings: int, rows: int) -> None:
+        """Make room for so many more, and say where the columns are."""
+        if self._samplings.reserve(samplings) | self._rows.reserve(rows) or not self._growth.column0:
+            columns = (
+                *(self._samplings.column(name) for name in SAMPLING),
+                *(self._rows.column(name) for name in ROW),
+            )
+            for number, column in enumerate(columns):
+                setattr(self._growth, f"column{number}", column.ctypes.data)
+            self._growth.size, self._growth.rows = self._samplings.size, self._rows.size
+
+    def _take_sizes(self) -> None:
+        self._samplings.size, self._rows.size = self._growth.size, self._growth.rows
+
+
+@cache
+def _library() -> Any:
+    """The compiled loops; None where they cannot be compiled."""
+    try:
+        found = library(Path(__file__).with_name("tree_growth.cpp"))
+    except CannotCompileError:
+        return None
+    pointer, number = ctypes.c_void_p, ctypes.c_int64
+    for name, arguments in {
+        "add": (pointer, pointer, number, pointer, pointer, pointer, number, number),
+        "draft": (pointer, pointer, number),
+        "waiting": (pointer, number, pointer, pointer, pointer),
+        "order": (pointer, pointer, number, pointer, pointer),
+    }.items():
+        getattr(found, name).argtypes = arguments
+        getattr(found, name).restype = ctypes.c_double if name == "waiting" else None
+    return found
