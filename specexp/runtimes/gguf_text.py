@@ -32,7 +32,8 @@ def write_tokenizer(writer: Any, tokenizer: PreTrainedTokenizerBase, width: int)
 
     Args:
         writer: a ``gguf.GGUFWriter``.
-        tokenizer: what is written, whole; llama.cpp's own form of it only where llama.cpp cuts text as it does.
+        tokenizer: what is written, whole; llama.cpp's own form of it only where that makes the same text of tokens, and
+            its name for how text is cut only where llama.cpp cuts as it does.
         width: logits of the model; numbers beyond the tokenizer's are tokens that are not used.
 
     Returns:
@@ -49,14 +50,20 @@ def write_tokenizer(writer: Any, tokenizer: PreTrainedTokenizerBase, width: int)
     if isinstance(tokenizer.chat_template, str):
         writer.add_chat_template(tokenizer.chat_template)
     name = pre_tokenizer_name(parts)
-    if name is None:
-        writer.add_tokenizer_model("none")
-        return (
-            "llama.cpp has no name for how this tokenizer cuts text: its own programs can take token ids alone, and "
-            "specexp reads the tokenizer in the file"
+    only_tokens = (
+        ""
+        if name
+        else (
+            "llama.cpp has no name for how this tokenizer cuts text: give its own programs token ids, for of texts "
+            "they make other tokens than the model knows; specexp reads the tokenizer in the file"
         )
+    )
+    if not _is_byte_level(parts):
+        writer.add_tokenizer_model("none")
+        return only_tokens
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre(name)
+    if name:  # without it llama.cpp warns that it does not know
+        writer.add_tokenizer_pre(name)
     tokens = {number: token for token, number in parts["model"]["vocab"].items()}
     kinds = dict.fromkeys(tokens, _TOKEN_KINDS["normal"])
     for added in parts["added_tokens"]:
@@ -66,7 +73,7 @@ def write_tokenizer(writer: Any, tokenizer: PreTrainedTokenizerBase, width: int)
     writer.add_token_types([kinds.get(number, _TOKEN_KINDS["unused"]) for number in range(width)])
     merges = parts["model"]["merges"]
     writer.add_token_merges([merge if isinstance(merge, str) else " ".join(merge) for merge in merges])
-    return ""
+    return only_tokens
 
 
 def read_tokenizer(file: LlamaFile) -> PreTrainedTokenizerBase:
@@ -101,21 +108,25 @@ def pre_tokenizer_name(parts: Mapping[str, Any]) -> str | None:
     Args:
         parts: a ``tokenizer.json``.
     """
-    model, cutting = parts["model"], parts["pre_tokenizer"] or {}
-    if (
-        model["type"] != "BPE"
-        or not model["merges"]
-        or (parts["normalizer"] or {"type": "NFC"})["type"] != "NFC"
-    ):
+    if not _is_byte_level(parts) or (parts["normalizer"] or {"type": "NFC"})["type"] != "NFC":
         return None
-    steps = cutting["pretokenizers"] if cutting.get("type") == "Sequence" else [cutting]
-    last = steps[-1]
-    if last.get("type") != "ByteLevel" or last["add_prefix_space"]:
-        return None
-    if last["use_regex"]:
+    steps = _cutting_steps(parts)
+    if steps[-1]["use_regex"]:
         return "gpt-2" if len(steps) == 1 else None
     pattern = steps[0].get("pattern", {}).get("Regex") if len(steps) == 2 else None
     return next((name for name, known in PATTERNS.items() if known == pattern), None)
+
+
+def _is_byte_level(parts: Mapping[str, Any]) -> bool:
+    """Whether tokens are merged pairs of bytes, so that llama.cpp makes the same text of them."""
+    model, last = parts["model"], _cutting_steps(parts)[-1]
+    merged = model["type"] == "BPE" and bool(model["merges"])
+    return merged and last.get("type") == "ByteLevel" and not last["add_prefix_space"]
+
+
+def _cutting_steps(parts: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    cutting = parts["pre_tokenizer"] or {}
+    return list(cutting["pretokenizers"]) if cutting.get("type") == "Sequence" else [cutting]
 
 
 def _begins_with_bos(tokenizer: PreTrainedTokenizerBase) -> bool:

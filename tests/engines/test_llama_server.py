@@ -1,0 +1,100 @@
+"""llama.cpp's real server on the embedded pair, converted by the project's own command.
+
+Its program is looked for on the path, or where the variable LLAMA_SERVER says; docs/engines.md says how it is built.
+"""
+
+import os
+import shutil
+
+import pytest
+import torch
+
+from specexp.data import StdlibFunctions, Workload
+from specexp.engines.engine import EngineError
+from specexp.engines.llama_cpp_server import LlamaCppServer
+from specexp.engines.settings.llama_cpp import LlamaCppSettings
+from specexp.pairs.pair import load_pair
+
+PROGRAM = shutil.which(os.environ.get("LLAMA_SERVER", "llama-server"))
+TOKENS = 40
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(PROGRAM is None, reason="no llama-server on the path or in LLAMA_SERVER"),
+]
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return load_pair("stdlib", target_dtype="float32")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    pytest.importorskip("gguf", reason="pip install 'specexp[llama-cpp]'")
+    from specexp.export.formats.gguf import export_pair
+
+    folder = tmp_path_factory.mktemp("gguf")
+    export_pair("stdlib", folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def eos(pair):
+    return pair.tokenizer.eos_token_id
+
+
+@pytest.fixture(scope="module")
+def expected(pair, eos):
+    """What the target says, by prompt."""
+    found = {}
+    for prompt in Workload(StdlibFunctions("test"), max_prompts=3).load(pair.tokenizer):
+        ids = torch.tensor([prompt.token_ids])
+        given = {"max_new_tokens": TOKENS, "do_sample": False, "eos_token_id": eos, "pad_token_id": eos}
+        found[prompt.token_ids] = pair.target.generate(ids, **given)[0, ids.shape[1] :].tolist()
+    return found
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("none", {}),
+        ("draft-simple", {"spec_draft_n_max": 4}),
+        ("draft-simple", {"spec_draft_n_max": 8, "spec_draft_p_min": 0.5}),
+        ("ngram-simple", {"spec_ngram_simple_size_n": 2, "spec_ngram_simple_size_m": 4}),
+        ("ngram-map-k", {"spec_ngram_map_k_size_n": 2, "spec_ngram_map_k_size_m": 4}),
+        ("ngram-map-k4v", {"spec_ngram_map_k4v_size_n": 2, "spec_ngram_map_k4v_size_m": 4}),
+        ("ngram-mod", {"spec_ngram_mod_n_match": 4, "spec_ngram_mod_n_min": 1, "spec_ngram_mod_n_max": 4}),
+    ],
+)
+def test_it_gives_the_targets_tokens_however_it_drafts(
+    kind, settings, concurrency, pair, files, expected, eos
+) -> None:
+    if kind == "draft-simple":
+        settings = {**settings, "spec_draft_model": str(files / "draft.gguf")}
+    engine = LlamaCppServer(
+        LlamaCppSettings(kind, **settings), str(files / "target.gguf"), PROGRAM, concurrency=concurrency
+    )
+    running = engine.start(pair)
+    try:
+        answers = {prompt: running.answer(engine, prompt, TOKENS, frozenset({eos})) for prompt in expected}
+    finally:
+        running.close()
+    for prompt, answer in answers.items():
+        assert answer.token_ids == expected[prompt]
+        assert answer.finish_reason == ("eos" if eos in expected[prompt] else "length")
+        assert answer.accepted_drafts <= answer.drafted_nodes
+        assert answer.memory_bytes > 20 * 2**20
+    drafted = sum(answer.drafted_nodes for answer in answers.values())
+    assert (drafted == 0) if kind == "none" else (drafted > 0 or kind != "draft-simple")
+
+
+def test_it_says_which_version_it_is(files) -> None:
+    assert "commit" in LlamaCppServer(target="t.gguf", program=PROGRAM).version
+
+
+def test_what_it_refuses_is_told_with_its_last_lines(pair, files) -> None:
+    settings = LlamaCppSettings("draft-simple", str(files / "no-such-draft.gguf"))
+    with pytest.raises(EngineError, match=r"ended with .* before it answered: .*no-such-draft"):
+        LlamaCppServer(settings, str(files / "target.gguf"), PROGRAM).start(pair)
