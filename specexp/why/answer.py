@@ -117,15 +117,18 @@ def explain(config: Config) -> Explained:
         _effect(change.name, _decoded(change.name, change, config, backend, prompts), now, plain)
         for change in costs_that_could_go(latency, label)
     ]
-    best_first = {"key": lambda effect: effect.over_now.ratio, "reverse": True}
     return Explained(
         _effect(NOW, now, now, plain),
-        sorted(costs, **best_first),  # type: ignore[arg-type]
-        sorted(settings, **best_first),  # type: ignore[arg-type]
+        _best_first(costs),
+        _best_first(settings),
         refused,
         latency.of(label),
         arm_note,
     )
+
+
+def _best_first(effects: Sequence[Effect]) -> list[Effect]:
+    return sorted(effects, key=lambda effect: effect.over_now.ratio, reverse=True)
 
 
 def _decoded(

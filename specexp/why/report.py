@@ -39,7 +39,7 @@ def report(found: Explained, title: str) -> Report:
     if loads is not None:
         tables["load"] = loads
     chart = ratios_chart(found.records, PLAIN)
-    notes = [found.note] if found.note else []
+    notes = [f"Replayed counts are {found.note}."] if found.note else []
     notes += [f"Not replayed: {name} ({why})." for name, why in found.refused.items()]
     return Report(
         tables,
