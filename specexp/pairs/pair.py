@@ -14,7 +14,7 @@ from specexp.pairs.hub import why_unreachable
 from specexp.pairs.outline import outline, refusal, tokenizer_of, unfit
 from specexp.pairs.runtime import runtime_of
 from specexp.pairs.sources import PairError, not_here, sources_of
-from specexp.pairs.spread import check_spread
+from specexp.pairs.spread import check_spread, loading
 
 if TYPE_CHECKING:
     import torch
@@ -99,9 +99,9 @@ def load_pair(
     (source, draft_source), (dtype, draft_type) = known.sources, known.dtypes
     target_model = known.target
     if not is_gguf(source):
-        placed = (
-            {"device_map": device_map, "offload_folder": offload_folder} if device_map is not None else {}
-        )
+        text = known.target.config.get_text_config()
+        heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+        placed = loading(device_map, offload_folder, heads)
         target_model = _model("target", source, dtype, device, attn_implementation, known.offline, **placed)
     draft_model = known.draft
     if draft_source is not None and not is_gguf(draft_source):

@@ -1,5 +1,10 @@
 """A target whose weights wait on the disk says what it says in memory; what cannot be spread is refused."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from specexp.builders import ParametricTree
@@ -45,9 +50,37 @@ def test_weights_on_the_disk_give_the_same_tokens_and_the_model_is_not_compiled(
     assert decoded(spread_pair).token_ids == decoded(whole).token_ids
 
 
+SPLIT = """
+import torch.distributed
+from pathlib import Path
+from sys import argv
+from test_spread import decoded
+from specexp.pairs.pair import load_pair
+pair = load_pair("stdlib", device_map="tensor-parallel", target_dtype="float32")
+said = f"{pair.target_runtime().placement}\\n{decoded(pair).token_ids}"
+Path(argv[1], str(torch.distributed.get_rank())).write_text(said)
+torch.distributed.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_matrices_split_over_two_processes_give_the_same_tokens(tmp_path):
+    program = tmp_path / "split.py"
+    program.write_text(SPLIT)
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    paths = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
+    subprocess.run([*launch, str(program), str(tmp_path)], check=True, env=environment)
+    whole = decoded(load_pair("stdlib", mode="eager", target_dtype="float32")).token_ids
+    for rank in ("0", "1"):
+        told = (tmp_path / rank).read_text().splitlines()
+        assert told == ["cpu (tensor parallel over 2 processes)", str(whole)]
+
+
 @pytest.mark.parametrize(
     ("arguments", "key", "sentence"),
     [
+        ({"device_map": "tensor-parallel"}, "device_map", "this is one alone: start several with torchrun"),
         ({"device_map": "atuo"}, "device_map", "device_map is 'atuo'; did you mean 'auto'?"),
         ({"device_map": "auto", "mode": "compiled"}, "mode", "a device_map spreads the target"),
         ({"offload_folder": "/tmp/x"}, "offload_folder", "without a device_map"),
