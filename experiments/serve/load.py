@@ -89,7 +89,7 @@ def arms(given, work):
         print("transformers serve is left out: it needs pip install transformers[serving]")
     program = shutil.which(given.llama_server)
     if program:
-        found |= llama_arms(program, given, work / "gguf", body)
+        found |= llama_arms(program, given, work / "gguf", body, pair.tokenizer)
     else:
         print(
             f"llama.cpp's server is left out: {given.llama_server} is no program; name one with --llama-server"
@@ -97,7 +97,7 @@ def arms(given, work):
     return found
 
 
-def llama_arms(program, given, files, body):
+def llama_arms(program, given, files, body, tokenizer):
     """llama.cpp's own server on the same pair; at most 2 048 tokens a slot, as many slots as requests at once."""
     export = [sys.executable, "-m", "specexp.export", "stdlib", "--to", "gguf", "--output", str(files)]
     subprocess.run([*export, "--precision", "bf16" if given.dtype == "bfloat16" else "f32"], check=True)
@@ -108,8 +108,11 @@ def llama_arms(program, given, files, body):
         own += ["-np", str(slots), "-c", str(2048 * slots), "-t", threads, "-tb", threads]
         return [*own, *more]
 
-    # it keeps the best 40 and 95 % of probability unless told otherwise; ours keeps all
-    whole = partial(body, top_k=0, top_p=1.0, min_p=0.0)
+    def whole(prompt, seed):
+        """Token ids, for llama.cpp cuts this tokenizer's texts otherwise; it keeps the best 40 tokens and 95 % of the
+        probability unless told otherwise, and ours keeps all."""
+        return body(tokenizer(prompt)["input_ids"], seed, top_k=0, top_p=1.0, min_p=0.0)
+
     drafted = ["--spec-type", "draft-simple", "-md", str(files / "draft.gguf"), "--spec-draft-n-max", "3"]
     return {
         "llama.cpp": (serve, whole),
