@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from specexp.engines.company import company
 from specexp.engines.engine import EngineAnswer, EngineError, ForeignEngine, RunningEngine
-from specexp.engines.openai_client import COMPLETIONS, Streamed, complete, models
+from specexp.engines.openai_client import COMPLETIONS, Streamed, complete, model_of
 from specexp.engines.server import StartedServer, free_port
 
 if TYPE_CHECKING:
@@ -78,17 +78,10 @@ class _Endpoint(RunningEngine):
             self.url = f"http://127.0.0.1:{port}"
             self._server = StartedServer(engine.words(port, pair), self.url, engine.start_seconds)
         try:
-            self.model = engine.model or self._only_model(engine.answer_seconds)
+            self.model = model_of(self.url, engine.model, engine.answer_seconds)
         except EngineError:
             self.close()
             raise
-
-    def _only_model(self, seconds: float) -> str:
-        found = models(self.url, seconds)
-        if len(found) != 1:
-            listed = f"the models {', '.join(found)}" if found else "no model"
-            raise EngineError(f"{self.url} lists {listed}: name one as model")
-        return found[0]
 
     @override
     def answer(

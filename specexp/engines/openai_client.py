@@ -10,6 +10,7 @@ from time import monotonic, perf_counter
 from typing import Any
 from urllib.parse import urlsplit
 
+from specexp.core.messages import did_you_mean
 from specexp.engines.engine import EngineError
 
 COMPLETIONS = "/v1/completions"
@@ -52,6 +53,29 @@ def models(url: str, seconds: float) -> list[str]:
     content = _json(_read(url, "GET", "/v1/models", None, monotonic() + seconds))
     listed = content.get("data") if isinstance(content, dict) else None
     return [str(one["id"]) for one in listed or () if isinstance(one, dict) and "id" in one]
+
+
+def model_of(url: str, wanted: str | None, seconds: float, key: str = "model") -> str:
+    """The model that requests are to name.
+
+    Args:
+        url: Of the server.
+        wanted: Its name; None for the only one that the server has.
+        seconds: The server must say by then.
+        key: What a sentence calls the name's key.
+
+    Raises:
+        EngineError: It is none that the server lists, or there is not exactly one.
+    """
+    found = models(url, seconds)
+    if wanted is not None and (wanted in found or not found):  # some servers list none, and answer
+        return wanted
+    listed = f"the models {', '.join(found)}" if found else "no model"
+    if wanted is not None:
+        raise EngineError(f"{url} lists {listed}, and {key} is {wanted!r}{did_you_mean(wanted, found)}")
+    if len(found) != 1:
+        raise EngineError(f"{url} lists {listed}: name one as {key}")
+    return found[0]
 
 
 def complete(

@@ -46,7 +46,7 @@ def verify_endpoint(arguments: Sequence[str]) -> int:
 def _compare(given: argparse.Namespace) -> EndpointReport:
     from specexp.data import StdlibFunctions, Workload
     from specexp.data.own_prompts import OwnPrompts
-    from specexp.engines.openai_client import models
+    from specexp.engines.openai_client import model_of
 
     url, plain_url = (
         one.rstrip("/").removesuffix("/v1") for one in (given.endpoint, given.plain or given.endpoint)
@@ -60,9 +60,7 @@ def _compare(given: argparse.Namespace) -> EndpointReport:
     prompts = StdlibFunctions("test") if given.prompts is None else OwnPrompts(given.prompts)
     rows = Workload(prompts, max_prompts=given.max_prompts).rows()
     texts = [row["turns"][0] for row in rows]
-    names = [given.model] if given.model else models(url, given.seconds)
-    if len(names) != 1:
-        raise EngineError(f"{url} lists {', '.join(names) or 'no model'}: name one with --model")
+    model = model_of(url, given.model, given.seconds, "--model")
     score = None
     if given.target is not None:
         from specexp.pairs.pair import load_pair
@@ -70,7 +68,7 @@ def _compare(given: argparse.Namespace) -> EndpointReport:
 
         score = scorer_of(load_pair(given.target, target_dtype="float32"))
     asked = {
-        "on": url, "off": plain_url, "off_body": plain_body, "model": names[0], "max_tokens": given.max_tokens,
+        "on": url, "off": plain_url, "off_body": plain_body, "model": model, "max_tokens": given.max_tokens,
         "tolerance": given.tolerance, "temperature": 0,
     }  # fmt: skip
     count = 0
@@ -83,13 +81,13 @@ def _compare(given: argparse.Namespace) -> EndpointReport:
 
     found = compare_endpoints(
         texts,
-        asking(url, names[0], given.max_tokens, {}, given.seconds),
-        asking(plain_url, names[0], given.max_tokens, plain_body, given.seconds),
+        asking(url, model, given.max_tokens, {}, given.seconds),
+        asking(plain_url, model, given.max_tokens, plain_body, given.seconds),
         given.tolerance,
         score,
         tell,
     )
-    return EndpointReport(found, asked, _law(given, texts, (url, {}), (plain_url, plain_body), names[0]))
+    return EndpointReport(found, asked, _law(given, texts, (url, {}), (plain_url, plain_body), model))
 
 
 def _law(

@@ -85,6 +85,11 @@ def test_what_cannot_be_started_is_refused_when_it_is_made(given, said) -> None:
         OpenAIEndpoint(**given)
 
 
+def test_an_endpoint_without_the_model_is_refused_when_it_starts(pair) -> None:
+    with pytest.raises(EngineError, match="lists the models fake, and model is 'fakes'; did you mean 'fake'"):
+        answered(pair, model="fakes")
+
+
 def test_a_program_that_is_not_there_is_a_sentence(pair) -> None:
     with pytest.raises(EngineError, match="no-such-program cannot be started"):
         OpenAIEndpoint("no-such-program {port}", plain_body={}).start(pair)

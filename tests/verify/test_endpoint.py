@@ -136,7 +136,7 @@ def test_a_healthy_server_is_never_blamed(serve, tmp_path) -> None:
         (["--endpoint", "{url}", "--plain-body", "[1]"], "a JSON object is allowed"),
         (["--endpoint", "http://127.0.0.1:9", "--plain-body", OFF], "127.0.0.1:9/v1/models broke off"),
         (["--endpoint", "{broken}", "--plain-body", OFF], "answered 500"),
-        (["--endpoint", "{empty}", "--plain-body", OFF], "lists no model: name one with --model"),
+        (["--endpoint", "{empty}", "--plain-body", OFF], "lists no model: name one as --model"),
         (
             ["--endpoint", "{url}", "--plain-body", OFF, "--temperature", "0"],
             "--temperature is 0; above 0 is allowed",
@@ -144,6 +144,10 @@ def test_a_healthy_server_is_never_blamed(serve, tmp_path) -> None:
         (
             ["--endpoint", "{url}", "--plain-body", OFF, "--samples", "-1"],
             "--samples is -1; 0 or more is allowed",
+        ),
+        (
+            ["--endpoint", "{url}", "--plain-body", OFF, "--model", "fakes"],
+            "lists the models fake, and --model is 'fakes'; did you mean 'fake'",
         ),
         (["--endpoint", "{url}", "--plain-body", OFF, "--level", "1"], "--level is 1; a probability above 0"),
     ],

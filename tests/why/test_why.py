@@ -97,7 +97,7 @@ def test_what_costs_most_and_what_brings_most_stand_first(latency, cost, setting
 def test_the_report_names_every_share_and_its_setting(file, tmp_path, capsys) -> None:
     path = file(latency=DEAR_ROWS)
     assert main([path, "--dry-run"]) == 0
-    assert capsys.readouterr().out == "tiny, from its recording\n"
+    assert capsys.readouterr().out.startswith("tiny, from its recording\n")
     assert main([path]) == 0
     page = (tmp_path / "runs" / "tiny" / "why" / "why.md").read_text()
     for words in (
