@@ -102,7 +102,7 @@ def terminal(width: int = PIPE_WIDTH) -> Console:
     """The console of a command: as wide as the terminal, or as stated where the output goes into a file or a pipe."""
     from rich.console import Console
 
-    return Console(width=None if sys.stdout.isatty() else width)
+    return Console(width=None if sys.stdout.isatty() else width, force_jupyter=False)
 
 
 def publish(

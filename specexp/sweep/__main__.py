@@ -80,7 +80,7 @@ def _act(
     config: Config, dry_run: bool, command: str, cluster: ClusterOptions | None, typed: Sequence[str]
 ) -> int:
     study_config, settings, left_out = read_sweep(config)
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, soft_wrap=True, force_jupyter=False)
     check_here(config, "sweep.export.to")
     if settings.storage is not None:
         check_storage(settings.storage, config.checker.error(("sweep", "storage"), ""))
@@ -179,7 +179,7 @@ def _search(study_config: StudyConfig, settings: Sweep, command: str) -> int:
     from specexp.sweep.study import check_drawing
 
     silence()
-    console = Console(highlight=False)
+    console = Console(highlight=False, force_jupyter=False)
     if not console.is_terminal:
         console.width = WIDTH
     try:

@@ -166,7 +166,7 @@ def _measured_on(study: Study, settings: Sweep, study_config: StudyConfig) -> st
 
 def _text(shown: Table, said: Sequence[object], width: int) -> str:
     """The table and the sentences as they are printed, without colours."""
-    console = Console(file=StringIO(), width=width, highlight=False)
+    console = Console(file=StringIO(), width=width, highlight=False, force_jupyter=False)
     console.print(shown.to_rich())
     for sentence in said:
         console.print(str(sentence), markup=False, soft_wrap=True)

@@ -1,6 +1,7 @@
 """A report reaches the terminal, the folder and W&B through one function."""
 
 import json
+import re
 from io import StringIO
 from pathlib import Path
 
@@ -136,6 +137,21 @@ def test_a_section_of_the_page_is_a_panel_of_its_own_and_the_last_line_is_onward
     assert str(panel).startswith("<!doctype html>")
     assert "<h2>The tree</h2>" in str(panel)
     assert "<p>To serve it:</p><pre>python serve</pre>" in (tmp_path / "report.html").read_text()
+
+
+def test_sixty_columns_are_enough_and_no_color_is_heeded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    columns = [Column("arm"), *(Column(f"a long heading {number}") for number in range(6))]
+    wide = Table(
+        "Speed", columns, [["a chain of four", *([1.25] * 6)]], ["a note of more than sixty characters " * 2]
+    )
+    text = StringIO()
+    publish(Report({"arms": wide}), tmp_path, console=Console(file=text, width=60, force_terminal=True))
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", text.getvalue())
+    assert max(map(len, shown.partition("Results in")[0].splitlines())) <= 60
+    assert not re.search(r"\x1b\[(?:3|4|9)[0-7]m|\x1b\[38", text.getvalue())
 
 
 def test_a_full_disk_does_not_keep_the_tables_from_a_person(tmp_path: Path, monkeypatch, capsys) -> None:
