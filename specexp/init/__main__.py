@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _act(given: argparse.Namespace) -> int:
     from specexp.config.errors import ConfigError
-    from specexp.init.folder import Start, write_folder
+    from specexp.init.folder import Start, from_anywhere, write_folder
     from specexp.pairs.sources import PairError, check_source
 
     for role, source in (("target", given.target), ("draft", given.draft)):
@@ -35,7 +35,8 @@ def _act(given: argparse.Namespace) -> int:
     if not 0 <= given.temperature <= 10:
         raise ConfigError(f"--temperature is {given.temperature}; allowed is 0 (greedy) to 10")
     folder = Path(given.folder)
-    start = Start(given.target, given.draft, given.device, given.dtype, given.prompts, given.temperature)
+    target, draft = (source and from_anywhere(source) for source in (given.target, given.draft))
+    start = Start(target, draft, given.device, given.dtype, given.prompts, given.temperature)
     for file in write_folder(folder, start):
         print(file)
     print(f"Next: cd {folder} && python -m specexp.sweep experiment.yaml --dry-run")

@@ -77,6 +77,11 @@ def write_folder(folder: Path, start: Start) -> list[Path]:
     return [folder / name for name in files]
 
 
+def from_anywhere(source: str) -> str:
+    """A path that is the same from the new folder, where the commands are typed; a hub id as it is."""
+    return str(Path(source).resolve()) if Path(source).exists() else source
+
+
 def _prompts(start: Start) -> tuple[str, int, str]:
     """Where the prompts are, how many there are, and the examples' text where none are given."""
     from specexp.data import OwnPrompts, PromptSetError, StdlibFunctions
@@ -84,7 +89,7 @@ def _prompts(start: Start) -> tuple[str, int, str]:
     if start.prompts is None:
         texts = [row["turns"][0] for row in StdlibFunctions("validation").load().select(range(_EXAMPLES))]
         return "prompts.jsonl", _EXAMPLES, "".join(json.dumps({"prompt": text}) + "\n" for text in texts)
-    path = str(Path(start.prompts).resolve()) if Path(start.prompts).exists() else start.prompts
+    path = from_anywhere(start.prompts)
     try:
         count = len(OwnPrompts(path).load())
     except PromptSetError as error:
@@ -152,6 +157,7 @@ python -m specexp.doctor                                  # what this machine ca
 python -m specexp.sweep experiment.yaml --dry-run         # everything but the weights: answers mistakes in seconds
 python -m specexp.sweep experiment.yaml                   # search, confirmation on other prompts, artifact
 python -m specexp.verify experiment.yaml --artifact artifacts/{folder.name}/best-tree  # is its output the target's own?
+python -m specexp.serve artifacts/{folder.name}/best --port 8000  # an OpenAI-compatible server
 ```
 
 ```python

@@ -91,3 +91,10 @@ def test_a_mistake_is_answered_in_one_sentence_and_leaves_nothing(
     assert said in error
     assert error.count("\n") == 1
     assert not (here / "study").exists()
+
+
+def test_a_model_folder_is_found_from_the_new_folder(here: Path, model_folder: str) -> None:
+    (here / "my-model").symlink_to(model_folder)
+    assert main(["study", "--target", "my-model"]) == 0
+    target = yaml.safe_load((here / "study" / "experiment.yaml").read_text())["pair"]["target"]
+    assert Path(target).samefile(model_folder)
