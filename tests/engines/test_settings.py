@@ -75,8 +75,34 @@ BROKEN = [
     (HuggingFaceSettings, {"max_matching_ngram_size": 4}, "needs prompt_lookup_num_tokens"),
 ]  # fmt: skip
 
+OUT_OF_BOUNDS = [
+    (VllmSettings, {**NGRAM, "num_speculative_tokens_per_batch_size": [[1, 4, -1]]}, "batch_size.0.2 is -1"),
+    (VllmSettings, {**NGRAM, "num_speculative_tokens_per_batch_size": [[0, 4, 2]]}, r"has \[0, 4, 2\]"),
+    (VllmSettings, {**NGRAM, "prompt_lookup_min": 0}, "prompt_lookup_min is 0"),
+    (VllmSettings, {**NGRAM, "draft_tensor_parallel_size": 0}, "draft_tensor_parallel_size is 0"),
+    (VllmSettings, {**NGRAM, "max_model_len": 0}, "max_model_len is 0"),
+    (VllmSettings, {**NGRAM, "rejection_sample_method": "lenient"}, "rejection_sample_method is 'lenient'"),
+    (VllmSettings, {**NGRAM, "draft_sample_method": "best"}, "draft_sample_method is 'best'"),
+    (VllmSettings, {**SYNTHETIC, "synthetic_acceptance_rates": [1.5, 0.5]}, "is 1.5"),
+    (VllmSettings, {**SYNTHETIC, "synthetic_acceptance_rates": [1.0, 0.5], "synthetic_acceptance_length": 2}, "one of"),
+    (SglangSettings, {**EAGLE, "accept_threshold_single": 0.5}, "accept_threshold_single is 0.5, and below 1"),
+    (SglangSettings, {**EAGLE, "eagle_topk": 2, "adaptive": {"1": {"candidate_steps": [1]}}}, "with eagle_topk 1"),
+    (SglangSettings, {**EAGLE, "adaptive": {"1": {"candidate_steps": [-1]}}}, "adaptive.1 is"),
+    (SglangSettings, {"algorithm": "NGRAM", "ngram_match_type": "DFS"}, "ngram_match_type is 'DFS'"),
+    (SglangSettings, {"algorithm": "NGRAM", "ngram_external_sam_budget": 0}, "ngram_external_sam_budget is 0"),
+    (TrtllmSettings, {"decoding_type": "Medusa", "max_draft_len": 4}, "decoding_type is 'Medusa'"),
+    (TrtllmSettings, {"decoding_type": "SA", "max_draft_len": 4, "max_concurrency": 0}, "max_concurrency is 0"),
+    (TrtllmSettings, {"decoding_type": "SA", "max_draft_len": 4, "draft_len_schedule": {"1": 4, "8": -1}}, "is -1"),
+    (TrtllmSettings, {"decoding_type": "SA", "max_draft_len": 4, "draft_len_schedule": {"4": 2}}, "that of 1 being"),
+    (TrtllmSettings, {"decoding_type": "SA", "max_draft_len": 4, "acceptance_rate_window_size": -1}, "is -1"),
+    (LlamaCppSettings, {"spec_type": "draft-simple", "spec_draft_model": "d", "spec_draft_p_min": 1.5}, "is 1.5"),
+    (LlamaCppSettings, {"spec_type": "ngram-simpel"}, "spec_type is 'ngram-simpel'"),
+    (OpenVinoSettings, {"num_assistant_tokens": 0}, "num_assistant_tokens is 0"),
+    (OpenVinoSettings, {"num_assistant_tokens": 2, "tree_depth": 3, "branching_factor": 2}, "3 to 10 are allowed"),
+]  # fmt: skip
 
-@pytest.mark.parametrize(("engine", "given", "said"), BROKEN)
+
+@pytest.mark.parametrize(("engine", "given", "said"), [*BROKEN, *OUT_OF_BOUNDS])
 def test_a_rule_that_is_broken_is_one_sentence(engine, given, said) -> None:
     with pytest.raises(ArtifactError, match=f"^here: .*{said}"):
         validated(engine, given, "here")
