@@ -28,7 +28,8 @@ class LoadAware(Controller):
     smaller draft is the beginning of a larger one. Its draft passes are counted down to the depth of node ``n``. Until
     enough steps are known, and every so often later, the builder's own budget is drafted.
 
-    Without a latency profile it changes nothing.
+    Draft passes are taken to be made lane by lane: of a draft model that drafts for all lanes in one pass a level the
+    cost is overstated, so that less is drafted than pays, never more. Without a latency profile it changes nothing.
 
     Args:
         explore: every how many steps of a sequence the builder's own budget is drafted.
