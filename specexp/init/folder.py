@@ -148,6 +148,7 @@ def _methods() -> str:
 def _readme(folder: Path, start: Start) -> str:
     drafting = " and its draft" if start.draft else ""
     draft = ", pair.draft" if start.draft or start.target == "stdlib" else ""  # the embedded one has a draft
+    models = start.target + (f" --draft {start.draft}" if start.draft else "")
     second = f", {start.draft!r}" if start.draft else ""
     return f"""# The fastest lossless decoding of `{start.target}`{drafting}
 
@@ -157,7 +158,7 @@ python -m specexp.doctor                                  # what this machine ca
 python -m specexp.sweep experiment.yaml --dry-run         # everything but the weights: answers mistakes in seconds
 python -m specexp.sweep experiment.yaml                   # search, confirmation on other prompts, artifact
 python -m specexp.verify experiment.yaml --artifact artifacts/{folder.name}/best-tree  # is its output the target's own?
-python -m specexp.serve artifacts/{folder.name}/best --port 8000  # an OpenAI-compatible server
+python -m specexp.serve artifacts/{folder.name}/best --target {models}  # an OpenAI-compatible server
 ```
 
 ```python

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from optuna import Study
 
 from specexp.bench.page.charts import importances_chart, ratios_chart, search_chart
+from specexp.config import Config
 from specexp.config.sweep import Sweep
 from specexp.sweep.backend import StudyBackend
 from specexp.sweep.confirm import AR, Confirmation
@@ -45,10 +46,17 @@ def onward(settings: Sweep, study_config: StudyConfig) -> dict[str, str]:
         return {"write the engine's own settings": carried}
     return {
         "prove that its output is unchanged": f"python -m specexp.verify {study_config.config.file} --artifact {best}",
-        "serve it": f"python -m specexp.serve {best} --port 8000",
+        "serve it": f"python -m specexp.serve {best}{_models(study_config.config)} --port 8000",
         "use it in Python": f'specexp.load_artifact("{best}").decoder(specexp.load_pair(...).target)',
         "carry it to another engine": carried,
     }
+
+
+def _models(config: Config) -> str:
+    """The options that name other models than the embedded pair."""
+    target, draft = config.get("pair.target"), config.get("pair.draft")
+    named = "" if target == "stdlib" else f" --target {target}"
+    return named + (f" --draft {draft}" if draft else "")
 
 
 def titles_of(confirmation: Confirmation) -> dict[str, str]:

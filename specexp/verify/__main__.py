@@ -13,6 +13,7 @@ if __name__ == "__main__":  # before what takes seconds to import
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,10 +49,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from specexp.verify.endpoint_command import verify_endpoint
 
         return verify_endpoint(given)
-    return run_command(USAGE, arguments, _act)
+    at = given.index("--artifact") + 1 if "--artifact" in given else len(given)
+    return run_command(USAGE, arguments, partial(_act, artifact="".join(given[at : at + 1])))
 
 
-def _act(config: Config, dry_run: bool) -> int:
+def _act(config: Config, dry_run: bool, artifact: str) -> int:
     check_experiment(config)
     check_here(config)
     if config.get("engine") is not None:
@@ -69,11 +71,10 @@ def _act(config: Config, dry_run: bool) -> int:
         list_tests(config)
         return 0
     found = run(config)
-    artifact = config.get("artifact")
     if not found.passed:
         told().next = "python -m specexp.doctor says what belongs beside the report into an issue"
     elif artifact:
-        told().next = f"python -m specexp.serve {artifact} --port 8000"
+        told().next = f"python -m specexp.serve {artifact} --target {config.get('pair.target')} --port 8000"
     else:
         told().next = f"python -m specexp.run {config.file} says what it is worth"
     return (0 if found.known else 3) if found.passed else 1
@@ -119,7 +120,9 @@ def run(config: Config, pair: ModelPair | None = None) -> LosslessReport:
     use_threads(config)
     console = terminal(180)
     found = verify(config, backend, prompts, skipped, tell=lambda line: console.print(line, style="dim"))
-    publish(report(found), folder, console=console)
+    made = report(found)
+    publish(made, folder, console=console)
+    told().answer = made.title
     return found
 
 
