@@ -14,7 +14,7 @@ from zlib import crc32
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.storages import BaseStorage, RDBStorage
 from sqlalchemy import URL, create_engine, make_url, text
-from sqlalchemy.exc import DBAPIError, OperationalError, TimeoutError
+from sqlalchemy.exc import DBAPIError, OperationalError, PendingRollbackError, TimeoutError
 from sqlalchemy.pool import NullPool
 
 from specexp.core.messages import first_line
@@ -139,7 +139,7 @@ for _name in _CALLS:
 def is_lost(error: BaseException | None) -> bool:
     """Whether a call failed because the database cannot be reached right now, and may succeed later."""
     while error is not None:
-        lost = isinstance(error, OperationalError | TimeoutError)
+        lost = isinstance(error, OperationalError | TimeoutError | PendingRollbackError)
         if lost or (isinstance(error, DBAPIError) and error.connection_invalidated):
             return True
         error = error.__cause__

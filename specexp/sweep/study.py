@@ -226,10 +226,8 @@ def run_study(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             try:
-                study.optimize(owned, n_trials=None, catch=(Exception,), callbacks=[note])
-            except AssertionError as error:
-                # Optuna asserts that a trial it cannot store was stored; what went wrong stands before.
-                raise error.__context__ or error from None
+                while _was_taken(lambda: study.optimize(owned, catch=(Exception,), callbacks=[note])):
+                    pass
             except optuna.exceptions.StorageInternalError as error:
                 why = masked(first_line(error.__cause__ or error))
                 raise StudyError(f"storage {masked(str(settings.storage))!r} failed: {why}") from error
@@ -246,6 +244,22 @@ def run_study(
         f"The space is exhausted: {done} distinct configurations were measured, {target} were asked for, and what else "
         "is suggested repeats them."
     )
+
+
+def _was_taken(search: Callable[[], None]) -> bool:
+    """Search; whether that ended because this worker was out of reach for so long that its trial was given to another.
+
+    Raises:
+        Exception: Whatever else ends it.
+    """
+    try:
+        search()
+    except AssertionError as error:
+        # Optuna asserts that a trial it cannot store was stored; what went wrong stands before.
+        if not str(error.__context__).startswith("Cannot tell a "):
+            raise error.__context__ or error from None
+        return True
+    return False
 
 
 def _place_among_workers(study: Study) -> int:
