@@ -125,8 +125,9 @@ def test_settings_in_the_command_alone_need_a_restart() -> None:
 def test_no_process_outlives_who_started_it(ended_by, tmp_path) -> None:
     pids = tmp_path / "pids"
     program = textwrap.dedent(f"""
-        import time
+        import signal, time
         from specexp.engines.server import StartedServer, free_port
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background ignores it
         port = free_port()
         server = StartedServer([{sys.executable!r}, {fake_server.__file__!r}, str(port), "--child", {str(pids)!r}],
                         f"http://127.0.0.1:{{port}}", 60)

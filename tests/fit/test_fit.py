@@ -172,7 +172,9 @@ def test_the_command_names_a_missing_file(capsys: pytest.CaptureFixture[str]) ->
     assert "missing.yaml" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in RECIPES.glob("*.yaml")))
+@pytest.mark.parametrize(
+    "name", sorted(path.stem for path in RECIPES.glob("*.yaml") if "specexp.fit" in path.read_text())
+)
 def test_the_command_runs_the_shipped_recipe(
     name: str, whole: tuple[Path, Any], cache: Path, tmp_path: Path
 ) -> None:
