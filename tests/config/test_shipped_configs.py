@@ -38,8 +38,8 @@ def command_of(path: Path) -> str:
 # What a fresh machine without a network lacks, and a dry run says so: a model of the hub, a file of prompts, and what
 # another experiment leaves, such as a recording, a profile or trained weights.
 LACKING = re.compile(
-    r"is not whole in the cache|is no existing (file|folder)|does not exist|there is no such (file|artifact folder)|No such file"
-    r"|holds no recording"
+    r"is not whole in the cache|is no existing (file|folder)|does not exist|there is no such (file|artifact folder)"
+    r"|No such file|holds no recording"
 )
 
 
