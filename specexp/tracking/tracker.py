@@ -133,7 +133,7 @@ class Tracker:
             id=secrets.token_hex(4),
             tags=self.tags,
             config=plain(config or {}),
-            dir=self.folder,
+            dir=self.folder.absolute(),  # the service that writes keeps the working directory it began in
             mode=mode,
             reinit="create_new",
             settings=settings,

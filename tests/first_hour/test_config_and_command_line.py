@@ -1,5 +1,7 @@
 """Wrong configuration files and command lines."""
 
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -259,34 +261,24 @@ STORAGES = [
         file="sweep.yaml",
     ),
     dry(
-        "a database without its driver",
-        "--storage postgresql://me@localhost/studies",
-        "sweep.storage",
-        "psycopg",
-        "is not installed",
-        file="sweep.yaml",
-    ),
-    dry(
-        "a database whose driver has another name",
-        "--storage mysql://me@localhost/studies",
-        "its driver MySQLdb is not installed: pip install mysqlclient",
-        file="sweep.yaml",
-    ),
-    dry(
-        "redis without its driver",
-        "--storage redis://localhost",
-        "sweep.storage",
-        "redis",
-        "is not installed",
-        file="sweep.yaml",
-    ),
-    dry(
         "a database in no folder",
         "--storage sqlite:////nope/x/study.db",
         "sweep.storage",
         "/nope/x",
         file="sweep.yaml",
     ),
+]
+DRIVERS = [
+    Row(
+        driver,
+        f"sweep sweep.yaml --storage {url} --dry-run",
+        (f"its driver {driver} is not installed: pip install {package}",),
+    )
+    for driver, package, url in (
+        ("psycopg", "psycopg", "postgresql://me@localhost/studies"),
+        ("MySQLdb", "mysqlclient", "mysql://me@localhost/studies"),
+        ("redis", "redis", "redis://localhost"),
+    )
 ]
 ARMS = [
     yaml("an arm without a name", FILE + "arms: {'': {}, b: {}}\n", "mine.yaml: arms has one called ''"),
@@ -498,3 +490,25 @@ def test_one_sentence(
     make(row.files, tmp_path)
     monkeypatch.chdir(tmp_path)
     check(row, capsys)
+
+
+@table(DRIVERS)
+def test_a_database_without_its_driver(
+    row: Row, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, row.name, None)  # as if it were not installed, whether it is or not
+    make({}, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    check(row, capsys)
+
+
+@pytest.mark.skipif(find_spec("psycopg") is None, reason="no driver of PostgreSQL")
+def test_a_database_with_its_driver_where_nobody_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make({}, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    storage = "postgresql://me@127.0.0.1:9/studies"
+    check(
+        dry("", f"--storage {storage}", storage, "nobody answers at 127.0.0.1:9", file="sweep.yaml"), capsys
+    )

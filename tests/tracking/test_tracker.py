@@ -102,6 +102,15 @@ def test_the_hint_says_what_to_type(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert len(list(Path("my runs/tree shape/wandb").glob("offline-run-*"))) == 1
 
 
+def test_runs_go_where_the_working_directory_is_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("first", "second"):  # one service writes both
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        with Tracker("study", "runs").run("one") as run:
+            run.log({"speedup": 1.0})
+        assert len([*(tmp_path / name).rglob("*.wandb")]) == 1
+
+
 def test_disabled_never_imports_wandb(tmp_path: Path) -> None:
     program = f"""
 import sys
