@@ -10,7 +10,8 @@ from specexp.config.sweep import Sweep
 from specexp.sweep.backend import StudyBackend
 from specexp.sweep.concluded import Concluded
 from specexp.sweep.conclusion import conclude, concluded, digest_of_end
-from specexp.sweep.database import database_of, locked
+from specexp.sweep.database import database_of
+from specexp.sweep.lock import locked
 from specexp.sweep.output import StudyOutput
 from specexp.sweep.study import others_running, worker
 
@@ -21,12 +22,17 @@ SECONDS = 2.0
 """Between two looks at who still measures."""
 
 
+class _TakenOverError(Exception):
+    """Another worker confirms, or confirmed, what this one has just measured."""
+
+
 def conclude_alone(
     study: Study, settings: Sweep, backend: StudyBackend, output: StudyOutput
 ) -> Concluded | None:
     """Conclude a searched study unless another worker does; None where one does, or did.
 
-    A worker that dies over it gives the study back: whoever comes next concludes it.
+    A worker that dies over it gives the study back: whoever comes next concludes it. One whose lock the database lost
+    meanwhile, in a restart, exports only if nobody else took it.
 
     Args:
         study: The study, searched.
@@ -40,8 +46,8 @@ def conclude_alone(
     """
     if database_of(study) is None:
         return conclude(study, settings, backend, output)
-    with locked(study, "confirmation", wait=False) as mine:
-        if not mine:
+    with locked(study, "confirmation", wait=False) as still_held:
+        if still_held is None:
             output.say("Another worker confirms the best trials.")
             return None
         others = others_running(study)
@@ -58,7 +64,19 @@ def conclude_alone(
         if earlier.get("of") == end and settings.confirm is not None and not settings.confirm.again:
             output.say(f"The best trials were confirmed by {earlier['worker']}, in {earlier['folder']}.")
             return None
-        found = conclude(study, settings, backend, output)
+
+        def check_mine() -> None:
+            if not still_held() or study.user_attrs.get(CONCLUDED_BY, {}) != earlier:
+                raise _TakenOverError
+
+        try:
+            found = conclude(study, settings, backend, output, check_mine)
+        except _TakenOverError:
+            output.say(
+                "The database was restarted meanwhile, and another worker took over: it confirms and exports, and what "
+                "was confirmed here is left."
+            )
+            return None
         where = {"of": end, "worker": worker(), "folder": str(output.folder.resolve())}
         study.set_user_attr(CONCLUDED_BY, where)
         return found

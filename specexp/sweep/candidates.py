@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from optuna import Study, Trial
 from optuna.trial import FrozenTrial, TrialState
 
-from specexp.sweep.database import locked
+from specexp.sweep.lock import locked
 from specexp.sweep.trials import FINISHED
 
 Report = Callable[[int, float], bool]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from io import StringIO
 from typing import TYPE_CHECKING
@@ -56,7 +56,13 @@ def concluded(
     return kept if same and settings.confirm is not None and not settings.confirm.again else None
 
 
-def conclude(study: Study, settings: Sweep, backend: StudyBackend, output: StudyOutput) -> Concluded:
+def conclude(
+    study: Study,
+    settings: Sweep,
+    backend: StudyBackend,
+    output: StudyOutput,
+    check_mine: Callable[[], None] = lambda: None,
+) -> Concluded:
     """Confirm the best trials of a searched study, export the winner, publish both, and keep what was said.
 
     What was confirmed before on the same prompts is pooled with it.
@@ -66,6 +72,7 @@ def conclude(study: Study, settings: Sweep, backend: StudyBackend, output: Study
         settings: Its sweep section, with a confirmation.
         backend: Who answered the search.
         output: Where the results go.
+        check_mine: Called once all is measured; what it raises is raised here, and nothing is published or exported.
 
     Raises:
         StudyError: No trial can be confirmed; outputs differ from plain decoding's in float32, and nothing is exported;
@@ -78,6 +85,7 @@ def conclude(study: Study, settings: Sweep, backend: StudyBackend, output: Study
     if kept is not None and kept.measured_on != measured_on:
         kept = None
     confirmation = _confirm(study, settings, backend, output, kept, earlier)
+    check_mine()
     study_config = backend.study_config
     float32 = backend.confirming.in_float32(confirmation.confirmed, confirmation.records)
     shown = table(

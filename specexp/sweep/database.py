@@ -1,15 +1,13 @@
-"""A study in a database that many workers share: calls that outlast its loss, and locks that end with their holder."""
+"""A study in a database that many workers share: calls that outlast its loss."""
 
 from __future__ import annotations
 
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import wraps
 from typing import TYPE_CHECKING, Any
-from zlib import crc32
 
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.storages import BaseStorage, RDBStorage
@@ -72,30 +70,6 @@ class Database(RDBStorage):
             settings |= {"connect_args": _REACHING, **pool}
         super().__init__(url, engine_kwargs=settings, **arguments)
 
-    @contextmanager
-    def lock(self, name: str, *, wait: bool) -> Iterator[bool]:
-        """Hold PostgreSQL's advisory lock of a name; it ends with the connection, however the worker ends.
-
-        Args:
-            name: What is locked.
-            wait: Whether to wait for another holder.
-
-        Yields:
-            Whether it is held here; always true of a database without such locks.
-        """
-        if self.engine.dialect.name != "postgresql":
-            yield True
-            return
-        key = {"key": crc32(name.encode())}
-        call = "pg_advisory_lock" if wait else "pg_try_advisory_lock"
-        with self.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-            held = connection.execute(text(f"select {call}(:key)"), key).scalar() is not False
-            try:
-                yield held
-            finally:
-                if held and not connection.invalidated:
-                    connection.execute(text("select pg_advisory_unlock(:key)"), key)
-
 
 def _patient(name: str) -> Callable[..., Any]:
     call: Callable[..., Any] = getattr(RDBStorage, name)
@@ -151,17 +125,6 @@ def database_of(study: Study) -> Database | None:
     storage = study._storage
     backend = getattr(storage, "_backend", storage)  # Optuna keeps a cache before it
     return backend if isinstance(backend, Database) else None
-
-
-@contextmanager
-def locked(study: Study, name: str, *, wait: bool) -> Iterator[bool]:
-    """Hold a lock among the workers of a study, as :meth:`Database.lock`; of a journal there is one worker."""
-    database = database_of(study)
-    if database is None:
-        yield True
-        return
-    with database.lock(f"{study.study_name}: {name}", wait=wait) as held:
-        yield held
 
 
 def why_unreachable(url: URL) -> str | None:

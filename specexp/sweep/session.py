@@ -32,9 +32,9 @@ from specexp.sweep.bench import StudyBench, record_acceptance_counts
 from specexp.sweep.branches import composer, without_impossible
 from specexp.sweep.concluded import CONCLUDED, Concluded
 from specexp.sweep.conclusion import concluded
-from specexp.sweep.database import locked
 from specexp.sweep.goals import directions_of
 from specexp.sweep.journal import repaired, study_lock
+from specexp.sweep.lock import locked
 from specexp.sweep.output import StudyOutput
 from specexp.sweep.plots import save_plots
 from specexp.sweep.shown import onward

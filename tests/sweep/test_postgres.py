@@ -13,22 +13,26 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import optuna
 import pytest
-from helpers.database_worker import TRIALS
-from helpers.fake_bench import PROMPTS, FakeBench, settings
+from helpers.fake_bench import FakeBench, settings
 from helpers.postgres import PASSWORD, Postgres, binaries, free_port, postgres
+from helpers.shared_study import check, finished, wait_for
 from optuna.trial import TrialState
 from sqlalchemy import create_engine, text
 
 from specexp.config import ConfigError
 from specexp.core.secrets import masked
-from specexp.sweep.database import CONNECTIONS, locked
+from specexp.sweep import alone
+from specexp.sweep.database import CONNECTIONS
 from specexp.sweep.error import StudyError
+from specexp.sweep.lock import locked
 from specexp.sweep.storage import check_storage
 from specexp.sweep.study import MAX_RETRIES, open_study, resume, run_study
-from specexp.sweep.trials import FINISHED, distinct_finished
+from specexp.sweep.trials import distinct_finished
 
 pytestmark = [
     pytest.mark.slow,
@@ -60,37 +64,6 @@ def start(url: str, folder: Path, seconds: float = 0.01) -> subprocess.Popen[str
     return subprocess.Popen(
         [sys.executable, str(WORKER), url, str(folder), str(seconds)], stdout=subprocess.PIPE, text=True
     )
-
-
-def finished(url: str) -> dict[int, tuple[float, ...]]:
-    try:
-        study = optuna.load_study(study_name="fake", storage=url)
-    except Exception:  # no study yet
-        return {}
-    return {trial.number: tuple(trial.values) for trial in study.trials if trial.state in FINISHED}
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to this"
-        time.sleep(0.1)
-
-
-def check(url: str, workers: int) -> optuna.Study:
-    """24 distinct trials, and at most what other workers were at when the last of them ended."""
-    study = optuna.load_study(study_name="fake", storage=url)
-    own = [
-        trial for trial in study.trials if trial.state in FINISHED and "duplicate_of" not in trial.user_attrs
-    ]
-    digests = Counter(trial.user_attrs["digest"] for trial in own)
-    assert set(digests.values()) == {1}
-    assert TRIALS <= len(digests) < TRIALS + workers
-    assert all(len(t.intermediate_values) == t.user_attrs.get("pruned_at", PROMPTS) for t in own)
-    assert not [trial for trial in study.trials if trial.state is TrialState.RUNNING]
-    retries = [len(trial.system_attrs.get("retry_history", [])) for trial in study.trials]
-    assert max(retries) <= MAX_RETRIES
-    return study
 
 
 def test_four_workers_measure_24_distinct_trials_and_none_twice(url: str, tmp_path: Path) -> None:
@@ -217,7 +190,7 @@ def test_of_two_confirmations_begun_at_once_one_runs(url: str, tmp_path: Path, r
     def confirm(study: optuna.Study) -> None:
         both.wait()
         with locked(study, "confirmation", wait=False) as held:
-            mine.append(held)
+            mine.append(held is not None)
             both.wait()
 
     threads = [threading.Thread(target=confirm, args=(study,)) for study in studies]
@@ -227,7 +200,81 @@ def test_of_two_confirmations_begun_at_once_one_runs(url: str, tmp_path: Path, r
         thread.join()
     assert sorted(mine) == [False, True]
     with locked(studies[0], "confirmation", wait=False) as held:
-        assert held  # it was given back
+        assert held is not None  # it was given back
+
+
+def test_a_lock_outlives_a_restart_of_the_server_unless_another_worker_took_it(
+    server: Postgres, url: str, tmp_path: Path
+) -> None:
+    study, other = (open_study("fake", settings(storage=url), tmp_path, "workload") for _ in range(2))
+    with locked(study, "confirmation", wait=False) as held:
+        assert held is not None
+        assert held()
+        server.stop()
+        server.start()
+        with locked(other, "confirmation", wait=False) as taken:
+            assert taken is not None
+            assert not held()
+        assert held()
+        with locked(other, "confirmation", wait=False) as taken:
+            assert taken is None
+
+
+def test_a_confirmation_that_another_worker_took_over_meanwhile_is_not_exported(
+    server: Postgres, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study, other = (open_study("fake", settings(storage=url), tmp_path, "workload") for _ in range(2))
+    said: list[str] = []
+    monkeypatch.setattr(alone, "concluded", lambda *given: None)
+    monkeypatch.setattr(alone, "digest_of_end", lambda *given: "end")
+
+    def conclude(by_another: bool) -> Callable[..., str]:
+        def confirming(*given: Any) -> str:
+            server.stop()
+            server.start()
+            if by_another:
+                other.set_user_attr(
+                    alone.CONCLUDED_BY, {"of": "end", "worker": "another", "folder": "/there"}
+                )
+            given[-1]()  # as before it exports
+            return "exported"
+
+        return confirming
+
+    chosen = settings(storage=url, confirm={"best": 1})
+    backend: Any = SimpleNamespace(study_config=None)
+    output: Any = SimpleNamespace(say=said.append, folder=tmp_path)
+    found = []
+    for by_another in (True, False):
+        monkeypatch.setattr(alone, "conclude", conclude(by_another))
+        found.append(alone.conclude_alone(study, chosen, backend, output))
+        study.set_user_attr(alone.CONCLUDED_BY, {})
+    assert found == [None, "exported"]
+    assert len(said) == 1
+    assert "another worker took over" in said[0]
+
+
+def test_who_waits_for_a_lock_waits_on_over_a_restart_of_the_server(
+    server: Postgres, url: str, tmp_path: Path
+) -> None:
+    study, other = (open_study("fake", settings(storage=url), tmp_path, "workload") for _ in range(2))
+    got = threading.Event()
+
+    def wait() -> None:
+        with locked(other, "preparation", wait=True):
+            got.set()
+
+    waiting = threading.Thread(target=wait)
+    with locked(study, "preparation", wait=True) as held:
+        waiting.start()
+        time.sleep(0.5)
+        assert not got.is_set()
+        server.stop()
+        server.start()
+        waiting.join()  # the server forgot whose it was
+        assert got.is_set()
+        assert held is not None
+        assert held()
 
 
 def test_a_worker_on_another_kind_of_device_is_refused_by_name(url: str, tmp_path: Path) -> None:
