@@ -174,9 +174,9 @@ def _search(study_config: StudyConfig, settings: Sweep, command: str) -> int:
         why = problem.strerror or problem
         return fail(f"{key}: {folder} cannot be written ({why}): set --{key} to a folder that can")
     from specexp.bench.publish import tracker_of
+    from specexp.sweep.drawing import check_drawing
     from specexp.sweep.output import StudyOutput
     from specexp.sweep.session import Session, silence
-    from specexp.sweep.study import check_drawing
 
     silence()
     console = Console(highlight=False, force_jupyter=False)

@@ -8,9 +8,9 @@ from specexp.config.sweep import Sweep
 from specexp.sweep.backend import StudyBackend
 from specexp.sweep.bench import StudyBench
 from specexp.sweep.branches import Possible, composer, without_impossible
+from specexp.sweep.drawing import check_drawing
 from specexp.sweep.exportable import check_export
 from specexp.sweep.session import check_prompts, live_backend, replayed_backend
-from specexp.sweep.study import check_drawing
 from specexp.sweep.study_config import StudyConfig
 
 

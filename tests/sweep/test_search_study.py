@@ -13,8 +13,9 @@ from optuna.trial import TrialState
 
 from specexp.config import ConfigError
 from specexp.sweep.candidates import Candidate, Measurement, Report
+from specexp.sweep.drawing import build_pruner, build_sampler
 from specexp.sweep.error import StudyError
-from specexp.sweep.study import build_pruner, build_sampler, open_study, resume, run_study
+from specexp.sweep.study import open_study, resume, run_study
 from specexp.sweep.trials import confirmable, distinct_finished, state_of, write_trials
 
 FIXED: dict[str, Any] = {
