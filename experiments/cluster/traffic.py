@@ -8,19 +8,25 @@ share of a trial that database and sampler take, and the sampler's processor tim
 from __future__ import annotations
 
 import argparse
+import json
 import multiprocessing
 import random
 import statistics
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import optuna
-from optuna.trial import TrialState
 
+from specexp.config.check import Checker
+from specexp.config.sweep import Sweep
+from specexp.sweep.candidates import Candidate, CandidatePool, Measurement
 from specexp.sweep.database import Database
+from specexp.sweep.distinct import DistinctSampler
+from specexp.sweep.space import Space
 from specexp.sweep.storage import GRACE_SECONDS, HEARTBEAT_SECONDS
 
 Shares = list[tuple[float, float]]
@@ -130,34 +136,68 @@ def replay(url: str, count: int, processes: int, length: float, seconds: float) 
     return shares
 
 
-def per_ask(trials: int, asks: int = 10) -> float:
-    """Processor seconds of an ask with all its suggestions, where so many trials have finished."""
-    study = optuna.create_study(direction="maximize", sampler=sampler(0))
+SPACE = {
+    "builder": {
+        "type": "categorical",
+        "choices": [{"name": name, "class_path": name} for name in ("sequoia", "kconfig", "chain", "dyspec")],
+    },
+    "builder.init_args.nodes": {"type": "int", "low": 2, "high": 64, "log": True},
+    "verifier.init_args.temperature": {"type": "float", "low": 0.2, "high": 1.5},
+}
+"""The same space as :func:`suggest`'s, as an experiment's file has it."""
+
+
+class Unmeasured:
+    """A bench that composes at once, so that an ask costs what the sampler does."""
+
+    def applies(self, key: str, overrides: Mapping[str, Any]) -> bool:
+        """Every key exists."""
+        return True
+
+    def prepare(self, overrides: Mapping[str, Any]) -> Candidate:
+        """A candidate that is like no other."""
+        return Candidate(json.dumps(overrides, sort_keys=True), {})
+
+    def measure(self, candidate: Candidate, report: Callable[[int, float], bool], trial: int) -> Measurement:
+        """Nothing."""
+        return Measurement({})
+
+
+def per_ask(trials: int, asks: int = 10) -> tuple[float, float]:
+    """Processor seconds of an ask with all its suggestions, where so many trials have finished: TPE's, and ours."""
+    settings = Checker(lambda key: "traffic").read(Sweep, {"n_trials": trials, "space": SPACE}, ("sweep",))
+    space, bench = Space(settings), Unmeasured()
+    study = optuna.create_study(direction="maximize", sampler=optuna.samplers.RandomSampler(seed=0))
     chance = random.Random(0)
-    drawn = optuna.create_study(direction="maximize", sampler=optuna.samplers.RandomSampler(seed=0))
-    template = drawn.ask()
-    suggest(template)
-    kinds = template.distributions
-    study.add_trials(
-        [
+    template = study.ask()
+    space.suggest(template, bench.applies)
+    finished = []
+    for number in range(trials):
+        params = {
+            "builder": chance.choice(["sequoia", "kconfig", "chain", "dyspec"]),
+            "builder.init_args.nodes": chance.randint(2, 64),
+            "verifier.init_args.temperature": chance.uniform(0.2, 1.5),
+        }
+        finished.append(
             optuna.create_trial(
-                state=TrialState.COMPLETE,
                 value=chance.random(),
-                distributions=kinds,
-                params={
-                    "builder": chance.choice(["sequoia", "kconfig", "chain", "dyspec"]),
-                    "nodes": chance.randint(2, 64),
-                    "temperature": chance.uniform(0.2, 1.5),
-                },
+                distributions=template.distributions,
+                params=params,
+                user_attrs={"digest": f"measured {number}"},
             )
-            for _ in range(trials)
-        ]
-    )
-    begun = time.process_time()
-    for _ in range(asks):
-        study.tell(study.ask(), None, state=TrialState.FAIL)
-        suggest(study.ask())
-    return (time.process_time() - begun) / asks
+        )
+    taken = []
+    for ours in (False, True):
+        inner = sampler(0)
+        study = optuna.create_study(direction="maximize", sampler=inner)
+        study.add_trials(finished)
+        if ours:
+            study.sampler = DistinctSampler(inner, space, bench.applies, CandidatePool(study, bench), 0)
+        begun = time.process_time()
+        for _ in range(asks):
+            space.suggest(study.ask(), bench.applies)
+        taken.append((time.process_time() - begun) / asks)
+    return taken[0], taken[1]
 
 
 def main() -> None:
@@ -180,7 +220,10 @@ def main() -> None:
             f"{statistics.fmean(of):.2%} (mean), {max(of):.2%} (most)"
         )
     for size in SIZES:
-        print(f"{size} trials: {1000 * per_ask(size):.0f} ms of a processor per ask")
+        tpe, ours = per_ask(size)
+        print(
+            f"{size} trials: {1000 * tpe:.0f} ms of a processor per ask of TPE, {1000 * ours:.0f} ms of ours around it"
+        )
 
 
 if __name__ == "__main__":
