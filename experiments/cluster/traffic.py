@@ -142,7 +142,7 @@ SPACE = {
         "choices": [{"name": name, "class_path": name} for name in ("sequoia", "kconfig", "chain", "dyspec")],
     },
     "builder.init_args.nodes": {"type": "int", "low": 2, "high": 64, "log": True},
-    "verifier.init_args.temperature": {"type": "float", "low": 0.2, "high": 1.5},
+    "builder.init_args.decay": {"type": "float", "low": 0.2, "high": 1.5},
 }
 """The same space as :func:`suggest`'s, as an experiment's file has it."""
 
@@ -176,7 +176,7 @@ def per_ask(trials: int, asks: int = 10) -> tuple[float, float]:
         params = {
             "builder": chance.choice(["sequoia", "kconfig", "chain", "dyspec"]),
             "builder.init_args.nodes": chance.randint(2, 64),
-            "verifier.init_args.temperature": chance.uniform(0.2, 1.5),
+            "builder.init_args.decay": chance.uniform(0.2, 1.5),
         }
         finished.append(
             optuna.create_trial(
