@@ -69,8 +69,11 @@ class Allowed:
 
     @cached_property
     def kind(self) -> Any:
-        """The annotation without its metadata."""
-        return self.annotation.__origin__ if hasattr(self.annotation, "__metadata__") else self.annotation
+        """The annotation without its metadata, an alias of the language's as what it stands for."""
+        kind = self.annotation.__origin__ if hasattr(self.annotation, "__metadata__") else self.annotation
+        if (alias := getattr(kind, "__value__", None)) is not None:  # numpy's NDArray is one from 2.5 on
+            return alias[get_args(kind)] if get_args(kind) else alias
+        return kind
 
     @cached_property
     def mark(self) -> PartOf | CallOf | None:

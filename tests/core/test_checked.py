@@ -6,11 +6,12 @@ import copy
 import inspect
 import pickle
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import pytest
 from pydantic import Field
+from typing_extensions import TypeAliasType
 
 from specexp.builders import Chain, KConfig, StaticTree
 from specexp.config.families import find_part, parts_of
@@ -18,6 +19,7 @@ from specexp.controllers import Fixed, SwitchOff
 from specexp.core.annotations import Allowed, arguments_of
 from specexp.core.checked import Checked
 from specexp.core.parts import Controller, Drafter, TreeBuilder, Verifier
+from specexp.core.references import Reference
 from specexp.data import OwnPrompts, Workload
 from specexp.drafters import TokenRecycling, Union
 from specexp.verifiers import Greedy, KeyedSampling
@@ -92,6 +94,20 @@ def test_what_an_annotation_does_not_tell_is_not_looked_at() -> None:
     assert Counting(print, 3, 4, 5).given == (print, 3, (4, 5))
     with pytest.raises(ValueError, match="Counting: hook is 3; allowed is a function"):
         Counting(3, 3)
+
+
+Scalar = TypeVar("Scalar", bound=np.generic)
+Table = TypeAliasType("Table", np.ndarray[Any, np.dtype[Scalar]], type_params=(Scalar,))
+"""As numpy 2.5 writes ``NDArray``."""
+
+
+def test_an_alias_of_the_language_allows_what_it_stands_for() -> None:
+    allowed = Allowed(Annotated[Table[np.int32], Reference("adjacency-matrix")] | None)
+    matrix = np.zeros((2, 3), np.int32)
+    assert allowed.takes(matrix)
+    assert allowed.read(matrix) is matrix
+    assert not allowed.takes("matrix")
+    assert not allowed.takes([[1, 2]])
 
 
 def test_a_signature_copies_and_pickles_are_as_without() -> None:
