@@ -125,7 +125,8 @@ def _accepted(vector: Sequence[float], width: int) -> tuple[float, ...]:
     accepted = tuple(float(value) for value in vector[:-1][:width])
     if max(accepted) < _NEGLIGIBLE:
         raise ValueError(
-            f"acceptance gives each of the first {len(accepted)} children probability 0: no tree is worth its nodes"
+            f"acceptance gives each of the first {len(accepted)} children a probability below {_NEGLIGIBLE:g}: no tree "
+            "is worth its nodes"
         )
     return accepted
 

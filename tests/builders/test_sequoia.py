@@ -71,9 +71,12 @@ def vectors(draw, width=4):
 @example([0.0, 0.9, 0.1], 2, None)  # the first child is there only to let the second be
 @example([0.05, 0.05, 0.8, 0.1], 6, None)  # taking the best products first ends in a chain of first children
 @example([1.0, 0.0], 6, 2)
+@example([9e-13, 1 - 9e-13, 0.0], 1, None)  # of one node, which is never accepted
 def test_no_tree_is_worth_more(acceptance, budget, depth):
     width = len(acceptance) - 1
-    if not any(acceptance[:budget]):
+    if max(acceptance[:-1][:budget]) < 1e-12:
+        with pytest.raises(ValueError, match="no tree is worth its nodes"):
+            Sequoia(budget, acceptance, max_depth=depth)
         return
     trees = [tree for nodes in range(budget + 1) for tree in all_trees(nodes, width, depth)]
     best = max(tokens_per_step(tree, acceptance) for tree in trees)
@@ -288,8 +291,8 @@ def test_a_vector_is_rounded_within_a_thousandth():
         ({"acceptance": [0.5, 0.502]}, r"sums to 1\.002"),
         ({"acceptance": [1.2, -0.2]}, r"acceptance\[0\] is 1\.2; a probability from 0 to 1"),
         ({"acceptance": [0.5, float("nan"), 0.5]}, r"acceptance\[1\] is nan"),
-        ({"acceptance": [0.0, 0.0, 1.0]}, "each of the first 2 children probability 0"),
-        ({"acceptance": [1e-60, 0.0, 1.0]}, "each of the first 2 children probability 0"),
+        ({"acceptance": [0.0, 0.0, 1.0]}, "each of the first 2 children a probability below 1e-12"),
+        ({"acceptance": [1e-60, 0.0, 1.0]}, "each of the first 2 children a probability below 1e-12"),
         ({"acceptance": [0.0, 0.5, 0.5], "max_width": 1}, "each of the first 1 children"),
         ({"acceptance": [0.0, 0.5, 0.5], "budget": 1}, "each of the first 1 children"),
         ({"acceptance": VECTOR, "draft_ms": 1.0}, "one of target_ms and draft_ms"),
