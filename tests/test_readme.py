@@ -59,6 +59,7 @@ SHORT = {
 FEW_COUNTED = ["--sweep.count_acceptances.data.max_prompts", "2"]
 SHORT_TOO = {
     ("specexp.verify", "experiments/lossless/sampling.yaml"): ["--arms", "dyspec_greedy,keyed,typical"],
+    ("specexp.run", "experiments/seed/utilisation.yaml"): ["--arms", "serial,batched,seed"],
     ("specexp.sweep", "experiments/tree_shape.yaml"): FEW_COUNTED,
     ("specexp.sweep", "experiments/replay/tree_shape.yaml"): FEW_COUNTED,
     ("specexp.record", "experiments/replay/tree_shape.yaml"): [

@@ -1,5 +1,6 @@
 """What every verifier promises, as tests that an implementation inherits, also one outside this project."""
 
+from functools import lru_cache
 from typing import ClassVar
 
 import numpy as np
@@ -97,11 +98,8 @@ class VerifierContract:
         self, seed: int, dtype: torch.dtype = torch.float32, kind: NodeKind = NodeKind.POINT_MASS
     ) -> tuple[Context, TokenTree, torch.Tensor]:
         """A context of three tokens, a tree of candidates chosen in this way, and logits."""
-        generator = np.random.default_rng(seed)
-        context = Context(generator.integers(self.vocab_size, size=3).tolist(), seed=seed, sequence="case")
-        tree = _tree(context.root, self.vocab_size, kind, generator)
-        logits = torch.from_numpy(generator.standard_normal((tree.tokens.size, self.vocab_size)) * 2)
-        return context, tree, logits.to(dtype)
+        tokens, tree, logits = _drawn(seed, self.vocab_size, kind)
+        return Context(tokens, seed=seed, sequence="case"), tree, logits.to(dtype, copy=True)
 
 
 class LosslessVerifierContract(VerifierContract):
@@ -115,7 +113,7 @@ class LosslessVerifierContract(VerifierContract):
         logits = torch.from_numpy(np.random.default_rng(7).standard_normal((9, self.vocab_size)) * 1.5)
         counts = np.zeros((2, self.vocab_size))
         for seed in range(800):
-            _, tree, _ = self._case(seed, kind=kind)
+            _, tree, _ = _drawn(seed, self.vocab_size, kind)
             context = Context([1, 2, int(tree.tokens[0])], sequence=seed)
             verdict = verifier.verify(context, tree, logits[: tree.tokens.size])
             counts[0, tree.tokens[verdict.accepted[0]] if verdict.accepted else verdict.bonus] += 1
@@ -172,6 +170,15 @@ class DeterministicVerifierContract(LosslessVerifierContract):
                 [1, 2], max_new_tokens=12, sequence=sequence, seed=0
             )
             assert drafted.token_ids == expected.token_ids
+
+
+@lru_cache(maxsize=1 << 12)
+def _drawn(seed: int, vocab_size: int, kind: NodeKind) -> tuple[list[int], TokenTree, torch.Tensor]:
+    """Three tokens, a tree below them and logits; every verifier is shown the same, so they are drawn once."""
+    generator = np.random.default_rng(seed)
+    tokens: list[int] = generator.integers(vocab_size, size=3).tolist()
+    tree = _tree(tokens[-1], vocab_size, kind, generator)
+    return tokens, tree, torch.from_numpy(generator.standard_normal((tree.tokens.size, vocab_size)) * 2)
 
 
 def _tree(root: int, vocab_size: int, kind: NodeKind, generator: np.random.Generator) -> TokenTree:

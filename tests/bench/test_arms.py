@@ -23,8 +23,16 @@ def names(verifier: Verifier) -> str:
     return f"{type(verifier).__name__}{getattr(verifier, 'temperature', '')}"
 
 
-@pytest.mark.parametrize("verifier", VERIFIERS, ids=names)
-@pytest.mark.parametrize("stop_at_eos", [True, False])
+@pytest.mark.parametrize(
+    ("verifier", "stop_at_eos"),
+    [
+        pytest.param(
+            one, stops, marks=[] if stops == (number != 1) else pytest.mark.slow, id=f"{names(one)}-{stops}"
+        )
+        for number, one in enumerate(VERIFIERS)
+        for stops in (True, False)
+    ],
+)
 def test_all_arms_emit_the_same_tokens(target, draft, tokenizer, prompts, verifier, stop_at_eos):
     generation = Generation(max_new_tokens=24, seed=7, stop_at_eos=stop_at_eos)
     plain = DecoderArm("engine", Decoder(target, verifier=verifier), tokenizer, generation)

@@ -49,7 +49,11 @@ def shown(solutions):
     [BreadthFirst(2, 3), BestFirst(4, 2), MonteCarlo(4, 2)],
     ids=lambda search: type(search).__name__,
 )
-@pytest.mark.parametrize("verifier", [Greedy(), KeyedSampling(1.0)], ids=["greedy", "keyed"])
+@pytest.mark.parametrize(
+    "verifier",
+    [pytest.param(Greedy(), marks=pytest.mark.slow), KeyedSampling(1.0)],
+    ids=["greedy", "keyed"],
+)
 def test_the_tree_of_thoughts_is_that_of_plain_decoding(model, search, verifier):
     plain = shown(solve(model, Serial(), verifier, search))
     for name, execution in STRATEGIES.items():

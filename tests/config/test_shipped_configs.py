@@ -15,7 +15,7 @@ FILES = sorted(path.relative_to(ROOT) for path in (ROOT / "experiments").rglob("
 BLOCKS = sorted(
     path.relative_to(ROOT) for top in ("configs", "sweeps") for path in (ROOT / top).rglob("*.yaml")
 )
-CONTENT = {path: yaml.safe_load((ROOT / path).read_text()) for path in [*FILES, *BLOCKS]}
+CONTENT = {path: yaml.load((ROOT / path).read_text(), yaml.CSafeLoader) for path in [*FILES, *BLOCKS]}
 # What an experiment names by path lies beside it: the profiles of devices that were not measured.
 NAMED = {
     Path(name) for content in CONTENT.values() for name in (content.get("what_if") or {}).get("files", [])

@@ -82,8 +82,17 @@ def artifact(tmp_path: Path, llama: PreTrainedModel) -> Artifact:
     )
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("family", ["llama", "gpt2", "qwen2"])
+@pytest.mark.parametrize(
+    ("family", "dtype"),
+    [
+        ("llama", torch.float32),
+        ("llama", torch.float64),
+        ("gpt2", torch.float32),
+        ("qwen2", torch.float32),
+        pytest.param("gpt2", torch.float64, marks=pytest.mark.slow),
+        pytest.param("qwen2", torch.float64, marks=pytest.mark.slow),
+    ],
+)
 def test_greedy_output_is_that_of_plain_generate(family: str, dtype: torch.dtype) -> None:
     model = make(family, dtype)
     for fast in (

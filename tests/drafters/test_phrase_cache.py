@@ -182,7 +182,7 @@ BUILDERS = {
 
 
 @pytest.mark.parametrize("builder", BUILDERS.values(), ids=BUILDERS)
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_riding_changes_the_number_of_passes_and_nothing_else(builder, seed):
     """Tokens, distributions and log-probabilities of every tree are the same; float64, a draft that repeats itself."""
     target, seen, passes = hashed_model(VOCABULARY, spread=3.0), [], []

@@ -17,6 +17,8 @@ from specexp.fit.__main__ import fit, main
 from specexp.pairs.pair import load_pair
 
 RECIPES = Path(__file__).parents[2] / "experiments" / "pair"
+OTHER_SIZES = ("draft_small", "target_large")
+"""Recipes like ``draft`` and ``target_decay`` but for the architecture, which the smoke form replaces."""
 ARCHITECTURE = {
     "vocab_size": 400,
     "hidden_size": 32,
@@ -173,7 +175,11 @@ def test_the_command_names_a_missing_file(capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.parametrize(
-    "name", sorted(path.stem for path in RECIPES.glob("*.yaml") if "specexp.fit" in path.read_text())
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in OTHER_SIZES else [])
+        for name in sorted(path.stem for path in RECIPES.glob("*.yaml") if "specexp.fit" in path.read_text())
+    ],
 )
 def test_the_command_runs_the_shipped_recipe(
     name: str, whole: tuple[Path, Any], cache: Path, tmp_path: Path
