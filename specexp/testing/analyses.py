@@ -4,7 +4,7 @@ import io
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -49,9 +49,18 @@ class AnalysisContract:
         """A new analysis."""
         return self.make_analysis()
 
-    def test_reports_tables_pictures_and_files_of_its_own_name(self, analysis: Analysis) -> None:
+    @pytest.fixture(scope="class")
+    def watched(self) -> tuple[Analysis, list[PromptRecord], Report]:
+        """An analysis that watched a run, the run's records and the report."""
+        analysis = self.make_analysis()
+        records = watch(analysis, make_arms())
+        return analysis, records, analysis.report(records)
+
+    def test_reports_tables_pictures_and_files_of_its_own_name(
+        self, watched: tuple[Analysis, list[PromptRecord], Report]
+    ) -> None:
         """Of drawn trees, of trees without probabilities, and of plain decoding beside them."""
-        report = analysis.report(watch(analysis, make_arms()))
+        analysis, _, report = watched
         assert report.tables
         assert all(table.rows for table in report.tables.values())
         assert all(written.startswith(analysis.name) for written in names_of(report))
@@ -63,31 +72,30 @@ class AnalysisContract:
         for name, content in report.files.items():
             assert not name.endswith(".json") or json.loads(content)
 
-    def test_every_cell_can_be_read(self, analysis: Analysis) -> None:
+    def test_every_cell_can_be_read(self, watched: tuple[Analysis, list[PromptRecord], Report]) -> None:
         """What could not be measured is left out, not ``nan``."""
-        for table in analysis.report(watch(analysis, make_arms())).tables.values():
+        for table in watched[2].tables.values():
             assert "nan" not in table.to_csv()
             assert table.to_markdown()
 
     def test_watching_changes_nothing(self, analysis: Analysis) -> None:
         """The outcome is as it was, and so is the output."""
-        expected = [record.token_ids for record in watch(None, make_arms())]
-        assert [record.token_ids for record in watch(analysis, make_arms(), check_outcomes=True)] == expected
+        seen = [record.token_ids for record in watch(analysis, make_arms(), check_outcomes=True)]
+        assert seen == _unwatched()
 
-    def test_the_same_run_gives_the_same_report(self) -> None:
+    def test_the_same_run_gives_the_same_report(
+        self, analysis: Analysis, watched: tuple[Analysis, list[PromptRecord], Report]
+    ) -> None:
         """Nothing depends on the clock or a global generator, but for the records."""
-        arms = make_arms()
-        first, second = self.make_analysis(), self.make_analysis()
-        records = watch(first, arms)
-        watch(second, make_arms())
-        assert texts(first.report(records)) == texts(second.report(records))
-
-    def test_a_new_run_forgets_the_last(self, analysis: Analysis) -> None:
-        """``begin`` starts from nothing."""
-        records = watch(analysis, make_arms())
-        expected = texts(analysis.report(records))
+        _, records, report = watched
         watch(analysis, make_arms())
-        assert texts(analysis.report(records)) == expected
+        assert texts(analysis.report(records)) == texts(report)
+
+    def test_a_new_run_forgets_the_last(self, watched: tuple[Analysis, list[PromptRecord], Report]) -> None:
+        """``begin`` starts from nothing."""
+        analysis, records, report = watched
+        watch(analysis, make_arms())
+        assert texts(analysis.report(records)) == texts(report)
 
     def test_a_run_without_drafts_has_a_report_too(self, analysis: Analysis) -> None:
         """Plain decoding has no trees; there is nothing to draw of them."""
@@ -144,6 +152,12 @@ def watch(
                 record = replace(record, group=made_group(record, timeline))
             records.append(record)
     return records
+
+
+@cache
+def _unwatched() -> list[tuple[int, ...]]:
+    """The tokens that all arms decode where nobody watches."""
+    return [record.token_ids for record in watch(None, make_arms())]
 
 
 def made_time_line(record: PromptRecord) -> TimeLine:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
 
 import numpy as np
 import pytest
@@ -163,18 +164,14 @@ class TreeBuilderContract:
         assert builder.max_candidates >= 1
 
     @pytest.mark.parametrize("guess", [plenty, some, none])
-    @pytest.mark.parametrize("max_nodes", [None, 0, 1, 2, 5])
-    @pytest.mark.parametrize("max_depth", [None, 0, 1, 2, 4])
-    def test_a_tree_stays_within_the_plan(
-        self, builder: TreeBuilder, max_depth: int | None, max_nodes: int | None, guess: Guess
-    ) -> None:
+    def test_a_tree_stays_within_the_plan(self, builder: TreeBuilder, guess: Guess) -> None:
         """Deeper or more nodes than the plan or ``max_nodes`` allow are never returned."""
-        tree = grow(builder, guess, Plan(max_nodes=max_nodes, max_depth=max_depth))
-        assert tree.num_nodes <= builder.max_nodes
-        if max_nodes is not None:
-            assert tree.num_nodes <= max_nodes
-        if max_depth is not None:
-            assert tree.shape.max_depth <= max_depth
+        for max_nodes, max_depth in product((None, 0, 1, 2, 5), (None, 0, 1, 2, 4)):
+            plan = Plan(max_nodes=max_nodes, max_depth=max_depth)
+            tree = grow(builder, guess, plan)
+            assert tree.num_nodes <= builder.max_nodes, plan
+            assert max_nodes is None or tree.num_nodes <= max_nodes, plan
+            assert max_depth is None or tree.shape.max_depth <= max_depth, plan
 
     @pytest.mark.parametrize("guess", [plenty, some, none])
     def test_every_node_carries_the_candidate_of_its_rank(self, builder: TreeBuilder, guess: Guess) -> None:
