@@ -229,7 +229,7 @@ def repeats_itself(name, drafter, builder, verifier, prompt, seed):
         assert first.token_ids == Decoder(model).generate(prompt, max_new_tokens=16).token_ids
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("attention", ["sdpa", pytest.param("eager", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", sorted(FULL_ATTENTION))
 def test_the_papers_tree_up_to_the_context_limit(name, attention):
     model = language_model(name, attention)

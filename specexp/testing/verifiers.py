@@ -105,25 +105,27 @@ class VerifierContract:
 class LosslessVerifierContract(VerifierContract):
     """What a verifier promises besides that calls itself lossless."""
 
-    @pytest.mark.parametrize("kind", NodeKind)
-    def test_the_next_token_has_the_distribution_of_plain_decoding(
-        self, verifier: Verifier, kind: NodeKind
-    ) -> None:
+    def test_the_next_token_has_the_distribution_of_plain_decoding(self, verifier: Verifier) -> None:
         """However the nodes were chosen."""
         logits = torch.from_numpy(np.random.default_rng(7).standard_normal((9, self.vocab_size)) * 1.5)
-        counts = np.zeros((2, self.vocab_size))
+        drafted, plain = np.zeros((len(NodeKind), self.vocab_size)), np.zeros(self.vocab_size)
         for seed in range(800):
-            _, tree, _ = _drawn(seed, self.vocab_size, kind)
-            context = Context([1, 2, int(tree.tokens[0])], sequence=seed)
-            verdict = verifier.verify(context, tree, logits[: tree.tokens.size])
-            counts[0, tree.tokens[verdict.accepted[0]] if verdict.accepted else verdict.bonus] += 1
-            plain = Context([1, 2, int(tree.tokens[0])], sequence=-1 - seed)
-            counts[1, verifier.verify(plain, root_tree(plain.root), logits[:1]).bonus] += 1
-        seen = counts[:, counts.sum(axis=0) > 0]
-        expected = seen.sum(axis=0) / 2
-        # chi-square of two samples; its mean is the degrees of freedom d, its standard deviation sqrt(2 d)
-        freedom = seen.shape[1] - 1
-        assert ((seen - expected) ** 2 / expected).sum() <= freedom + 7 * np.sqrt(2 * freedom)
+            root = 0
+            for counts, kind in zip(drafted, NodeKind, strict=True):
+                _, tree, _ = _drawn(seed, self.vocab_size, kind)
+                root = int(tree.tokens[0])  # of all kinds the same
+                context = Context([1, 2, root], sequence=seed)
+                verdict = verifier.verify(context, tree, logits[: tree.tokens.size])
+                counts[tree.tokens[verdict.accepted[0]] if verdict.accepted else verdict.bonus] += 1
+            context = Context([1, 2, root], sequence=-1 - seed)
+            plain[verifier.verify(context, root_tree(root), logits[:1]).bonus] += 1
+        for counts, kind in zip(drafted, NodeKind, strict=True):
+            seen = np.stack((counts, plain))[:, counts + plain > 0]
+            expected = seen.sum(axis=0) / 2
+            # chi-square of two samples; its mean is the degrees of freedom d, its standard deviation sqrt(2 d)
+            freedom = seen.shape[1] - 1
+            chi_square = ((seen - expected) ** 2 / expected).sum()
+            assert chi_square <= freedom + 7 * np.sqrt(2 * freedom), kind
 
 
 class DeterministicVerifierContract(LosslessVerifierContract):

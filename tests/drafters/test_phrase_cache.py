@@ -329,7 +329,7 @@ def test_eos_inside_a_graft_ends_the_output_there():
     assert trees[0].grafted.tolist() == [False] + [True] * 5
 
 
-@pytest.mark.parametrize("prompts", [2_500, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("prompts", [1_500, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_memory_does_not_grow_with_the_prompts(prompts):
     cache = PhraseCache(
         FakeDrafter(lambda tokens: []), max_keys=50, max_phrases=4, initialisation="prompt", state="carry"
