@@ -15,13 +15,19 @@ os.environ.setdefault("WANDB_MODE", "offline")
 # threads that wait must not keep the cores from other tests.
 os.environ.update(OMP_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE")
 
-hypothesis.settings.register_profile(
-    "specexp",
-    deadline=None,  # the first example of a model compiles kernels
-    derandomize=True,
-    suppress_health_check=[hypothesis.HealthCheck.too_slow],
-)
-hypothesis.settings.load_profile("specexp")
+for name, number in {"few": 33, "all": 100}.items():
+    hypothesis.settings.register_profile(
+        name,
+        max_examples=number,
+        deadline=None,  # the first example of a model compiles kernels
+        derandomize=True,
+        suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """By default a property is tried on a third of its examples."""
+    hypothesis.settings.load_profile("few" if config.option.markexpr == "not slow" else "all")
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
@@ -29,9 +35,16 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     return None if all(Path(argument).is_dir() for argument in config.args) else 0
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The README's commands first: they take longest, and no worker should begin them last."""
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The README's commands first: they take longest, and no worker should begin them last.
+
+    Under ``-m slow`` all properties are tried again, each on all of its examples.
+    """
     items.sort(key=lambda item: item.path.name != "test_readme.py")
+    for item in items if config.option.markexpr == "slow" else []:
+        if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+            item.add_marker("slow")
 
 
 def pytest_collection_finish() -> None:

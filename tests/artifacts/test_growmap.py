@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from helpers.examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specexp.artifacts import Artifact, ArtifactError
@@ -72,7 +73,7 @@ def test_the_command_writes_what_the_builder_reads(tmp_path: Path, tree: Any) ->
     assert Sequoia(growmap=read_growmap(file)).rank_paths == tree.rank_paths
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(st.lists(st.integers(0, 100), min_size=1, max_size=25))
 def test_every_tree_without_gaps_comes_back(
     tmp_path_factory: pytest.TempPathFactory, choices: list[int]

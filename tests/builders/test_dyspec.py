@@ -6,7 +6,8 @@ from math import prod
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from helpers.examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specexp.builders import BeamRerank, DySpecGreedy, DySpecThreshold, compiled_samplings
@@ -176,7 +177,7 @@ drafts = st.builds(
 )
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(drafts, selections, st.integers(1, 24), st.none() | st.integers(1, 5), st.sampled_from([1, 3, 32]))
 def test_the_greedy_tree_is_the_textbook_heaps(drafter, selection, budget, max_depth, prefetch):
     context = Context([1, 2], sequence="heap")
@@ -185,7 +186,7 @@ def test_the_greedy_tree_is_the_textbook_heaps(drafter, selection, budget, max_d
     assert as_paths(tree) == expected
 
 
-@settings(max_examples=80)
+@examples(80)
 @given(drafts, st.integers(1, 20), st.sampled_from([0.2, 0.4, 0.8]), st.sampled_from([1, 3, 32]))
 def test_another_estimate_of_acceptance_makes_another_heap(drafter, budget, power, prefetch):
     context = Context([1, 2], sequence="heap")
@@ -272,7 +273,7 @@ def sums_of_all_closed_trees(draft, size, path=(), rank=0, weight=1.0, left=1.0)
         yield from (value + one + other for one in below for other in beside)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     st.builds(random_draft, st.integers(2, 4), st.sampled_from([0.3, 1.0, 4.0]), st.integers(0, 10**6)),
     selections,
@@ -362,7 +363,7 @@ def samplings_above(draft, threshold, max_depth):
     return found
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(drafts, selections, st.floats(0.02, 1.0), st.integers(1, 12))
 def test_the_threshold_tree_holds_every_sampling_of_at_least_the_threshold(
     drafter, selection, threshold, max_depth
@@ -377,7 +378,7 @@ def test_the_threshold_tree_holds_every_sampling_of_at_least_the_threshold(
         assert tree.shape.max_depth <= passes <= tree.shape.max_depth + 1
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(drafts, selections, st.integers(1, 20))
 def test_the_smallest_value_of_a_greedy_tree_is_its_threshold(drafter, selection, budget):
     context = Context([4], sequence="both")

@@ -8,7 +8,8 @@ from math import prod
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from helpers.examples import examples
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from specexp.builders import Sequoia
@@ -66,7 +67,7 @@ def vectors(draw, width=4):
     return [weight / total for weight in (*weights, none)]
 
 
-@settings(max_examples=120, deadline=None)
+@examples(120)
 @given(vectors(), st.integers(1, 6), st.none() | st.integers(1, 3))
 @example([0.0, 0.9, 0.1], 2, None)  # the first child is there only to let the second be
 @example([0.05, 0.05, 0.8, 0.1], 6, None)  # taking the best products first ends in a chain of first children
@@ -113,7 +114,7 @@ def greedy_tree(acceptance, nodes):
     return found
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(st.lists(st.floats(0.01, 1), min_size=2, max_size=9), st.integers(1, 200))
 def test_monotone_vectors_agree_with_the_largest_path_products(weights, budget):
     acceptance = [weight / sum(weights) for weight in sorted(weights, reverse=True)]
@@ -121,7 +122,7 @@ def test_monotone_vectors_agree_with_the_largest_path_products(weights, budget):
     assert worth(Sequoia(budget, acceptance), acceptance) == pytest.approx(best, rel=1e-9)
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(vectors(width=8), st.integers(8, 60))
 def test_more_nodes_depth_and_width_are_never_worth_less(acceptance, budget):
     width = len(acceptance) - 1
@@ -142,7 +143,7 @@ def test_more_nodes_depth_and_width_are_never_worth_less(acceptance, budget):
     assert steps[0].depth <= 3
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(vectors(width=6), st.integers(6, 80))
 def test_children_hold_the_first_positions(acceptance, budget):
     shape = TreeShape.from_rank_paths(Sequoia(budget, acceptance).rank_paths)
@@ -182,7 +183,7 @@ def test_the_first_children_are_drawn_unless_the_best_are_asked_for():
 # Hardware-aware choice
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     vectors(width=3),
     st.integers(3, 6),

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from helpers.examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specexp.builders import Chain, Choice, KConfig
@@ -90,7 +91,7 @@ def test_it_settles_on_the_best_ratio_of_sums_and_not_on_the_best_mean_of_ratios
     assert slow < 0.7
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(st.integers(0, 3), st.integers(0, 50))
 def test_of_noisy_values_the_best_is_played_most(best, seed):
     """Goodputs of 1 and, of one of four, 1.5 tokens a second, 1 to 3 tokens a step."""

@@ -5,7 +5,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from helpers.examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specexp.bench.arm import Generation
@@ -102,7 +103,7 @@ profiles = st.builds(
 PREFIX = 3
 
 
-@settings(max_examples=10, deadline=None)
+@examples(10)
 @given(profiles, st.tuples(*[st.integers(0, VOCABULARY - 1)] * 3), st.sampled_from([0.0, 0.8]))
 def test_no_fixed_length_and_no_controller_takes_less_modelled_time(profile, tokens, temperature):
     verifier = KeyedSampling(temperature) if temperature else Greedy()
@@ -158,7 +159,7 @@ def seconds_of(depths, matches, profile):
     return total
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.lists(st.booleans(), min_size=1, max_size=7), profiles, st.integers(0, 4), st.integers(0, 2))
 def test_the_schedule_is_the_best_of_all(matches, profile, deepest, unused_room):
     room = len(matches) + unused_room

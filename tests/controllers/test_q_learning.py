@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from helpers.examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specexp.artifacts import ArtifactError, value_of
@@ -182,7 +183,7 @@ def test_grafts_count_for_every_trial_with_a_draft():
     assert controller.table.values[row][STOP] == pytest.approx((1 + 2 + 1) / (1.3 + 0.1) - 1, rel=1e-3)
 
 
-@settings(max_examples=3, deadline=None)
+@examples(3)
 @given(rate=st.sampled_from([0.5, 0.7, 0.85]), cost=st.sampled_from([0.05, 0.14]), seed=st.integers(0, 99))
 def test_it_learns_the_best_length(rate, cost, seed):
     """Where every draft is accepted with one probability, the greedy length ends near the best E[tokens] / cost."""

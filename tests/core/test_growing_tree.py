@@ -5,8 +5,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from helpers.examples import examples
 from helpers.small_models import FULL_ATTENTION, VOCABULARY, small_model
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specexp.core.language_model import LanguageModel
@@ -70,7 +71,7 @@ def growing(draw):
     return parents, list(pairwise(cuts)), kept
 
 
-@settings(max_examples=80)
+@examples(80)
 @given(st.lists(st.tuples(growing(), st.integers(0, 1000)), min_size=1, max_size=3))
 def test_passes_equal_one_pass_and_what_is_kept_is_what_comes_before_the_next(steps):
     """Logits are a function of all visible tokens by position, so a wrong row, mask or position shows."""

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 import torch
+from helpers.examples import examples
 from helpers.small_models import FULL_ATTENTION, SLIDING, VOCABULARY, build, small_model
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, MptConfig, T5Config, T5ForConditionalGeneration
 
@@ -135,7 +136,7 @@ def trees(draw):
     return TokenTree(TreeShape(parents, [-1, *range(nodes)]), np.array(tokens))
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.sampled_from(sorted(FULL_ATTENTION)),
     st.sampled_from(ATTENTION),

@@ -5,8 +5,9 @@ import copy
 import numpy as np
 import pytest
 import torch
+from helpers.examples import examples
 from helpers.small_models import FULL_ATTENTION, small_model
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -132,7 +133,7 @@ def lives(draw):
     return draw(st.lists(tokens, min_size=1, max_size=4)), steps
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(lives(), st.sampled_from([9, 14, 512]))
 def test_every_answer_is_the_models_own(life, context_limit):
     """Whatever was asked, accepted, cut at EOS or continued before; beyond its context there is none."""

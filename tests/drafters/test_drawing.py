@@ -5,7 +5,8 @@ from itertools import permutations, product
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from helpers.examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -86,7 +87,7 @@ def test_ten_tokens_of_a_long_uniform_vocabulary():
 vocabularies = st.sampled_from([1, 2, 3, 127, 128, 129, 300])
 
 
-@settings(max_examples=80)
+@examples(80)
 @given(
     vocabularies, st.integers(1, 6), st.integers(0, 10**6), st.booleans(), st.sampled_from([0.02, 0.3, 1.0])
 )
@@ -116,7 +117,7 @@ def test_how_much_is_wanted_does_not_decide_what_is_drawn(vocabulary, rows, seed
         assert drawn_here.tolist() == most.tokens[row, : drawn_here.size].tolist()
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(vocabularies, st.integers(0, 10**6), st.booleans())
 def test_the_distribution_is_left_as_it_was(vocabulary, seed, replacement):
     generator = np.random.default_rng(seed)

@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from helpers.examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specexp.drafters.phrases import PhraseStore
@@ -63,7 +64,7 @@ def content(store):
     return {key: store.lookup(key, 100) for key in range(6)}
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(SIZES, ACTIONS)
 def test_it_holds_what_a_slow_store_holds(sizes, actions):
     store, slow = PhraseStore(*sizes), SlowStore(*sizes)
@@ -75,7 +76,7 @@ def test_it_holds_what_a_slow_store_holds(sizes, actions):
     assert len(store.state_dict()["phrases"]) == sum(map(len, slow.phrases.values()))
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(SIZES, ACTIONS, ACTIONS)
 def test_a_saved_store_goes_on_as_if_never_interrupted(sizes, before, after):
     store, restored = PhraseStore(*sizes), PhraseStore(*sizes)
@@ -88,7 +89,7 @@ def test_a_saved_store_goes_on_as_if_never_interrupted(sizes, before, after):
     assert all(torch.equal(state[name], again[name]) for name in state)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(SIZES, ACTIONS)
 def test_no_phrase_is_the_beginning_of_another_of_its_key(sizes, actions):
     store = PhraseStore(*sizes)

@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from helpers.examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specexp.artifacts import ArtifactError
@@ -138,7 +139,7 @@ def occurrences(texts, run):
     return found
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(small_texts, st.randoms(use_true_random=False))
 def test_the_automaton_counts_what_a_search_counts(texts, random):
     """Also of texts that grow in turns."""
@@ -157,7 +158,7 @@ def test_the_automaton_counts_what_a_search_counts(texts, random):
         assert max((length for length, _ in known), default=0) == longest
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(small_texts, st.lists(st.integers(0, 3), min_size=1, max_size=6))
 def test_the_array_finds_what_a_search_finds(texts, tail):
     array = SuffixArray(corpus_arrays(texts))

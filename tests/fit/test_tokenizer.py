@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from helpers.examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specexp.fit.training.tokenizer import BOS, EOS, train_tokenizer
@@ -31,7 +32,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> PreTrainedTokenizerBa
 
 
 @given(text=st.text(max_size=200))
-@settings(max_examples=300, deadline=None)
+@examples(300)
 def test_any_text_is_restored(tokenizer: PreTrainedTokenizerBase, text: str) -> None:
     if BOS in text or EOS in text:
         return
@@ -40,7 +41,7 @@ def test_any_text_is_restored(tokenizer: PreTrainedTokenizerBase, text: str) -> 
 
 
 @given(text=st.text(max_size=200))
-@settings(max_examples=300, deadline=None)
+@examples(300)
 def test_any_text_is_restored_by_the_shipped_tokenizer(text: str) -> None:
     assert shipped().decode(shipped()(text)["input_ids"], skip_special_tokens=True) == text
 

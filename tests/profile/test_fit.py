@@ -3,8 +3,9 @@
 from dataclasses import replace
 
 import pytest
+from helpers.examples import examples
 from helpers.made_steps import MadeArm, passes, steps
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specexp.core.latency import LatencyProfile, Overhead
@@ -16,7 +17,7 @@ TRUE = LatencyProfile(
 )  # fmt: skip
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(st.floats(0, 5), st.floats(0, 0.1))
 def test_a_pass_is_stated_at_the_middle_prefix_with_what_a_longer_one_adds(prefix_ms, token_ms):
     fitted = fit_pass(passes(lambda tokens: 10 + 0.1 * tokens, prefix_ms, token_ms))
@@ -36,7 +37,7 @@ def test_a_pass_behind_one_prefix_or_faster_behind_longer_ones_has_no_slope():
     assert falling.ms[4] == pytest.approx(10.0)
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(st.floats(0, 3), st.floats(0, 0.3), st.floats(0, 1))
 def test_what_steps_cost_beside_their_passes_is_found(step_ms, node_ms, token_ms):
     true = replace(TRUE, step_ms=step_ms, node_ms=node_ms, token_ms=token_ms)

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import torch
 from helpers.branching import logits_of, outcomes
+from helpers.examples import examples
 from helpers.fake_turns import LIMIT, recorded_draft, recorded_turn, save_recording
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specexp.bench.record import read_records, write_records
@@ -107,7 +108,7 @@ def every_run(p, q, length, tokens):
 
 
 @given(st.integers(0, 10_000), st.integers(1, 3), st.integers(1, 4))
-@settings(max_examples=12)
+@examples(12)
 def test_expected_counts_are_those_of_every_run_that_gives_the_output(seed, length, tokens):
     p, q = distributions(2 * seed), distributions(2 * seed + 1)
     found = every_run(p, q, length, tokens)

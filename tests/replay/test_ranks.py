@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
+from helpers.examples import examples
 from helpers.fake_turns import LIMIT, conversation, recorded_draft, recorded_turn
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specexp.builders import StaticTree
@@ -83,7 +84,7 @@ RANKS = st.lists(st.sampled_from([MISSED, 0, 0, 0, 1, 2, 3]), min_size=1, max_si
 
 
 @given(trees(), st.lists(RANKS, min_size=1, max_size=3), st.sampled_from([PROFILE, PLAIN]))
-@settings(max_examples=60)
+@examples(60)
 def test_every_count_and_second_is_the_stepping_players(paths, ranks, profile):
     ended = [recorded_turn(one, ends_by="eos", prompt_id=str(number)) for number, one in enumerate(ranks)]
     check_equal(ended, paths, 24, profile=profile)
@@ -91,14 +92,14 @@ def test_every_count_and_second_is_the_stepping_players(paths, ranks, profile):
 
 
 @given(trees(), RANKS, RANKS)
-@settings(max_examples=30)
+@examples(30)
 def test_a_later_turn_begins_anew_behind_the_whole_conversation(paths, first, second):
     size = min(len(first), len(second))
     check_equal(conversation(first[:size], second[:size]), paths, size)
 
 
 @given(trees(), RANKS, st.integers(1, 16))
-@settings(max_examples=30)
+@examples(30)
 def test_fewer_tokens_than_were_recorded_may_be_asked_for(paths, ranks, wanted):
     check_equal([recorded_turn(ranks)], paths, min(wanted, len(ranks)))
 

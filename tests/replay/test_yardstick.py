@@ -3,8 +3,9 @@
 from functools import cache
 
 import pytest
+from helpers.examples import examples
 from helpers.fake_turns import LIMIT, recorded_turn
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specexp.builders import Sequoia
@@ -58,7 +59,7 @@ def hits_of(table, max_depth):
 
 
 @given(RANKS)
-@settings(max_examples=25)
+@examples(25)
 def test_no_tree_of_as_many_nodes_has_more_expected_tokens_at_all_positions(ranks):
     found = hits_of(RankTable([recorded_turn(ranks)], len(ranks), LIMIT), max_depth=3)
     ordered = sorted(found.hits.values(), reverse=True)
@@ -77,7 +78,7 @@ def test_nor_has_any_tree_of_six_nodes():
 
 
 @given(RANKS)
-@settings(max_examples=25)
+@examples(25)
 def test_hits_are_what_a_tree_would_accept_below_every_root(ranks):
     table = RankTable([recorded_turn(ranks, ends_by="eos")], 64, LIMIT)
     found = hits_of(table, max_depth=4)
@@ -101,7 +102,7 @@ def test_a_run_visits_only_its_own_roots_so_another_tree_may_beat_the_yardstick(
 
 
 @given(RANKS, st.sampled_from([PROFILE, STEPS]))
-@settings(max_examples=20)
+@examples(20)
 def test_the_promise_is_of_the_cost_of_a_mean_step(ranks, profile):
     """Chosen by hand among all sizes and depth limits of both families."""
     turn = recorded_turn(ranks)

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from helpers.examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specexp.core.tree import TreeShape
@@ -16,7 +17,7 @@ def visible(shape, prefix=0):
     return torch.cat([torch.ones(tree.shape[0], prefix, dtype=torch.bool), tree], dim=1)
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(rows=st.integers(1, 40), prefix=st.integers(0, 9), block=st.integers(1, 8), seed=st.integers(0, 99))
 def test_it_equals_dense_attention_over_any_tree_behind_any_prefix(rows, prefix, block, seed):
     shape = random_shape(rows, np.random.default_rng(seed))

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from hypothesis import given, settings
+from helpers.examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed: pip install 'specexp[llama-cpp]'")
@@ -117,7 +118,7 @@ def test_trees_of_several_slots_in_one_pass_equal_one_at_a_time():
         assert close(answers[0], straight(model, [*text, 4])[-1])
 
 
-@settings(max_examples=12)
+@examples(12)
 @given(st.lists(st.integers(0, 10**6), min_size=1, max_size=4))
 def test_a_tree_that_grows_pass_by_pass(seeds):
     model, language_model = small_llama("Llama"), runtime("Llama")

@@ -4,7 +4,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from helpers.examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specexp.core.tree import TreeShape
@@ -90,7 +91,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=80)
+@examples(80)
 @given(steps)
 def test_rows_see_what_they_should(steps):
     cells = two_lanes()

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 from helpers.branching import continued, joint_of, logits_of, mixed, outcomes, same
-from hypothesis import given, settings
+from helpers.examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specexp.builders import Chain, DySpecGreedy, KConfig, SpecInfer
@@ -224,7 +225,7 @@ def test_grafts_whose_place_depends_on_the_draws_are_exact(anchors, kind, q, tar
     assert same(continued(found, 5, target), joint_of(target, 5))
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(
     st.integers(0, 10**6),
     st.sampled_from([2, 16, 1024]),

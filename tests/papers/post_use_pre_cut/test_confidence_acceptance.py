@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from helpers.examples import examples
 from helpers.made_outcomes import outcome_of, strategy
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specexp.papers import ConfidenceAcceptance
@@ -83,7 +84,7 @@ def test_the_interval_counts_steps():
     assert row["to"] == pytest.approx(1.96**2 / (1 + 1.96**2), abs=1e-4)
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(share=st.sampled_from([0.0, 1.0]) | st.floats(0, 1), tries=st.integers(1, 5000))
 def test_an_interval_holds_its_share(share, tries):
     low, high = wilson_interval(share, tries)
