@@ -4,7 +4,7 @@ import io
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -49,12 +49,10 @@ class AnalysisContract:
         """A new analysis."""
         return self.make_analysis()
 
-    @pytest.fixture(scope="class")
+    @pytest.fixture
     def watched(self) -> tuple[Analysis, list[PromptRecord], Report]:
         """An analysis that watched a run, the run's records and the report."""
-        analysis = self.make_analysis()
-        records = watch(analysis, make_arms())
-        return analysis, records, analysis.report(records)
+        return _watched(type(self))  # type: ignore[arg-type]  # a class has a hash
 
     def test_reports_tables_pictures_and_files_of_its_own_name(
         self, watched: tuple[Analysis, list[PromptRecord], Report]
@@ -152,6 +150,13 @@ def watch(
                 record = replace(record, group=made_group(record, timeline))
             records.append(record)
     return records
+
+
+@lru_cache(maxsize=1)  # the tests of one class come one after the other
+def _watched(contract: type[AnalysisContract]) -> tuple[Analysis, list[PromptRecord], Report]:
+    analysis = contract().make_analysis()
+    records = watch(analysis, make_arms())
+    return analysis, records, analysis.report(records)
 
 
 @cache
