@@ -9,8 +9,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from helpers.ray_cluster import ray_cluster
 
 from specexp.cluster.fleet import Fleet, Work
 from specexp.cluster.options import ClusterOptions
@@ -25,7 +27,7 @@ from pathlib import Path
 folder, number, lives = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 begun = folder / f"{number}.begun"
 with begun.open("a") as file:
-    file.write(f"{os.getpid()} {os.environ['PGPASSWORD']}\\n")
+    file.write(f"{os.getpid()} {os.environ['PGPASSWORD']} {os.nice(0)}\\n")
 if len(begun.read_text().splitlines()) < lives:
     time.sleep(600)
 (folder / f"{number}.ended").touch()
@@ -64,19 +66,10 @@ def is_gone(process: int) -> bool:
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[object]:
+def cluster() -> Iterator[Any]:
     pytest.importorskip("ray")
-    os.environ.update(RAY_worker_niceness="0", RAY_USAGE_STATS_ENABLED="0")
-    from ray.cluster_utils import Cluster
-
-    running = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-    for _ in range(2):
-        running.add_node(num_cpus=1)
-    before = os.environ.get("RAY_ADDRESS")
-    os.environ["RAY_ADDRESS"] = running.address
-    yield running
-    os.environ.pop("RAY_ADDRESS") if before is None else os.environ.update(RAY_ADDRESS=before)
-    running.shutdown()
+    with ray_cluster() as running:
+        yield running
 
 
 @pytest.fixture(autouse=True)
@@ -85,7 +78,7 @@ def _password(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_three_workers_on_three_nodes_and_one_that_is_killed_comes_again(
-    cluster: object, tmp_path: Path
+    cluster: Any, tmp_path: Path
 ) -> None:
     works = [work(tmp_path, number, lives=2 if number == 1 else 1) for number in range(3)]
     fleet = start_fleet(ClusterOptions("ray", 3), works, 0, 1, tmp_path / "logs")
@@ -94,12 +87,14 @@ def test_three_workers_on_three_nodes_and_one_that_is_killed_comes_again(
         os.kill(begun(tmp_path, 1)[0], signal.SIGKILL)
         assert ended(fleet) == ["ended"] * 3
         assert len(begun(tmp_path, 1)) == 2
-        assert (tmp_path / "1.begun").read_text().count("pa55word") == 2
+        lives = (tmp_path / "1.begun").read_text().splitlines()
+        assert [line.split()[1] for line in lives] == ["pa55word"] * 2
+        assert [int(line.split()[2]) for line in lives] == [os.nice(0)] * 2  # it measures as it would here
     finally:
         fleet.stop()
 
 
-def test_workers_outlive_who_started_them_and_are_taken_over(cluster: object, tmp_path: Path) -> None:
+def test_workers_outlive_who_started_them_and_are_taken_over(cluster: Any, tmp_path: Path) -> None:
     options = ClusterOptions("ray", 1, detach=True)
     fleet = start_fleet(options, [work(tmp_path, 0, lives=2)], 0, 1, tmp_path / "logs")
     until(lambda: len(begun(tmp_path, 0)) == 1)
@@ -113,7 +108,7 @@ def test_workers_outlive_who_started_them_and_are_taken_over(cluster: object, tm
     assert begun(tmp_path, 0) == [process]
 
 
-def test_a_cluster_that_is_too_small_says_what_it_has(cluster: object, tmp_path: Path) -> None:
+def test_a_cluster_that_is_too_small_says_what_it_has(cluster: Any, tmp_path: Path) -> None:
     for gpus, cpus, said in (
         (0, 2, "3 on 3 nodes, room for 0"),
         (1, 1, "1 GPU each are more .*: 0 on 3 nodes"),

@@ -1,0 +1,26 @@
+"""A real Ray cluster on this machine, which ends with the test."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+@contextmanager
+def ray_cluster(nodes: int = 3) -> Iterator[Any]:
+    """A cluster of nodes with one processor each, at ``RAY_ADDRESS``."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    from ray.cluster_utils import Cluster
+
+    running = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    before = os.environ.get("RAY_ADDRESS")
+    try:
+        for _ in range(nodes - 1):
+            running.add_node(num_cpus=1)
+        os.environ["RAY_ADDRESS"] = running.address
+        yield running
+    finally:
+        os.environ.pop("RAY_ADDRESS", None) if before is None else os.environ.update(RAY_ADDRESS=before)
+        running.shutdown()
