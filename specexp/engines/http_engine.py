@@ -106,6 +106,7 @@ class _Endpoint(RunningEngine):
         if not tokens or not found.times:
             raise EngineError(f"{self.url} answered with no text")
         steps, told = len(found.times), found.speculation
+        prefill_seconds, decode_seconds = found.split()
         reason = "length" if found.finish_reason == "length" else "eos"
         ends = self._tokenizer.eos_token_id
         if reason == "eos" and ends in eos and tokens[-1] not in eos:  # a stream does not hold what ended it
@@ -113,8 +114,8 @@ class _Endpoint(RunningEngine):
         return EngineAnswer(
             list(tokens),
             reason,
-            prefill_seconds=found.times[0],
-            decode_seconds=found.times[-1] - found.times[0],
+            prefill_seconds=prefill_seconds,
+            decode_seconds=decode_seconds,
             first_tokens=1,
             steps=told.get("num_spec_steps", steps - 1) + 1,
             accepted_drafts=told.get("num_accepted_draft_tokens", max(0, len(tokens) - steps)),

@@ -32,6 +32,7 @@ class Streamed:
         logprobs: Of every token the best ones with their log-probabilities; empty where they are not told.
         pieces: The tokens' texts, as far as logprobs are told.
         token_ids: The tokens; empty where they are not told.
+        generation_seconds: From the first token to the last one by the server's own clock; None where it is not told.
     """
 
     text: str = ""
@@ -42,6 +43,17 @@ class Streamed:
     logprobs: list[dict[str, float]] = field(default_factory=list)
     pieces: list[str] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
+    generation_seconds: float | None = None
+
+    def split(self) -> tuple[float, float]:
+        """Seconds until the first token, and from it to the last one.
+
+        By the server's clock where it tells: on a machine that the server keeps busy a client is woken late, and all
+        of a short answer's pieces seem to come at once.
+        """
+        whole = self.times[-1]
+        rest = whole - self.times[0] if self.generation_seconds is None else min(self.generation_seconds, whole)
+        return whole - rest, rest
 
 
 def models(url: str, seconds: float) -> list[str]:
@@ -137,8 +149,10 @@ def _take_llama(found: Streamed, content: Mapping[str, Any], at: float) -> bool:
 
 
 def _take_timings(found: Streamed, timings: Any) -> None:
-    """llama.cpp's counts by vLLM's names; nothing where there are none."""
+    """llama.cpp's counts by vLLM's names, and its clock; nothing where there are none."""
     if isinstance(timings, dict) and isinstance(timings.get("predicted_n"), int):
+        if isinstance(timings.get("predicted_ms"), (int, float)):
+            found.generation_seconds = max(0.0, timings["predicted_ms"] / 1000)
         accepted = timings.get("draft_n_accepted", 0)
         found.speculation = {
             "num_draft_tokens": timings.get("draft_n", 0),

@@ -15,6 +15,7 @@ from helpers.small_gguf import tokenizer
 
 from specexp.engines.engine import EngineError
 from specexp.engines.llama_cpp_server import LlamaCppServer
+from specexp.engines.openai_client import Streamed
 from specexp.engines.openai_endpoint import OpenAIEndpoint
 from specexp.engines.server import filled
 from specexp.engines.settings.llama_cpp import LlamaCppSettings
@@ -151,6 +152,13 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def test_the_first_token_is_told_apart_by_arrival_or_by_the_servers_own_clock() -> None:
+    assert Streamed(times=[0.5, 0.75, 1.5]).split() == (0.5, 1.0)
+    late = Streamed(times=[1.4375, 1.4375, 1.5], generation_seconds=0.5)  # the client slept through most of it
+    assert late.split() == (1.0, 0.5)
+    assert Streamed(times=[0.25, 0.5], generation_seconds=0.75).split() == (0.0, 0.5)
 
 
 class TestLlamaCppServer:

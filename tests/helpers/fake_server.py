@@ -88,7 +88,7 @@ class Handler(BaseHTTPRequestHandler):
             "usage": {"completion_tokens": len(text)},
         }
         if self.path == "/completion":
-            counts = {"predicted_n": len(text), "draft_n": 6, "draft_n_accepted": 4}
+            counts = {"predicted_n": len(text), "predicted_ms": 0.25, "draft_n": 6, "draft_n_accepted": 4}
             end = "eos" if self.given.ends else "limit"
             self._event({"content": "", "tokens": [], "stop": True, "stop_type": end, "timings": counts})
             return
