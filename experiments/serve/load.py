@@ -123,7 +123,8 @@ def llama_arms(program, given, files, body, tokenizer):
 async def asked(address, body, texts, at_once, requests):
     """So many clients, each asking again as soon as it was answered; what they saw, and the seconds it took."""
     answers, waiting = [], iter(range(requests))
-    async with httpx.AsyncClient(base_url=address, timeout=600) as client:
+    fresh = httpx.Limits(max_keepalive_connections=0)  # llama.cpp's server closes kept ones at will
+    async with httpx.AsyncClient(base_url=address, timeout=600, limits=fresh) as client:
 
         async def ask():
             for number in waiting:
