@@ -52,7 +52,9 @@ class Streamed:
         of a short answer's pieces seem to come at once.
         """
         whole = self.times[-1]
-        rest = whole - self.times[0] if self.generation_seconds is None else min(self.generation_seconds, whole)
+        rest = (
+            whole - self.times[0] if self.generation_seconds is None else min(self.generation_seconds, whole)
+        )
         return whole - rest, rest
 
 

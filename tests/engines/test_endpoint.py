@@ -156,7 +156,9 @@ def alive(pid: int) -> bool:
 
 def test_the_first_token_is_told_apart_by_arrival_or_by_the_servers_own_clock() -> None:
     assert Streamed(times=[0.5, 0.75, 1.5]).split() == (0.5, 1.0)
-    late = Streamed(times=[1.4375, 1.4375, 1.5], generation_seconds=0.5)  # the client slept through most of it
+    late = Streamed(
+        times=[1.4375, 1.4375, 1.5], generation_seconds=0.5
+    )  # the client slept through most of it
     assert late.split() == (1.0, 0.5)
     assert Streamed(times=[0.25, 0.5], generation_seconds=0.75).split() == (0.0, 0.5)
 
