@@ -17,7 +17,6 @@ import optuna
 import pytest
 from helpers.first_hour import QUESTIONS, SWEEP
 from helpers.postgres import PASSWORD, Postgres, binaries, postgres
-from sqlalchemy import create_engine, text
 
 from specexp.bench.record import read_records
 from specexp.sweep.alone import CONCLUDED_BY
@@ -43,10 +42,7 @@ def server() -> Iterator[Postgres]:
 @pytest.fixture
 def url(server: Postgres, request: pytest.FixtureRequest) -> str:
     """A database of the test's own."""
-    name = f"of_{abs(hash(request.node.name))}"
-    with create_engine(server.url()).connect().execution_options(isolation_level="AUTOCOMMIT") as admin:
-        admin.execute(text(f"create database {name}"))
-    return server.url().removesuffix("postgres") + name
+    return server.database(f"of_{abs(hash(request.node.name))}")
 
 
 @pytest.fixture

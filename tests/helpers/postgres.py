@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
+from sqlalchemy import create_engine, text
+
 PASSWORD = "pa55word"
 
 
@@ -78,6 +80,12 @@ class Postgres:
 
     def url(self, password: str = PASSWORD, port: int | None = None) -> str:
         return f"postgresql://me:{password}@127.0.0.1:{port or self.port}/postgres"
+
+    def database(self, name: str) -> str:
+        """The URL of a new database."""
+        with create_engine(self.url()).connect().execution_options(isolation_level="AUTOCOMMIT") as admin:
+            admin.execute(text(f"create database {name}"))
+        return self.url().removesuffix("postgres") + name
 
     def start(self) -> None:
         log = str(self._data / "log")

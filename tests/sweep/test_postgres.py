@@ -54,10 +54,7 @@ def server() -> Iterator[Postgres]:
 @pytest.fixture
 def url(server: Postgres, request: pytest.FixtureRequest) -> str:
     """A database of the test's own."""
-    name = f"of_{abs(hash(request.node.name))}"
-    with create_engine(server.url()).connect().execution_options(isolation_level="AUTOCOMMIT") as admin:
-        admin.execute(text(f"create database {name}"))
-    return server.url().removesuffix("postgres") + name
+    return server.database(f"of_{abs(hash(request.node.name))}")
 
 
 def start(url: str, folder: Path, seconds: float = 0.01) -> subprocess.Popen[str]:
