@@ -32,7 +32,13 @@ ARCHITECTURE = {
 
 
 def train(
-    work: Path, cache: Path, *, stop_at: int = -1, export_to: Path | None = None, **arguments: Any
+    work: Path,
+    cache: Path,
+    *,
+    stop_at: int = -1,
+    export_to: Path | None = None,
+    mean_from: float | None = None,
+    **arguments: Any,
 ) -> Any:
     from lightning.pytorch.loggers import CSVLogger
 
@@ -55,7 +61,8 @@ def train(
         "enable_progress_bar": False,
         "enable_model_summary": False,
     }
-    fit(model, data, work_dir=work, trainer=trainer, export_to=export_to, checkpoint_every=2)
+    given = {"work_dir": work, "export_to": export_to, "checkpoint_every": 2}
+    fit(model, data, trainer=trainer, mean_from=mean_from, mean_every=1, **given)
     return model
 
 
@@ -215,6 +222,25 @@ def test_a_phase_starts_from_weights_alone_and_stays_on_its_plateau(whole: tuple
     phase.batches_done = 100
     assert phase.lr_scale() == 1.0
     assert CausalLMTraining(ARCHITECTURE, max_steps=100, plateau=0.0).lr_scale() == 1 / 60
+
+
+def weights_of(model: Any) -> dict[str, torch.Tensor]:
+    return {name: weight.double() for name, weight in model.model.state_dict().items()}
+
+
+def test_the_end_of_a_plateau_can_be_averaged_also_after_a_kill(cache: Path, tmp_path: Path) -> None:
+    def ended(after: int, work: str, **more: Any) -> dict[str, torch.Tensor]:
+        return weights_of(
+            train(tmp_path / work, cache, max_steps=after, plateau=1.0, repetition_from=1.0, **more)
+        )
+
+    last = [ended(steps, f"alone {steps}") for steps in (4, 5, 6)]
+    mean = ended(6, "mean", mean_from=0.5)
+    ended(6, "killed", stop_at=5, mean_from=0.5)
+    resumed = ended(6, "killed", mean_from=0.5)
+    for name, weight in mean.items():
+        torch.testing.assert_close(weight, sum(one[name] for one in last) / 3, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(resumed[name], weight, rtol=1e-5, atol=1e-6)
 
 
 def test_a_start_with_fewer_layers_is_deepened_without_changing_what_it_computes(
