@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
@@ -14,7 +13,7 @@ from specexp.config.from_artifact import with_artifact
 from specexp.config.load import load_config
 from specexp.config.recognised import with_recognised_fields
 from specexp.config.resolved import annotated
-from specexp.config.told import SHOWING, telling, told
+from specexp.config.told import SHOWING, say, telling, told
 from specexp.core.messages import did_you_mean
 from specexp.core.secrets import masked
 from specexp.core.start import acting
@@ -123,7 +122,7 @@ def _read_and_act(
         config = load_config(given[0], overrides)
         config, recognised = with_recognised_fields(with_artifact(config))
         if _PRINT_CONFIG in given:
-            return _print(annotated(config), end="")
+            return say(annotated(config), end="")
         for line in recognised:
             print(line)
     except ConfigError as error:
@@ -137,7 +136,7 @@ def _help(usage: str, given: Sequence[str], short: Mapping[str, str]) -> int:
 
     at = next((number for number, argument in enumerate(given) if argument in HELP), len(given))
     if at + 1 >= len(given):
-        _print(f"{usage}\n{_ABOUT_HELP}\n{explain_sections()}")
+        say(f"{usage}\n{_ABOUT_HELP}\n{explain_sections()}")
         return 0 if given else 2
     config = None
     if at > 0:
@@ -147,20 +146,9 @@ def _help(usage: str, given: Sequence[str], short: Mapping[str, str]) -> int:
             print(f"note: {error}", file=sys.stderr)
     try:
         key = given[at + 1].removeprefix("--")
-        return _print(explain(short.get(key, key), config))
+        return say(explain(short.get(key, key), config))
     except ConfigError as error:
         return fail(error)
-
-
-def _print(text: str, end: str = "\n") -> int:
-    """Print a long text; whoever reads it, as ``head`` does, may have seen enough before its end."""
-    try:
-        print(text, end=end, flush=True)
-    except BrokenPipeError:
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-        )  # or the interpreter's own flush fails too
-    return 0
 
 
 def _check_sections(overrides: Sequence[str], short: Mapping[str, str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from contextvars import ContextVar
@@ -75,16 +76,27 @@ def telling(given: Collection[str]) -> Iterator[CommandResult]:
     finally:
         _CURRENT.reset(token)
     if JSON in given:
-        print(found.to_json())
+        say(found.to_json())
     else:
-        if QUIET in given:
-            print(*filter(None, (found.answer, found.page)), sep="\n")
-        if found.next:
-            print(f"Next: {found.next}")
+        quietly = (found.answer, found.page) if QUIET in given else ()
+        onward = f"Next: {found.next}" if found.next else ""
+        for line in filter(None, (*quietly, onward)):
+            say(line)
     if OPEN in given and found.page:
         import webbrowser
 
         webbrowser.open(Path(found.page).resolve().as_uri())
+
+
+def say(text: str, end: str = "\n") -> int:
+    """Print; whoever reads it, as ``head`` does, may have seen enough before its end. Returns 0, as a command does."""
+    try:
+        print(text, end=end, flush=True)
+    except BrokenPipeError:
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+        )  # or the interpreter's own flush fails too
+    return 0
 
 
 def _plain(value: Any) -> Any:

@@ -78,16 +78,18 @@ class EndpointReport:
             return 1
         return 3 if self.count("cannot tell") or law == "cannot tell" else 0
 
+    def counts(self) -> str:
+        """How many prompts came to which verdict."""
+        verdicts = ("equal", "near tie", "wrong", "cannot tell")
+        return ", ".join(f"{self.count(verdict)} {verdict}" for verdict in verdicts)
+
     def text(self) -> str:
         """Markdown that can be attached to an issue."""
         tokens = sum(one.tokens for one in self.compared)
         lines = [
             f"# Speculation on against off, temperature 0: {counted(len(self.compared), 'prompt')}, {tokens} tokens",
             "",
-            ", ".join(
-                f"{self.count(verdict)} {verdict}"
-                for verdict in ("equal", "near tie", "wrong", "cannot tell")
-            ),
+            self.counts(),
             "",
             f"Asked: `{json.dumps(dict(self.asked))}`",
         ]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specexp.config.command import fail
+from specexp.config.told import SHOWING, telling, told
 from specexp.core.messages import first_line
 from specexp.engines.engine import EngineError
 from specexp.verify.endpoint import EndpointReport, asking, compare_endpoints
@@ -27,7 +28,12 @@ def verify_endpoint(arguments: Sequence[str]) -> int:
     """Run the command; returns its exit code: 0 nothing speaks against it, 1 an answer or the law is wrong, 2 it cannot
     be asked, 3 something cannot be told.
     """
-    given = _parser().parse_args(arguments)
+    with telling(arguments) as found:
+        found.exit_code = _act(_parser().parse_args([one for one in arguments if one not in SHOWING]))
+    return found.exit_code
+
+
+def _act(given: argparse.Namespace) -> int:
     try:
         _check(given)
         report = _compare(given)
@@ -40,6 +46,12 @@ def verify_endpoint(arguments: Sequence[str]) -> int:
         return fail(f"--output: {given.output} cannot be written ({error.strerror or error})")
     print(report.text(), end="")
     print(f"in {folder / 'endpoint.md'}")
+    known = told()
+    known.answer, known.folder = report.counts(), str(folder)
+    known.next = {
+        0: "experiments/engines/compare.yaml measures a server against others",
+        1: f"{folder / 'endpoint.md'} belongs into an issue of the server",
+    }.get(report.exit_code, "--target MODEL scores what cannot be told, more --samples tell laws apart")
     return report.exit_code
 
 

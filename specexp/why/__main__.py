@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from specexp.config import Config, ConfigError, apply_overrides, is_replayed, save_resolved
 from specexp.config.command import run_command
 from specexp.config.here import check_here
+from specexp.config.told import told
 from specexp.why.answer import check_explained
 
 if TYPE_CHECKING:
@@ -52,7 +53,14 @@ def _act(config: Config, dry_run: bool) -> int:
             made = "its recording"
         print(f"{config.get('name')}, from {made}")
         return 0
-    run(config)
+    found = run(config)
+    best = found.settings[0]
+    if best.over_now.is_faster:
+        told().next = (
+            f"python -m specexp.run {config.file} with {best.name} says what it is worth with models"
+        )
+    else:
+        told().next = f"python -m specexp.sweep {config.file} searches further away, with a sweep: section"
     return 0
 
 
@@ -76,9 +84,9 @@ def run(config: Config) -> Explained:
     if not is_replayed(config):
         config = _measured(config, folder)
     found = explain(config)
-    told = report(found, config.get("question") or f"Where does {config.get('name')} lose time?")
+    shown = report(found, config.get("question") or f"Where does {config.get('name')} lose time?")
     publish(
-        told,
+        shown,
         folder,
         tracker_of(config, config.get("name"), folder),
         terminal(180),

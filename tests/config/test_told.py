@@ -73,11 +73,11 @@ def test_open_opens_the_page(path: str, monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert opened == [(tmp_path / "runs/x/report.html").as_uri()]
 
 
-def test_a_help_that_is_read_no_further_ends_without_a_traceback() -> None:
+def test_what_is_read_no_further_ends_without_a_traceback() -> None:
     reader, writer = os.pipe()
     os.close(reader)
     ran = subprocess.run(
-        [sys.executable, "-c", "from specexp.config.command import _print; _print('long ' * 100_000)"],
+        [sys.executable, "-c", "from specexp.config.told import say; say('long ' * 100_000)"],
         stdout=writer, stderr=subprocess.PIPE, text=True, cwd=ROOT, check=False,
     )  # fmt: skip
     os.close(writer)

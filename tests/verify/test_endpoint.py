@@ -1,5 +1,6 @@
 """``python -m specexp.verify --endpoint``: what is blamed, what is excused, and what cannot be told."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -105,12 +106,13 @@ def test_a_wrong_token_every_200_is_caught_within_50_prompts(told, serve, tmp_pa
         "wrong, plain decoding prefers its own token by 8.99 in log-probability there, by the server's own"
         in told
     )
+    assert told.endswith(f"Next: {tmp_path}/endpoint.md belongs into an issue of the server\n")
     report = Path(tmp_path, "endpoint.md").read_text()
     assert report.startswith("# Speculation on against off, temperature 0: 50 prompts, 400 tokens\n")
     assert "- on: `'" in report
 
 
-def test_a_healthy_server_is_never_blamed(serve, tmp_path) -> None:
+def test_a_healthy_server_is_never_blamed(serve, tmp_path, capsys) -> None:
     url = serve("--logprobs")
     arguments = [
         "--endpoint",
@@ -125,7 +127,8 @@ def test_a_healthy_server_is_never_blamed(serve, tmp_path) -> None:
         "0",
     ]
     for _ in range(20):
-        assert main([*arguments, "--output", str(tmp_path)]) == 0
+        assert main([*arguments, "--output", str(tmp_path), "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["answer"] == "3 equal, 0 near tie, 0 wrong, 0 cannot tell"
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """``python -m specexp.why``: where a composition's time goes, and what each change would bring by replay."""
 
+import re
+
 import pytest
 import yaml
 
@@ -99,6 +101,9 @@ def test_the_report_names_every_share_and_its_setting(file, tmp_path, capsys) ->
     assert main([path, "--dry-run"]) == 0
     assert capsys.readouterr().out.startswith("tiny, from its recording\n")
     assert main([path]) == 0
+    assert re.search(
+        r"\nNext: python -m specexp.run .*tiny.yaml with .* says what it is worth", capsys.readouterr().out
+    )
     page = (tmp_path / "runs" / "tiny" / "why" / "why.md").read_text()
     for words in (
         "rows beyond the first",
