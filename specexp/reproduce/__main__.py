@@ -14,6 +14,7 @@ if __name__ == "__main__":  # before what takes seconds to import
 import argparse
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,9 +26,11 @@ from specexp.config.told import SHOWING, telling, told
 from specexp.reproduce.measure import Wanted, measure, missing, wanted
 from specexp.reproduce.paper_row import PaperRow, chosen
 from specexp.reproduce.trend import Term
+from specexp.tracking.published import NEEDS, NotPublishedError, published
 
 if TYPE_CHECKING:
     from specexp.reproduce.told import Found
+    from specexp.tracking import Tracker
 
 ABOUT = """Reproduces the tables and figures of the four papers that specexp implements: runs what is missing, one
 process a run, and writes the report. It may be stopped at any time and goes on where it was. Any other --dotted.key is
@@ -79,6 +82,8 @@ def _act(options: argparse.Namespace, given: list[str]) -> int:
             print(f"{one.label} ({states.get(one.label, 'measured')}): {' '.join(one.arguments)}")
         return 0
     failed = 0
+    if options.wandb_report and find_spec("wandb_workspaces") is None:
+        raise ConfigError(f"--wandb-report: {NEEDS}")
     if not options.report:
         _rehearse(runs)
         here, not_here = _here(missing(runs, records))
@@ -140,14 +145,35 @@ def _write(
         chosen(()) if not options.only or not options.short else rows, records, about, options.short
     )
     modes = [str(value) for key, value in _pairs(aside) if key == "--tracking.mode"]
-    tracker = Tracker("reproduce", Path(options.output), mode=modes[-1] if modes else None)
+    entity = options.wandb_report or None
+    tracker = Tracker("reproduce", Path(options.output), mode=modes[-1] if modes else None, entity=entity)
     rows_shown = {"rows": [found.row.name for found in every]}
     found = report(every, _seen_from(page, records))
     publish(found, page, tracker, kind="reproduce", config=rows_shown, page=None)
     _say(every)
+    if options.wandb_report:
+        _send(every, options.wandb_report, tracker, records)
     known = told()
     known.page = str(page / HTML)
     known.next = f"look at {known.page}; --only ROW measures one anew"
+
+
+def _send(found: Sequence[Found], entity: str, tracker: Tracker, records: Path) -> None:
+    """Publish the report at W&B too, with the pictures in a run beside it.
+
+    Raises:
+        ConfigError: W&B does not take it.
+    """
+    from specexp.reproduce.wandb_report import build_report
+
+    with tracker.run("pictures", job_type="reproduce") as run:
+        for one in found:
+            if one.record and one.row.picture:
+                run.picture(one.row.name, records / f"{one.row.name}.png")
+    try:
+        print(published(build_report(found, entity, tracker.project, tracker.name), "report"))
+    except NotPublishedError as error:
+        raise ConfigError(f"--wandb-report {entity}: {error}") from error
 
 
 def _say(found: Sequence[Found]) -> None:
@@ -201,6 +227,12 @@ def _parser() -> argparse.ArgumentParser:
         default=1,
         metavar="N",
         help="runs at the same time, of the rows of which no second counts; 1 by default, 2 on two idle cores",
+    )
+    parser.add_argument(
+        "--wandb-report",
+        default="",
+        metavar="ENTITY",
+        help="publish the report at W&B too, as this user's or team's",
     )
     parser.add_argument(
         "--records", default="experiments/results", metavar="FOLDER", help="of records and pictures"

@@ -108,6 +108,11 @@ def _look_at(row: PaperRow, records: Path, runs: Sequence[Wanted]) -> Found:
     return Found(row, verdict(outcomes), outcomes, record)
 
 
+def counted_states(found: Sequence[Found]) -> str:
+    """How many rows came to what, as a sentence."""
+    return f"{', '.join(f'{count} {state}' for state, count in _counted(found).items())}."
+
+
 def _counted(found: Sequence[Found]) -> dict[str, int]:
     states = [one.state.partition(",")[0].partition(" (")[0] for one in found]
     return {state: states.count(state) for state in dict.fromkeys(states)}
@@ -120,7 +125,7 @@ def _markdown(found: Sequence[Found], pictures: str) -> str:
         "Written by `python -m specexp.reproduce --report` from the records in `results/`. A trend is tested as it was "
         "declared before the measurement (`specexp/reproduce/rows`); intervals are 95 % bootstrap ones over prompts.",
         "",
-        f"{', '.join(f'{count} {state}' for state, count in _counted(found).items())}.",
+        counted_states(found),
         "",
         "| row | where | trend |",
         "|---|---|---|",
@@ -130,17 +135,21 @@ def _markdown(found: Sequence[Found], pictures: str) -> str:
         ),
     ]
     for one in found:
-        lines += ["", f"## {one.row.name}", "", f"{one.row.paper}, {one.row.place}: {one.row.claim}", ""]
-        lines += [f"- Published: {one.row.published}", f"- Here: **{one.state}**"]
-        lines += [f"- {outcome}" for outcome in one.outcomes]
-        lines += [f"- Test: `{clause.text}`" for clause in one.row.clauses if not one.outcomes]
-        lines += [f"- {_sentence(reason)}" for reason in one.why_not]
-        if one.row.reason:
-            lines.append(f"- Why: {one.row.reason}")
-        lines += [f"- {line}" for line in one.lines()]
+        lines += ["", f"## {one.row.name}", "", *row_markdown(one)]
         if one.record and one.row.picture:
             lines += ["", f"![{one.row.name}]({pictures}/{one.row.name}.png)"]
     return "\n".join(lines) + "\n"
+
+
+def row_markdown(one: Found) -> list[str]:
+    """What there is to say of a row, below its heading."""
+    lines = [f"{one.row.paper}, {one.row.place}: {one.row.claim}", ""]
+    lines += [f"- Published: {one.row.published}", f"- Here: **{one.state}**"]
+    lines += [f"- {outcome}" for outcome in one.outcomes]
+    lines += [f"- Test: `{clause.text}`" for clause in one.row.clauses if not one.outcomes]
+    lines += [f"- {_sentence(reason)}" for reason in one.why_not]
+    lines += [f"- Why: {one.row.reason}"] if one.row.reason else []
+    return lines + [f"- {line}" for line in one.lines()]
 
 
 def _html(found: Sequence[Found], pictures: str, overview: Table) -> str:

@@ -1,4 +1,4 @@
-"""What compares the runs of a study in W&B, kept as code: its panels, and the workspace that is made of them."""
+"""What compares runs in W&B, kept as code: the panels of a study, or of a project's studies, and their workspace."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from specexp.tracking.names import (
     PHASE_PREFIX,
     PHASES,
     SPEEDUP,
+    STUDY,
     TOKENS_PER_SECOND,
     TOKENS_PER_STEP,
     parameter_key,
@@ -37,7 +38,8 @@ class DashboardPanel:
     Attributes:
         kind: Name of its class in ``wandb_workspaces.reports.v2``.
         title: Heading; empty where it has none.
-        options: Its other arguments; ``x`` and ``y`` are names of summary values, ``searched`` keys of the space.
+        options: Its other arguments; ``x`` and ``y`` are names of summary values, ``searched`` keys of the space,
+            ``by`` is a key of the configuration that runs are taken together by, or ``Group``.
     """
 
     kind: str
@@ -47,26 +49,66 @@ class DashboardPanel:
 
 @dataclass(frozen=True)
 class Dashboard:
-    """The workspace of a study, before anything of W&B is needed.
+    """A workspace, before anything of W&B is needed.
 
     Attributes:
-        study: Name of the study: the group its runs are filtered by.
+        name: Name of the workspace.
+        runs: Attribute of a run, ``Group`` or ``JobType``, and the value of those that it shows.
         entity: W&B entity that will own it.
         project: W&B project of the runs.
         speedup: Summary value that the runs are ordered by.
+        pinned: Summary values that stand beside a run's name.
         sections: Panels by heading.
     """
 
-    study: str
+    name: str
+    runs: tuple[str, str]
     entity: str
     project: str
     speedup: str
+    pinned: tuple[str, ...]
     sections: dict[str, list[DashboardPanel]]
 
-    @property
-    def name(self) -> str:
-        """Name of the workspace."""
-        return f"specexp {self.study}"
+
+def describe_studies(entity: str, project: str, modelled: bool = False) -> Dashboard:
+    """Say what the workspace of all studies of a project shows: their winners, by study, method, model and device.
+
+    Args:
+        entity: W&B entity that will own it.
+        project: W&B project of the runs.
+        modelled: Whether the studies are those whose seconds are a latency profile's.
+    """
+    before, word = (MODELLED, "modelled ") if modelled else ("", "")
+    speedup, rate = f"{before}confirmed_{SPEEDUP}", f"{before}{TOKENS_PER_SECOND}"
+
+    def bars(of: str, by: str, key: str, called: str) -> DashboardPanel:
+        return DashboardPanel("BarPlot", f"{called} by {by}", {"metrics": [of], "by": key})
+
+    places = {"study": "Group", "method": "method", "model": "model", "device": "device_name"}
+    return Dashboard(
+        f"specexp {word}studies",
+        ("JobType", STUDY),
+        entity,
+        project,
+        speedup,
+        ("winner", speedup, f"{speedup}_low", f"{speedup}_high", rate),
+        {
+            "What won, and by how much": [
+                bars(speedup, by, key, f"{word}confirmed speedup over AR")
+                for by, key in places.items()
+            ],
+            "How fast that is": [
+                *(
+                    bars(rate, by, key, f"{word}tokens per second")
+                    for by, key in places.items()
+                    if by in ("model", "device")
+                ),
+                _scatter(
+                    f"{word}confirmed speedup by tokens per step".capitalize(), TOKENS_PER_STEP, speedup
+                ),
+            ],
+        },
+    )
 
 
 def describe_dashboard(
@@ -89,10 +131,12 @@ def describe_dashboard(
     speedup, word = f"{before}{SPEEDUP}", before.replace("_", " ")
     called = speedup.replace("_", " ")
     return Dashboard(
-        study,
+        f"specexp {study}",
+        ("Group", study),
         entity,
         project,
         speedup,
+        (speedup, NODES, DEPTH, TOKENS_PER_STEP),
         {
             "Which setup is fastest": [
                 _scatter(f"{called.capitalize()} over AR by nodes", NODES, speedup),
@@ -149,7 +193,7 @@ def build_workspace(dashboard: Dashboard) -> Workspace:
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
     import wandb_workspaces.workspaces as ws
 
-    shown = (dashboard.speedup, NODES, DEPTH, TOKENS_PER_STEP)
+    attribute, value = dashboard.runs
     return ws.Workspace(
         entity=dashboard.entity,
         project=dashboard.project,
@@ -164,9 +208,9 @@ def build_workspace(dashboard: Dashboard) -> Workspace:
             for place, (name, panels) in enumerate(dashboard.sections.items())
         ],
         runset_settings=ws.RunsetSettings(
-            filters=ws.And(ws.Metric("Group") == dashboard.study),
+            filters=ws.And(ws.Metric(attribute) == value),
             order=[ws.Ordering(ws.Summary(dashboard.speedup), ascending=False)],
-            pinned_columns=[f"summary:{name}" for name in shown],
+            pinned_columns=[f"summary:{name}" for name in dashboard.pinned],
         ),
     )
 
@@ -187,6 +231,9 @@ def _panel(panel: DashboardPanel, speedup: str) -> Any:
             ),
             wr.ParallelCoordinatesPlotColumn(wr.SummaryMetric(speedup)),
         ]
+    if "by" in options:
+        key = options.pop("by")
+        options |= {"groupby": key if key == "Group" else wr.Config(key), "groupby_aggfunc": "mean"}
     if panel.title:
         options["title"] = panel.title
     return getattr(wr, panel.kind)(**options)

@@ -22,6 +22,9 @@ PHASE_PREFIX = "seconds/"
 PHASES = ("draft", "build", "target", "verify", "commit", "update")
 """The engine's phases (:data:`specexp.core.generation.PHASES`, whose import would load torch)."""
 
+STUDY = "study"
+"""W&B's job type of a study as a whole."""
+
 PARAMETERS = "params"
 """Where a trial's searched values stand in the configuration of its run."""
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from specexp.tracking.guard import Guard
 from specexp.tracking.mode import Mode, resolve_mode
-from specexp.tracking.names import PARAMETERS, nest_parameters, plain
+from specexp.tracking.names import PARAMETERS, STUDY, nest_parameters, plain
 from specexp.tracking.tracked_run import TrackedRun
 
 ONLINE_START_SECONDS = 20.0
@@ -82,7 +82,7 @@ class Tracker:
 
     def study(self, config: Mapping[str, Any] | None = None) -> TrackedRun:
         """Start the run of the study as a whole: trial table, pictures, exported artifact."""
-        return self.run(self.name, job_type="study", config=config)
+        return self.run(self.name, job_type=STUDY, config=config)
 
     def run(self, name: str, job_type: str = "run", config: Mapping[str, Any] | None = None) -> TrackedRun:
         """Start any other run of the group, e.g. the arms of ``specexp.run``."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from specexp.dashboard.__main__ import main
-from specexp.tracking.dashboard import build_workspace, describe_dashboard
+from specexp.tracking.dashboard import build_workspace, describe_dashboard, describe_studies
 
 EXPERIMENT = """
 name: shapes
@@ -65,6 +65,22 @@ def test_the_workspace_compares_the_runs_of_its_study() -> None:
     assert ws.Workspace._from_model(view).sections[0].name == workspace.sections[0].name
 
 
+def test_the_workspace_of_a_project_compares_what_won_its_studies() -> None:
+    pytest.importorskip("wandb_workspaces.workspaces", reason="needs the extra dashboard")
+    view = build_workspace(describe_studies(entity="team", project="specexp"))._to_model()
+    spec = view.model_dump(by_alias=True, exclude_none=True)["spec"]["section"]
+    (runs,) = spec["runSets"]
+    (kind,) = runs["filters"]["filters"]
+    assert (kind["key"]["name"], kind["value"]) == ("jobType", "study")
+    panels = [
+        panel["config"] for section in spec["panelBankConfig"]["sections"] for panel in section["panels"]
+    ]
+    bars = [(panel["metrics"], panel["groupBy"]) for panel in panels if "groupBy" in panel]
+    assert [by for metrics, by in bars if metrics == ["confirmed_speedup"]] == [
+        "group", "method.value", "model.value", "device_name.value",
+    ]  # fmt: skip
+
+
 def test_a_study_under_a_latency_profile_is_compared_by_what_its_runs_call_modelled(
     experiment: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -92,6 +108,10 @@ def test_a_dry_run_shows_the_panels_without_the_extra(
     shown = capsys.readouterr().out.splitlines()
     assert shown[0] == "specexp shapes -> your-entity/mine"
     assert "    ScatterPlot: Speedup over AR by nodes" in shown
+    assert main([experiment, "--studies", "--dry-run"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0] == "specexp studies -> your-entity/specexp"
+    assert "    BarPlot: confirmed speedup over AR by method" in shown
 
 
 def test_what_is_missing_is_said_in_one_sentence(
@@ -132,5 +152,5 @@ def test_a_refusal_of_the_server_is_one_sentence(
     assert main([experiment, "--entity", "team"]) == 1
     assert (
         capsys.readouterr().err
-        == "error: W&B did not take the dashboard for team/specexp: entity team not found\n"
+        == "error: W&B did not take the dashboard for team/specexp: entity team not found; --dry-run shows the panels\n"
     )
