@@ -84,4 +84,5 @@ def test_answers_are_read_up_to_their_ending() -> None:
 
 def test_shares_of_how_continuations_end() -> None:
     looping = [1, 2] * 40
-    assert shares([looping, [5, 9]], 9) == {"loops": 0.5, "ended by EOS": 0.5, "tokens": 41.0}
+    told = {"loops": 0.5, "ended by EOS": 0.5, "of 96 or more": 0.5, "tokens": 49.0}
+    assert shares([[*looping, *looping[:16]], [5, 9]], 9) == told

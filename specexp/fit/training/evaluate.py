@@ -154,11 +154,12 @@ def continuations(
 
 
 def shares(outputs: Sequence[Sequence[int]], eos_token_id: int) -> dict[str, float]:
-    """Share of continuations that loop, share that ended by EOS, and their mean length."""
+    """Share of continuations that loop, that ended by EOS, that have 96 tokens or more, and their mean length."""
     count = len(outputs)
     return {
         "loops": sum(loops(output) for output in outputs) / count,
         "ended by EOS": sum(output[-1] == eos_token_id for output in outputs) / count,
+        "of 96 or more": sum(len(output) >= 96 for output in outputs) / count,
         "tokens": sum(len(output) for output in outputs) / count,
     }
 
@@ -216,7 +217,7 @@ def tables(
     )
     ends = Table(
         "Continuations of their openings, at most 128 tokens",
-        columns("domain | model | T | loops:.1% | ended by EOS:.0% | tokens:.0"),
+        columns("domain | model | T | loops:.1% | ended by EOS:.0% | of 96 or more:.0% | tokens:.0"),
     )
     for domain, source in sources.items():
         held = [text.text for text in held_out_texts(source, "test")[:texts]]
