@@ -24,10 +24,14 @@ from specexp.export.export_format import Format
 
 PACKAGE = Path(export.__file__).parents[1]
 FAMILIES = {
-    "specexp.core.parts.Drafter": ("drafters", "Drafters", "propose candidates for nodes of a tree"),
-    "specexp.core.parts.TreeBuilder": ("builders", "Tree builders", "say which candidates become nodes"),
-    "specexp.core.parts.Verifier": ("verifiers", "Verifiers", "say what is accepted"),
-    "specexp.core.parts.Controller": ("controllers", "Controllers", "say how much to draft"),
+    "specexp.core.drafter.Drafter": ("drafters", "Drafters", "propose candidates for nodes of a tree"),
+    "specexp.core.tree_builder.TreeBuilder": (
+        "builders",
+        "Tree builders",
+        "say which candidates become nodes",
+    ),
+    "specexp.core.verifier.Verifier": ("verifiers", "Verifiers", "say what is accepted"),
+    "specexp.core.controller.Controller": ("controllers", "Controllers", "say how much to draft"),
 }
 
 

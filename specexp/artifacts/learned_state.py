@@ -1,6 +1,6 @@
 """What drafter and controller had learned, beside the parts: ``state.json`` and ``state.safetensors``.
 
-The JSON holds what :meth:`~specexp.core.parts.Part.state_dict` gives by family, with ``{"tensor": NAME}`` in place of
+The JSON holds what :meth:`~specexp.core.part.Part.state_dict` gives by family, with ``{"tensor": NAME}`` in place of
 every array; the arrays lie under these names in the other file.
 """
 

@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from specexp.core.decode import OutcomeObserver
+    from specexp.core.drafter import Drafter
     from specexp.core.latency import LatencyProfile
     from specexp.core.outcome import Outcome
-    from specexp.core.parts import Drafter, Parts, Verifier
+    from specexp.core.parts import Parts
+    from specexp.core.verifier import Verifier
     from specexp.data import Prompt
     from specexp.scheduling import TimeLine
 

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from specexp.config import Config
     from specexp.config.schema import Generation
     from specexp.core.latency import LatencyProfile
-    from specexp.core.parts import Parts, Verifier
+    from specexp.core.parts import Parts
+    from specexp.core.verifier import Verifier
     from specexp.scheduling import Execution
 
 

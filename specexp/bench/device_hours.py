@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specexp.core.latency import LatencyProfile
-from specexp.core.parts import TreeBuilder
+from specexp.core.tree_builder import TreeBuilder
 
 HOUR = 3600.0
 

@@ -20,14 +20,14 @@ from specexp.bench.record import PromptRecord
 from specexp.core.latency import PLAIN
 from specexp.core.masks import context_limit
 from specexp.core.noise import place_key
-from specexp.core.parts import ArgmaxVerifier
 from specexp.core.placement import compute_device
+from specexp.core.verifier import ArgmaxVerifier
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from specexp.core.latency import LatencyProfile
-    from specexp.core.parts import Verifier
+    from specexp.core.verifier import Verifier
     from specexp.data import Prompt
     from specexp.verifiers import KeyedSampling
 

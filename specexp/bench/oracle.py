@@ -15,8 +15,8 @@ from specexp.core.dialogue import Request
 
 if TYPE_CHECKING:
     from specexp.core.decoder import Decoder
+    from specexp.core.drafter import Drafter
     from specexp.core.latency import LatencyProfile
-    from specexp.core.parts import Drafter
 
 _BLOCK = 256
 """Tokens of the output that one draft request is about."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from specexp.config.schema import Generation
-    from specexp.core.parts import Verifier
+    from specexp.core.verifier import Verifier
     from specexp.data import Prompt
 
 MEASURED = "measured"

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing_extensions import override
 
 from specexp.core.dialogue import Build, Plan
-from specexp.core.parts import TreeBuilder
 from specexp.core.tree import NodeKind
+from specexp.core.tree_builder import TreeBuilder
 
 
 class Choice(TreeBuilder):

@@ -10,8 +10,8 @@ from typing_extensions import override
 
 from specexp.builders.compiled_samplings import samplings_of
 from specexp.core.dialogue import Build, Plan, Selection, kind_of
-from specexp.core.parts import TreeBuilder
 from specexp.core.tree import NodeKind, root_tree
+from specexp.core.tree_builder import TreeBuilder
 
 _FIRST_FLOOR = (
     0.25  # before any is known, samplings of less than this share of 1 / budget are not drawn ahead

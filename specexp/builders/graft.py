@@ -11,8 +11,8 @@ from pydantic import Field
 from typing_extensions import override
 
 from specexp.core.dialogue import Build, Plan, Request
-from specexp.core.parts import TreeBuilder
 from specexp.core.tree import NO_CANDIDATE, NodeKind, TokenTree, TreeShape
+from specexp.core.tree_builder import TreeBuilder
 
 Number = TypeVar("Number", np.float32, np.float64)
 

@@ -13,9 +13,9 @@ from typing_extensions import override
 
 from specexp.builders.fixed_shape import FixedShape, Level
 from specexp.core.dialogue import Build, Plan, Request, Selection, kind_of
-from specexp.core.parts import TreeBuilder
 from specexp.core.references import Reference
 from specexp.core.tree import NO_CANDIDATE, NodeKind, TokenTree, TreeShape, root_tree
+from specexp.core.tree_builder import TreeBuilder
 
 MOST_NODES = 4096
 """Of a static tree."""

@@ -33,16 +33,19 @@ from specexp.core.references import Reference
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from specexp.core.controller import Controller
     from specexp.core.decoder import Decoder
-    from specexp.core.parts import Controller, Drafter, TreeBuilder, Verifier
+    from specexp.core.drafter import Drafter
     from specexp.core.runtime import Runtime
+    from specexp.core.tree_builder import TreeBuilder
+    from specexp.core.verifier import Verifier
     from specexp.scheduling import Execution, Executor
 
 _FAMILIES = {
-    "drafter": "specexp.core.parts.Drafter",
-    "builder": "specexp.core.parts.TreeBuilder",
-    "verifier": "specexp.core.parts.Verifier",
-    "controller": "specexp.core.parts.Controller",
+    "drafter": "specexp.core.drafter.Drafter",
+    "builder": "specexp.core.tree_builder.TreeBuilder",
+    "verifier": "specexp.core.verifier.Verifier",
+    "controller": "specexp.core.controller.Controller",
     "execution": "specexp.scheduling.Execution",
 }
 """Contracts of what an artifact may make."""

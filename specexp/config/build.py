@@ -23,8 +23,11 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from specexp.config.schema import Reasoning
+    from specexp.core.controller import Controller
+    from specexp.core.drafter import Drafter
     from specexp.core.latency import LatencyProfile
-    from specexp.core.parts import Controller, Drafter, TreeBuilder, Verifier
+    from specexp.core.tree_builder import TreeBuilder
+    from specexp.core.verifier import Verifier
     from specexp.data import PromptSetError, TaskItems, Workload
     from specexp.data.prompts import PromptDataModule
     from specexp.drafters.draft_source import DraftSource

@@ -13,10 +13,11 @@ from specexp.config.errors import ConfigError
 from specexp.config.layers import Key
 from specexp.config.methods import METHOD, overrides_of
 from specexp.config.references import argument_for
-from specexp.config.sweep import Categorical, Sweep
+from specexp.config.search_space import Categorical
+from specexp.config.sweep import Sweep
 from specexp.core.annotations import Allowed
 from specexp.core.messages import did_you_mean
-from specexp.core.parts import TreeBuilder
+from specexp.core.tree_builder import TreeBuilder
 
 _SWEEP = Allowed(Sweep)
 

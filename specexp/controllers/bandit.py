@@ -9,10 +9,10 @@ from typing_extensions import override
 
 from specexp.controllers.ratio_arms import Policy, RatioArms
 from specexp.core.context import Context, PerSequence
+from specexp.core.controller import Controller
 from specexp.core.dialogue import Plan
 from specexp.core.latency import LatencyProfile
 from specexp.core.outcome import Outcome
-from specexp.core.parts import Controller
 
 
 class Bandit(Controller):

@@ -8,9 +8,9 @@ from pydantic import Field
 from typing_extensions import override
 
 from specexp.core.context import Context
+from specexp.core.controller import Controller
 from specexp.core.dialogue import Plan
 from specexp.core.outcome import Outcome
-from specexp.core.parts import Controller
 
 
 class Heuristic(Controller):

@@ -11,10 +11,10 @@ from pydantic import Field
 from typing_extensions import override
 
 from specexp.core.context import Context
+from specexp.core.controller import Controller
 from specexp.core.dialogue import Plan
 from specexp.core.latency import LatencyProfile
 from specexp.core.outcome import Outcome
-from specexp.core.parts import Controller
 
 _STATE = ("accepted", "drafting", "steps")
 

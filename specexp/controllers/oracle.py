@@ -9,13 +9,15 @@ from pydantic import Field
 from typing_extensions import override
 
 from specexp.core.context import Context
+from specexp.core.controller import Controller
 from specexp.core.dialogue import Plan
 from specexp.core.latency import LatencyProfile
-from specexp.core.parts import Controller
 from specexp.core.tree import NodeKind
 
 if TYPE_CHECKING:
-    from specexp.core.parts import Drafter, TreeBuilder, Verifier
+    from specexp.core.drafter import Drafter
+    from specexp.core.tree_builder import TreeBuilder
+    from specexp.core.verifier import Verifier
 
 _SEQUENCES_KEPT = 256
 

@@ -13,11 +13,11 @@ from specexp.controllers.costs import Costs
 from specexp.controllers.episode import Decision, DraftSummary, Episode
 from specexp.controllers.q_table import CONTINUE, STOP, QTable, same_bins
 from specexp.core.context import Context, PerSequence
+from specexp.core.controller import Controller
 from specexp.core.dialogue import DraftState, Plan
 from specexp.core.latency import LatencyProfile
 from specexp.core.messages import type_and_line
 from specexp.core.outcome import Outcome
-from specexp.core.parts import Controller
 from specexp.core.references import Reference
 
 Signal = Literal["acceptance", "cache_hits", "cost_slope"]

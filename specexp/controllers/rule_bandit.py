@@ -9,13 +9,15 @@ from typing_extensions import override
 
 from specexp.controllers.ratio_arms import Policy, RatioArms
 from specexp.core.context import Context, PerSequence
+from specexp.core.controller import Controller
 from specexp.core.dialogue import DraftState, Plan
 from specexp.core.latency import LatencyProfile
 from specexp.core.outcome import Outcome
-from specexp.core.parts import Controller
 
 if TYPE_CHECKING:
-    from specexp.core.parts import Drafter, TreeBuilder, Verifier
+    from specexp.core.drafter import Drafter
+    from specexp.core.tree_builder import TreeBuilder
+    from specexp.core.verifier import Verifier
 
 Reward = Literal["goodput", "acceptance"]
 _ENTRIES = ("controllers", "reward", "sums")

@@ -12,9 +12,9 @@ from typing_extensions import override
 
 from specexp.controllers.acceptance_head import AcceptanceHead, Floats
 from specexp.core.context import Context
+from specexp.core.controller import Controller
 from specexp.core.dialogue import DraftState, Plan
 from specexp.core.outcome import Outcome
-from specexp.core.parts import Controller
 from specexp.core.references import Reference
 
 _RECENT = 0.1  # how much of the running mean a step replaces

@@ -8,13 +8,15 @@ from pydantic import Field
 from typing_extensions import override
 
 from specexp.core.context import Context
+from specexp.core.controller import Controller
 from specexp.core.dialogue import DraftState, Plan
 from specexp.core.latency import LatencyProfile
 from specexp.core.outcome import Outcome
-from specexp.core.parts import Controller
 
 if TYPE_CHECKING:
-    from specexp.core.parts import Drafter, TreeBuilder, Verifier
+    from specexp.core.drafter import Drafter
+    from specexp.core.tree_builder import TreeBuilder
+    from specexp.core.verifier import Verifier
 
 _OFF = Plan(max_depth=0)
 _PLAIN_TRIES = 4

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from specexp.core.controller import Controller
+from specexp.core.drafter import Drafter
 from specexp.core.messages import shown
-from specexp.core.parts import Controller, Drafter, Parts, TreeBuilder, Verifier
+from specexp.core.parts import Parts
 from specexp.core.runtime import Runtime
 from specexp.core.tree import NodeKind
+from specexp.core.tree_builder import TreeBuilder
+from specexp.core.verifier import Verifier
 
 
 def check_composition(

@@ -14,13 +14,17 @@ from transformers import PreTrainedModel
 from specexp.core.checked import check_arguments
 from specexp.core.compatibility import check_composition, join_target
 from specexp.core.context import Context
+from specexp.core.controller import Controller
 from specexp.core.decode import Decoding, OutcomeObserver
+from specexp.core.drafter import Drafter
 from specexp.core.drafting import Drafting
 from specexp.core.generation import GenerationResult
 from specexp.core.lane import Lane
 from specexp.core.language_model import LanguageModel
-from specexp.core.parts import Controller, Drafter, Parts, TreeBuilder, Verifier
+from specexp.core.parts import Parts
 from specexp.core.runtime import Runtime
+from specexp.core.tree_builder import TreeBuilder
+from specexp.core.verifier import Verifier
 
 _ROOM_AHEAD = 4096
 """New tokens whose room in the cache is reserved before the first of them; the cache of a longer output grows."""

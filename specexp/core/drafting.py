@@ -10,9 +10,11 @@ from types import TracebackType
 import numpy as np
 
 from specexp.core.context import Context
+from specexp.core.controller import Controller
 from specexp.core.dialogue import Build, Candidates, DraftState, Request
+from specexp.core.drafter import Drafter
 from specexp.core.outcome import Outcome
-from specexp.core.parts import Controller, Drafter, Parts
+from specexp.core.parts import Parts
 from specexp.core.tree import TokenTree, root_tree
 
 

@@ -12,10 +12,10 @@ from specexp.core.dialogue import Verdict
 from specexp.core.drafting import Draft, Drafting
 from specexp.core.generation import FinishReason, GenerationResult
 from specexp.core.outcome import Outcome, Top
-from specexp.core.parts import DeterministicVerifier, Verifier, walk
 from specexp.core.runtime import Target
 from specexp.core.sampling import check_best, check_logits, on_host, to_host
 from specexp.core.tree import TokenTree
+from specexp.core.verifier import DeterministicVerifier, Verifier, walk
 
 Stop = Callable[[Sequence[int]], bool]
 """Whether the output ends with these new tokens. It is asked after every one of them, so that the output ends in the
@@ -242,7 +242,7 @@ def decide_together(lanes: Sequence[Lane], answers: Sequence[torch.Tensor]) -> l
 
 
 def _walk_together(asked: Sequence[tuple[Lane, torch.Tensor]]) -> list[Verdict]:
-    """As :func:`~specexp.core.parts.walk`, for several lanes whose verifiers have one law."""
+    """As :func:`~specexp.core.verifier.walk`, for several lanes whose verifiers have one law."""
     paths: list[list[int]] = [[0] for _ in asked]  # rows from the root down
     bonus = [0] * len(asked)
     verifier = asked[0][0].verifier

@@ -9,8 +9,8 @@ from transformers import LogitsProcessorList
 
 from specexp.core.context import Context
 from specexp.core.dialogue import Verdict
-from specexp.core.parts import DeterministicVerifier
 from specexp.core.tree import TokenTree
+from specexp.core.verifier import DeterministicVerifier
 
 
 class ProcessedSampling(DeterministicVerifier):

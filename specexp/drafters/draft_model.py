@@ -12,8 +12,8 @@ from typing_extensions import override
 
 from specexp.core.context import Context
 from specexp.core.dialogue import Candidates, Request
+from specexp.core.drafter import Drafter
 from specexp.core.outcome import Outcome
-from specexp.core.parts import Drafter
 from specexp.core.runtime import Runtime
 from specexp.drafters.draft_source import DraftSource, Fed, ModelSource
 from specexp.drafters.ranking import Scoring, answered_in_part

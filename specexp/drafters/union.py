@@ -10,8 +10,8 @@ from typing_extensions import override
 
 from specexp.core.context import Context
 from specexp.core.dialogue import Candidates, Request
+from specexp.core.drafter import Drafter
 from specexp.core.outcome import Outcome
-from specexp.core.parts import Drafter
 from specexp.core.tree import NO_CANDIDATE
 
 if TYPE_CHECKING:

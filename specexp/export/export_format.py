@@ -11,7 +11,8 @@ from typing_extensions import override
 
 from specexp.artifacts import ArtifactError
 from specexp.artifacts.parts import Spec
-from specexp.core.parts import Controller, TreeBuilder
+from specexp.core.controller import Controller
+from specexp.core.tree_builder import TreeBuilder
 
 
 class Tuned(Protocol):

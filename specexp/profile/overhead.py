@@ -23,12 +23,13 @@ from specexp.bench.table import Cell, Column, Table
 from specexp.builders import Chain, DySpecGreedy, DySpecThreshold, Graft
 from specexp.controllers import Fixed, QLearning
 from specexp.core.context import Context
+from specexp.core.controller import Controller
 from specexp.core.decoder import Decoder
 from specexp.core.dialogue import Candidates, Plan, Request
 from specexp.core.noise import gumbel, place_key
 from specexp.core.outcome import Outcome
-from specexp.core.parts import Controller, TreeBuilder
 from specexp.core.tree import TokenTree
+from specexp.core.tree_builder import TreeBuilder
 from specexp.data import StdlibFunctions, Workload
 from specexp.drafters import DraftModel, PhraseCache
 from specexp.drafters.drawing import draw

@@ -18,7 +18,7 @@ import numpy as np
 if TYPE_CHECKING:
     from specexp.bench.table import Table
     from specexp.builders import StaticTree
-    from specexp.core.parts import TreeBuilder
+    from specexp.core.tree_builder import TreeBuilder
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -121,8 +121,9 @@ def trials_table(config: Any, recording: Any, prompts: int) -> Table:
     from specexp.builders import Chain, DySpecGreedy, DySpecThreshold, ParametricTree
     from specexp.config import build_generation, build_verifier, build_workload
     from specexp.controllers import ConfidenceThreshold, Fixed
+    from specexp.core.controller import Controller
     from specexp.core.messages import counted
-    from specexp.core.parts import Controller, Parts
+    from specexp.core.parts import Parts
     from specexp.core.tree import TreeShape
     from specexp.drafters import DraftModel
     from specexp.replay.backend import ReplayBackend

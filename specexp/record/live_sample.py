@@ -18,8 +18,10 @@ from specexp.config import (
     build_generation,
     build_latency,
 )
+from specexp.core.controller import Controller
 from specexp.core.messages import counted, first_line
-from specexp.core.parts import Controller, Parts, TreeBuilder
+from specexp.core.parts import Parts
+from specexp.core.tree_builder import TreeBuilder
 from specexp.record.plan import RecordingPlan, describe_part
 from specexp.replay.backend import ReplayBackend
 from specexp.replay.format.errors import RecordingError

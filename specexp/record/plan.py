@@ -25,9 +25,11 @@ from specexp.config.schema import Record
 from specexp.config.stages import STAGES, with_prompts_of
 from specexp.core.annotations import arguments_of
 from specexp.core.compatibility import check_composition
+from specexp.core.drafter import Drafter
 from specexp.core.messages import counted, first_line
-from specexp.core.parts import Drafter, TreeBuilder, Verifier
 from specexp.core.tree import NodeKind
+from specexp.core.tree_builder import TreeBuilder
+from specexp.core.verifier import Verifier
 from specexp.pairs.sources import sources_of
 from specexp.replay.format.errors import RecordingError
 from specexp.replay.play.fidelity import learns, parts_in, scoring_of

@@ -22,12 +22,15 @@ from specexp.core.context import Context
 from specexp.core.decode import Decoding
 from specexp.core.decoder import Decoder
 from specexp.core.dialogue import Verdict
+from specexp.core.drafter import Drafter
 from specexp.core.drafting import Drafting, draft_together
 from specexp.core.lane import Lane
 from specexp.core.outcome import Outcome, prefill_outcome
-from specexp.core.parts import Drafter, Parts, TreeBuilder, Verifier
+from specexp.core.parts import Parts
 from specexp.core.sampling import Processors
 from specexp.core.tree import TokenTree, root_tree
+from specexp.core.tree_builder import TreeBuilder
+from specexp.core.verifier import Verifier
 from specexp.record.recording_source import RecordingSource
 from specexp.record.target_answers import TargetAnswers
 from specexp.replay.format.recorded_turn import RecordedTurn

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from specexp.core.checked import Checked
 from specexp.core.compatibility import check_composition
-from specexp.core.parts import DeterministicVerifier, Parts
+from specexp.core.parts import Parts
+from specexp.core.verifier import DeterministicVerifier
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

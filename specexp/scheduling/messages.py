@@ -18,8 +18,9 @@ import torch
 import torch.multiprocessing  # registers how tensors are handed to another process: their memory is shared
 
 from specexp.core.drafting import Draft
-from specexp.core.parts import Parts, TreeBuilder
+from specexp.core.parts import Parts
 from specexp.core.tree import NodeKind, TreeShape
+from specexp.core.tree_builder import TreeBuilder
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -14,7 +14,8 @@ from specexp.core.context import Context
 from specexp.core.decode import OutcomeObserver
 from specexp.core.lane import Lane
 from specexp.core.outcome import Outcome
-from specexp.core.parts import ArgmaxVerifier, Parts
+from specexp.core.parts import Parts
+from specexp.core.verifier import ArgmaxVerifier
 from specexp.scheduling.executor import Executor, Lanes
 from specexp.scheduling.messages import (
     MemoryQuery,

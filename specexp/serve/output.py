@@ -9,7 +9,7 @@ from typing import Literal
 
 from specexp.core.generation import FinishReason, GenerationResult
 from specexp.core.outcome import Outcome
-from specexp.core.parts import DeterministicVerifier
+from specexp.core.verifier import DeterministicVerifier
 from specexp.serve.written import Written
 
 

@@ -8,7 +8,8 @@ from itertools import combinations, product
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from specexp.config.sweep import Categorical, Sweep
+from specexp.config.search_space import Categorical
+from specexp.config.sweep import Sweep
 from specexp.config.swept import awaits_counts
 from specexp.core.messages import first_line
 from specexp.sweep.space import Space

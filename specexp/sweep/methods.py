@@ -7,7 +7,8 @@ from typing import Any
 
 from specexp.config import Config, apply_overrides, build_drafter
 from specexp.config.methods import METHOD, overrides_of
-from specexp.config.sweep import Categorical, Sweep
+from specexp.config.search_space import Categorical
+from specexp.config.sweep import Sweep
 from specexp.pairs.sources import sources_of
 
 

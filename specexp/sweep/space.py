@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from specexp.config.methods import METHOD, overrides_of
-from specexp.config.sweep import SpaceEntry, Suggesting, Sweep
+from specexp.config.search_space import SpaceEntry, Suggesting
+from specexp.config.sweep import Sweep
 
 Applies = Callable[[str, Mapping[str, Any]], bool]
 """Whether a dotted key exists in the composition once the overrides chosen so far are applied."""

@@ -10,8 +10,9 @@ import pytest
 
 from specexp.core.decoder import Decoder
 from specexp.core.dialogue import Candidates, Plan, Request
-from specexp.core.parts import Drafter, TreeBuilder
+from specexp.core.drafter import Drafter
 from specexp.core.tree import NO_CANDIDATE, NodeKind, RankPath, TokenTree
+from specexp.core.tree_builder import TreeBuilder
 from specexp.drafters import PhraseCache
 from specexp.testing.fakes import DistributionDrafter, FakeCausalLM, FakeDrafter, hashed_model
 

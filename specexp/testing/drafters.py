@@ -13,9 +13,9 @@ from specexp.builders import StaticTree
 from specexp.core.context import Context
 from specexp.core.decoder import Decoder
 from specexp.core.dialogue import Candidates, Request
+from specexp.core.drafter import Drafter
 from specexp.core.language_model import LanguageModel
 from specexp.core.outcome import Outcome, prefill_outcome
-from specexp.core.parts import Drafter
 from specexp.core.runtime import Runtime
 from specexp.core.tree import NO_CANDIDATE, NodeKind, TokenTree, TreeShape
 from specexp.testing.deployed_state import deployed

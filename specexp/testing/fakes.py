@@ -18,8 +18,8 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from specexp.core.context import Context
 from specexp.core.dialogue import Candidates, Request
+from specexp.core.drafter import Drafter
 from specexp.core.outcome import Outcome
-from specexp.core.parts import Drafter
 from specexp.core.tree import NO_CANDIDATE, NodeKind
 
 

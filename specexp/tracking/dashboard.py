@@ -94,8 +94,7 @@ def describe_studies(entity: str, project: str, modelled: bool = False) -> Dashb
         ("winner", speedup, f"{speedup}_low", f"{speedup}_high", rate),
         {
             "What won, and by how much": [
-                bars(speedup, by, key, f"{word}confirmed speedup over AR")
-                for by, key in places.items()
+                bars(speedup, by, key, f"{word}confirmed speedup over AR") for by, key in places.items()
             ],
             "How fast that is": [
                 *(

@@ -11,9 +11,9 @@ from pydantic import Field
 from typing_extensions import override
 
 from specexp.core.context import Context
-from specexp.core.parts import DeterministicVerifier
 from specexp.core.sampling import Processors, highest, highest_of
 from specexp.core.tree import TokenTree
+from specexp.core.verifier import DeterministicVerifier
 
 if TYPE_CHECKING:
     import torch

@@ -9,8 +9,8 @@ from typing import Annotated
 from pydantic import Field
 from typing_extensions import override
 
-from specexp.core.parts import Verifier
 from specexp.core.sampling import Processors
+from specexp.core.verifier import Verifier
 
 
 class SamplingVerifier(Verifier, ABC):

@@ -18,7 +18,7 @@ from specexp.config import (
 from specexp.config.layers import Layers
 
 if TYPE_CHECKING:
-    from specexp.core.parts import Verifier
+    from specexp.core.verifier import Verifier
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 from specexp.core.messages import counted, shown
 from specexp.engines.openai_client import Streamed, complete
@@ -80,7 +80,7 @@ class EndpointReport:
 
     def counts(self) -> str:
         """How many prompts came to which verdict."""
-        verdicts = ("equal", "near tie", "wrong", "cannot tell")
+        verdicts: tuple[Verdict, ...] = get_args(Verdict)
         return ", ".join(f"{self.count(verdict)} {verdict}" for verdict in verdicts)
 
     def text(self) -> str:

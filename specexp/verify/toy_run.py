@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from specexp.core.context import Context
 from specexp.core.decoder import Decoder
 from specexp.core.outcome import Outcome
-from specexp.core.parts import Parts, Verifier
+from specexp.core.parts import Parts
 from specexp.core.sampling import Processors
 from specexp.core.tree import NodeKind
+from specexp.core.verifier import Verifier
 from specexp.verify.exercised import Exercised
 from specexp.verify.toy import LIVE, Manner, Toy, classes, toy_models
 

@@ -5,9 +5,9 @@ import pytest
 from specexp.builders import BeamRerank, Chain, DySpecGreedy, DySpecThreshold, KConfig, SpecInfer, StaticTree
 from specexp.controllers import Fixed
 from specexp.core.compatibility import check_composition
+from specexp.core.controller import Controller
 from specexp.core.decoder import Decoder
 from specexp.core.dialogue import Plan
-from specexp.core.parts import Controller
 from specexp.drafters import DraftModel, PromptLookup, TokenRecycling, Union
 from specexp.testing.fakes import DistributionDrafter, counting_model, hashed_model
 from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling, SampleMatch, TypicalAcceptance

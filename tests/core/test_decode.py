@@ -5,10 +5,11 @@ import time
 import pytest
 
 from specexp.builders import Chain, StaticTree
+from specexp.core.controller import Controller
 from specexp.core.decoder import Decoder
 from specexp.core.dialogue import Plan, Verdict
 from specexp.core.generation import PHASES
-from specexp.core.parts import Controller, DeterministicVerifier
+from specexp.core.verifier import DeterministicVerifier
 from specexp.testing.fakes import FakeDrafter, counting_model
 from specexp.verifiers import Greedy
 

@@ -14,8 +14,9 @@ from specexp.core.drafting import Drafting
 from specexp.core.generation import GenerationResult
 from specexp.core.lane import Lane
 from specexp.core.language_model import LanguageModel
-from specexp.core.parts import Parts, TreeBuilder
+from specexp.core.parts import Parts
 from specexp.core.tree import TreeShape
+from specexp.core.tree_builder import TreeBuilder
 from specexp.drafters import DraftModel, PromptLookup, TokenRecycling
 from specexp.scheduling.drafters import copies
 from specexp.testing.fakes import hashed_model

@@ -9,8 +9,8 @@ from specexp.core.context import Context
 from specexp.core.decoder import Decoder
 from specexp.core.dialogue import Request, Verdict
 from specexp.core.outcome import Outcome
-from specexp.core.parts import Verifier
 from specexp.core.tree import root_tree
+from specexp.core.verifier import Verifier
 from specexp.drafters import TokenRecycling
 from specexp.testing.drafters import DrafterContract
 from specexp.testing.fakes import bigram_model

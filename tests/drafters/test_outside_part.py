@@ -5,7 +5,7 @@ import numpy as np
 from specexp.builders import Chain
 from specexp.core.decoder import Decoder
 from specexp.core.dialogue import Candidates
-from specexp.core.parts import Drafter
+from specexp.core.drafter import Drafter
 from specexp.core.tree import NO_CANDIDATE
 from specexp.testing.drafters import DrafterContract
 from specexp.testing.fakes import counting_model

@@ -32,8 +32,11 @@ from specexp.config.families import parts_of
 from specexp.controllers import AdaptiveConfidence, Bandit, Fixed, Heuristic, SwitchOff, ThresholdTracker
 from specexp.core.compatibility import check_composition
 from specexp.core.decoder import Decoder
-from specexp.core.parts import Drafter, Parts, TreeBuilder, Verifier
+from specexp.core.drafter import Drafter
+from specexp.core.parts import Parts
 from specexp.core.sampling import Processors
+from specexp.core.tree_builder import TreeBuilder
+from specexp.core.verifier import Verifier
 from specexp.drafters import (
     DraftModel,
     Lookahead,

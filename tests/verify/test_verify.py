@@ -11,7 +11,8 @@ import yaml
 from helpers.tiny_pair import LetterTokenizer, tiny_llama
 
 from specexp.core.dialogue import Candidates, Verdict
-from specexp.core.parts import Drafter, Verifier
+from specexp.core.drafter import Drafter
+from specexp.core.verifier import Verifier
 from specexp.pairs.pair import ModelPair
 from specexp.verifiers import RejectionSampling
 from specexp.verify.__main__ import main

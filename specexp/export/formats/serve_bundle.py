@@ -14,7 +14,7 @@ from specexp.export.export_format import ExportedFile, Format, Given
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from specexp.core.parts import Drafter
+    from specexp.core.drafter import Drafter
     from specexp.pairs.pair import ModelPair
 
 _KINDS = ("static-tree", "composition", "thresholds", "schedule", "plain-decoding")

@@ -17,9 +17,10 @@ from specexp.bench.publish import Report
 from specexp.bench.record import PromptRecord
 from specexp.bench.statistics import Speedup, arm_names, summarise
 from specexp.bench.table import Cell, Table, columns
+from specexp.core.drafter import Drafter
 from specexp.core.latency import LatencyProfile
 from specexp.core.outcome import Outcome
-from specexp.core.parts import Drafter, Parts
+from specexp.core.parts import Parts
 from specexp.papers.published import NOT_RUN, Row, add_rows, check_rows, figure_of
 
 PLAIN = "plain decoding"

@@ -22,9 +22,12 @@ from specexp.bench.record import MEASURED, PromptRecord
 from specexp.bench.statistics import arm_names
 from specexp.bench.table import Table, columns
 from specexp.core.context import Context
+from specexp.core.controller import Controller
 from specexp.core.dialogue import DraftState, Plan
+from specexp.core.drafter import Drafter
 from specexp.core.outcome import Outcome
-from specexp.core.parts import Controller, Drafter, Parts, TreeBuilder
+from specexp.core.parts import Parts
+from specexp.core.tree_builder import TreeBuilder
 from specexp.papers.published import NOT_RUN, Row, add_rows, check_rows, label_of
 
 Answer = TypeVar("Answer")

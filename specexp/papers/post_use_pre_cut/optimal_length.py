@@ -23,7 +23,8 @@ from specexp.bench.report import PROMPTS_PER_CATEGORY
 from specexp.bench.statistics import Speedup, paired_speedup
 from specexp.bench.table import Cell, Column, Table, columns
 from specexp.core.outcome import Outcome
-from specexp.core.parts import Parts, TreeBuilder
+from specexp.core.parts import Parts
+from specexp.core.tree_builder import TreeBuilder
 from specexp.papers.post_use_pre_cut.hindsight import (
     Step,
     StepCosts,

@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from typing_extensions import override
 
-from specexp.core.parts import Controller, Drafter, Parts, TreeBuilder
+from specexp.core.controller import Controller
+from specexp.core.drafter import Drafter
+from specexp.core.parts import Parts
 from specexp.core.tree import NodeKind, TreeShape
+from specexp.core.tree_builder import TreeBuilder
 from specexp.drafters.ranking import Scoring
 from specexp.replay.format.errors import RecordingError
 

@@ -18,11 +18,13 @@ from typing_extensions import override
 
 from specexp.builders import StaticTree
 from specexp.core.dialogue import Build, Plan, Request
+from specexp.core.drafter import Drafter
 from specexp.core.generation import GenerationResult
 from specexp.core.latency import LatencyProfile
 from specexp.core.outcome import Outcome
-from specexp.core.parts import Drafter, Parts, TreeBuilder
+from specexp.core.parts import Parts
 from specexp.core.tree import NO_CANDIDATE, RankPath, TreeShape, root_tree
+from specexp.core.tree_builder import TreeBuilder
 from specexp.replay.format.errors import RecordingError
 from specexp.replay.format.recorded_turn import RecordedTurn
 from specexp.replay.format.recording import Recording

@@ -11,9 +11,9 @@ from specexp.core.context import Context
 from specexp.core.dialogue import Verdict
 from specexp.core.drafting import Draft, Drafting
 from specexp.core.lane import Clock, Lane
-from specexp.core.parts import DeterministicVerifier
 from specexp.core.runtime import Target
 from specexp.core.tree import TokenTree
+from specexp.core.verifier import DeterministicVerifier
 from specexp.replay.format.recorded_turn import RecordedTurn
 from specexp.replay.play.outcome import NO_LOGITS, RecordedOutcome
 
