@@ -108,6 +108,29 @@ def test_workers_outlive_who_started_them_and_are_taken_over(cluster: Any, tmp_p
     assert begun(tmp_path, 0) == [process]
 
 
+def test_a_worker_whose_node_dies_comes_again_on_another(tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    with ray_cluster(on_the_head=0) as own:
+        fleet = start_fleet(ClusterOptions("ray", 1), [work(tmp_path, 0, lives=2)], 0, 1, tmp_path / "logs")
+        until(lambda: len(begun(tmp_path, 0)) == 1)
+        (process,) = begun(tmp_path, 0)
+        raylet = parent(parent(process))
+        (node,) = (one for one in own.worker_nodes if raylet_of(one) == raylet)
+        own.remove_node(node, allow_graceful=False)
+        assert ended(fleet) == ["ended"]
+        fleet.close()
+        assert is_gone(process)
+        assert len(begun(tmp_path, 0)) == 2
+
+
+def parent(process: int) -> int:
+    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def raylet_of(node: Any) -> int:
+    return int(node.all_processes["raylet"][0].process.pid)
+
+
 def test_a_cluster_that_is_too_small_says_what_it_has(cluster: Any, tmp_path: Path) -> None:
     for gpus, cpus, said in (
         (0, 2, "3 on 3 nodes, room for 0"),

@@ -1,5 +1,5 @@
 """Whole studies by workers of a cluster on a real PostgreSQL: one of them confirms and exports, and none tells the
-password.
+password; a Ray cluster that loses its head loses no trial.
 """
 
 from __future__ import annotations
@@ -7,16 +7,21 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import optuna
 import pytest
 from helpers.first_hour import QUESTIONS, SWEEP
 from helpers.postgres import PASSWORD, Postgres, binaries, postgres
+from helpers.ray_cluster import ray_cluster
+from helpers.shared_study import check, finished, wait_for
 
 from specexp.bench.record import read_records
 from specexp.sweep.alone import CONCLUDED_BY
@@ -30,6 +35,7 @@ pytestmark = [
     ),
 ]
 
+TESTS = Path(__file__).parents[1]
 CONFIRMED = "n_trials: 4, confirm: {best: 1, data: {max_prompts: 2}}, export: {to: kept, kind: composition}"
 
 
@@ -67,6 +73,13 @@ def sweep(folder: Path, url: str, *more: str) -> subprocess.Popen[str]:
     )
 
 
+def trials_of(url: str) -> list[optuna.trial.FrozenTrial]:
+    """Those that have finished; none before there is a study."""
+    with suppress(Exception):
+        return distinct_finished(optuna.load_study(study_name="sweep", storage=url))
+    return []
+
+
 def check_confirmed_once(url: str, folder: Path) -> None:
     """One worker confirmed: every answer was recorded once, and one composition was exported."""
     (results,) = folder.rglob("confirm.jsonl")
@@ -86,15 +99,100 @@ def files_with_the_password(folder: Path) -> list[Path]:
     return [path for path in files if PASSWORD.encode() in path.read_bytes()]
 
 
-def test_two_workers_search_and_one_of_them_confirms_and_exports(url: str, folder: Path) -> None:
-    pytest.importorskip("submitit")
-    leading = sweep(folder, url, "--on", "local", "--workers", "2")
-    said = leading.communicate()[0]
-    assert leading.returncode == 0, said
+@pytest.mark.parametrize("on", ["local", "ray"])
+def test_two_workers_search_and_one_of_them_confirms_and_exports(on: str, url: str, folder: Path) -> None:
+    pytest.importorskip({"local": "submitit", "ray": "ray"}[on])
+    with ray_cluster(2) if on == "ray" else nullcontext() as cluster:
+        leading = sweep(folder, url, "--on", on, "--workers", "2")
+        said = leading.communicate()[0]
+        assert leading.returncode == 0, said
+        logs = (
+            [] if cluster is None else files_with_the_password(Path(cluster.head_node.get_session_dir_path()))
+        )
     study = optuna.load_study(study_name="sweep", storage=url)
     digests = Counter(trial.user_attrs["digest"] for trial in distinct_finished(study))
     assert len(digests) >= 4
     assert set(digests.values()) == {1}
     check_confirmed_once(url, folder)
     assert PASSWORD not in said
-    assert files_with_the_password(folder) == []
+    assert [*files_with_the_password(folder), *logs] == []
+
+
+def test_of_two_commands_typed_at_once_one_confirms(url: str, folder: Path) -> None:
+    searched = sweep(folder, url, "--sweep.confirm", "null", "--sweep.export", "null", "--output", "search")
+    assert searched.wait() == 0, searched.communicate()[0]
+    typed = [sweep(folder, url, "--output", name) for name in ("one", "other")]  # folders that nobody shares
+    said = [one.communicate()[0] for one in typed]
+    assert [one.returncode for one in typed] == [0, 0], said
+    check_confirmed_once(url, folder)
+    left = ("Another worker confirms the best trials.", "The best trials were confirmed by ")
+    assert sum(any(words in one for words in left) for one in said) == 1
+
+
+def test_a_worker_whose_disk_is_full_says_so_and_the_others_finish(url: str, folder: Path) -> None:
+    small = folder / "small"
+    small.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", small], check=False).returncode:
+        pytest.skip("nobody but root can mount a small disk")
+    try:
+        workers = [sweep(folder, url, "--output", "small")]
+        wait_for(lambda: bool(trials_of(url)))
+        with suppress(OSError), (small / "filler").open("wb", buffering=0) as filler:
+            while True:
+                filler.write(bytes(4096))
+        workers.append(sweep(folder, url, "--output", "large"))
+        full, well = [worker.communicate()[0] for worker in workers]
+    finally:
+        subprocess.run(["umount", small], check=True)
+    assert [worker.returncode for worker in workers] == [1, 0], (full, well)
+    assert "cannot be written (No space left on device)" in full
+    assert "Traceback" not in full
+    study = optuna.load_study(study_name="sweep", storage=url)
+    assert set(Counter(trial.user_attrs["digest"] for trial in distinct_finished(study)).values()) == {1}
+    check_confirmed_once(url, folder)
+
+
+LEADING = """
+import sys
+from pathlib import Path
+from specexp.cluster.fleet import Work
+from specexp.cluster.lead import lead
+from specexp.cluster.options import ClusterOptions
+url, folder, worker = sys.argv[1:]
+works = [Work(f"fake {n}", (sys.executable, worker, url, f"{folder}/{n}", "0.2")) for n in range(2)]
+lead(ClusterOptions("ray", 2), works, Path(folder) / "logs", gpus=0)
+"""
+
+
+def test_a_cluster_that_loses_its_head_loses_no_trial(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ray")
+    monkeypatch.setenv("RAY_gcs_rpc_server_reconnect_timeout_s", "10")
+
+    def lead() -> subprocess.Popen[bytes]:
+        worker = TESTS / "helpers" / "database_worker.py"
+        return subprocess.Popen((sys.executable, "-c", LEADING, url, str(tmp_path), str(worker)))
+
+    with ray_cluster(2) as cluster:
+        leading = lead()
+        wait_for(lambda: len(finished(url)) > 1)
+        study = optuna.load_study(study_name="fake", storage=url)
+        workers = [int(name.rpartition(":")[2]) for name in study.user_attrs if name.startswith("worker ")]
+        before = finished(url)
+        for name in ("gcs_server", "raylet"):
+            os.kill(cluster.head_node.all_processes[name][0].process.pid, signal.SIGKILL)
+        assert leading.wait(120) != 0
+        wait_for(lambda: not any(runs(worker) for worker in workers))
+    time.sleep(1)
+    with ray_cluster(2):
+        assert lead().wait(300) == 0
+    check(url, 4)
+    assert before.items() <= finished(url).items()
+
+
+def runs(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

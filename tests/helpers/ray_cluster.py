@@ -9,12 +9,14 @@ from typing import Any
 
 
 @contextmanager
-def ray_cluster(nodes: int = 3) -> Iterator[Any]:
-    """A cluster of nodes with one processor each, at ``RAY_ADDRESS``."""
+def ray_cluster(nodes: int = 3, on_the_head: int = 1) -> Iterator[Any]:
+    """A cluster of nodes with one processor each, and so many on the first, at ``RAY_ADDRESS``."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     from ray.cluster_utils import Cluster
 
-    running = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    running = Cluster(
+        initialize_head=True, head_node_args={"num_cpus": on_the_head, "include_dashboard": False}
+    )
     before = os.environ.get("RAY_ADDRESS")
     try:
         for _ in range(nodes - 1):
