@@ -43,6 +43,8 @@ class CausalLMTraining(BudgetedTraining):
             fraction of the layers is `deepened`.
         teacher: Folder or hub id of a model to be distilled from; its vocabulary must be the same.
         distillation: Weight of the divergence from the teacher; the rest is cross-entropy.
+        distill_from: Share of the budget from which the teacher is asked; before, which is several times as fast, all is
+            cross-entropy.
         repetition_from: Share of the budget from which the last row of a batch is made repetitive, see
             `repetition`.
         repetition_weight: Weight of its unlikelihood.
@@ -61,6 +63,7 @@ class CausalLMTraining(BudgetedTraining):
         start: str | None = None,
         teacher: str | None = None,
         distillation: float = 0.8,
+        distill_from: float = 0.0,
         repetition_from: float = 1.0,
         repetition_weight: float = 0.5,
         seed: int = 0,
@@ -72,6 +75,7 @@ class CausalLMTraining(BudgetedTraining):
         self.adamw_lr = adamw_lr
         self.weight_decay = weight_decay
         self.distillation = distillation
+        self.distill_from = distill_from
         self.repetition_from = repetition_from
         self.repetition_weight = repetition_weight
         self.seed = seed
@@ -131,7 +135,7 @@ class CausalLMTraining(BudgetedTraining):
             repeated = unlikelihood(logits[role == 2], targets[role == 2])
             loss = loss + self.repetition_weight * repeated
             self.log("train/unlikelihood", repeated)
-        if self._teacher:
+        if self._teacher and self.progress >= self.distill_from:
             loss = (1 - self.distillation) * loss + self.distillation * self._divergence(
                 batch, logits, ordinary
             )
