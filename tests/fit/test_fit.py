@@ -118,10 +118,12 @@ def test_a_student_learns_from_its_teacher_alone(
     student = train(tmp_path, cache, max_steps=3, teacher=teacher, distillation=1.0, repetition_from=1.0)
     assert student.batches_done == 3
     assert not any("teacher" in name for name in student.state_dict())
-    late = train(tmp_path / "late", cache, max_steps=4, teacher=teacher, repetition_from=1.0, distill_from=0.5)
+    late = train(
+        tmp_path / "late", cache, max_steps=4, teacher=teacher, repetition_from=1.0, distill_from=0.5
+    )
     alone = train(tmp_path / "alone", cache, max_steps=4, repetition_from=1.0)
-    early, later = losses(tmp_path / "late"), losses(tmp_path / "alone")
-    assert early[:3] == later[:3]  # the third loss is that of what two equal steps made
+    told = [losses(tmp_path / name)[:3] for name in ("late", "alone")]
+    assert told[0] == told[1]  # the third one is of what two steps on text alone made
     assert not torch.equal(late.model.lm_head.weight, alone.model.lm_head.weight)
 
 
