@@ -11,7 +11,7 @@ from specexp.data.corpus import arithmetic, blocks_plans
 from specexp.data.corpus.documentation import descriptions, plain, sections
 from specexp.data.corpus.grade_school import worked_of
 from specexp.data.corpus.passages import Passage
-from specexp.data.corpus.worked import corrupted, head_of, judgement, solution
+from specexp.data.corpus.worked import Worked, WorkedStep, corrupted, head_of, judgement, probes, solution
 from specexp.data.planning.blocks import BlocksProblem, run_plan
 from specexp.data.planning.planner import distances, moves
 from specexp.data.tasks.blocksworld import Blocksworld
@@ -147,6 +147,8 @@ def test_probes_know_right_wrong_and_unreadable_answers() -> None:
     assert solved.is_right(" What?") is None
     assert {judged.is_right(" 9"), judged.is_right(" 2")} == {True, False}
     assert judged.is_right(" high") is None
+    thousands = Worked("How many?", (WorkedStep("How many?", "There are 1200."),), "1,200")
+    assert next(probes([thousands])).is_right(" What?\nAnswer: 1200") is True
 
 
 def test_probes_of_blocks_simulate_the_plan() -> None:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import NamedTuple
 
 from specexp.data.corpus.text_source import Probe
-from specexp.data.tasks.gsm8k import GSM8K
+from specexp.data.tasks.gsm8k import GSM8K, last_number
 from specexp.data.tasks.task import Ending, Item
 
 RIGHT, WRONG = "9", "2"
@@ -143,7 +143,7 @@ def _agrees(high: bool, text: str) -> bool | None:
 
 
 def _item(worked: Worked) -> Item:
-    return Item("", 0, worked.problem, (worked.answer,))
+    return Item("", 0, worked.problem, (str(last_number(worked.answer)),))
 
 
 def _thoughts(worked: Worked) -> list[str]:
