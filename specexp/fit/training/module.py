@@ -43,8 +43,8 @@ class CausalLMTraining(BudgetedTraining):
             fraction of the layers is `deepened`.
         teacher: Folder or hub id of a model to be distilled from; its vocabulary must be the same.
         distillation: Weight of the divergence from the teacher; the rest is cross-entropy.
-        distill_from: Share of the budget from which the teacher is asked; before, which is several times as fast, all is
-            cross-entropy.
+        distill_from: Share of the budget from which the teacher is asked; before, which is several times as fast, all
+            is cross-entropy.
         repetition_from: Share of the budget from which the last row of a batch is made repetitive, see
             `repetition`.
         repetition_weight: Weight of its unlikelihood.
