@@ -259,7 +259,8 @@ def _track(
         Attached(one.folder, name if number == 0 else f"{name}-{BEST_TREE}", one.kind)
         for number, one in enumerate(exported.written)
     ]
-    method = confirmation.winner.choice or str(config.get("drafter.class_path") or "").rpartition(".")[2]
+    parts = config.get("drafter") or config.get("engine") or {"class_path": "plain"}
+    method = confirmation.winner.choice or str(parts["class_path"]).rpartition(".")[2]
     with output.tracker.study(config={**config.to_dict(), **setting_of(config), "method": method}) as run:
         run.table("trials", [{**row, **speedups_of(row)} for row in rows])
         for part in report.whole():

@@ -211,7 +211,7 @@ def test_requests_at_once_say_what_each_says_alone(client):
 def test_a_client_that_goes_away_leaves_its_lane(served, address, stream):
     server, _ = served
     cancelled = server.figures.cancelled._value.get()
-    body = {"model": "tiny", "prompt": "a", "max_tokens": 180, "temperature": 1, "stream": stream}
+    body = {"model": "tiny", "prompt": "a", "max_tokens": 180, "temperature": 1, "seed": 1, "stream": stream}
     slow = server.engine._decoding.step
 
     def step():
