@@ -67,6 +67,9 @@ def fit(
 
     Returns:
         The trainer, after the run.
+
+    Raises:
+        ConfigError: ``mean_from`` is given for a model without a budget.
     """
     os.environ.setdefault("WANDB_MODE", "offline")
     import lightning
@@ -86,7 +89,12 @@ def fit(
     mean = None
     if mean_from is not None:
         from specexp.fit.training.averaging import PlateauMean
+        from specexp.fit.training.budgeted import BudgetedTraining
 
+        if not isinstance(model, BudgetedTraining):
+            raise ConfigError(
+                f"mean_from is a share of a budget, and {type(model).__name__} has none; leave it out"
+            )
         mean = PlateauMean(model, begin=mean_from, every=mean_every)
     arguments = {
         "max_steps": -1,

@@ -28,7 +28,7 @@ from specexp.sweep.output import StudyOutput
 from specexp.sweep.shown import charts_of, onward, titles_of, tokenizer_of
 from specexp.sweep.study import digest_of
 from specexp.sweep.study_config import StudyConfig
-from specexp.sweep.tracked_trials import setting_of, summary_of
+from specexp.sweep.tracked_trials import method_of, setting_of, summary_of
 from specexp.sweep.trials import confirmable, speedups_of, trial_row
 from specexp.sweep.winner import pictures_of_winner
 
@@ -254,17 +254,18 @@ def _track(
     output: StudyOutput,
 ) -> None:
     name, config = backend.study_config.name, backend.study_config.config
+    winner = confirmation.winner
     rows = [trial_row(trial, list(settings.objectives)) for trial in study.get_trials(deepcopy=False)]
     artifacts = [
         Attached(one.folder, name if number == 0 else f"{name}-{BEST_TREE}", one.kind)
         for number, one in enumerate(exported.written)
     ]
-    parts = config.get("drafter") or config.get("engine") or {"class_path": "plain"}
-    method = confirmation.winner.choice or str(parts["class_path"]).rpartition(".")[2]
-    with output.tracker.study(config={**config.to_dict(), **setting_of(config), "method": method}) as run:
+    with output.tracker.study(
+        config={**config.to_dict(), **setting_of(config), "method": method_of(config, winner)}
+    ) as run:
         run.table("trials", [{**row, **speedups_of(row)} for row in rows])
         for part in report.whole():
             track(part, output.folder, run)
         for path in sorted((output.folder / "plots").glob("*.png")):
             run.picture(path.stem, path)
-        track(Report(artifacts=artifacts, summary=summary_of(confirmation.winner)), output.folder, run)
+        track(Report(artifacts=artifacts, summary=summary_of(winner)), output.folder, run)

@@ -86,6 +86,12 @@ def summary_of(winner: Confirmed) -> dict[str, Any]:
     }
 
 
+def method_of(config: Config, winner: Confirmed) -> str:
+    """What won, for studies to be taken together by: the choice of those compared, or the drafter or engine of all."""
+    part = config.get("drafter") or config.get("engine") or {"class_path": "plain"}
+    return winner.choice or str(part["class_path"]).rpartition(".")[2]
+
+
 def setting_of(config: Config) -> dict[str, Any]:
     """What makes figures of two studies comparable, for the configuration of a run: what decodes what, how and where.
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import pytest
 import torch
 
 from specexp.data.corpus.text_source import Probe
 from specexp.data.tasks.task import Ending
-from specexp.fit.training.evaluate import agreement, answers, losses, more_than, shares, text_losses
+from specexp.fit.training.evaluate import agreement, answers, losses, more_than, shares, tables, text_losses
 
 
 class Letters:
@@ -86,3 +86,19 @@ def test_shares_of_how_continuations_end() -> None:
     looping = [1, 2] * 40
     told = {"loops": 0.5, "ended by EOS": 0.5, "of 96 or more": 0.5, "tokens": 49.0}
     assert shares([[*looping, *looping[:16]], [5, 9]], 9) == told
+
+
+def test_losses_alone_generate_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Letter(NamedTuple):
+        text: str
+
+    pair = SimpleNamespace(target=SURE, draft=UNSURE, tokenizer=TOKENIZER)
+    monkeypatch.setattr("specexp.pairs.pair.load_pair", lambda *names: pair)
+    monkeypatch.setattr(
+        "specexp.fit.training.corpus.held_out_texts", lambda source, split: [Letter("abcd"), Letter("bcde")]
+    )
+    sizes = {"texts": 2, "problems": 1, "temperature": 1.0}
+    (told,) = tables("sure", ["unsure"], {"letters": cast("Any", None)}, losses_alone=True, **sizes)
+    target, other = told.records()
+    assert (target["model"], other["model"]) == ("target", "unsure")
+    assert target["nats a token"] == pytest.approx((3 * math.log(2) - math.log(0.5 / 127)) / 4)

@@ -12,6 +12,7 @@ import pytest
 import torch
 import yaml
 
+from specexp.config import ConfigError
 from specexp.data.corpus.python_source import PythonLibrary
 from specexp.fit.__main__ import fit, main
 from specexp.pairs.pair import load_pair
@@ -248,6 +249,13 @@ def test_the_end_of_a_plateau_can_be_averaged_also_after_a_kill(cache: Path, tmp
     for name, weight in mean.items():
         torch.testing.assert_close(weight, sum(one[name] for one in last) / 3, rtol=1e-5, atol=1e-6)
         torch.testing.assert_close(resumed[name], weight, rtol=1e-5, atol=1e-6)
+
+
+def test_a_mean_of_what_has_no_budget_is_refused(tmp_path: Path) -> None:
+    import lightning
+
+    with pytest.raises(ConfigError, match="mean_from is a share of a budget, and LightningModule has none"):
+        fit(lightning.LightningModule(), None, work_dir=tmp_path, mean_from=0.5)
 
 
 def test_a_start_with_fewer_layers_is_deepened_without_changing_what_it_computes(

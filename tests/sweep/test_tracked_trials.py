@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from specexp.bench.statistics import Speedup
 from specexp.config import Config, load_config
 from specexp.sweep.candidates import Candidate, Measurement, Report
 from specexp.sweep.confirmed import Confirmed
-from specexp.sweep.tracked_trials import TrackedTrials, setting_of, summary_of
+from specexp.sweep.tracked_trials import TrackedTrials, method_of, setting_of, summary_of
 from specexp.tracking import Tracker
 
 
@@ -109,6 +110,24 @@ def test_runs_say_what_decodes_what_how_and_where(config: Config) -> None:
 
 def test_model_and_device_are_tags(config: Config, tmp_path: Path) -> None:
     assert tracker_of(config, "mine", tmp_path).tags == ("night", "stdlib", "cpu")
+
+
+@pytest.mark.parametrize(
+    ("parts", "choice", "method"),
+    [
+        ({"drafter": {"class_path": "specexp.drafters.PromptLookup"}}, None, "PromptLookup"),
+        ({"drafter": {"class_path": "specexp.drafters.PromptLookup"}}, "chain", "chain"),
+        ({"drafter": None, "engine": {"class_path": "specexp.engines.LlamaServer"}}, None, "LlamaServer"),
+        ({"drafter": None}, None, "plain"),
+    ],
+)
+def test_studies_are_taken_together_by_what_won(
+    parts: dict[str, Any], choice: str | None, method: str
+) -> None:
+    found = Speedup("trial 3", "engine", math.log(1.5), 1.5, 1.4, 1.6, 40)
+    winner = Confirmed("trial 3", 3, (), {}, 0.4, 2.5, 300.0, found, None, choice)
+    config: Any = SimpleNamespace(get=parts.get)
+    assert method_of(config, winner) == method
 
 
 def test_a_study_is_compared_by_its_winner() -> None:
