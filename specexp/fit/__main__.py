@@ -16,11 +16,12 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from specexp.cluster.options import take_options
 from specexp.config import Config, ConfigError, is_replayed
 from specexp.config.check import Checker
 from specexp.config.command import DRY_RUN, GOES_ON, HELP, OPTIONS, answered, fail, run_command
 from specexp.config.config import check_trainer
-from specexp.config.files import read_layers
+from specexp.config.files import COMMAND_LINE, read_layers
 from specexp.config.here import check_here
 from specexp.config.told import telling, told
 from specexp.core.annotations import PartOf, arguments_of
@@ -34,7 +35,8 @@ checkpoint in its output folder.
 
 Any other CONFIG.yaml trains a model. It names model and data (class_path, init_args), trainer (arguments of
 lightning.Trainer), work_dir and export_to; --dotted.key overrides the file, e.g. --model.init_args.minutes 5
---trainer.precision 32-true. The run continues from the last checkpoint in work_dir, if there is one.
+--trainer.precision 32-true. The run continues from the last checkpoint in work_dir, if there is one. Lightning shares it
+out over devices and machines: --trainer.devices 4 --trainer.num_nodes 2 --trainer.strategy ddp
 
 W&B logs offline unless WANDB_MODE says otherwise."""
 
@@ -113,16 +115,18 @@ def fit(
     runner.save_checkpoint(last, weights_only=False)
     if mean is not None:
         mean.give(runner)
-    if export_to is not None:
+    if export_to is not None and runner.is_global_zero:
         model.export(data.tokenizer(), export_to)
     return runner
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    overrides = [argument for argument in given[1:] if argument not in OPTIONS]
     try:
+        cluster, given = take_options(sys.argv[1:] if arguments is None else arguments)
+        overrides = [argument for argument in given[1:] if argument not in OPTIONS]
+        if cluster is not None and given:
+            raise ConfigError(f"{COMMAND_LINE}: --on is not for this: {_shared_out(given[0], overrides)}")
         if (
             not given
             or given[0].startswith("-")
@@ -138,10 +142,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def act() -> int:
         try:
-            fit(**values)
+            runner = fit(**values)
         except PromptSetError as error:  # a source of the corpus cannot be read
             return fail(error)
-        if (to := values.get("export_to")) is not None:
+        if (to := values.get("export_to")) is not None and runner.is_global_zero:
             told().folder, told().next = str(to), f"python -m specexp.init my-study --target {to}"
         return 0
 
@@ -164,6 +168,16 @@ def _of_controller(path: str, overrides: Sequence[str]) -> bool:
     raise ConfigError(
         f"{path} has neither a fit: section, which lets an experiment's controller learn, nor a model: to train"
     )
+
+
+def _shared_out(path: str, overrides: Sequence[str]) -> str:
+    """How the work of a file is done by several processes."""
+    if _of_controller(path, overrides):
+        return (
+            "a controller learns prompt after prompt; record them by many, python -m specexp.record CONFIG.yaml --on "
+            "..., and let it learn from the recording, in seconds"
+        )
+    return "Lightning shares a training out, --trainer.devices N --trainer.num_nodes M --trainer.strategy ddp"
 
 
 def _learn(config: Config, dry: bool) -> int:

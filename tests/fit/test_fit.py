@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import random
 import subprocess
 import sys
@@ -187,6 +188,70 @@ def test_a_source_that_is_not_there_is_named_in_one_sentence(
 def test_the_command_names_a_missing_file(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["missing.yaml"]) == 2
     assert "missing.yaml" in capsys.readouterr().err
+
+
+def test_processes_share_the_stream_of_rows_out() -> None:
+    """Their batches beside each other are those of one process with a batch as many times as large."""
+    from specexp.fit.training.data import MixedRows
+
+    documents = {"a": [[number] * 5 for number in range(40)], "b": [[100 + number] * 3 for number in range(40)]}
+
+    def taken(count: int, **arguments: int) -> list[torch.Tensor]:
+        return list(itertools.islice(MixedRows(documents, {"a": 1, "b": 1}, row_length=4, **arguments), count))
+
+    alone = taken(6, batch_size=4)
+    first, second = (taken(6, batch_size=2, first_batch=rank, every=2) for rank in (0, 1))
+    assert all(torch.equal(torch.cat(pair), one) for *pair, one in zip(first, second, alone, strict=True))
+    goes_on = taken(2, batch_size=2, first_batch=4 * 2 + 1, every=2)  # the second process after four steps
+    assert all(torch.equal(a, b) for a, b in zip(goes_on, second[4:], strict=True))
+
+
+@pytest.mark.slow
+def test_two_processes_train_what_one_does(cache: Path, tmp_path: Path) -> None:
+    """With batches of half the size, from the command line, up to the rounding of sums in another order."""
+
+    def trained(name: str, batch_size: int, *arguments: str) -> dict[str, torch.Tensor]:
+        from safetensors.torch import load_file
+
+        config = {
+            "work_dir": str(tmp_path / name / "work"),
+            "export_to": str(tmp_path / name / "export"),
+            "model": {
+                "class_path": "specexp.fit.training.module.CausalLMTraining",
+                "init_args": {"architecture": ARCHITECTURE, "max_steps": 3, "repetition_from": 1.0},
+            },
+            "data": {
+                "class_path": "specexp.fit.training.data.CorpusRows",
+                "init_args": {
+                    "cache_dir": str(cache),
+                    "sources": {"library": {"class_path": "PythonLibrary"}},
+                    "row_length": 128,
+                    "batch_size": batch_size,
+                    "vocab_size": 400,
+                },
+            },
+            "trainer": {"logger": False, "accelerator": "cpu", "limit_val_batches": 0},
+        }
+        file = tmp_path / f"{name}.yaml"
+        file.write_text(yaml.safe_dump(config))
+        command = [sys.executable, "-m", "specexp.fit", str(file), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+        assert done.returncode == 0, done.stderr
+        return load_file(tmp_path / name / "export" / "model.safetensors")
+
+    alone = trained("alone", 4)
+    shared = trained("shared", 2, "--trainer.devices", "2", "--trainer.strategy", "ddp")
+    for key, weight in alone.items():
+        torch.testing.assert_close(shared[key], weight, rtol=2e-2, atol=2e-3, msg=key)
+    other = trained("other", 2)
+    assert any(not torch.allclose(other[key], weight, rtol=2e-2, atol=2e-3) for key, weight in alone.items())
+
+
+def test_a_cluster_is_not_for_a_training(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(RECIPES / "draft.yaml"), "--on", "local", "--workers", "2"]) == 2
+    told = capsys.readouterr().err
+    assert "--trainer.devices N" in told
+    assert told.count("\n") == 1
 
 
 @pytest.mark.parametrize(

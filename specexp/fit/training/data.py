@@ -31,7 +31,8 @@ class MixedRows(IterableDataset[torch.Tensor]):
 
     A source is drawn for every document so that the *token* shares approach ``weights``; each source is
     passed through in a new shuffled order every time. Batch ``i`` depends on the arguments alone, so a stream
-    that starts at ``first_batch`` continues an earlier one exactly.
+    that starts at ``first_batch`` continues an earlier one exactly, and processes that take every ``every``-th batch
+    from a first one of their own share the stream out.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class MixedRows(IterableDataset[torch.Tensor]):
         row_length: int,
         seed: int = 0,
         first_batch: int = 0,
+        every: int = 1,
     ) -> None:
         self.documents = {origin: documents[origin] for origin in sorted(documents) if documents[origin]}
         self.weights = weights
@@ -50,6 +52,7 @@ class MixedRows(IterableDataset[torch.Tensor]):
         self.row_length = row_length
         self.seed = seed
         self.first_batch = first_batch
+        self.every = every
 
     def __iter__(self) -> Iterator[torch.Tensor]:
         size = self.batch_size * self.row_length
@@ -58,7 +61,7 @@ class MixedRows(IterableDataset[torch.Tensor]):
         for document in self._stream():
             buffer += document
             while len(buffer) >= size:
-                if batch >= self.first_batch:
+                if batch >= self.first_batch and (batch - self.first_batch) % self.every == 0:
                     yield torch.tensor(buffer[:size]).view(self.batch_size, self.row_length)
                 del buffer[:size]
                 batch += 1
@@ -172,15 +175,18 @@ class CorpusRows(lightning.LightningDataModule):
 
     @override
     def train_dataloader(self) -> DataLoader[torch.Tensor]:
-        """The stream of batches, from the first one that the trained module has not seen."""
+        """The stream of batches, from the first one that the trained module has not seen; several processes share it
+        out, so that a step of theirs learns from the rows of one process whose batches are as many times larger."""
         module: Any = self.trainer.lightning_module if self.trainer else None
+        rank, processes = (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
         rows = MixedRows(
             self._documents,
             self.weights,
             batch_size=self.batch_size,
             row_length=self.row_length,
             seed=self.seed,
-            first_batch=getattr(module, "batches_done", 0),
+            first_batch=getattr(module, "batches_done", 0) * processes + rank,
+            every=processes,
         )
         return DataLoader(rows, batch_size=None)
 
