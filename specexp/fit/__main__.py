@@ -35,8 +35,8 @@ checkpoint in its output folder.
 
 Any other CONFIG.yaml trains a model. It names model and data (class_path, init_args), trainer (arguments of
 lightning.Trainer), work_dir and export_to; --dotted.key overrides the file, e.g. --model.init_args.minutes 5
---trainer.precision 32-true. The run continues from the last checkpoint in work_dir, if there is one. Lightning shares it
-out over devices and machines: --trainer.devices 4 --trainer.num_nodes 2 --trainer.strategy ddp
+--trainer.precision 32-true. The run continues from the last checkpoint in work_dir, if there is one. Lightning
+shares it out over devices and machines: --trainer.devices 4 --trainer.num_nodes 2 --trainer.strategy ddp
 
 W&B logs offline unless WANDB_MODE says otherwise."""
 

@@ -43,7 +43,7 @@ class Wanted:
 
 
 def wanted(rows: Sequence[PaperRow], given: Sequence[str], short: bool) -> list[Wanted]:
-    """Every run of the rows.
+    """Every run of the rows, and of what tells why they differ.
 
     Args:
         rows: Rows.
@@ -52,7 +52,8 @@ def wanted(rows: Sequence[PaperRow], given: Sequence[str], short: bool) -> list[
     """
     return [
         Wanted(row, run, (arguments[0], *_merged(given, arguments[1:], SHORT + row.short if short else ())))
-        for row in rows
+        for declared in rows
+        for row in (declared, *declared.measured_causes)
         for run, arguments in row.runs.items()
     ]
 

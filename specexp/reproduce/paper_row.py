@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shlex
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -19,7 +19,8 @@ from specexp.reproduce.trend import Clause, Term
 
 SHORT = ("--data.max_prompts", "2", "--generation.max_new_tokens", "8")
 """What makes any run short; a row may add to it."""
-_KEYS = {"place", "claim", "published", "runs", "test", "short", "picture", "tables", "timed", "reason"}
+_KEYS = {"place", "claim", "published", "runs", "test", "short", "picture", "tables", "timed", "cause"}
+_KEYS_OF_A_CAUSE = {"claim", "runs", "test", "short", "tables", "timed"}
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,8 @@ class PaperRow:
         short: overrides that make its runs short, beside :data:`SHORT`.
         timed: whether a figure of it is of this machine's clock; then its runs have the machine for themselves.
         picture: of the last run, by the name of its file without ending; empty for none.
-        reason: why it differs, once it was measured; empty before.
+        cause: why it differs, once it was measured: a claim with a test of its own, on runs of its own or, where it
+            names none, on the row's; None before.
     """
 
     name: str
@@ -53,7 +55,7 @@ class PaperRow:
     short: tuple[str, ...] = ()
     picture: str = "figure"
     timed: bool = True
-    reason: str = field(default="", compare=False)
+    cause: PaperRow | None = field(default=None, compare=False)
 
     @property
     def declaration(self) -> str:
@@ -69,6 +71,11 @@ class PaperRow:
         if len(self.runs) == 1:
             return next(iter(self.runs)), list(term.place)
         return term.place[0], list(term.place[1:])
+
+    @property
+    def measured_causes(self) -> list[PaperRow]:
+        """Its cause, where that has runs of its own."""
+        return [self.cause] if self.cause is not None and self.cause.name != self.name else []
 
 
 @cache
@@ -103,10 +110,12 @@ def chosen(names: Iterable[str]) -> list[PaperRow]:
     return list((found or rows).values())
 
 
-def _row(name: str, paper: str, declared: dict[str, Any], where: str) -> PaperRow:
+def _row(
+    name: str, paper: str, declared: dict[str, Any], where: str, keys: Collection[str] = _KEYS
+) -> PaperRow:
     for key in declared:
-        if key not in _KEYS:
-            raise ConfigError(f"{where}: unknown key {key!r}{did_you_mean(key, _KEYS)}")
+        if key not in keys:
+            raise ConfigError(f"{where}: unknown key {key!r}{did_you_mean(key, keys)}")
     runs = declared["runs"]
     try:
         clauses = tuple(map(Clause.of, declared["test"]))
@@ -127,7 +136,7 @@ def _row(name: str, paper: str, declared: dict[str, Any], where: str) -> PaperRo
         tuple(shlex.split(declared.get("short", ""))),
         declared.get("picture", "figure"),
         declared.get("timed", True),
-        declared.get("reason", ""),
+        _cause(name, paper, declared, where),
     )
     for term in (term for clause in clauses for term in clause.terms if term.figure):
         run, place = row.place_of(term)
@@ -141,3 +150,18 @@ def _row(name: str, paper: str, declared: dict[str, Any], where: str) -> PaperRo
                 f"{where}.test: {term} is of a table that the row does not keep; add it to tables"
             )
     return row
+
+
+def _cause(name: str, paper: str, declared: dict[str, Any], where: str) -> PaperRow | None:
+    told = declared.get("cause")
+    if told is None:
+        return None
+    of_the_row = {key: declared[key] for key in ("runs", "tables") if key in declared}
+    own = "runs" in told
+    return _row(
+        f"{name}.cause" if own else name,
+        paper,
+        {"place": declared["place"], "published": "", "picture": "", **({} if own else of_the_row), **told},
+        f"{where}.cause",
+        _KEYS_OF_A_CAUSE | {"place", "published", "picture"},
+    )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from html import escape
 from pathlib import Path
 
@@ -31,6 +31,7 @@ class Found:
         outcomes: of its tests.
         record: what was measured, where it counts.
         why_not: why there is no verdict; empty where there is one.
+        cause: what there is to say of why it differs, where the row tells it.
     """
 
     row: PaperRow
@@ -38,6 +39,7 @@ class Found:
     outcomes: Sequence[Tested] = ()
     record: RowRecord | None = None
     why_not: Sequence[str] = field(default=())
+    cause: Found | None = None
 
     def lines(self) -> list[str]:
         """Facts about the measurement."""
@@ -65,7 +67,17 @@ def look_at(
         given: Overrides of every run, that name the pair.
         short: Whether the records are of short runs.
     """
-    return [_look_at(row, records, wanted([row], given, short)) for row in rows]
+    runs: dict[str, list[Wanted]] = {}
+    for one in wanted(rows, given, short):
+        runs.setdefault(one.row.name, []).append(one)
+
+    def found(row: PaperRow) -> Found:
+        return _look_at(row, records, runs[row.name])
+
+    return [
+        replace(found(row), cause=None if row.cause is None else _tested(row, row.cause, found))
+        for row in rows
+    ]
 
 
 def report(found: Sequence[Found], pictures: str) -> Report:
@@ -108,6 +120,18 @@ def _look_at(row: PaperRow, records: Path, runs: Sequence[Wanted]) -> Found:
     return Found(row, verdict(outcomes), outcomes, record)
 
 
+def _tested(row: PaperRow, cause: PaperRow, found: Callable[[PaperRow], Found]) -> Found:
+    """What became of a cause: its own measurement, or its test on the row's."""
+    if row.measured_causes:
+        return found(cause)
+    of_the_row = found(row)
+    if of_the_row.record is None:
+        return Found(cause, NOT_MEASURED)
+    record = of_the_row.record
+    outcomes = [clause.test(lambda term: record.look_up(cause, term)) for clause in cause.clauses]
+    return Found(cause, verdict(outcomes), outcomes)
+
+
 def counted_states(found: Sequence[Found]) -> str:
     """How many rows came to what, as a sentence."""
     return f"{', '.join(f'{count} {state}' for state, count in _counted(found).items())}."
@@ -148,7 +172,12 @@ def row_markdown(one: Found) -> list[str]:
     lines += [f"- {outcome}" for outcome in one.outcomes]
     lines += [f"- Test: `{clause.text}`" for clause in one.row.clauses if not one.outcomes]
     lines += [f"- {_sentence(reason)}" for reason in one.why_not]
-    lines += [f"- Why: {one.row.reason}"] if one.row.reason else []
+    if one.cause is not None:
+        lines += [f"- Why: {one.cause.row.claim}"]
+        lines += [
+            f"  - {said}" for said in (*map(str, one.cause.outcomes), *map(_sentence, one.cause.why_not))
+        ]
+        lines += [f"  - {line}" for line in one.cause.lines()]
     return lines + [f"- {line}" for line in one.lines()]
 
 
@@ -162,7 +191,10 @@ def _section(one: Found, pictures: str) -> str:
     told = [escape(str(outcome)) for outcome in one.outcomes]
     told += [f"Test: <code>{escape(clause.text)}</code>" for clause in one.row.clauses if not one.outcomes]
     told += [escape(_sentence(reason)) for reason in one.why_not]
-    told += [f"Why: {escape(one.row.reason)}"] if one.row.reason else []
+    if one.cause is not None:
+        cause = [*map(str, one.cause.outcomes), *map(_sentence, one.cause.why_not), *one.cause.lines()]
+        items = "".join(f"<li>{escape(line).replace('`', '')}</li>" for line in cause)
+        told += [f"Why: {escape(one.cause.row.claim)}<ul>{items}</ul>"]
     told += [escape(line).replace("`", "") for line in one.lines()]
     name = escape(one.row.name)
     picture = (

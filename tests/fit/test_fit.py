@@ -194,10 +194,15 @@ def test_processes_share_the_stream_of_rows_out() -> None:
     """Their batches beside each other are those of one process with a batch as many times as large."""
     from specexp.fit.training.data import MixedRows
 
-    documents = {"a": [[number] * 5 for number in range(40)], "b": [[100 + number] * 3 for number in range(40)]}
+    documents = {
+        "a": [[number] * 5 for number in range(40)],
+        "b": [[100 + number] * 3 for number in range(40)],
+    }
 
     def taken(count: int, **arguments: int) -> list[torch.Tensor]:
-        return list(itertools.islice(MixedRows(documents, {"a": 1, "b": 1}, row_length=4, **arguments), count))
+        return list(
+            itertools.islice(MixedRows(documents, {"a": 1, "b": 1}, row_length=4, **arguments), count)
+        )
 
     alone = taken(6, batch_size=4)
     first, second = (taken(6, batch_size=2, first_batch=rank, every=2) for rank in (0, 1))

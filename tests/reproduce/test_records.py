@@ -7,9 +7,9 @@ import pytest
 
 from specexp.reproduce import row_record
 from specexp.reproduce.__main__ import main
-from specexp.reproduce.measure import Wanted, missing
+from specexp.reproduce.measure import Wanted, missing, wanted
 from specexp.reproduce.row_record import RowRecord, RowRecordError, measured, pair_of
-from specexp.reproduce.told import NOT_MEASURED, look_at, report
+from specexp.reproduce.told import NOT_MEASURED, look_at, report, row_markdown
 from specexp.reproduce.trend import Clause
 
 
@@ -88,7 +88,29 @@ def test_what_is_measured_is_not_missing(kept, row):
 def test_another_test_is_another_declaration_and_a_reason_told_later_is_not(row):
     other = dataclasses.replace(row, clauses=(Clause.of("alpha{tree} > 1"),))
     assert other.declaration != row.declaration
-    assert dataclasses.replace(row, reason="the pair is small").declaration == row.declaration
+    assert dataclasses.replace(row, cause=row).declaration == row.declaration
+
+
+def test_a_cause_is_tested_on_the_rows_own_runs(kept, row):
+    clauses = (Clause.of("tokens_per_step{tree} > 2.5"), Clause.of("sizes: share{tree / 32} < 0.5"))
+    cause = dataclasses.replace(row, claim="Trees are dear.", clauses=clauses)
+    (found,) = look_at([dataclasses.replace(row, cause=cause)], kept)
+    assert [outcome.holds for outcome in found.cause.outcomes] == [True, False]
+    told = "\n".join(row_markdown(found))
+    assert "- Why: Trees are dear.\n  - tokens_per_step of tree 3" in told
+    (kept / f"{row.name}.json").unlink()
+    (found,) = look_at([dataclasses.replace(row, cause=cause)], kept)
+    assert (found.cause.state, found.cause.outcomes) == (NOT_MEASURED, ())
+
+
+def test_a_cause_with_runs_of_its_own_is_measured_like_a_row(kept, row):
+    cause = dataclasses.replace(row, name=f"{row.name}.cause", runs={"": ("experiments/other.yaml",)})
+    row = dataclasses.replace(row, cause=cause)
+    assert [one.label for one in wanted([row], (), short=False)] == ["dyspec.made", "dyspec.made.cause"]
+    assert [one.label for one in missing(wanted([row], (), short=False), kept)] == ["dyspec.made.cause"]
+    (found,) = look_at([row], kept)
+    assert found.outcomes
+    assert found.cause.why_not == ["the record of dyspec.made.cause is not measured yet"]
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"format": 1, "row": "seed.table1", "runs": {}}'])

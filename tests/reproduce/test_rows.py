@@ -30,7 +30,7 @@ def test_every_rows_runs_are_configured_and_its_test_names_their_arms(capsys):
     """Files and overrides are read, as they would be before anything is measured."""
     with chdir(ROOT):
         assert main(["--dry-run"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == sum(len(row.runs) for row in paper_rows().values())
+    assert len(capsys.readouterr().out.splitlines()) == len(wanted(chosen(()), (), short=False))
 
 
 def test_a_row_whose_prompts_are_not_here_is_told_before_anything_is_run(tmp_path, capsys, monkeypatch):
@@ -55,7 +55,16 @@ def test_the_shipped_report_is_that_of_the_shipped_records():
 
 
 def test_shipped_records_are_of_rows():
-    assert [path.name for path in RESULTS.glob("*.json") if path.stem not in paper_rows()] == []
+    known = {one.name for row in paper_rows().values() for one in (row, *row.measured_causes)}
+    assert [path.name for path in RESULTS.glob("*.json") if path.stem not in known] == []
+
+
+def test_every_row_that_does_not_agree_tells_a_cause_that_was_measured():
+    for one in look_at(chosen(()), RESULTS):
+        if one.record is not None and not one.state.startswith("agrees"):
+            assert one.cause is not None, one.row.name
+            assert one.cause.outcomes, (one.row.name, one.cause.why_not)
+            assert all(outcome.holds for outcome in one.cause.outcomes), (one.row.name, one.cause.outcomes)
 
 
 def test_rows_are_chosen_by_name_or_by_paper():
