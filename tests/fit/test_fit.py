@@ -223,7 +223,7 @@ def test_two_processes_train_what_one_does(cache: Path, tmp_path: Path) -> None:
             "export_to": str(tmp_path / name / "export"),
             "model": {
                 "class_path": "specexp.fit.training.module.CausalLMTraining",
-                "init_args": {"architecture": ARCHITECTURE, "max_steps": 3, "repetition_from": 1.0},
+                "init_args": {"architecture": ARCHITECTURE, "max_steps": 12, "repetition_from": 1.0},
             },
             "data": {
                 "class_path": "specexp.fit.training.data.CorpusRows",
@@ -245,11 +245,14 @@ def test_two_processes_train_what_one_does(cache: Path, tmp_path: Path) -> None:
         return load_file(tmp_path / name / "export" / "model.safetensors")
 
     alone = trained("alone", 4)
+
+    def distance(weights: dict[str, torch.Tensor]) -> float:
+        return sum(
+            float((weights[key].double() - weight.double()).abs().sum()) for key, weight in alone.items()
+        )
+
     shared = trained("shared", 2, "--trainer.devices", "2", "--trainer.strategy", "ddp")
-    for key, weight in alone.items():
-        torch.testing.assert_close(shared[key], weight, rtol=2e-2, atol=2e-3, msg=key)
-    other = trained("other", 2)
-    assert any(not torch.allclose(other[key], weight, rtol=2e-2, atol=2e-3) for key, weight in alone.items())
+    assert distance(shared) < 0.2 * distance(trained("half", 2))
 
 
 def test_a_cluster_is_not_for_a_training(capsys: pytest.CaptureFixture[str]) -> None:
