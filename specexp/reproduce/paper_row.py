@@ -156,12 +156,13 @@ def _cause(name: str, paper: str, declared: dict[str, Any], where: str) -> Paper
     told = declared.get("cause")
     if told is None:
         return None
-    of_the_row = {key: declared[key] for key in ("runs", "tables") if key in declared}
     own = "runs" in told
+    kept = () if own else ("runs", "tables")
+    of_the_row = {key: declared[key] for key in kept if key in declared}
     return _row(
         f"{name}.cause" if own else name,
         paper,
-        {"place": declared["place"], "published": "", "picture": "", **({} if own else of_the_row), **told},
+        {"place": declared["place"], "published": "", "picture": "", **of_the_row, **told},
         f"{where}.cause",
         _KEYS_OF_A_CAUSE | {"place", "published", "picture"},
     )
