@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-ACCOUNT = (
+import pytest
+
+_ACCOUNT = (
     "WANDB_API_KEY",
     "WANDB_IDENTITY_TOKEN_FILE",
     "WANDB_MODE",
@@ -16,6 +18,18 @@ ACCOUNT = (
     "WANDB_DATA_DIR",
 )
 """Variables that would make a run an online one, or write it elsewhere."""
+
+
+def forget_account(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Runs of this test are offline ones, below their own folders, whoever is logged in on this machine.
+
+    Args:
+        monkeypatch: of the test.
+        folder: an empty one.
+    """
+    for name in _ACCOUNT:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NETRC", str(folder / "netrc"))
 
 
 def offline_runs(folder: Path) -> list[dict[str, Any]]:

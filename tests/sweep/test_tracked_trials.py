@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from helpers.fake_bench import PROMPTS, FakeBench, search, settings
-from helpers.offline_runs import ACCOUNT, offline_runs, records
+from helpers.offline_runs import forget_account, offline_runs, records
 
 from specexp.bench.publish import tracker_of
 from specexp.bench.statistics import Speedup
@@ -23,9 +23,7 @@ from specexp.tracking import Tracker
 
 @pytest.fixture(autouse=True)
 def _no_account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ACCOUNT:
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    forget_account(monkeypatch, tmp_path)
 
 
 @pytest.fixture

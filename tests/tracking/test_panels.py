@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from helpers.made_records import PHASES, record
-from helpers.offline_runs import ACCOUNT, offline_runs, records
+from helpers.offline_runs import forget_account, offline_runs, records
 from matplotlib.figure import Figure
 
 from specexp.bench.metrics import figures_of
@@ -25,9 +25,7 @@ class Letters:
 
 @pytest.mark.slow
 def test_every_panel_finds_what_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ACCOUNT:
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    forget_account(monkeypatch, tmp_path)
     tracker = Tracker("shapes", tmp_path, mode="offline")
     decoded = record("tree", 0, sources=(0, 1, -1, -2), drafted_nodes=4, seconds=dict.fromkeys(PHASES, 0.1))
     figures = figures_of([decoded])

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from helpers.offline_runs import ACCOUNT, offline_runs, records
+from helpers.offline_runs import forget_account, offline_runs, records
 from matplotlib.figure import Figure
 
 from specexp.tracking import Tracker
@@ -20,9 +20,7 @@ PARAMS = {"builder": {"name": "parametric", "class_path": "ParametricTree"}, "bu
 
 @pytest.fixture(autouse=True)
 def _no_account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ACCOUNT:
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    forget_account(monkeypatch, tmp_path)
 
 
 def test_a_trial_is_an_offline_run_of_the_study_s_group(tmp_path: Path) -> None:
