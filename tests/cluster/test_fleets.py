@@ -6,13 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from helpers.ray_cluster import ray_cluster
+from helpers.waiting import wait_for
 
 from specexp.cluster.fleet import Fleet, Work
 from specexp.cluster.options import ClusterOptions
@@ -41,20 +41,13 @@ def work(folder: Path, number: int, lives: int = 1) -> Work:
     )
 
 
-def until(condition: Callable[[], bool], seconds: float = 200) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to this"
-        time.sleep(0.2)
-
-
 def begun(folder: Path, number: int) -> list[int]:
     path = folder / f"{number}.begun"
     return [int(line.split()[0]) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def ended(fleet: Fleet) -> list[str]:
-    until(lambda: all(one.state in ("ended", "failed") for one in fleet.statuses()))
+    wait_for(lambda: all(one.state in ("ended", "failed") for one in fleet.statuses()))
     return [one.state for one in fleet.statuses()]
 
 
@@ -83,7 +76,7 @@ def test_three_workers_on_three_nodes_and_one_that_is_killed_comes_again(
     works = [work(tmp_path, number, lives=2 if number == 1 else 1) for number in range(3)]
     fleet = start_fleet(ClusterOptions("ray", 3), works, 0, 1, tmp_path / "logs")
     try:
-        until(lambda: len(begun(tmp_path, 1)) == 1)
+        wait_for(lambda: len(begun(tmp_path, 1)) == 1)
         os.kill(begun(tmp_path, 1)[0], signal.SIGKILL)
         assert ended(fleet) == ["ended"] * 3
         assert len(begun(tmp_path, 1)) == 2
@@ -97,14 +90,14 @@ def test_three_workers_on_three_nodes_and_one_that_is_killed_comes_again(
 def test_workers_outlive_who_started_them_and_are_taken_over(cluster: Any, tmp_path: Path) -> None:
     options = ClusterOptions("ray", 1, detach=True)
     fleet = start_fleet(options, [work(tmp_path, 0, lives=2)], 0, 1, tmp_path / "logs")
-    until(lambda: len(begun(tmp_path, 0)) == 1)
+    wait_for(lambda: len(begun(tmp_path, 0)) == 1)
     fleet.close()
     (process,) = begun(tmp_path, 0)
     assert not is_gone(process)
     fleet = start_fleet(options, [work(tmp_path, 0, lives=2)], 0, 1, tmp_path / "logs")
     assert [one.state for one in fleet.statuses()] == ["running"]
     fleet.stop()
-    until(lambda: is_gone(process))
+    wait_for(lambda: is_gone(process))
     assert begun(tmp_path, 0) == [process]
 
 
@@ -112,7 +105,7 @@ def test_a_worker_whose_node_dies_comes_again_on_another(tmp_path: Path) -> None
     pytest.importorskip("ray")
     with ray_cluster(on_the_head=0) as own:
         fleet = start_fleet(ClusterOptions("ray", 1), [work(tmp_path, 0, lives=2)], 0, 1, tmp_path / "logs")
-        until(lambda: len(begun(tmp_path, 0)) == 1)
+        wait_for(lambda: len(begun(tmp_path, 0)) == 1)
         (process,) = begun(tmp_path, 0)
         raylet = parent(parent(process))
         (node,) = (one for one in own.worker_nodes if raylet_of(one) == raylet)
@@ -167,7 +160,7 @@ def test_the_local_executor_starts_a_killed_worker_again(tmp_path: Path) -> None
     works = [work(tmp_path, 0), work(tmp_path, 1, lives=2)]
     fleet = start_fleet(ClusterOptions("local", 2), works, 0, 1, tmp_path / "logs")
     try:
-        until(lambda: len(begun(tmp_path, 1)) == 1)
+        wait_for(lambda: len(begun(tmp_path, 1)) == 1)
         os.kill(begun(tmp_path, 1)[0], signal.SIGKILL)
         assert ended(fleet) == ["ended", "ended"]
     finally:

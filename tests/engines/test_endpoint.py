@@ -4,7 +4,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,6 +11,7 @@ import pytest
 import torch
 from helpers import fake_server
 from helpers.small_gguf import tokenizer
+from helpers.waiting import wait_for
 
 from specexp.engines.engine import EngineError
 from specexp.engines.llama_cpp_server import LlamaCppServer
@@ -141,10 +141,7 @@ def test_no_process_outlives_who_started_it(ended_by, tmp_path) -> None:
         assert alive(server)
         assert alive(child)
         starter.send_signal(ended_by)
-    deadline = time.monotonic() + 20
-    while alive(server) or alive(child):
-        assert time.monotonic() < deadline, "a process was left behind"
-        time.sleep(0.05)
+    wait_for(lambda: not alive(server) and not alive(child), 20, "a process was left behind")
 
 
 def alive(pid: int) -> bool:

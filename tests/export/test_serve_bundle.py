@@ -1,7 +1,6 @@
 """``specexp.export --to serve-bundle``: a model folder that Hugging Face loads with the artifact at work."""
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -12,6 +11,7 @@ import pytest
 
 from specexp import load_pair
 from specexp.config.artifacts import save_artifact
+from specexp.engines.server import free_port
 from specexp.export.__main__ import main
 
 PROMPT = "def read_config(path):\n"
@@ -131,9 +131,7 @@ def wait_until_healthy(url, server, log) -> None:
 def test_transformers_serve_runs_it(bundle, tmp_path) -> None:
     openai = pytest.importorskip("openai", reason="openai is not installed: pip install 'specexp[engines]'")
     pytest.importorskip("uvicorn", reason="uvicorn is not installed: pip install 'specexp[engines]'")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     command = [
         str(Path(sys.executable).with_name("transformers")), "serve", str(bundle), "--trust-remote-code", "--device",
         "cpu", "--dtype", "float32", "--port", str(port),

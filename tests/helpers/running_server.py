@@ -1,6 +1,5 @@
 """A server in a thread of the test's own process, on a port of its own."""
 
-import socket
 from contextlib import contextmanager
 from threading import Thread
 from time import sleep
@@ -26,18 +25,3 @@ def running(server):
         own.should_exit = True
         thread.join()
         server.engine.close()
-
-
-def patiently(what, seconds=10.0):
-    """Wait until something holds."""
-    for _ in range(int(seconds * 100)):
-        if what():
-            return
-        sleep(0.01)
-    raise AssertionError("it never came to hold")
-
-
-def free_port():
-    """A port that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]

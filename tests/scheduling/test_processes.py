@@ -14,6 +14,7 @@ from random import Random
 import pytest
 import torch
 from helpers.toy_schedules import PARTS, PausingTarget, Unlearning, fail_oddly, jobs_of, leave, pausing
+from helpers.waiting import wait_for
 
 from specexp.builders import Chain
 from specexp.core.parts import Parts
@@ -48,16 +49,6 @@ def running_in(session):
         if folder.name.isdigit() and fields[0] != "Z" and int(fields[3]) == session:
             found.append(int(folder.name))
     return found
-
-
-def wait_until(true, seconds=20.0):
-    """Whether something becomes true soon."""
-    until = time.monotonic() + seconds
-    while not true():
-        if time.monotonic() > until:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 def open_slow(parts, n=3, **pauses):
@@ -210,7 +201,7 @@ def test_ctrl_c_ends_a_run_within_two_seconds_and_a_killed_program_leaves_nothin
         assert exists(second[1])
         program.kill()
         program.wait()
-        assert wait_until(lambda: not running_in(program.pid))
+        wait_for(lambda: not running_in(program.pid), 20)
     finally:
         program.kill()
         program.communicate()

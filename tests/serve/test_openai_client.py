@@ -7,7 +7,8 @@ import httpx
 import openai
 import pytest
 import torch
-from helpers.running_server import patiently, running
+from helpers.running_server import running
+from helpers.waiting import wait_for
 
 from .conftest import serve
 
@@ -226,10 +227,10 @@ def test_a_client_that_goes_away_leaves_its_lane(served, address, stream):
         else:
             with pytest.raises(httpx.ReadTimeout):
                 httpx.post(f"{address}/v1/completions", json=body, timeout=0.15)
-        patiently(lambda: server.engine.running == 0)
+        wait_for(lambda: server.engine.running == 0, 10)
     finally:
         del server.engine._decoding.step
-    patiently(lambda: server.figures.cancelled._value.get() == cancelled + 1)
+    wait_for(lambda: server.figures.cancelled._value.get() == cancelled + 1, 10)
 
 
 @pytest.mark.parametrize(
@@ -330,7 +331,7 @@ def test_a_deadline_ends_a_request(served, client, stream):
     with pytest.raises(openai.APIError, match="not complete within") as refused:
         list(complete(client, **asked))
     assert stream or refused.value.status_code == 504
-    patiently(lambda: served[0].engine.running == 0)
+    wait_for(lambda: served[0].engine.running == 0, 10)
 
 
 def test_the_log_has_a_line_of_figures_for_every_request_and_no_prompt(client, caplog):

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import httpx
 import pytest
-from helpers.running_server import free_port, patiently
+from helpers.waiting import wait_for
 
 from specexp.config.artifacts import load_artifact, save_artifact
 from specexp.core.annotations import arguments_of
+from specexp.engines.server import free_port
 from specexp.serve.__main__ import _parser
 from specexp.serve.asked import ChatAsked, CompletionAsked
 
@@ -80,11 +81,12 @@ def test_the_readmes_server_answers_its_curl_and_on_sigterm_what_was_taken_in(tm
     try:
         assert "serving artifacts/tree_shape" in server.stdout.readline()
         said = []
-        patiently(
+        wait_for(
             lambda: (
                 said.append(subprocess.run(shlex.split(curl), capture_output=True))
                 or said[-1].returncode == 0
-            )
+            ),
+            10,
         )
         answer = json.loads(said[-1].stdout)
         assert answer["choices"][0]["text"]

@@ -5,11 +5,11 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from helpers import fake_server
+from helpers.waiting import wait_for
 
 from specexp.export.__main__ import export
 from specexp.sweep.__main__ import main
@@ -115,16 +115,14 @@ def test_a_sweep_that_is_ended_leaves_no_server_behind(ended_by, of_engine, tmp_
         [endpoint("one", f"--child {pids} --fault hang --after 1", answer_seconds=600), endpoint("two")]
     )
     with subprocess.Popen([sys.executable, "-m", "specexp.sweep", path]) as sweep:
-        deadline = time.monotonic() + 120
-        while not (pids.exists() and len(pids.read_text().split()) == 2):
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        wait_for(lambda: pids.exists() and len(pids.read_text().split()) == 2)
         server, child = map(int, pids.read_text().split())
         sweep.send_signal(ended_by)
-    deadline = time.monotonic() + 20
-    while any(Path(f"/proc/{pid}").exists() for pid in (server, child)):
-        assert time.monotonic() < deadline, "a process was left behind"
-        time.sleep(0.1)
+    wait_for(
+        lambda: not any(Path(f"/proc/{pid}").exists() for pid in (server, child)),
+        20,
+        "a process was left behind",
+    )
 
 
 class TestOpenVino:
