@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -14,6 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from sqlalchemy import create_engine, text
+
+from specexp.engines.server import free_port
 
 PASSWORD = "pa55word"
 
@@ -32,21 +33,14 @@ def binaries() -> Path | None:
     return Path(wheel.origin).parent / "pginstall" / "bin"
 
 
-def free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])
-
-
 class Postgres:
     """A server of its own folder and port; ``me`` owns it and has a password.
 
     Args:
         folder: An empty one below which anybody may enter, for the server refuses to run as root.
-        max_connections: How many it takes.
     """
 
-    def __init__(self, folder: Path, max_connections: int = 100) -> None:
+    def __init__(self, folder: Path) -> None:
         found = binaries()
         assert found is not None
         self._bin, self._data = found, folder / "data"
@@ -74,12 +68,12 @@ class Postgres:
         )
         self._options = (
             f"-p {self.port} -c listen_addresses=127.0.0.1 -c unix_socket_directories= "
-            f"-c max_connections={max_connections} -c fsync=off"
+            "-c max_connections=100 -c fsync=off"
         )
         self.start()
 
-    def url(self, password: str = PASSWORD, port: int | None = None) -> str:
-        return f"postgresql://me:{password}@127.0.0.1:{port or self.port}/postgres"
+    def url(self, password: str = PASSWORD) -> str:
+        return f"postgresql://me:{password}@127.0.0.1:{self.port}/postgres"
 
     def database(self, name: str) -> str:
         """The URL of a new database."""
@@ -113,11 +107,11 @@ def _exists(name: str) -> bool:
 
 
 @contextmanager
-def postgres(max_connections: int = 100) -> Iterator[Postgres]:
+def postgres() -> Iterator[Postgres]:
     """A server that is stopped at the end, whatever happened; its folder is another user's, so none of pytest's."""
     with tempfile.TemporaryDirectory(prefix="specexp-postgres-") as folder:
         Path(folder).chmod(0o755)
-        server = Postgres(Path(folder), max_connections)
+        server = Postgres(Path(folder))
         try:
             yield server
         finally:

