@@ -260,8 +260,7 @@ def build_experiment(config: Config, backend: Backend) -> ExperimentArms:
         for arm in composed
         if arm.title in names and arm.config.get("data.shuffle_seed") != config.get("data.shuffle_seed")
     }
-    for analysis in analyses:  # one that asks for an arm there is not says so before anything is decoded
-        analysis.begin({arm.name: arm.parts for arm in arms if isinstance(arm, EngineArm)})
+    begin_analyses(config, analyses, arms)
     return ExperimentArms(
         arms,
         [name for name in baselines_of(config) if name in names] or [ENGINE],
@@ -269,6 +268,21 @@ def build_experiment(config: Config, backend: Backend) -> ExperimentArms:
         analyses,
         [spec.name for spec in specs if spec not in possible],
     )
+
+
+def begin_analyses(config: Config, analyses: Sequence[Analysis], arms: Sequence[Arm]) -> None:
+    """Tell analyses the arms, before anything is decoded.
+
+    Raises:
+        ConfigError: One asks for an arm that there is not.
+    """
+    parts = {arm.name: arm.parts for arm in arms if isinstance(arm, EngineArm)}
+    for number, analysis in enumerate(analyses):
+        try:
+            analysis.begin(parts)
+        except ValueError as error:
+            where = f"{config.source_of(('analyses', str(number)))}: analyses.{number}"
+            raise ConfigError(f"{where}: {error}") from error
 
 
 def _check_without_models(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from specexp.bench.experiment import arm_specs, check_prompts, check_tasks, load_prompts
+from specexp.bench.experiment import arm_specs, begin_analyses, check_prompts, check_tasks, load_prompts
 from specexp.bench.make_arm import make_arm
-from specexp.config import ConfigError, build_data, build_outline
+from specexp.config import ConfigError, build_analyses, build_data, build_outline
 from specexp.data import PromptSetError
 
 if TYPE_CHECKING:
@@ -35,12 +35,15 @@ def rehearse(config: Config) -> LiveBackend:
     pair = build_outline(config)
     load_prompts(config, pair)
     backend = LiveBackend.of(config, pair)
+    arms = []
     for spec in arm_specs(config):
         # somebody else's engine was made, and needs models to start
-        make_arm(replace(spec, preload=None, engine=None), backend).close()
+        arms.append(make_arm(replace(spec, preload=None, engine=None), backend))
+        arms[-1].close()
         if spec.preload is not None:
             try:
                 check_prompts(spec.preload, build_data(spec.preload, pair.tokenizer).prompts, pair)
             except PromptSetError as error:
                 raise ConfigError(f"{spec.where}.preload: {error}") from error
+    begin_analyses(config, build_analyses(config), arms)
     return backend

@@ -420,3 +420,13 @@ def test_usage(capsys):
     assert main(["--help"]) == 0
     assert main([]) == 2
     assert "usage: python -m specexp.run" in capsys.readouterr().out
+
+
+def test_an_analysis_of_an_arm_that_is_left_out_is_told_before_anything_is_decoded(experiment, capsys):
+    arms = {"one": {}, "two": {"title": "second"}}
+    over = {"class_path": "TokensPerStep", "init_args": {"over": "second"}}
+    for more in ([], ["--dry-run"]):
+        assert main([experiment(arms=arms, analyses=[over]), "--arms", "one", *more]) == 2
+        told = capsys.readouterr().err
+        assert "analyses.0: TokensPerStep was given over 'second', but the arms are ['one']" in told
+        assert told.count("\n") == 1
