@@ -18,7 +18,7 @@ from typing_extensions import override
 from specexp.artifacts import Artifact, ArtifactError, Fingerprint, read_artifact, write_artifact
 from specexp.artifacts.learned_state import STATE
 from specexp.artifacts.parts import PARTS, Spec
-from specexp.artifacts.trust import Trust, is_inside, trust_in
+from specexp.artifacts.trust import NOBODY, Trust, is_inside, trust_in
 from specexp.config.check import Checker
 from specexp.config.errors import ConfigError
 from specexp.config.families import FOLDERS
@@ -51,7 +51,6 @@ _FAMILIES = {
 """Contracts of what an artifact may make."""
 
 _OWN = tuple(f"{folder}." for folder in (*FOLDERS.values(), "specexp.scheduling"))
-_NOBODY = Trust()
 
 
 class LoadedArtifact:
@@ -75,7 +74,7 @@ class LoadedArtifact:
         execution_spec: the same of the strategy by which several sequences are decoded; None where there is none.
     """
 
-    def __init__(self, content: Artifact, trust: Trust = _NOBODY) -> None:
+    def __init__(self, content: Artifact, trust: Trust = NOBODY) -> None:
         self.content = content
         self.kind: str = content.kind
         self.folder = content.folder
