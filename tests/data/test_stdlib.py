@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from specexp.data import PromptSetError, StdlibFunctions
+from specexp.data.corpus.python_source import PythonLibrary
 from specexp.data.stdlib import openings, prompt_of
-from specexp.fit.training.corpus import held_out_functions
+from specexp.fit.training.corpus import held_out_texts
 
 
 @pytest.mark.parametrize("split", ["validation", "test"])
@@ -17,7 +18,7 @@ def test_there_are_prompts_enough_for_search_and_confirmation(split: str) -> Non
     assert len(set(prompts["category"])) >= 15
     openings = [turns[0] for turns in prompts["turns"]]
     assert all(not prompt.endswith("\n") for prompt in openings)
-    texts = held_out_functions(split)  # type: ignore[arg-type]
+    texts = [text.text for text in held_out_texts(PythonLibrary(), split)]  # type: ignore[arg-type]
     for prompt in openings[:20]:
         assert any(text.startswith(prompt + "\n") for text in texts)
 

@@ -9,7 +9,6 @@ import random
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from specexp.data.corpus.python_source import PythonLibrary
 from specexp.data.corpus.sources import fingerprint
 from specexp.data.corpus.split import Split
 from specexp.data.corpus.text_source import Text, TextSource
@@ -46,11 +45,6 @@ def held_out_texts(source: TextSource, split: Split) -> list[Text]:
     texts = [text for text in source.texts(split) if not source.written or copies.is_new(text.text)]
     random.Random(0).shuffle(texts)
     return texts
-
-
-def held_out_functions(split: Split, *, root: str | None = None) -> list[str]:
-    """The functions of the standard library that a split holds out."""
-    return [text.text for text in held_out_texts(PythonLibrary(root=root), split)]
 
 
 class Copies:
