@@ -195,7 +195,6 @@ def category_table(
     records: Iterable[PromptRecord],
     *,
     baseline: str = "engine",
-    title: str = "By category",
     published: Sequence[Mapping[str, Any]] = (),
 ) -> Table | None:
     """Speedup and tokens per step by category, those of few prompts together; None where nothing is told apart.
@@ -203,7 +202,6 @@ def category_table(
     Args:
         records: Records of a run.
         baseline: What speedups are over.
-        title: Line above.
         published: Rows of a paper's table; of those with a ``category`` each method has a row, or a note where the
             run has none of these categories.
     """
@@ -219,7 +217,7 @@ def category_table(
     used = summarise(records, baseline).clock
     columns = list(dict.fromkeys([*groups, *(name for row in rows.values() for name in row)]))
     table = Table(
-        clock.titled(title, used), [Column("arm"), *(Column(name) for name in columns), Column("all")]
+        clock.titled("By category", used), [Column("arm"), *(Column(name) for name in columns), Column("all")]
     )
     for name in arm_names(records):
         row: list[Cell] = [name]
@@ -262,7 +260,7 @@ def grouped(records: Sequence[PromptRecord]) -> dict[str, list[PromptRecord]]:
     return groups
 
 
-def phase_table(records: Iterable[PromptRecord], title: str = "Where a step's time goes") -> Table | None:
+def phase_table(records: Iterable[PromptRecord]) -> Table | None:
     """Share of each phase of a step, for the arms whose time is split; None without one."""
     records = list(records)
     found = [part for name in arm_names(records) if (part := breakdown(records, name)) is not None]
@@ -277,7 +275,8 @@ def phase_table(records: Iterable[PromptRecord], title: str = "Where a step's ti
         Column(f"{clock.adjective(shared)}ms/step"),
         *(Column(phase, 1, "%") for phase in phases),
     ]
-    table = Table(clock.titled(title, shared), [*columns, Column("outside forward passes", 1, "%")])
+    title = clock.titled("Where a step's time goes", shared)
+    table = Table(title, [*columns, Column("outside forward passes", 1, "%")])
     for part in found:
         shares = [part.shares.get(phase, 0.0) for phase in phases]
         label = _label(summarise(records, part.arm), shared)

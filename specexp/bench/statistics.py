@@ -60,7 +60,6 @@ class Speedup:
         clock: str,
         *,
         interval: bool = True,
-        seed: int = 0,
         left_out: int = 0,
     ) -> Speedup:
         """The geometric mean of the prompts' ratios, with its bootstrap interval.
@@ -71,11 +70,10 @@ class Speedup:
             log_ratios: ``[n]`` log(baseline seconds / arm seconds), one a prompt.
             clock: Clock of both arms' seconds.
             interval: Whether the interval is wanted, which takes most of the time; else both ends are the ratio.
-            seed: Seed of the bootstrap.
             left_out: Prompts without a ratio.
         """
         mean = float(log_ratios.mean())
-        low, high = bootstrap_interval(log_ratios, seed=seed) if interval else (mean, mean)
+        low, high = bootstrap_interval(log_ratios) if interval else (mean, mean)
         ratio, lowest, highest = (float(np.exp(value)) for value in (mean, low, high))
         return cls(arm, baseline, mean, ratio, lowest, highest, log_ratios.size, None, left_out, clock)
 
@@ -125,7 +123,6 @@ def paired_speedup(
     baseline: str,
     *,
     cost: Callable[[PromptRecord], float | None] | None = None,
-    seed: int = 0,
     interval: bool = True,
 ) -> Speedup:
     """The paired speedup of an arm, refused where the two are not comparable.
@@ -136,7 +133,6 @@ def paired_speedup(
         baseline: Name of the arm it is compared with.
         cost: What a record that did not fail took per token, or None where it has none; decode seconds per token if
             None.
-        seed: Seed of the bootstrap.
         interval: Whether the interval is wanted, which takes most of the time; else both ends are the ratio.
 
     Example:
@@ -168,7 +164,7 @@ def paired_speedup(
     # samples of a prompt are not independent: prompts are what is resampled
     logs = np.array([np.mean(values) for values in ratios.values()])
     used = clock_of(record for record, _ in pairs)
-    return Speedup.of(arm, baseline, logs, used, interval=interval, seed=seed, left_out=left_out)
+    return Speedup.of(arm, baseline, logs, used, interval=interval, left_out=left_out)
 
 
 def refusal(pairs: Sequence[tuple[PromptRecord, PromptRecord]], arm: str, baseline: str) -> str | None:
@@ -208,10 +204,10 @@ def _unexcused(first: PromptRecord, second: PromptRecord) -> bool:
     return not (differences and all(difference.near_tie for difference in differences))
 
 
-def bootstrap_interval(
-    values: NDArray[np.float64], *, seed: int = 0, resamples: int = RESAMPLES, confidence: float = CONFIDENCE
-) -> tuple[float, float]:
-    """Percentile interval of the mean of ``values`` ``[n]``, from seeded resamples; one value is its own interval."""
+def bootstrap_interval(values: NDArray[np.float64], *, resamples: int = RESAMPLES) -> tuple[float, float]:
+    """Percentile interval of the mean of ``values`` ``[n]``, from the same resamples every time; one value is its own
+    interval.
+    """
     from scipy.stats import bootstrap
 
     if values.size == 1:
@@ -221,24 +217,21 @@ def bootstrap_interval(
         np.mean,
         n_resamples=resamples,
         batch=max(1, 4_000_000 // values.size),
-        confidence_level=confidence,
+        confidence_level=CONFIDENCE,
         method="percentile",
-        rng=np.random.default_rng(seed),
+        rng=np.random.default_rng(0),
     ).confidence_interval
     mean = values.mean()  # of equal values the resamples differ from it in the last bit
     return float(min(found.low, mean)), float(max(found.high, mean))
 
 
-def metric_interval(
-    records: Iterable[PromptRecord], arm: str, name: str, *, seed: int = 0
-) -> tuple[float, float] | None:
+def metric_interval(records: Iterable[PromptRecord], arm: str, name: str) -> tuple[float, float] | None:
     """The bootstrap interval of a metric over an arm's prompts; None where there are fewer than two.
 
     Args:
         records: Records of a run; those of other arms are passed over.
         arm: Name of the arm.
         name: Name of the metric.
-        seed: Seed of the bootstrap.
     """
     by_prompt: dict[str, list[PromptRecord]] = defaultdict(list)
     for record in records:
@@ -248,7 +241,7 @@ def metric_interval(
     if len(prompts) < 2:
         return None
     metric = next(one for one in metrics.METRICS if one.name == name)
-    drawn = np.random.default_rng(seed).integers(len(prompts), size=(METRIC_RESAMPLES, len(prompts)))
+    drawn = np.random.default_rng(0).integers(len(prompts), size=(METRIC_RESAMPLES, len(prompts)))
     values = [metric.over([record for place in row for record in prompts[place]]) for row in drawn]
     tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(np.array(values, dtype=np.float64), [tail, 1 - tail])

@@ -40,13 +40,12 @@ class SearchedTree:
     goodput: float
 
 
-def draw_goodput(found: Yardstick, searched: SearchedTree | None = None, title: str | None = None) -> Figure:
-    """Draw the curve, its knee, both yardstick trees, plain decoding, and a searched tree.
+def draw_goodput(found: Yardstick, searched: SearchedTree | None = None) -> Figure:
+    """Draw the curve, its knee, both yardstick trees, plain decoding, and a searched tree; the heading has the profile.
 
     Args:
         found: The yardstick.
         searched: The tree that is held against it.
-        title: Heading; the latency profile is added below it.
     """
     layout = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.08)
     figure = bare_figure(8.4, 4.8, dpi=150, layout=layout)
@@ -84,9 +83,7 @@ def draw_goodput(found: Yardstick, searched: SearchedTree | None = None, title: 
     _mark_knee(axes, found)
     axes.set_xlabel("nodes of the tree (budget)", fontsize=9, color=INK)
     axes.set_ylabel("tokens/s, replayed", fontsize=9, color=INK)
-    axes.set_title(
-        f"{title or 'Goodput against budget'}\n", fontsize=12, color=INK, loc="left", weight="bold"
-    )
+    axes.set_title("Goodput against budget\n", fontsize=12, color=INK, loc="left", weight="bold")
     axes.text(0, 1.015, found.profile, transform=axes.transAxes, fontsize=8, color=INK)
     axes.grid(axis="y", lw=0.4, alpha=0.5)
     plain(axes)

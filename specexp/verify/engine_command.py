@@ -39,12 +39,11 @@ def engine_to_verify(config: Config) -> ForeignEngine:
     return engine
 
 
-def verify_engine(config: Config, pair: ModelPair | None = None) -> EndpointReport:
+def verify_engine(config: Config) -> EndpointReport:
     """Ask it for every prompt with speculation and without; write ``<output>/verify/<name>/engine.md``.
 
     Args:
         config: Configuration of the experiment.
-        pair: Models loaded already; the file's own if None.
 
     Raises:
         ConfigError: The file, its models or prompts cannot be used, or the engine does not start or answer.
@@ -57,7 +56,7 @@ def verify_engine(config: Config, pair: ModelPair | None = None) -> EndpointRepo
 
     engine = engine_to_verify(config)
     use_threads(config)
-    pair = pair or build_pair(config)
+    pair = build_pair(config)
     prompts = load_prompts(config, pair).prompts
     exact: ModelPair | None = pair
     if is_gguf(config.get("pair.target")):
