@@ -18,7 +18,7 @@ from specexp.bench.metric_table import documentation
 from specexp.config.explain import argument_docs, contracts, default_words
 from specexp.config.families import find_part, parts_of
 from specexp.config.schema import Experiment
-from specexp.core.annotations import arguments_of
+from specexp.core.arguments import arguments_of
 from specexp.deployment import custom_generate
 from specexp.export.export_format import Format
 

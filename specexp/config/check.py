@@ -15,18 +15,8 @@ from specexp.config.errors import ConfigError, PlacedError
 from specexp.config.families import find_part, parts_of
 from specexp.config.layers import Key
 from specexp.config.references import resolved
-from specexp.core.annotations import (
-    ANYTHING,
-    INVALID,
-    REQUIRED,
-    Allowed,
-    Argument,
-    CallOf,
-    PartOf,
-    SpecOf,
-    arguments_of,
-    keys_below,
-)
+from specexp.core.annotations import INVALID, Allowed, CallOf, PartOf, SpecOf
+from specexp.core.arguments import ANYTHING, REQUIRED, Argument, arguments_of, keys_below
 from specexp.core.messages import did_you_mean, first_line
 from specexp.core.references import Reference
 

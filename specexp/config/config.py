@@ -13,7 +13,7 @@ from specexp.config.files import COMMAND_LINE
 from specexp.config.layers import Key, Layers, copied
 from specexp.config.places import WRITTEN, check_folder_name, check_written
 from specexp.config.schema import OVERRIDES, Experiment
-from specexp.core.annotations import arguments_of
+from specexp.core.arguments import arguments_of
 from specexp.core.messages import did_you_mean
 from specexp.core.secrets import all_masked
 

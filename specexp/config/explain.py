@@ -15,15 +15,8 @@ from specexp.config.errors import ConfigError
 from specexp.config.families import find_part, parts_of
 from specexp.config.layers import SPACE_FIELDS
 from specexp.config.schema import Experiment
-from specexp.core.annotations import (
-    REQUIRED,
-    Allowed,
-    Argument,
-    CallOf,
-    PartOf,
-    arguments_of,
-    keys_below,
-)
+from specexp.core.annotations import Allowed, CallOf, PartOf
+from specexp.core.arguments import REQUIRED, Argument, arguments_of, keys_below
 from specexp.core.messages import did_you_mean
 
 _WIDTH = 110

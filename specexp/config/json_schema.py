@@ -20,7 +20,8 @@ from specexp.config.explain import argument_docs, plain
 from specexp.config.families import find_part, parts_of
 from specexp.config.schema import OVERRIDES, ArmSection, Experiment
 from specexp.config.sweep import Confirm, CountAcceptances, Learn
-from specexp.core.annotations import REQUIRED, Allowed, Argument, CallOf, arguments_of
+from specexp.core.annotations import Allowed, CallOf
+from specexp.core.arguments import REQUIRED, Argument, arguments_of
 
 SCHEMA = Path(__file__).with_name("schema.json")
 """As it is shipped; ``python -m specexp.config schema`` prints the current one."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from specexp.config.errors import ConfigError
 from specexp.config.families import find_part
-from specexp.core.annotations import arguments_of
+from specexp.core.arguments import arguments_of
 from specexp.core.messages import first_line
 from specexp.core.references import Reference
 

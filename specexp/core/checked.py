@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from specexp.core.annotations import Allowed, arguments_of
+from specexp.core.annotations import Allowed
+from specexp.core.arguments import arguments_of
 from specexp.core.messages import shown
 
 

@@ -24,7 +24,8 @@ from specexp.config.config import check_trainer
 from specexp.config.files import COMMAND_LINE, read_layers
 from specexp.config.here import check_here
 from specexp.config.told import telling, told
-from specexp.core.annotations import PartOf, arguments_of
+from specexp.core.annotations import PartOf
+from specexp.core.arguments import arguments_of
 from specexp.core.messages import counted
 from specexp.data.prompt_set import PromptSetError
 

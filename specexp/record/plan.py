@@ -23,7 +23,7 @@ from specexp.config import (
 from specexp.config.check import Checker, base_of
 from specexp.config.schema import Record
 from specexp.config.stages import STAGES, with_prompts_of
-from specexp.core.annotations import arguments_of
+from specexp.core.arguments import arguments_of
 from specexp.core.compatibility import check_composition
 from specexp.core.drafter import Drafter
 from specexp.core.messages import counted, first_line

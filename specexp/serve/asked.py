@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from specexp.core.annotations import INVALID, REQUIRED, Allowed, arguments_of
+from specexp.core.annotations import INVALID, Allowed
+from specexp.core.arguments import REQUIRED, arguments_of
 from specexp.core.messages import did_you_mean, shown
 from specexp.serve.error import RequestError
 

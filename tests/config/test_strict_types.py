@@ -16,7 +16,7 @@ from specexp.config import ConfigError, load_config
 from specexp.config.check import Checker, import_object
 from specexp.config.explain import contracts
 from specexp.config.families import find_part, parts_of
-from specexp.core.annotations import arguments_of
+from specexp.core.arguments import arguments_of
 from specexp.core.drafter import Drafter
 
 CHECKER = Checker(lambda key: "mine.yaml")

@@ -16,7 +16,8 @@ from typing_extensions import TypeAliasType
 from specexp.builders import Chain, KConfig, StaticTree
 from specexp.config.families import find_part, parts_of
 from specexp.controllers import Fixed, SwitchOff
-from specexp.core.annotations import Allowed, arguments_of
+from specexp.core.annotations import Allowed
+from specexp.core.arguments import arguments_of
 from specexp.core.checked import Checked
 from specexp.core.controller import Controller
 from specexp.core.drafter import Drafter

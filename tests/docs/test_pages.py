@@ -13,7 +13,7 @@ from specexp.bench.metrics import METRICS
 from specexp.config.explain import contracts
 from specexp.config.families import parts_of
 from specexp.config.schema import Experiment
-from specexp.core.annotations import arguments_of
+from specexp.core.arguments import arguments_of
 from specexp.export import formats
 
 ROOT = Path(__file__).parents[2]

@@ -13,7 +13,7 @@ import pytest
 from helpers.waiting import wait_for
 
 from specexp.config.artifacts import load_artifact, save_artifact
-from specexp.core.annotations import arguments_of
+from specexp.core.arguments import arguments_of
 from specexp.engines.server import free_port
 from specexp.serve.__main__ import _parser
 from specexp.serve.asked import ChatAsked, CompletionAsked
