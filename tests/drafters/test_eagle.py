@@ -8,21 +8,19 @@ import torch
 from helpers.on_llama import OnLlama
 from helpers.small_models import VOCABULARY, small_model
 
-from specexp.builders import BeamRerank, Chain, DySpecGreedy, StaticTree
+from specexp.builders import Chain, DySpecGreedy, StaticTree
 from specexp.core.context import Context
 from specexp.core.decoder import Decoder
 from specexp.core.dialogue import Request
 from specexp.core.language_model import LanguageModel
 from specexp.core.outcome import prefill_outcome
-from specexp.core.parts import Parts
 from specexp.drafters import Eagle
 from specexp.drafters.heads.eagle_head import EagleHead
 from specexp.drafters.heads.target_mark import mark_of
 from specexp.replay.format.errors import RecordingError
 from specexp.replay.play.fidelity import models_in
-from specexp.scheduling import Batched, Job
 from specexp.testing.drafters import DrafterContract, DrawingDrafterContract
-from specexp.verifiers import KeyedSampling, RejectionSampling
+from specexp.verifiers import RejectionSampling
 
 WIDTH = 32
 
@@ -98,44 +96,11 @@ def ask(drafter, context):
     return torch.from_numpy(drafter.propose(context, request).log_probs)
 
 
-@pytest.mark.parametrize("coupled", [False, True])
-@pytest.mark.parametrize("builder", [Chain(3), BeamRerank(8, 3, 3), DySpecGreedy(8, candidates="top-k")])
-def test_keyed_samples_are_plain_decodings(builder, coupled):
-    target, verifier = LanguageModel(small_model("Llama")), KeyedSampling(0.7)
-    decoder = Decoder(target, Eagle(head(), coupled=coupled), builder, verifier)
-    for prompt in ([3], [1, 2, 3, 1, 2]):
-        expected = Decoder(target, verifier=verifier).generate(prompt, max_new_tokens=40, seed=3).token_ids
-        assert decoder.generate(prompt, max_new_tokens=40, seed=3).token_ids == expected
-
-
 def test_drawn_trees_are_verified_by_rejection_and_greedy_is_plain_decodings():
     target = LanguageModel(small_model("Llama"))
     expected = Decoder(target).generate([1, 2, 3], max_new_tokens=30).token_ids
     decoder = Decoder(target, Eagle(head()), DySpecGreedy(8), RejectionSampling(0.0))
     assert decoder.generate([1, 2, 3], max_new_tokens=30, seed=1).token_ids == expected
-
-
-def test_a_conversation_goes_on_with_its_states():
-    target = LanguageModel(small_model("Llama"))
-    decoder, plain = Decoder(target, Eagle(head()), Chain(3)), Decoder(small_model("Llama"))
-    text = [1, 2, 3]
-    for turn in ([], [9, 8], [4]):
-        text = [*text, *turn]
-        expected = plain.generate(text, max_new_tokens=8).token_ids
-        assert (
-            decoder.generate(text, max_new_tokens=8, continue_conversation=bool(turn)).token_ids == expected
-        )
-        text = [*text, *expected]
-
-
-def test_sequences_decoded_together_have_rows_of_their_own():
-    target = LanguageModel(small_model("Llama"))
-    jobs = [Job((1, 2, 3), 0, 12), Job((1, 2, 3), 1, 12), Job((4, 5), 2, 12)]
-    with Batched(2).open(target, Parts(Eagle(head()), Chain(3))) as executor:
-        results = executor.run(jobs).results
-    for job, result in zip(jobs, results, strict=True):
-        assert result.token_ids == Decoder(target).generate(job.prompt, max_new_tokens=12).token_ids
-        assert result.draft_passes > 0
 
 
 def test_a_head_of_another_target_or_of_another_drafter_is_refused():

@@ -4,16 +4,12 @@ import pytest
 from helpers.on_llama import OnLlama
 from helpers.small_models import FULL_ATTENTION, build, small_model
 
-from specexp.builders import Chain, DySpecGreedy, StaticTree
+from specexp.builders import Chain, StaticTree
 from specexp.core.decoder import Decoder
-from specexp.core.language_model import LanguageModel
-from specexp.core.parts import Parts
 from specexp.drafters import DraftModel, EarlyExit
 from specexp.replay.format.errors import RecordingError
 from specexp.replay.play.fidelity import models_in
-from specexp.scheduling import Batched, Job
 from specexp.testing.drafters import DrafterContract, DrawingDrafterContract
-from specexp.verifiers import KeyedSampling
 from specexp.verify.toy import toy_models
 
 
@@ -51,24 +47,6 @@ def test_the_weights_are_the_targets():
     mine = drafter.models[0].model
     assert mine.lm_head.weight is target.lm_head.weight
     assert mine.model.layers[0] is target.model.layers[0]
-
-
-@pytest.mark.parametrize("coupled", [False, True])
-@pytest.mark.parametrize("builder", [Chain(3), DySpecGreedy(8, candidates="top-k")])
-def test_keyed_samples_are_plain_decodings(builder, coupled):
-    target, verifier = LanguageModel(small_model("Llama")), KeyedSampling(0.7)
-    decoder = Decoder(target, EarlyExit(1, coupled=coupled), builder, verifier)
-    expected = Decoder(target, verifier=verifier).generate([1, 2, 3, 1], max_new_tokens=40, seed=3).token_ids
-    assert decoder.generate([1, 2, 3, 1], max_new_tokens=40, seed=3).token_ids == expected
-
-
-def test_sequences_decoded_together_have_rows_of_their_own():
-    target = LanguageModel(small_model("Llama"))
-    jobs = [Job((1, 2, 3 + number), number, 12) for number in range(3)]
-    with Batched(2).open(target, Parts(EarlyExit(1), Chain(3))) as executor:
-        results = executor.run(jobs).results
-    for job, result in zip(jobs, results, strict=True):
-        assert result.token_ids == Decoder(target).generate(job.prompt, max_new_tokens=12).token_ids
 
 
 def test_what_leaves_nothing_out_is_refused():
