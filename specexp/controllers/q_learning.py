@@ -12,6 +12,7 @@ from typing_extensions import override
 from specexp.controllers.costs import Costs
 from specexp.controllers.episode import Decision, DraftSummary, Episode
 from specexp.controllers.q_table import CONTINUE, STOP, QTable, same_bins
+from specexp.controllers.step_means import StepMeans
 from specexp.core.context import Context, PerSequence
 from specexp.core.controller import Controller
 from specexp.core.dialogue import DraftState, Plan
@@ -27,20 +28,7 @@ ACCEPTANCE_BINS: list[float] = [0.4, 0.7]
 CACHE_HIT_BINS: list[float] = [0.1, 0.4]
 COST_SLOPE_BINS: list[float] = [0.9, 1.1]
 
-_RECENT, _LONG = 0.1, 0.01  # how much of a running mean one step replaces
 _ENTRIES = ("q", "visits", "bins", "steps", "means", "costs")
-_MEANS = {
-    "acceptance": 0.5,
-    "cache_hits": 0.0,
-    "cost_recent": 0.0,
-    "cost_long": 0.0,
-    "graft_reach": 0.0,
-    "graft_gain": 0.0,
-    "graft_rows": 0.0,
-    "tokens": 1.0,
-    "cost": 1.0,
-    "change": 0.0,
-}
 
 
 class QLearning(Controller):
@@ -253,14 +241,13 @@ class QLearning(Controller):
         drafted = DraftSummary(outcome)
         if self._learning:
             if drafted.nodes:
-                self._remember_grafts(drafted)
+                self._means.remember_grafts(drafted)
             new_tokens = len(outcome.new_token_ids)
             cost = self.costs.step(outcome.tree.num_nodes + 1, outcome.pass_tokens, new_tokens)
-            self._move("tokens", new_tokens, _LONG)
-            self._move("cost", cost, _LONG)
+            self._means.remember_step(new_tokens, cost)
             self._learn(points, drafted, block)
             self.steps += 1
-        self._remember_signals(drafted)
+        self._means.remember_signals(drafted, self.costs)
 
     @override
     def reset(self) -> None:
@@ -274,7 +261,7 @@ class QLearning(Controller):
             **self.table.state_dict(),
             "bins": self.table.bins(),
             "steps": self.steps,
-            "means": dict(self._means),
+            "means": self._means.state_dict(),
             "costs": self.costs.state_dict(),
         }
 
@@ -293,9 +280,9 @@ class QLearning(Controller):
             nodes: drafted.
             pass_tokens: tokens fed in each draft pass.
         """
-        means = self._means
-        cost = self.costs.step(1 + round(nodes + means["graft_rows"]), pass_tokens, accepted + 1)
-        if nodes == 0 and not pass_tokens and means["graft_rows"] < 0.5:
+        graft_rows = self._means["graft_rows"]
+        cost = self.costs.step(1 + round(nodes + graft_rows), pass_tokens, accepted + 1)
+        if nodes == 0 and not pass_tokens and graft_rows < 0.5:
             return 0.0
         if self.reward == "useful":
             if self.unit == "draft":
@@ -304,8 +291,7 @@ class QLearning(Controller):
         tokens = accepted + 1
         if self.reward == "output":
             return tokens / cost - 1
-        rate = means["tokens"] / means["cost"]
-        return tokens - 1 - rate * (cost - 1)
+        return tokens - 1 - self._means.rate * (cost - 1)
 
     @property
     def _learning(self) -> bool:
@@ -322,7 +308,7 @@ class QLearning(Controller):
     def _start(self) -> None:
         """The initial table and running means."""
         self.steps = 0
-        self._means = dict(_MEANS)
+        self._means = StepMeans()
         self.table.clear()
         if self._initial is not None:
             self._take(self._initial)
@@ -338,19 +324,14 @@ class QLearning(Controller):
             same_bins(self.table.bins(), state["bins"], "the state of a QLearning")
             self.table.load(state["q"], state["visits"])
             self.steps = int(state["steps"])
-            self._means = {name: float(state["means"].get(name, first)) for name, first in _MEANS.items()}
+            self._means = StepMeans(state["means"])
             self.costs.load_state_dict(state["costs"])
         except (KeyError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f"this is no state of a QLearning ({type_and_line(error)})") from error
 
     def _block(self) -> int:
-        means = self._means
-        known = {
-            "acceptance": means["acceptance"],
-            "cache_hits": means["cache_hits"],
-            "cost_slope": means["cost_recent"] / means["cost_long"] if means["cost_long"] else 1.0,
-        }
-        return self.table.block([known[name] for name in self.signals])
+        signals = self._means.signals
+        return self.table.block([signals[name] for name in self.signals])
 
     def _starting(self, context: Context) -> Episode:
         """A step about to start: whether it explores, and its first decision."""
@@ -394,7 +375,7 @@ class QLearning(Controller):
                     following = reward
             if self.backup == "bootstrap":
                 following = max(self.table.values[point.row])
-        self._move("change", change, _RECENT)
+        self._means.remember_change(change)
 
     def _reward(self, point: Decision, drafted: DraftSummary) -> float:
         """Of stopping at a point of the episode; 0 before anything is drafted: a step of plain decoding."""
@@ -405,24 +386,3 @@ class QLearning(Controller):
             accepted += self._means["graft_gain"]
         useful = drafted.useful_up_to(point.depth) if self.reads_answers else 0
         return self.rewarded(accepted, useful, point.nodes, point.pass_tokens)
-
-    def _remember_grafts(self, drafted: DraftSummary) -> None:
-        if drafted.reach is not None:
-            self._means["graft_reach"] = max(self._means["graft_reach"], drafted.reach)
-        self._move("graft_rows", drafted.graft_rows, _RECENT)
-        if drafted.accepted >= drafted.depth - self._means["graft_reach"]:
-            self._move("graft_gain", drafted.graft_gain, _RECENT)
-
-    def _remember_signals(self, drafted: DraftSummary) -> None:
-        if drafted.depth == 0:
-            return
-        self._move("acceptance", min(drafted.accepted, drafted.depth) / drafted.depth, _RECENT)
-        passes = len(drafted.pass_tokens)
-        self._move("cache_hits", float(drafted.depth > passes or drafted.graft_gain > 0), _RECENT)
-        if passes and self.costs.known:
-            cost = self.costs.draft(drafted.pass_tokens) / drafted.depth
-            for name, share in (("cost_recent", _RECENT), ("cost_long", _LONG)):
-                self._move(name, cost, share if self._means[name] else 1.0)
-
-    def _move(self, name: str, value: float, share: float) -> None:
-        self._means[name] += share * (value - self._means[name])
