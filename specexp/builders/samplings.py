@@ -15,11 +15,11 @@ drafted one an expected next sampling of key ``w * (1 - q of all its candidates)
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from specexp.builders.columns import Columns
 from specexp.core.dialogue import Candidates, Request
 from specexp.core.tree import NodeKind, TokenTree, TreeShape
 
@@ -49,48 +49,6 @@ ROW: Mapping[str, type[np.generic]] = {
 }
 
 
-class _Table:
-    """Columns that grow in place, each by itself in memory: most questions are about one of them."""
-
-    def __init__(self, columns: Mapping[str, type[np.generic]], room: int) -> None:
-        self._columns: dict[str, NDArray[Any]] = {
-            name: np.empty(room, dtype=kind) for name, kind in columns.items()
-        }
-        self._room = room
-        self.size = 0
-
-    def __getitem__(self, name: str) -> NDArray[Any]:
-        """What is in a column, to be read and written."""
-        return self._columns[name][: self.size]
-
-    def column(self, name: str) -> NDArray[Any]:
-        """A whole column, beyond what is in it."""
-        return self._columns[name]
-
-    def reserve(self, entries: int) -> bool:
-        """Make room for so many more; whether the columns stand elsewhere now."""
-        if self.size + entries <= self._room:
-            return False
-        self._room = 2 * (self.size + entries)
-        for name, column in self._columns.items():
-            self._columns[name] = np.empty(self._room, dtype=column.dtype)
-            self._columns[name][: self.size] = column[: self.size]
-        return True
-
-    def append(self, entries: int, /, **values: Any) -> None:
-        """Add entries: a value, or one for each, of every column."""
-        self.reserve(entries)
-        start, self.size = self.size, self.size + entries
-        for name, value in values.items():
-            self._columns[name][start : self.size] = value
-
-    def keep(self, which: NDArray[np.int64]) -> None:
-        """Forget all entries but these, in this order."""
-        for column in self._columns.values():
-            column[: which.size] = column[which]
-        self.size = which.size
-
-
 class Samplings:
     """Samplings of one tree.
 
@@ -107,8 +65,8 @@ class Samplings:
         self.budget = budget
         self.lowest = 0.0  # key of the budget-th best sampling: nothing below it can enter the tree any more
         self._best = np.empty(0)  # keys of the best budget samplings, the lowest of them first
-        self._samplings = _Table(SAMPLING, 4 * budget + 64)
-        self._rows = _Table(ROW, budget + 64)
+        self._samplings = Columns(SAMPLING, 4 * budget + 64)
+        self._rows = Columns(ROW, budget + 64)
         self._rows.append(
             1, token=root, parent=-1, rank=-1, log_prob=0.0, weight=1.0, depth=0, count=0, open=0.0
         )
