@@ -75,16 +75,11 @@ def specexp_data() -> Path:
 def model_folder(tmp_path_factory) -> str:
     """A random Llama whose every byte is a token, saved with its tokenizer."""
     import torch
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+    from helpers.byte_tokenizer import byte_tokenizer
+    from transformers import LlamaConfig, LlamaForCausalLM
 
     folder = tmp_path_factory.mktemp("model")
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    core = Tokenizer(models.BPE(vocab={letter: number for number, letter in enumerate(alphabet)}, merges=[]))
-    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    core.decoder = decoders.ByteLevel()
-    core.add_special_tokens(["<|end|>"])
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<|end|>")
+    tokenizer = byte_tokenizer()
     tokenizer.save_pretrained(folder)
     torch.manual_seed(0)
     config = LlamaConfig(

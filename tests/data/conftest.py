@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from helpers.byte_tokenizer import byte_tokenizer
 from transformers import PreTrainedTokenizerFast
 
 TEMPLATE = (
@@ -19,14 +19,7 @@ SPECIAL = ["<s>", "<|end|>", "<|user|>", "<|assistant|>"]
 @pytest.fixture
 def tokenizer() -> PreTrainedTokenizerFast:
     """One token a byte, no chat template, no BOS."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    core = Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(alphabet)}, merges=[]))
-    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    core.decoder = decoders.ByteLevel()
-    core.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL])
-    return PreTrainedTokenizerFast(
-        tokenizer_object=core, eos_token="<|end|>", additional_special_tokens=["<|user|>", "<|assistant|>"]
-    )
+    return byte_tokenizer(special=SPECIAL, additional_special_tokens=["<|user|>", "<|assistant|>"])
 
 
 @pytest.fixture

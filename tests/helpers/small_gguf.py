@@ -7,9 +7,9 @@ from tempfile import mkdtemp
 
 import torch
 import transformers
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM
 
+from helpers.byte_tokenizer import byte_tokenizer
 from specexp.runtimes.gguf_writing import write_gguf
 from specexp.runtimes.llama_cpp import LlamaCppModel
 from specexp.runtimes.llama_file import LlamaFile, LlamaSettings
@@ -33,14 +33,7 @@ _SIZES = {
 @cache
 def tokenizer():
     """Every byte is a token, and so are one pair and an end."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    letters = [*alphabet, "ab"]
-    vocabulary = {letter: number for number, letter in enumerate(letters)}
-    core = Tokenizer(models.BPE(vocab=vocabulary, merges=[("a", "b")]))
-    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    core.decoder = decoders.ByteLevel()
-    core.add_special_tokens(["<|end|>"])
-    return PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<|end|>")
+    return byte_tokenizer("ab")
 
 
 def small_llama(name, **settings):

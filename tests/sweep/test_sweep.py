@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import yaml
+from helpers.byte_tokenizer import byte_tokenizer
 from helpers.small_models import FULL_ATTENTION, build
 
 from specexp.sweep.__main__ import main
@@ -57,17 +58,9 @@ SWEEP: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small random model with a tokenizer of bytes."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {"<eos>": 0, **{letter: number for number, letter in enumerate(alphabet, start=1)}}
-    tokenizer = Tokenizer(models.BPE(vocabulary, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    folder = tmp_path_factory.mktemp("model")
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>").save_pretrained(folder)
-    build("Llama", {**FULL_ATTENTION["Llama"], "vocab_size": len(vocabulary)}).save_pretrained(folder)
+    folder, tokenizer = tmp_path_factory.mktemp("model"), byte_tokenizer()
+    tokenizer.save_pretrained(folder)
+    build("Llama", {**FULL_ATTENTION["Llama"], "vocab_size": len(tokenizer)}).save_pretrained(folder)
     return folder
 
 
