@@ -3,10 +3,12 @@
 import numpy as np
 import torch
 
+from specexp.bench.publish import Report
 from specexp.core.context import Context
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts
 from specexp.core.tree import TokenTree, TreeShape
+from specexp.verifiers import Greedy
 
 
 def outcome_of(
@@ -44,3 +46,11 @@ def strategy(verifier, max_nodes=8) -> Parts:
     from specexp.testing.fakes import FakeDrafter
 
     return Parts(FakeDrafter(lambda tokens: [0]), Chain(max_nodes), verifier, Fixed())
+
+
+def report_of(analysis, *outcomes, parts=None, records=()) -> Report:
+    """What an analysis says of a run whose only arm, ``a``, made these steps; greedily, if ``parts`` is None."""
+    analysis.begin({"a": strategy(Greedy()) if parts is None else parts})
+    for outcome in outcomes:
+        analysis.observe("a", outcome)
+    return analysis.report(records)

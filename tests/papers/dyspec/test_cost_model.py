@@ -1,12 +1,11 @@
 """Predicted costs of steps, computed by hand."""
 
 import pytest
-from helpers.made_outcomes import outcome_of, strategy
+from helpers.made_outcomes import outcome_of, report_of
 
 from specexp.bench.record import PromptRecord
 from specexp.papers import CostModel
 from specexp.testing.analyses import AnalysisContract
-from specexp.verifiers import Greedy
 
 
 class TestCostModel(AnalysisContract):
@@ -27,11 +26,9 @@ def record(**given) -> PromptRecord:
 
 
 def test_the_models_use_the_runs_own_passes():
-    analysis = CostModel()
-    analysis.begin({"a": strategy(Greedy())})
-    for parents in ([-1, 0, 1, 2, 0], [-1, 0, 1, 0, 0]):  # 4 nodes each, 3 and 2 deep
-        analysis.observe("a", outcome_of(parents, [1]))
-    (row,) = analysis.report([record()]).tables["cost_model"].records()
+    four_nodes = [-1, 0, 1, 2, 0], [-1, 0, 1, 0, 0]  # 3 and 2 deep
+    steps = [outcome_of(parents, [1]) for parents in four_nodes]
+    (row,) = report_of(CostModel(), *steps, records=[record()]).tables["cost_model"].records()
     assert (row["nodes N"], row["depth D"], row["passes"], row["tokens/step"]) == (4, 2.5, 3, 2)
     assert row["T_d"] == pytest.approx(10)
     assert row["T_t"] == pytest.approx(50)
@@ -42,17 +39,14 @@ def test_the_models_use_the_runs_own_passes():
 
 
 def test_without_draft_passes_nothing_is_predicted():
-    analysis = CostModel()
-    analysis.begin({"a": strategy(Greedy())})
-    analysis.observe("a", outcome_of([-1, 0], [1]))
-    (row,) = analysis.report([record(draft_passes=0)]).tables["cost_model"].records()
+    report = report_of(CostModel(), outcome_of([-1, 0], [1]), records=[record(draft_passes=0)])
+    (row,) = report.tables["cost_model"].records()
     assert row["T_d"] is row["N*T_d+T_t"] is row["by D"] is None
     assert row["per token"] == pytest.approx(50)
 
 
 def test_depths_are_forgotten_at_the_next_run():
     analysis = CostModel()
-    for parents in ([-1, 0, 1, 2], [-1, 0]):
-        analysis.begin({"a": strategy(Greedy())})
-        analysis.observe("a", outcome_of(parents, [1]))
-    assert analysis.report([record()]).tables["cost_model"].records()[0]["depth D"] == 1
+    for depth, parents in ((3, [-1, 0, 1, 2]), (1, [-1, 0])):
+        report = report_of(analysis, outcome_of(parents, [1]), records=[record()])
+        assert report.tables["cost_model"].records()[0]["depth D"] == depth

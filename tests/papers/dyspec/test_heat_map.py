@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from helpers.made_outcomes import outcome_of, strategy
+from helpers.made_outcomes import outcome_of, report_of, strategy
 
 from specexp.papers import AcceptanceHeatMap
 from specexp.papers.dyspec.heat_map import _rates
@@ -19,11 +19,8 @@ class TestAcceptanceHeatMap(AnalysisContract):
 
 
 def rows_of(verifier, *outcomes):
-    analysis = AcceptanceHeatMap()
-    analysis.begin({"a": strategy(verifier)})
-    for outcome in outcomes:
-        analysis.observe("a", outcome)
-    return analysis.report([]).tables["draft_vs_acceptance"].records()
+    report = report_of(AcceptanceHeatMap(), *outcomes, parts=strategy(verifier))
+    return report.tables["draft_vs_acceptance"].records()
 
 
 def test_children_are_tried_up_to_the_accepted_one():

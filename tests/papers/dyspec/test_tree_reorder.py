@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from helpers.made_outcomes import outcome_of, strategy
+from helpers.made_outcomes import outcome_of, report_of, strategy
 
 from specexp.builders import DySpecGreedy
 from specexp.papers import TreeReorder
@@ -17,14 +17,11 @@ class TestTreeReorder(AnalysisContract):
         return TreeReorder(random_trees=1)
 
 
-def report_of(*outcomes, **arguments):
+def reordered(*outcomes, **arguments):
     analysis = TreeReorder(
         **{"block": 2, "longest_prefix": 4, "prefix_step": 2, "random_trees": 1, **arguments}
     )
-    analysis.begin({"a": strategy(Greedy())._replace(builder=DySpecGreedy(768))})
-    for outcome in outcomes:
-        analysis.observe("a", outcome)
-    return analysis.report([])
+    return report_of(analysis, *outcomes, parts=strategy(Greedy())._replace(builder=DySpecGreedy(768)))
 
 
 def test_random_trees_stand_beside_the_papers():
@@ -43,7 +40,7 @@ def test_published_counts_are_of_blocks_of_32():
 
 
 def test_blocks_of_the_runs_trees_over_the_prefix():
-    rows = report_of(outcome_of(TWO_CHAINS, [1])).tables["tree_reorder_real"].records()
+    rows = reordered(outcome_of(TWO_CHAINS, [1])).tables["tree_reorder_real"].records()
     assert [row["prefix"] for row in rows] == [0, 2, 4]
     assert [row["as built"] for row in rows] == [
         10,
@@ -57,19 +54,19 @@ def test_blocks_of_the_runs_trees_over_the_prefix():
 
 def test_the_heaps_order_needs_values():
     values = [1, 0.9, 0.1, 0.81, 0.05, 0.729, 0.025, 0.6561]
-    row = report_of(outcome_of(TWO_CHAINS, [1], values=values)).tables["tree_reorder_real"].records()[0]
+    row = reordered(outcome_of(TWO_CHAINS, [1], values=values)).tables["tree_reorder_real"].records()[0]
     assert row["heap order"] == 9  # the likelier chain first
     assert row["as built"] == 10
 
 
 def test_trees_smaller_than_a_block_are_left_out():
-    assert report_of(outcome_of([-1, 0], [1])).figures == {}
+    assert reordered(outcome_of([-1, 0], [1])).figures == {}
     steps = [outcome_of(TWO_CHAINS, [1]) for _ in range(5)]
-    assert report_of(*steps, most_trees=3).tables["tree_reorder_real"].records()[0]["trees"] == 3
+    assert reordered(*steps, most_trees=3).tables["tree_reorder_real"].records()[0]["trees"] == 3
 
 
 def test_the_masks_are_those_of_one_tree():
-    picture = report_of(outcome_of(TWO_CHAINS, [1]), outcome_of([-1, 0, 0], [1])).figures[
+    picture = reordered(outcome_of(TWO_CHAINS, [1]), outcome_of([-1, 0, 0], [1])).figures[
         "tree_reorder_masks"
     ]
     titles = [axes.get_title() for axes in picture.axes]
@@ -84,7 +81,7 @@ def test_the_mask_drawn_is_of_the_median_tree_of_its_size():
     star, chain, small = [-1] + [0] * 7, [-1, *range(7)], [-1, 0, 1]
     trees = [outcome_of(parents, [1]) for parents in (star, chain, TWO_CHAINS, small)]
     titles = [
-        report_of(*trees, mask_nodes=nodes).figures["tree_reorder_masks"].axes[0].get_title()
+        reordered(*trees, mask_nodes=nodes).figures["tree_reorder_masks"].axes[0].get_title()
         for nodes in (9, 6, 1)
     ]
     assert titles == ["as built: 10 blocks", "as built: 3 blocks", "as built: 3 blocks"]
@@ -92,10 +89,10 @@ def test_the_mask_drawn_is_of_the_median_tree_of_its_size():
 
 def test_the_papers_figures_stand_beside_trees_of_their_size():
     steps = [outcome_of([-1, *range(40)], [1])]
-    table = report_of(*steps, block=32).tables["tree_reorder_real"].to_markdown()
+    table = reordered(*steps, block=32).tables["tree_reorder_real"].to_markdown()
     assert "paper (not run here)" in table
     assert "366.12" in table
     texts = [
-        text.get_text() for text in report_of(*steps, block=32).figures["tree_reorder_prefix"].axes[0].texts
+        text.get_text() for text in reordered(*steps, block=32).figures["tree_reorder_prefix"].axes[0].texts
     ]
     assert any("218.31" in text for text in texts)

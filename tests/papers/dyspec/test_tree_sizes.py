@@ -1,7 +1,7 @@
 """Sizes of trees, counted by hand."""
 
 import pytest
-from helpers.made_outcomes import outcome_of, strategy
+from helpers.made_outcomes import outcome_of, report_of, strategy
 
 from specexp.controllers import ThresholdTracker
 from specexp.papers import TreeSizes
@@ -15,11 +15,11 @@ class TestTreeSizes(AnalysisContract):
 
 
 def test_sizes_budget_and_acceptance():
-    analysis = TreeSizes()
-    analysis.begin({"a": strategy(Greedy(), max_nodes=4)})
-    for parents, accepted in (([-1, 0, 0, 1, 1], [1]), ([-1, 0, 0, 1, 1], []), ([-1, 0], [1]), ([-1], [])):
-        analysis.observe("a", outcome_of(parents, accepted))
-    (row,) = analysis.report([]).tables["tree_sizes"].records()
+    steps = [([-1, 0, 0, 1, 1], [1]), ([-1, 0, 0, 1, 1], []), ([-1, 0], [1]), ([-1], [])]
+    report = report_of(
+        TreeSizes(), *(outcome_of(*step) for step in steps), parts=strategy(Greedy(), max_nodes=4)
+    )
+    (row,) = report.tables["tree_sizes"].records()
     assert row["steps"] == 4
     assert row["mean nodes"] == pytest.approx(9 / 4)
     assert row["median"] == pytest.approx(2.5)
@@ -32,12 +32,9 @@ def test_sizes_budget_and_acceptance():
 
 @pytest.mark.parametrize(("aim", "budget"), [("budget", 2), ("goodput", 4)])
 def test_the_budget_is_the_mean_a_controller_keeps_and_the_cap_the_builders(aim, budget):
-    analysis = TreeSizes()
     tracked = strategy(Greedy(), max_nodes=4)._replace(controller=ThresholdTracker(aim=aim, budget=2))
-    analysis.begin({"a": tracked})
-    for parents in ([-1, 0, 0, 1, 1], [-1, 0]):
-        analysis.observe("a", outcome_of(parents, []))
-    (row,) = analysis.report([]).tables["tree_sizes"].records()
+    steps = outcome_of([-1, 0, 0, 1, 1], []), outcome_of([-1, 0], [])
+    (row,) = report_of(TreeSizes(), *steps, parts=tracked).tables["tree_sizes"].records()
     assert row["budget"] == budget
     assert row["budget used"] == pytest.approx(2.5 / budget)
     assert row["steps at the cap"] == pytest.approx(0.5)
@@ -54,10 +51,6 @@ def test_the_picture_may_be_of_some_arms():
 
 
 def test_the_picture_ends_at_the_steps_asked_for():
-    analysis = TreeSizes(most_steps=3)
-    analysis.begin({"a": strategy(Greedy(), max_nodes=4)})
-    for _ in range(9):
-        analysis.observe("a", outcome_of([-1, 0, 0], [1]))
-    picture = analysis.report([]).figures["tree_sizes"]
+    picture = report_of(TreeSizes(most_steps=3), *9 * [outcome_of([-1, 0, 0], [1])]).figures["tree_sizes"]
     assert picture.axes[0].get_xlim() == (-0.5, 2.5)
     assert len(picture.axes[2].lines[0].get_xdata()) == 3  # accepted nodes, on an axis of their own

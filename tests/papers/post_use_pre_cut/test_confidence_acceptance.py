@@ -5,14 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from helpers.examples import examples
-from helpers.made_outcomes import outcome_of, strategy
+from helpers.made_outcomes import outcome_of, report_of
 from hypothesis import given
 from hypothesis import strategies as st
 
 from specexp.papers import ConfidenceAcceptance
 from specexp.papers.post_use_pre_cut.confidence_acceptance import rank_correlation, wilson_interval
 from specexp.testing.analyses import AnalysisContract
-from specexp.verifiers import Greedy
 
 CHAIN = [-1, 0, 1, 2]
 Q = [1.0, 0.9, 0.5, 0.5]  # products 0.9, 0.45, 0.225
@@ -24,11 +23,7 @@ class TestConfidenceAcceptance(AnalysisContract):
 
 
 def rows_of(*outcomes, bins=4, scale="linear"):
-    analysis = ConfidenceAcceptance(bins, scale)
-    analysis.begin({"a": strategy(Greedy())})
-    for outcome in outcomes:
-        analysis.observe("a", outcome)
-    return analysis.report([]).tables["confidence_acceptance"].records()
+    return report_of(ConfidenceAcceptance(bins, scale), *outcomes).tables["confidence_acceptance"].records()
 
 
 def test_a_prefix_is_accepted_whole_or_not():

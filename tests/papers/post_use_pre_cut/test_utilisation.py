@@ -4,11 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers.made_outcomes import outcome_of, strategy
+from helpers.made_outcomes import outcome_of, report_of
 
 from specexp.papers import Utilisation
 from specexp.testing.analyses import AnalysisContract
-from specexp.verifiers import Greedy
 
 LLAMA = {"method": "Llama 2", "accepted": 5.72, "utilisation": 0.475}
 
@@ -23,16 +22,8 @@ def with_grafts(outcome, rows):
     return replace(outcome, tree=replace(outcome.tree, grafted=grafted))
 
 
-def report_of(*outcomes, published=None):
-    analysis = Utilisation(published)
-    analysis.begin({"a": strategy(Greedy())})
-    for outcome in outcomes:
-        analysis.observe("a", outcome)
-    return analysis.report([])
-
-
 def row_of(*outcomes):
-    return report_of(*outcomes).tables["utilisation"].records()[0]
+    return report_of(Utilisation(), *outcomes).tables["utilisation"].records()[0]
 
 
 CHAIN = [-1, 0, 1, 2, 3]
@@ -76,7 +67,7 @@ def test_a_step_without_drafts_is_a_step():
 
 
 def test_published_rows_are_marked_and_drawn_hollow():
-    report = report_of(outcome_of(CHAIN, [1]), published=[LLAMA])
+    report = report_of(Utilisation([LLAMA]), outcome_of(CHAIN, [1]))
     label, accepted, tokens, _, share, *rest = report.tables["utilisation"].rows[-1]
     assert (label, accepted, share) == ("Llama 2 (not run here)", 5.72, 0.475)
     assert tokens == pytest.approx(6.72)
