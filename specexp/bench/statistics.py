@@ -151,20 +151,31 @@ def paired_speedup(
     theirs = {record.key: record for record in records if record.arm == baseline}
     pairs = [(ours[key], theirs[key]) for key in ours if key in theirs]
     reason = refusal(pairs, arm, baseline)
-    ratios: dict[str, list[float]] = defaultdict(list)
-    for record, other in pairs:
-        seconds, other_seconds = seconds_of(record), seconds_of(other)
-        if seconds and other_seconds:
-            ratios[record.prompt_id].append(float(np.log(other_seconds / seconds)))
-    left_out = len({record.prompt_id for record, _ in pairs}) - len(ratios)
+    ratios = [
+        (record.prompt_id, float(np.log(plain / seconds)))
+        for record, other in pairs
+        if (seconds := seconds_of(record)) and (plain := seconds_of(other))
+    ]
+    logs = mean_by_prompt(ratios)
+    left_out = len({record.prompt_id for record, _ in pairs}) - logs.size
     if reason is None and not ratios:
         reason = f"no prompt has a time per token in both {arm} and {baseline}"
     if reason is not None:
         return Speedup.refuse(arm, baseline, reason, left_out)
-    # samples of a prompt are not independent: prompts are what is resampled
-    logs = np.array([np.mean(values) for values in ratios.values()])
     used = clock_of(record for record, _ in pairs)
     return Speedup.of(arm, baseline, logs, used, interval=interval, left_out=left_out)
+
+
+def mean_by_prompt(log_ratios: Iterable[tuple[str, float]]) -> NDArray[np.float64]:
+    """``[n]`` means of each prompt's log ratios: its samples are not independent, so prompts are what is resampled.
+
+    Args:
+        log_ratios: Prompt's id and log ratio of every sample.
+    """
+    by_prompt: dict[str, list[float]] = defaultdict(list)
+    for prompt_id, log_ratio in log_ratios:
+        by_prompt[prompt_id].append(log_ratio)
+    return np.array([np.mean(values) for values in by_prompt.values()])
 
 
 def refusal(pairs: Sequence[tuple[PromptRecord, PromptRecord]], arm: str, baseline: str) -> str | None:

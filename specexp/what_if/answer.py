@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -188,23 +187,9 @@ def _own_tree(parts: Parts) -> dict[str, TreeShape]:
 
 def _speedup(table: RankTable, device: Device) -> Speedup:
     """Over plain decoding, prompt by prompt, as of any two arms."""
-    from specexp.bench.statistics import Speedup, bootstrap_interval
+    from specexp.bench.statistics import Speedup, mean_by_prompt
 
     assert device.counts.seconds is not None
-    ratios: dict[str, list[float]] = defaultdict(list)
     logs = np.log(device.plain_seconds / device.counts.seconds).tolist()
-    for turn, ratio in zip(table.turns, logs, strict=True):
-        ratios[turn.prompt_id].append(ratio)
-    by_prompt = np.array([np.mean(values) for values in ratios.values()])
-    low, high = np.exp(bootstrap_interval(by_prompt)).tolist()
-    mean = float(by_prompt.mean())
-    return Speedup(
-        device.best.name,
-        "plain decoding",
-        mean,
-        float(np.exp(mean)),
-        low,
-        high,
-        by_prompt.size,
-        clock=device.profile.label,
-    )
+    by_prompt = mean_by_prompt((turn.prompt_id, log) for turn, log in zip(table.turns, logs, strict=True))
+    return Speedup.of(device.best.name, "plain decoding", by_prompt, device.profile.label)

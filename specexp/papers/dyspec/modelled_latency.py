@@ -15,7 +15,7 @@ from specexp.bench.arm import sequence_name
 from specexp.bench.figures import bars_of
 from specexp.bench.publish import Report
 from specexp.bench.record import PromptRecord
-from specexp.bench.statistics import Speedup, arm_names, summarise
+from specexp.bench.statistics import Speedup, arm_names, mean_by_prompt, summarise
 from specexp.bench.table import Cell, Table, columns
 from specexp.core.drafter import Drafter
 from specexp.core.latency import LatencyProfile
@@ -128,7 +128,7 @@ class ModelledLatency(Analysis):
 
     def _speedup(self, records: Sequence[PromptRecord], arm: str) -> Speedup:
         """Over plain decoding, prompt by prompt."""
-        ratios: dict[str, list[float]] = defaultdict(list)
+        ratios: list[tuple[str, float]] = []
         for record in records:
             if record.arm == arm and not record.error and record.new_tokens:
                 seconds = self._seconds(record)
@@ -136,11 +136,10 @@ class ModelledLatency(Analysis):
                     reason = f"nobody watched how many tokens {arm} fed in its passes"
                     return Speedup.refuse(arm, PLAIN, reason)
                 plain = self.profile.plain_seconds(record.prompt_tokens, record.new_tokens)
-                ratios[record.prompt_id].append(float(np.log(plain / seconds)))
+                ratios.append((record.prompt_id, float(np.log(plain / seconds))))
         if not ratios:
             return Speedup.refuse(arm, PLAIN, f"no prompt was answered by {arm}")
-        logs = np.array([np.mean(values) for values in ratios.values()])
-        return Speedup.of(arm, PLAIN, logs, f"modelled: {_passes(self.profile)}")
+        return Speedup.of(arm, PLAIN, mean_by_prompt(ratios), f"modelled: {_passes(self.profile)}")
 
 
 def _passes(profile: LatencyProfile) -> str:
