@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Iterator
 from functools import cache, partial
@@ -29,7 +28,7 @@ from specexp.data.planning.blocks import (
 from specexp.data.planning.pddl import read_problem
 from specexp.data.planning.planner import actions, distances, moves, towers
 from specexp.data.tasks.blocksworld import DONE, Blocksworld
-from specexp.data.tasks.task import Ending, Item, read_text
+from specexp.data.tasks.task import Ending, Item, read_json
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _TASK = Blocksworld("", "")
@@ -129,7 +128,7 @@ class BlocksPlans(TextSource):
         """The problems of a split."""
         known = set()
         if self.held_out is not None:
-            texts = json.loads(read_text(self.held_out))
+            texts = read_json(self.held_out)
             known = {shape(read_problem(text)) for text in texts.values()}
         rng = random.Random(f"blocks/{split}")
         count = self.count if split == "train" else min(self.count, 150)

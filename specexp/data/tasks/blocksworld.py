@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,7 +22,7 @@ from specexp.data.planning.blocks import (
 )
 from specexp.data.planning.pddl import PDDLError, read_domain, read_plan, read_problem
 from specexp.data.prompt_set import PromptSetError
-from specexp.data.tasks.task import Check, Ending, Item, Task, read_prompt, read_text
+from specexp.data.tasks.task import Check, Ending, Item, Task, read_json, read_prompt, read_text
 
 GOOD, BAD = 10.0, 1.0
 DONE = "done"
@@ -72,10 +71,10 @@ class Blocksworld(Task):
         # plan that the split gives, which no prompt and no check uses.
         if self.domain is not None:
             _check_domain(self.domain)
-        rows = _read_json(self.path)
+        rows = read_json(self.path)
         if not isinstance(rows, list) or not rows:
             raise PromptSetError(f"{self.path}: a list of at least one [instance, plan, length] is needed")
-        texts = _read_json(self.instances) if not Path(self.instances).expanduser().is_dir() else None
+        texts = read_json(self.instances) if not Path(self.instances).expanduser().is_dir() else None
         if texts is not None and not isinstance(texts, dict):
             raise PromptSetError(f"{self.instances}: PDDL texts by path are needed")
         items = [self._item(index, row, texts) for index, row in enumerate(rows)]
@@ -175,13 +174,6 @@ def _check_domain(path: str) -> None:
             raise PromptSetError(
                 f"{path}: action {name} is not that of the domain with the four operators {', '.join(OPERATORS)}"
             )
-
-
-def _read_json(path: str) -> object:
-    try:
-        return json.loads(read_text(path))
-    except json.JSONDecodeError as error:
-        raise PromptSetError(f"{path}, line {error.lineno}: is not JSON ({error.msg})") from error
 
 
 _THOUGHT = read_prompt(__file__, "thought")

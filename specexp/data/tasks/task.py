@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from specexp.core.checked import Checked
 from specexp.data.prompt_set import PromptSetError
@@ -221,6 +222,18 @@ def read_text(path: str) -> str:
         raise PromptSetError(f"{path}: cannot be read ({error.strerror})") from error
     except UnicodeDecodeError as error:
         raise PromptSetError(f"{path}: is not text in UTF-8 (byte {error.start})") from error
+
+
+def read_json(path: str) -> Any:
+    """What a file of JSON holds.
+
+    Raises:
+        PromptSetError: there is no such file, or it is not JSON.
+    """
+    try:
+        return json.loads(read_text(path))
+    except json.JSONDecodeError as error:
+        raise PromptSetError(f"{path}, line {error.lineno}: is not JSON ({error.msg})") from error
 
 
 def score_out_of_ten(text: str) -> float | None:
