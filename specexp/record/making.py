@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from specexp.bench.arm import eos_of, sequence_name
-from specexp.bench.experiment import check_prompts
+from specexp.bench.experiment import check_prompts, use_threads
 from specexp.cluster.shard import Shard, forget_shards, shards_in
 from specexp.config import (
     Config,
@@ -65,8 +65,6 @@ class Making:
         pair: ModelPair | None = None,
         shard: Shard | None = None,
     ) -> None:
-        import torch
-
         self.config = config
         self.plan = plan_recording(config)
         self.shard = shard
@@ -75,8 +73,7 @@ class Making:
         self.pair = pair or build_pair(self.plan.config)
         check_context(self.plan, self.pair)
         self.generation = build_generation(self.plan.config)
-        if self.generation.threads is not None:
-            torch.set_num_threads(self.generation.threads)
+        use_threads(self.plan.config)
         self.prompts = load_prompts(self.plan, self.pair)
         if shard is not None:
             check_sharded(self.plan)

@@ -15,10 +15,10 @@ from socket import gethostname
 from typing import TYPE_CHECKING, Any
 
 import optuna
-import torch
 from optuna import Study
 from optuna.trial import FrozenTrial
 
+from specexp.bench.experiment import use_threads
 from specexp.bench.progress import StageBar
 from specexp.bench.publish import PAGE
 from specexp.bench.trainer import quiet_libraries
@@ -98,9 +98,7 @@ class Session:
                     f"best once more, and pools both."
                 )
                 return ended.gain
-            threads = self.study_config.generation.threads
-            if threads is not None:
-                torch.set_num_threads(threads)
+            use_threads(self.study_config.config)
             backend = self._backend()
             bench = StudyBench(backend, folder)
             check_prompts(self.study_config, backend)
