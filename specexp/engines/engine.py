@@ -55,11 +55,7 @@ class EngineAnswer:
 
 
 class RunningEngine(ABC):
-    """An engine at work.
-
-    Attributes:
-        engine: What it was started as; settings that need no restart may be another's.
-    """
+    """An engine at work."""
 
     @abstractmethod
     def answer(

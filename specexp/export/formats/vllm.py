@@ -10,8 +10,9 @@ from specexp.export.formats._chain import ChainDraft, ChainFormat
 
 
 class Vllm(ChainFormat):
-    """One JSON object. A length by batch size is exported from a study of vLLM alone: ours says nothing of its "
-    "costs."""
+    """One JSON object. A length by batch size is exported from a study of vLLM alone: ours says nothing of its
+    costs.
+    """
 
     settings = VllmSettings
     read_for = VllmSettings.read_for

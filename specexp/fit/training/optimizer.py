@@ -15,6 +15,7 @@ from torch import nn
 from typing_extensions import override
 
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+_ITERATIONS = 5
 
 
 class MuonAdamW(torch.optim.Optimizer):
@@ -107,7 +108,7 @@ class MuonAdamW(torch.optim.Optimizer):
             )
 
 
-def orthogonalised(matrices: torch.Tensor, *, iterations: int = 5) -> torch.Tensor:
+def orthogonalised(matrices: torch.Tensor) -> torch.Tensor:
     """Matrices with the same singular vectors and singular values near 1 (between about 0.7 and 1.2).
 
     Args:
@@ -122,7 +123,7 @@ def orthogonalised(matrices: torch.Tensor, *, iterations: int = 5) -> torch.Tens
     if tall:
         x = x.mT
     x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
-    for _ in range(iterations):
+    for _ in range(_ITERATIONS):
         gram = x @ x.mT
         x = a * x + (b * gram + c * gram @ gram) @ x
     return x.mT if tall else x
