@@ -4,8 +4,7 @@ from functools import cache
 
 import pytest
 from helpers.small_models import FULL_ATTENTION, VOCABULARY, small_model
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from specexp.builders import (
     BeamRerank,

@@ -11,31 +11,18 @@ if TYPE_CHECKING:
     from specexp.builders.choice import Choice as Choice
     from specexp.builders.dyspec import (
         BeamRerank as BeamRerank,
-    )
-    from specexp.builders.dyspec import (
         DySpecGreedy as DySpecGreedy,
-    )
-    from specexp.builders.dyspec import (
         DySpecThreshold as DySpecThreshold,
     )
     from specexp.builders.graft import Graft as Graft
     from specexp.builders.sequoia import Sequoia as Sequoia
     from specexp.builders.static_tree import (
         Chain as Chain,
-    )
-    from specexp.builders.static_tree import (
         KConfig as KConfig,
-    )
-    from specexp.builders.static_tree import (
         SpecInfer as SpecInfer,
-    )
-    from specexp.builders.static_tree import (
         StaticTree as StaticTree,
-    )
-    from specexp.builders.static_tree import (
         TokenRecyclingTree as TokenRecyclingTree,
     )
-    from specexp.builders.tree_search import FittedTree as FittedTree
-    from specexp.builders.tree_search import ParametricTree as ParametricTree
+    from specexp.builders.tree_search import FittedTree as FittedTree, ParametricTree as ParametricTree
 
 __getattr__ = classes_in(__name__, __path__[0])

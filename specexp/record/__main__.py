@@ -16,8 +16,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from specexp.cluster.options import USAGE as CLUSTER_USAGE
-from specexp.cluster.options import ClusterOptions, take_options
+from specexp.cluster.options import USAGE as CLUSTER_USAGE, ClusterOptions, take_options
 from specexp.cluster.shard import Shard, take_shard
 from specexp.config import Config, ConfigError, build_outline
 from specexp.config.command import GOES_ON, fail, run_command

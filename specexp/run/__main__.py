@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING
 from specexp.bench.equality import divergence
 from specexp.bench.experiment import check_experiment
 from specexp.bench.failures import failed_answers
-from specexp.cluster.options import USAGE as CLUSTER_USAGE
-from specexp.cluster.options import ClusterOptions, take_options
+from specexp.cluster.options import USAGE as CLUSTER_USAGE, ClusterOptions, take_options
 from specexp.cluster.shard import Shard, lead_shards, shards_in, take_shard
 from specexp.config import (
     Config,

@@ -11,8 +11,7 @@ from specexp.scheduling.serial import Serial, SerialSpeculative
 from specexp.scheduling.timeline import Span, TimeLine
 
 if TYPE_CHECKING:
-    from specexp.scheduling.executor import Executor as Executor
-    from specexp.scheduling.executor import Run as Run
+    from specexp.scheduling.executor import Executor as Executor, Run as Run
 
 __all__ = [
     "Batched",

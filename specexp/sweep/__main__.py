@@ -16,8 +16,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from specexp.cluster.options import USAGE as CLUSTER_USAGE
-from specexp.cluster.options import ClusterOptions, take_options
+from specexp.cluster.options import USAGE as CLUSTER_USAGE, ClusterOptions, take_options
 from specexp.config import Config, ConfigError, build_sweep
 from specexp.config.command import GOES_ON, fail, run_command
 from specexp.config.here import check_here

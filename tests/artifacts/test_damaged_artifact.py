@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from helpers.examples import examples
 from helpers.json_values import places, replaced
-from hypothesis import HealthCheck, given
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, strategies as st
 from safetensors.numpy import save
 
 from specexp.artifacts import Artifact, ArtifactError, value_of

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 from helpers.examples import examples
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from specexp.artifacts import Artifact, ArtifactError
 from specexp.artifacts.files.growmap import read as read_growmap

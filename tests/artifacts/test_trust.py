@@ -16,8 +16,7 @@ from helpers import made_artifacts as made
 from helpers.json_values import places, replaced
 
 import specexp
-from specexp.artifacts import ArtifactError
-from specexp.artifacts import trust as trusted
+from specexp.artifacts import ArtifactError, trust as trusted
 from specexp.config.artifacts import load_artifact, save_artifact
 from specexp.export.__main__ import main as export
 

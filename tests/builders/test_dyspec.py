@@ -7,8 +7,7 @@ from math import prod
 import numpy as np
 import pytest
 from helpers.examples import examples
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from specexp.builders import BeamRerank, DySpecGreedy, DySpecThreshold, compiled_samplings
 from specexp.core.context import Context

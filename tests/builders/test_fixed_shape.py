@@ -2,8 +2,7 @@
 
 import numpy as np
 from core.test_tree import shapes as any_shapes
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from specexp.builders.fixed_shape import FixedShape
 

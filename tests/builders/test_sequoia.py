@@ -9,8 +9,7 @@ from math import prod
 import numpy as np
 import pytest
 from helpers.examples import examples
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from specexp.builders import Sequoia
 from specexp.config.check import Checker

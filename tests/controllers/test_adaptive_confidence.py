@@ -5,8 +5,7 @@ from math import log
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from specexp.controllers import AdaptiveConfidence
 from specexp.controllers.adaptive_confidence import best_threshold

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.examples import examples
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from specexp.builders import Chain, Choice, KConfig
 from specexp.controllers import Bandit

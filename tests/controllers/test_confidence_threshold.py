@@ -3,8 +3,7 @@
 from math import log
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from specexp.builders import Chain
 from specexp.controllers import ConfidenceThreshold

@@ -6,8 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from helpers.examples import examples
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from specexp.bench.arm import Generation
 from specexp.bench.decoder_arm import DecoderArm

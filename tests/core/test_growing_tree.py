@@ -7,8 +7,7 @@ import pytest
 import torch
 from helpers.examples import examples
 from helpers.small_models import FULL_ATTENTION, VOCABULARY, small_model
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from specexp.core.language_model import LanguageModel
 from specexp.core.runtime import Growth

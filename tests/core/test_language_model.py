@@ -5,8 +5,7 @@ import pytest
 import torch
 from helpers.examples import examples
 from helpers.small_models import FULL_ATTENTION, SLIDING, VOCABULARY, build, small_model
-from hypothesis import HealthCheck, given
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, strategies as st
 from transformers import AutoModelForCausalLM, MptConfig, T5Config, T5ForConditionalGeneration
 
 from specexp.builders import Chain, StaticTree, TokenRecyclingTree

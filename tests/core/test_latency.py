@@ -4,8 +4,7 @@ import dataclasses
 import json
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from specexp.artifacts import ArtifactError, value_of
 from specexp.builders import Chain, Choice, DySpecGreedy, Graft, ParametricTree

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from specexp.data import Prompt, PromptRow, PromptSet, PromptSetError, Workload, prompt_rows
 from specexp.data.prompt_set import Message

@@ -7,8 +7,7 @@ import pytest
 import torch
 from helpers.examples import examples
 from helpers.small_models import FULL_ATTENTION, small_model
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from scipy import stats
 
 from specexp.builders import Chain, DySpecGreedy, DySpecThreshold, KConfig, SpecInfer, StaticTree

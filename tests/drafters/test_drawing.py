@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.examples import examples
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from scipy import stats
 
 from specexp.core.noise import UniformStream

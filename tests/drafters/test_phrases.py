@@ -3,8 +3,7 @@
 import pytest
 import torch
 from helpers.examples import examples
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from specexp.drafters.phrases import PhraseStore
 

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 from helpers.examples import examples
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from specexp.artifacts import ArtifactError
 from specexp.builders import Chain, DySpecGreedy, StaticTree

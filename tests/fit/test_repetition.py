@@ -4,8 +4,7 @@ import math
 import random
 
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from specexp.fit.training.optimizer import MuonAdamW, orthogonalised
 from specexp.fit.training.repetition import EPISODE, repeating_rows, unlikelihood

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from helpers.examples import examples
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from specexp.fit.training.tokenizer import BOS, EOS, train_tokenizer
 from specexp.pairs.sources import PAIRS

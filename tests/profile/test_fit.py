@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 from helpers.examples import examples
 from helpers.made_steps import MadeArm, passes, steps
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from specexp.core.latency import LatencyProfile, Overhead
 from specexp.profile.fit import fit_overhead, fit_pass, fit_profile, predicted

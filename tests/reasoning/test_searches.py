@@ -1,8 +1,7 @@
 """Searches keep the contract, and choose what one can work out by hand."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from specexp.reasoning import BestFirst, BreadthFirst, MonteCarlo
 from specexp.reasoning.search import Continuations, State, Values

@@ -12,8 +12,7 @@ import torch
 from helpers.branching import logits_of, outcomes
 from helpers.examples import examples
 from helpers.fake_turns import LIMIT, recorded_draft, recorded_turn, save_recording
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from specexp.bench.record import read_records, write_records
 from specexp.builders import Chain, KConfig, StaticTree

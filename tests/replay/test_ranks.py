@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from helpers.examples import examples
 from helpers.fake_turns import LIMIT, conversation, recorded_draft, recorded_turn
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from specexp.builders import StaticTree
 from specexp.controllers import Fixed

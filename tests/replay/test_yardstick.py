@@ -5,8 +5,7 @@ from functools import cache
 import pytest
 from helpers.examples import examples
 from helpers.fake_turns import LIMIT, recorded_turn
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from specexp.builders import Sequoia
 from specexp.builders.fixed_shape import FixedShape

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.examples import examples
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from specexp.core.tree import TreeShape
 from specexp.papers.dyspec.token_order import block_count, order_of, random_shape

@@ -8,8 +8,7 @@ import pytest
 import torch
 import transformers
 from helpers.examples import examples
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed: pip install 'specexp[llama-cpp]'")
 pytest.importorskip("gguf", reason="gguf is not installed: pip install 'specexp[llama-cpp]'")

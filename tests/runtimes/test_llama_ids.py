@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 from helpers.examples import examples
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from specexp.core.tree import TreeShape
 from specexp.runtimes.llama_ids import ANY, Branches, SlotIds

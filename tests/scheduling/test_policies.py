@@ -5,8 +5,7 @@ from random import Random
 import numpy as np
 import pytest
 from helpers.toy_schedules import PARTS, POLICIES, PausingTarget, jobs_of, pausing
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from specexp.core.tree import TokenTree, TreeShape, root_tree
 from specexp.scheduling import FirstCome, Job, LeastProgress, MostConfident, QueuePolicy, Scheduled, Waiting

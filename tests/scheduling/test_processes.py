@@ -18,8 +18,7 @@ from helpers.waiting import wait_for
 
 from specexp.builders import Chain
 from specexp.core.parts import Parts
-from specexp.scheduling import Job, Scheduled
-from specexp.scheduling import messages as messages_module
+from specexp.scheduling import Job, Scheduled, messages as messages_module
 from specexp.testing.fakes import FakeDrafter, Pause
 
 HERE = Path(__file__).parent

@@ -5,8 +5,7 @@ from collections import defaultdict
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from specexp.scheduling.timeline import Span, TimeLine
 from specexp.scheduling.trace import QUEUE, chrome_trace, rows_of, served_by, waiting_drafts

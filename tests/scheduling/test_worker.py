@@ -6,8 +6,7 @@ import pytest
 import torch
 from helpers.small_models import small_model
 from helpers.toy_schedules import DRAFT, PROMPT, TARGET
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from specexp.builders import Chain, Choice, DySpecGreedy, Graft, KConfig, SpecInfer
 from specexp.controllers import QLearning

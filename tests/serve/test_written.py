@@ -1,7 +1,6 @@
 """Text while it is written: nothing that was sent is taken back, and no stop string is sent."""
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from specexp.serve.written import Written
 

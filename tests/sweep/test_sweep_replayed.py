@@ -19,8 +19,7 @@ from specexp.config import ConfigError, load_config
 from specexp.fit.learn import learn
 from specexp.record.__main__ import main as record
 from specexp.replay.format.recording import MANIFEST
-from specexp.run.__main__ import main as run_main
-from specexp.run.__main__ import run
+from specexp.run.__main__ import main as run_main, run
 from specexp.sweep.__main__ import main
 
 LATENCY = {

@@ -9,8 +9,7 @@ import pytest
 import torch
 from helpers.branching import continued, joint_of, logits_of, mixed, outcomes, same
 from helpers.examples import examples
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from specexp.builders import Chain, DySpecGreedy, KConfig, SpecInfer
 from specexp.builders.graft import grafted

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from helpers.examples import examples
 from helpers.made_outcomes import outcome_of, report_of
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from specexp.papers import ConfidenceAcceptance
 from specexp.papers.post_use_pre_cut.confidence_acceptance import rank_correlation, wilson_interval

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 from helpers.made_groups import overlapping
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from specexp.papers import TargetUtilisation
 from specexp.papers.seed.target_utilisation import MOST_BINS, busy_shares
