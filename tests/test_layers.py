@@ -1,6 +1,7 @@
 """Imports go to lower layers and make no cycle; those inside functions and for type checking count too."""
 
 import ast
+import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -83,3 +84,8 @@ def test_imports_keep_to_the_layers_and_make_no_cycle() -> None:
     rules |= {" -> ".join(pair): "modules make a cycle" for pair in on_cycles(allowed)}
     broken = sorted(f"{name}: {rule}" for name, rule in rules.items() if rule)
     assert not broken, "\n".join(broken)
+
+
+def test_the_page_on_the_code_says_what_every_package_is() -> None:
+    page = (ROOT / "docs" / "code.md").read_text(encoding="utf-8")
+    assert [package for package in FLOOR if not re.search(rf"^  .*\b{package}/", page, re.MULTILINE)] == []
