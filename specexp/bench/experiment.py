@@ -144,18 +144,18 @@ def _check_several(config: Config, composed: Sequence[ComposedArm], analyses: Se
     several = is_multi_sequence(config)
     for number, analysis in enumerate(analyses):
         if analysis.watches_steps is several:
-            where = f"{config.source_of(('analyses', str(number)))}: analyses.{number}"
             what = "watches single steps" if several else "looks at groups of sequences"
-            raise ConfigError(
-                f"{where} {what}, and this experiment decodes {'groups of sequences' if several else 'one at a time'}: "
-                f"leave {type(analysis).__name__} out"
+            raise config.checker.error(
+                ("analyses", str(number)),
+                f" {what}, and this experiment decodes {'groups of sequences' if several else 'one at a time'}: "
+                f"leave {type(analysis).__name__} out",
             )
     for arm in composed if several else ():
         if arm.reference is not None:
-            where = f"{config.source_of(('arms', arm.name))}: arms.{arm.name}"
-            raise ConfigError(
-                f"{where}: {arm.reference!r} decodes one sequence at a time, and this experiment groups of them: "
-                "leave it out"
+            raise config.checker.error(
+                ("arms", arm.name),
+                f": {arm.reference!r} decodes one sequence at a time, and this experiment groups of them: leave it "
+                "out",
             )
 
 
@@ -169,8 +169,8 @@ def check_tasks(config: Config) -> None:
     try:
         _ = None if tasks is None else tasks.problems
     except ValueError as error:
-        source = config.source_of(("data", "prompts", "init_args", "tasks"))
-        raise ConfigError(f"{source}: data.prompts.init_args.tasks: {first_line(error)}") from error
+        key = ("data", "prompts", "init_args", "tasks")
+        raise config.checker.error(key, f": {first_line(error)}") from error
 
 
 def is_plain(config: Config) -> bool:
@@ -281,8 +281,7 @@ def begin_analyses(config: Config, analyses: Sequence[Analysis], arms: Sequence[
         try:
             analysis.begin(parts)
         except ValueError as error:
-            where = f"{config.source_of(('analyses', str(number)))}: analyses.{number}"
-            raise ConfigError(f"{where}: {error}") from error
+            raise config.checker.error(("analyses", str(number)), f": {error}") from error
 
 
 def _check_without_models(
@@ -291,16 +290,16 @@ def _check_without_models(
     """Refuse what a recording cannot answer."""
     for number, analysis in enumerate(analyses):
         if analysis.needs_models:
-            where = f"{config.source_of(('analyses', str(number)))}: analyses.{number}"
-            raise ConfigError(
-                f"{where}: {type(analysis).__name__} reads the target's logits or times the models, which no recording "
-                "holds: leave it out, or set backend to live"
+            raise config.checker.error(
+                ("analyses", str(number)),
+                f": {type(analysis).__name__} reads the target's logits or times the models, which no recording "
+                "holds: leave it out, or set backend to live",
             )
     for arm in composed:
         if arm.preload is not None:
-            raise ConfigError(
-                f"{config.source_of(('arms', arm.name))}: arms.{arm.name}.preload decodes other prompts with the "
-                "models: leave it out to replay, or set backend to live"
+            raise config.checker.error(
+                ("arms", arm.name),
+                ".preload decodes other prompts with the models: leave it out to replay, or set backend to live",
             )
 
 
@@ -337,18 +336,20 @@ def check_prompts(config: Config, prompts: Sequence[Prompt], pair: ModelPair) ->
         return  # what is asked of an item depends on the answers before
     for prompt in prompts if is_multi_sequence(config) else ():
         if len(prompt.turns) > 1:
-            raise ConfigError(
-                f"{config.source_of(('data',))}: data: prompt {prompt.prompt_id!r} has {len(prompt.turns)} turns, and "
-                "the sequences of a group continue one; take a set of single questions, or leave execution out"
+            raise config.checker.error(
+                ("data",),
+                f": prompt {prompt.prompt_id!r} has {len(prompt.turns)} turns, and the sequences of a group continue "
+                "one; take a set of single questions, or leave execution out",
             )
     for prompt in prompts:
         # room for one new token must be left even after the longest answers to earlier turns
         needed = prompt.longest_context(pair.tokenizer, most) - most + 1
         if needed > limit:
-            raise ConfigError(
-                f"{config.source_of(('data',))}: data: prompt {prompt.prompt_id!r} may take {needed} tokens "
-                f"and the target holds {limit}; set data.max_prompt_tokens: "
-                f"{max(len(prompt.token_ids) - needed + limit, 1)} with data.too_long: keep-last, keep-first or skip"
+            raise config.checker.error(
+                ("data",),
+                f": prompt {prompt.prompt_id!r} may take {needed} tokens and the target holds {limit}; set "
+                f"data.max_prompt_tokens: {max(len(prompt.token_ids) - needed + limit, 1)} with data.too_long: "
+                "keep-last, keep-first or skip",
             )
 
 

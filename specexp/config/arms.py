@@ -68,7 +68,7 @@ def check_arms(config: Config) -> None:
     for name, arm in config.get("arms").items():
         where = f"{config.source_of(('arms', name))}: arms.{name}"
         if not name.strip() or not str(arm.get("title") or name).strip():
-            raise ConfigError(f"{config.source_of(('arms',))}: arms has one called {name!r}; give it a name")
+            raise config.checker.error(("arms",), f" has one called {name!r}; give it a name")
         reference = arm.get("reference")
         for key in arm:
             if reference is not None and (

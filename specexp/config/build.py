@@ -54,7 +54,7 @@ def build_parts(config: Config, draft: PreTrainedModel | DraftSource | None = No
             why = first_line(error)
             if draft is None and is_replayed(config):
                 why = f"a draft model is asked and {recording_folder(config)} holds none: record with the drafter"
-            raise ConfigError(f"{config.source_of(('drafter',))}: drafter: {why}") from error
+            raise config.checker.error(("drafter",), f": {why}") from error
     return parts
 
 
@@ -235,9 +235,7 @@ def _composed(config: Config, latency: Callable[[Config], LatencyProfile | None]
         try:
             controller.use_latency(None if profile is None else profile.of(parts.label))
         except ValueError as error:
-            raise ConfigError(
-                f"{config.source_of(('controller',))}: controller: {first_line(error)}"
-            ) from error
+            raise config.checker.error(("controller",), f": {first_line(error)}") from error
     execution = build_execution(config)
     if execution is not None:
         _check_execution(config, execution, parts, profile)
@@ -270,9 +268,10 @@ def _check_execution(
 def check_draft_latency(config: Config, profile: LatencyProfile | None, what: str) -> None:
     """Refuse a latency profile that does not state what the draft model costs which ``what`` runs."""
     if profile is not None and not profile.draft_ms:
-        raise ConfigError(
-            f"{config.source_of(('latency',))}: latency: {profile.name!r} states no draft_ms, but {what} runs a draft "
-            "model: state its milliseconds, or leave it out"
+        raise config.checker.error(
+            ("latency",),
+            f": {profile.name!r} states no draft_ms, but {what} runs a draft model: state its milliseconds, or leave "
+            "it out",
         )
 
 

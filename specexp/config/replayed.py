@@ -15,9 +15,10 @@ def check_replay(config: Config) -> None:
     """
     if not is_replayed(config):
         if config.get("recording") is not None and config.get("what_if") is None:
-            raise ConfigError(
-                f"{config.source_of(('recording',))}: recording is {config.get('recording')!r} and backend is live, "
-                "which runs the models: set backend to replay, or leave recording out"
+            raise config.checker.error(
+                ("recording",),
+                f" is {config.get('recording')!r} and backend is live, which runs the models: set backend to replay, "
+                "or leave recording out",
             )
         return
     where = f"{config.source_of(('backend',))}: backend is replay"

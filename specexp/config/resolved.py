@@ -12,7 +12,6 @@ import yaml
 from specexp.artifacts.atomic_write import atomic_write
 from specexp.artifacts.environment import environment
 from specexp.config.config import Config
-from specexp.config.errors import ConfigError
 from specexp.config.layers import Key
 from specexp.core.messages import first_line
 
@@ -62,7 +61,6 @@ def save_resolved(config: Config, folder: str | Path, command: list[str] | None 
         for path in made:
             if path.is_dir() and not any(path.iterdir()):
                 path.rmdir()
-        raise ConfigError(
-            f"{config.source_of(('output',))}: output: {target} cannot be written "
-            f"({error.strerror or first_line(error)})"
+        raise config.checker.error(
+            ("output",), f": {target} cannot be written ({error.strerror or first_line(error)})"
         ) from error

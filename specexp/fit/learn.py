@@ -26,9 +26,8 @@ def check_learning(config: Config) -> None:
     """
     controller, given = build_controller(config), config.get("controller")
     if given["init_args"].get("learn") is False:
-        raise ConfigError(
-            f"{config.source_of(('controller', 'init_args', 'learn'))}: controller.init_args.learn is false, so "
-            "nothing would be learned; set it to true"
+        raise config.checker.error(
+            ("controller", "init_args", "learn"), " is false, so nothing would be learned; set it to true"
         )
     for name in set(config.get("trainer")) & {"max_epochs", "max_steps", "callbacks"}:
         raise config.checker.error(

@@ -11,7 +11,6 @@ import numpy as np
 from specexp.bench.experiment import check_experiment
 from specexp.config import (
     Config,
-    ConfigError,
     arms_of,
     is_multi_sequence,
 )
@@ -36,9 +35,9 @@ def check_profiling(config: Config) -> list[ComposedArm]:
         ConfigError: the file decodes several sequences for a prompt, or its arms cannot be compared.
     """
     if is_multi_sequence(config):
-        raise ConfigError(
-            f"{config.source_of(('execution',))}: execution decodes several sequences for a prompt, and a latency "
-            "profile is of one: leave it out"
+        raise config.checker.error(
+            ("execution",),
+            " decodes several sequences for a prompt, and a latency profile is of one: leave it out",
         )
     for key in ("backends", "architecture", "draft_architecture"):
         if config.get("profile")[key] and is_gguf(config.get("pair.target")):

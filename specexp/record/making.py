@@ -15,7 +15,6 @@ from specexp.bench.experiment import check_prompts, use_threads
 from specexp.cluster.shard import Shard, forget_shards, shards_in
 from specexp.config import (
     Config,
-    ConfigError,
     apply_overrides,
     build_generation,
     build_pair,
@@ -220,10 +219,10 @@ def check_sharded(plan: RecordingPlan) -> None:
     """
     drafter = plan.drafter()
     if drafter is not None and drafter.shares_state:
-        raise ConfigError(
-            f"{plan.config.source_of(('drafter',))}: drafter: {type(drafter).__name__} carries what it learned from "
-            "prompt to prompt, so shards would record something else than one machine: record it on one, or set its "
-            "state to reset"
+        raise plan.config.checker.error(
+            ("drafter",),
+            f": {type(drafter).__name__} carries what it learned from prompt to prompt, so shards would record "
+            "something else than one machine: record it on one, or set its state to reset",
         )
 
 
@@ -243,9 +242,10 @@ def load_prompts(plan: RecordingPlan, pair: ModelPair) -> list[Prompt]:
         for prompt in prompts:
             known = found.setdefault(prompt.prompt_id, prompt)
             if known.token_ids != prompt.token_ids:
-                raise ConfigError(
-                    f"{config.source_of(('data',))}: data: two prompts are called {prompt.prompt_id!r}, and a "
-                    "recording finds them by that name: record their sets one by one"
+                raise config.checker.error(
+                    ("data",),
+                    f": two prompts are called {prompt.prompt_id!r}, and a recording finds them by that name: record "
+                    "their sets one by one",
                 )
     return list(found.values())
 

@@ -173,7 +173,7 @@ def plan_recording(config: Config) -> RecordingPlan:
     try:
         scoring_of(drafter)
     except RecordingError as error:
-        raise ConfigError(f"{config.source_of(('drafter',))}: drafter: {error}") from error
+        raise config.checker.error(("drafter",), f": {error}") from error
     return RecordingPlan(
         config,
         recording_folder(config),
@@ -224,10 +224,10 @@ def _recorded_verifier(config: Config) -> tuple[Verifier, Mapping[str, Any]]:
     given = build_verifier(config)
     settings = given.sampling_settings
     if settings is None:
-        raise ConfigError(
-            f"{config.source_of(('verifier',))}: verifier: the output of {type(given).__name__} may depend on what is "
-            "drafted, so a recording of it says nothing of other drafts: record with Greedy, KeyedSampling, "
-            "RejectionSampling or SampleMatch"
+        raise config.checker.error(
+            ("verifier",),
+            f": the output of {type(given).__name__} may depend on what is drafted, so a recording of it says "
+            "nothing of other drafts: record with Greedy, KeyedSampling, RejectionSampling or SampleMatch",
         )
     section: dict[str, Any] = {"class_path": "Greedy", "init_args": {}}
     if settings["temperature"]:
@@ -293,5 +293,4 @@ def _has_draft(config: Config) -> bool:
 
 def refusal(config: Config, key: str, sentence: str) -> ConfigError:
     """About a key of ``record:``; the sentence goes on after it."""
-    source = config.source_of(("record", *key.split(".")))
-    return ConfigError(f"{source}: record.{key} {sentence}")
+    return config.checker.error(("record", *key.split(".")), f" {sentence}")

@@ -172,7 +172,7 @@ def recorded_data(
     except ValueError as error:  # without tokenizer, a prompt is not there
         missing = first_line(error).removeprefix("recording: ")
     if missing is not None:
-        raise ConfigError(f"{config.source_of(('data',))}: data: {missing}")
+        raise config.checker.error(("data",), f": {missing}")
     return data
 
 

@@ -290,8 +290,7 @@ def decode(
 def _check_figure(config: Config) -> None:
     kind = config.get("figure")
     if kind is not None and kind not in FIGURES:
-        where = f"{config.source_of(('figure',))}: figure"
-        raise ConfigError(f"{where} is {kind!r}; allowed are {', '.join(FIGURES)}")
+        raise config.checker.error(("figure",), f" is {kind!r}; allowed are {', '.join(FIGURES)}")
 
 
 if __name__ == "__main__":

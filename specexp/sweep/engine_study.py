@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from specexp.config import Config, ConfigError, build_engine
+from specexp.config import Config, build_engine
 from specexp.core.messages import first_line
 from specexp.engines.engine import ForeignEngine
 from specexp.engines.served_arm import EnginePool, ServedArm
@@ -48,7 +48,7 @@ class EngineStudyBackend(LiveStudyBackend):
             return self._served("engine", build_engine(self.study_config.config).plain())
         except ValueError as error:
             config = self.study_config.config
-            raise ConfigError(f"{config.source_of(('engine',))}: engine: {first_line(error)}") from error
+            raise config.checker.error(("engine",), f": {first_line(error)}") from error
 
     @override
     def other_arms(self) -> list[Arm]:

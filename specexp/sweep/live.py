@@ -10,7 +10,7 @@ from typing_extensions import override
 from specexp.bench.experiment import check_prompts
 from specexp.bench.float32 import InFloat32, in_float32
 from specexp.bench.live import LiveBackend
-from specexp.config import ConfigError, build_data, prompts_error
+from specexp.config import build_data, prompts_error
 from specexp.config.stages import with_prompts_of
 from specexp.core.masks import context_limit
 from specexp.core.placement import placement
@@ -44,9 +44,9 @@ class LiveStudyBackend(StudyBackend):
     def __init__(self, study_config: StudyConfig, pair: ModelPair, latency: LatencyProfile | None) -> None:
         config = study_config.config
         if study_config.multi_sequence and latency is not None:
-            raise ConfigError(
-                f"{config.source_of(('latency',))}: latency {latency.name!r} cannot model the seconds of several "
-                "sequences decoded for a prompt: leave it out"
+            raise config.checker.error(
+                ("latency",),
+                f" {latency.name!r} cannot model the seconds of several sequences decoded for a prompt: leave it out",
             )
         problems = study_config.problems() if study_config.multi_sequence else None
         super().__init__(study_config, LiveBackend.of(config, pair, problems), latency)

@@ -117,8 +117,9 @@ def _law(arm: ComposedArm, verifier: Verifier) -> Law:
     temperature = verifier.noise_temperature
     temperature = getattr(verifier, "temperature", None) if temperature is None else temperature
     if temperature is None:
-        raise ConfigError(
-            f"{arm.config.source_of(('verifier',))}: verifier: {type(verifier).__name__} has no attribute "
-            "temperature, so the law its output should have is unknown and nothing can be verified"
+        raise arm.config.checker.error(
+            ("verifier",),
+            f": {type(verifier).__name__} has no attribute temperature, so the law its output should have is unknown "
+            "and nothing can be verified",
         )
     return Law(float(temperature), getattr(verifier, "top_k", None), getattr(verifier, "top_p", None))

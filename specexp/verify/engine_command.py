@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specexp.bench.equality import NEAR_TIE, first_difference
-from specexp.config import ConfigError, apply_overrides, build_engine, build_generation, build_pair
+from specexp.config import apply_overrides, build_engine, build_generation, build_pair
 from specexp.core.messages import first_line
 from specexp.verify.endpoint import Compared, EndpointReport, Parted
 from specexp.verify.endpoint_scorer import gap_of
@@ -32,9 +32,10 @@ def engine_to_verify(config: Config) -> ForeignEngine:
     """
     engine: ForeignEngine = build_engine(config)
     if engine.deployed_settings() == engine.plain().deployed_settings():
-        raise ConfigError(
-            f"{config.source_of(('engine',))}: engine: {type(engine).__name__} does not speculate as it is set, so "
-            "there is nothing to prove: give it settings that do"
+        raise config.checker.error(
+            ("engine",),
+            f": {type(engine).__name__} does not speculate as it is set, so there is nothing to prove: give it "
+            "settings that do",
         )
     return engine
 
@@ -79,7 +80,7 @@ def verify_engine(config: Config) -> EndpointReport:
             for prompt in prompts
         ]
     except EngineError as error:
-        raise ConfigError(f"{config.source_of(('engine',))}: engine: {first_line(error)}") from error
+        raise config.checker.error(("engine",), f": {first_line(error)}") from error
     finally:
         pool.close()
     asked = {

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from specexp.config import ConfigError, apply_overrides, build_generation, build_latency, build_parts
+from specexp.config import apply_overrides, build_generation, build_latency, build_parts
 from specexp.core.messages import first_line
 from specexp.why.changes import Change, costs_that_could_go, settings_to_try
 
@@ -71,19 +71,22 @@ def check_explained(config: Config) -> None:
         ConfigError: One sentence that says what to give.
     """
     if config.get("arms"):
-        raise ConfigError(
-            f"{config.source_of(('arms',))}: arms: why explains one composition, and there are several: set drafter, "
-            "builder and controller, and --arms null"
+        raise config.checker.error(
+            ("arms",),
+            ": why explains one composition, and there are several: set drafter, builder and controller, and --arms "
+            "null",
         )
     if config.get("engine") is not None:
-        raise ConfigError(
-            f"{config.source_of(('engine',))}: engine: why looks into our own steps, and those of "
-            f"{config.get('engine.class_path')} cannot be watched: sweep its settings instead"
+        raise config.checker.error(
+            ("engine",),
+            f": why looks into our own steps, and those of {config.get('engine.class_path')} cannot be watched: "
+            "sweep its settings instead",
         )
     if config.get("drafter") is None:
-        raise ConfigError(
-            f"{config.source_of(('drafter',))}: drafter: there is none, so nothing is lost to speculation: name the "
-            "drafter and builder that are to be explained"
+        raise config.checker.error(
+            ("drafter",),
+            ": there is none, so nothing is lost to speculation: name the drafter and builder that are to be "
+            "explained",
         )
 
 
