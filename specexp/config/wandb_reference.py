@@ -11,6 +11,7 @@ from typing import Any
 from specexp.artifacts.error import ArtifactError
 from specexp.artifacts.manifest import MANIFEST, PAYLOAD_NAME, most_bytes
 from specexp.core.messages import first_line
+from specexp.pairs.sources import embedded_artifact
 from specexp.tracking.mode import logged_in
 
 PREFIX = "wandb:"
@@ -18,13 +19,14 @@ _REFERENCE = re.compile(r"wandb:([^/:\s]+/){0,2}[^/:\s]+:[^/:\s]+")
 
 
 def local(path_or_reference: str | Path) -> Path:
-    """The path; where a reference to W&B stands in its place, that of the downloaded artifact.
+    """The path; where a reference stands in its place, that of the artifact downloaded from W&B, or of one that is
+    embedded beside its models, such as ``stdlib:eagle``.
 
     Raises:
         ArtifactError: as :func:`download`.
     """
     given = str(path_or_reference)
-    return download(given) if given.startswith(PREFIX) else Path(given)
+    return download(given) if given.startswith(PREFIX) else embedded_artifact(given) or Path(given)
 
 
 def download(reference: str) -> Path:

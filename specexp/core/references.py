@@ -10,8 +10,8 @@ class Reference:
     """Marks an argument whose value may be given by reference in a configuration file.
 
     A constructor takes the plain value and reads no file. Where a configuration has a text in its place, that is the
-    path of an artifact or of a file, or ``wandb:entity/project/name:alias``, and it is resolved when the part is built;
-    the resolved configuration keeps the text.
+    path of an artifact or of a file, ``wandb:entity/project/name:alias``, or the name of an embedded artifact
+    (``stdlib:eagle``), and it is resolved when the part is built; the resolved configuration keeps the text.
 
     Args:
         kind: an artifact's kind, such as ``q-table``, or a kind of file, such as ``growmap``.

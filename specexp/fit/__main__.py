@@ -147,7 +147,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except PromptSetError as error:  # a source of the corpus cannot be read
             return fail(error)
         if (to := values.get("export_to")) is not None and runner.is_global_zero:
-            told().folder, told().next = str(to), f"python -m specexp.init my-study --target {to}"
+            told().folder = str(to)
+            if Path(
+                to, "config.json"
+            ).exists():  # a model; heads and corpora are named where an experiment asks for them
+                told().next = f"python -m specexp.init my-study --target {to}"
         return 0
 
     with telling(given) as found:

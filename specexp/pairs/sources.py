@@ -61,6 +61,18 @@ def sources_of(target: str, draft: str | None = None) -> tuple[str, str | None]:
     return here or target, draft and (_embedded("draft", draft) or draft)
 
 
+def embedded_artifact(name: str) -> Path | None:
+    """The folder of an artifact that is embedded with its models, ``FAMILY:NAME``; None where that is none.
+
+    Example:
+        >>> embedded_artifact("my/head") is None
+        True
+    """
+    family, _, artifact = name.partition(":")
+    folder = PAIRS / family / artifact
+    return folder if re.fullmatch(r"\w+:\w+", name) and (folder / "artifact.json").is_file() else None
+
+
 def _embedded(role: str, name: str) -> str | None:
     """The folder of an embedded model: of ``family``, or of another size where its name is ``family-size``."""
     family, _, size = name.partition("-")

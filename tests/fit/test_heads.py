@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from specexp.artifacts import ArtifactError
 from specexp.builders import Chain
 from specexp.config.artifacts import load_artifact
 from specexp.core.context import Context
@@ -92,3 +93,20 @@ def test_rows_become_a_corpus(pair, tmp_path):
     zero = np.zeros(1, dtype=np.int64)
     answer = drafter.propose(context, Request(np.array([4]), zero - 1, zero - 1, zero, 2))
     assert sorted(answer.tokens[0].tolist()) == [5, 6]
+
+
+def test_an_embedded_head_is_named_by_its_family(pair):
+    """It drafts for the embedded target alone, and what it drafts leaves the output as it is."""
+    from specexp.core.decoder import Decoder
+
+    expected = Decoder(pair.target).generate([5, 6, 7], max_new_tokens=8).token_ids
+    for name in ("stdlib:eagle", "stdlib:medusa"):
+        artifact = load_artifact(name)
+        assert (
+            Decoder(pair.target, artifact.drafter, Chain(2)).generate([5, 6, 7], max_new_tokens=8).token_ids
+            == expected
+        )
+        with pytest.raises(ValueError, match="was trained for another target than this llama model"):
+            Decoder(pair.draft, load_artifact(name).drafter, Chain(2))
+    with pytest.raises(ArtifactError, match="stdlib:eagles"):
+        load_artifact("stdlib:eagles")

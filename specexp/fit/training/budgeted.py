@@ -68,6 +68,7 @@ class BudgetedTraining(lightning.LightningModule):
 
     @override
     def on_train_batch_start(self, batch: torch.Tensor, batch_idx: int) -> None:
+        self.tokens_done += batch.numel() * self.trainer.world_size
         scale = self.lr_scale()
         for group in self.trainer.optimizers[0].param_groups:
             group["lr"] = group["peak_lr"] * scale

@@ -103,7 +103,6 @@ class HeadTraining(BudgetedTraining):
             self.log(f"train/{name}", value)
         loss: torch.Tensor = torch.stack(list(losses.values())).sum()
         self.log("train/loss", loss, prog_bar=True)
-        self.tokens_done += batch.numel() * self.trainer.world_size
         return loss
 
     @override

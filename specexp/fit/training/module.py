@@ -140,7 +140,6 @@ class CausalLMTraining(BudgetedTraining):
                 batch, logits, ordinary
             )
         self.log("train/loss", cross_entropy, prog_bar=True)
-        self.tokens_done += batch.numel() * self.trainer.world_size
         return loss
 
     def _divergence(self, batch: torch.Tensor, logits: torch.Tensor, ordinary: torch.Tensor) -> torch.Tensor:
