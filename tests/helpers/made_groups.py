@@ -56,3 +56,10 @@ def overlapping(start=100.0):
     line.add("target", "resample", start + 0.85, start + 0.9, "b", 1, 1)
     line.add("draft 1", "draft", start + 0.8, start + 1.0, "a", 4)
     return line
+
+
+def rows_in(analysis, table, records, **wanted):
+    """The rows of an analysis' table that have these values."""
+    analysis.begin({"engine": None, "seed": None})
+    rows = analysis.report(records).tables[table].records()
+    return [row for row in rows if all(row[key] == value for key, value in wanted.items())]

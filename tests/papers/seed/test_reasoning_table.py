@@ -1,7 +1,7 @@
 """Table 1 from records whose ratios are known."""
 
 import pytest
-from helpers.made_groups import group_of
+from helpers.made_groups import group_of, rows_in
 
 from specexp.papers import ReasoningTable
 from specexp.papers.seed.reasoning_table import depth_of
@@ -30,10 +30,7 @@ RECORDS = [
 
 
 def rows_of(table, records=RECORDS, published=None, **wanted):
-    analysis = ReasoningTable(published=published)
-    analysis.begin({"engine": None, "seed": None})
-    rows = analysis.report(records).tables[table].records()
-    return [row for row in rows if all(row[key] == value for key, value in wanted.items())]
+    return rows_in(ReasoningTable(published=published), table, records, **wanted)
 
 
 def test_speedups_are_of_the_whole_search_and_of_decoding_apart():

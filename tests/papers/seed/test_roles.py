@@ -1,7 +1,7 @@
 """Table 2: generator and evaluator apart."""
 
 import pytest
-from helpers.made_groups import group_of, role_of
+from helpers.made_groups import group_of, role_of, rows_in
 
 from specexp.papers import Roles
 from specexp.testing.analyses import AnalysisContract
@@ -27,10 +27,7 @@ RECORDS = [
 
 
 def rows_of(records=RECORDS, published=None, table="roles", **wanted):
-    analysis = Roles(published=published)
-    analysis.begin({"engine": None, "seed": None})
-    rows = analysis.report(records).tables[table].records()
-    return [row for row in rows if all(row[key] == value for key, value in wanted.items())]
+    return rows_in(Roles(published=published), table, records, **wanted)
 
 
 def test_a_component_has_its_own_speedup():
