@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.processes import is_alive
 from helpers.ray_cluster import ray_cluster
 from helpers.waiting import wait_for
 
@@ -51,13 +52,6 @@ def ended(fleet: Fleet) -> list[str]:
     return [one.state for one in fleet.statuses()]
 
 
-def is_gone(process: int) -> bool:
-    try:
-        return "Z" in Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return True
-
-
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     pytest.importorskip("ray")
@@ -93,11 +87,11 @@ def test_workers_outlive_who_started_them_and_are_taken_over(cluster: Any, tmp_p
     wait_for(lambda: len(begun(tmp_path, 0)) == 1)
     fleet.close()
     (process,) = begun(tmp_path, 0)
-    assert not is_gone(process)
+    assert is_alive(process)
     fleet = start_fleet(options, [work(tmp_path, 0, lives=2)], 0, 1, tmp_path / "logs")
     assert [one.state for one in fleet.statuses()] == ["running"]
     fleet.stop()
-    wait_for(lambda: is_gone(process))
+    wait_for(lambda: not is_alive(process))
     assert begun(tmp_path, 0) == [process]
 
 
@@ -112,7 +106,7 @@ def test_a_worker_whose_node_dies_comes_again_on_another(tmp_path: Path) -> None
         own.remove_node(node, allow_graceful=False)
         assert ended(fleet) == ["ended"]
         fleet.close()
-        assert is_gone(process)
+        assert not is_alive(process)
         assert len(begun(tmp_path, 0)) == 2
 
 

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from helpers import fake_server
+from helpers.processes import is_alive
 from helpers.small_gguf import tokenizer
 from helpers.waiting import wait_for
 
@@ -138,17 +139,10 @@ def test_no_process_outlives_who_started_it(ended_by, tmp_path) -> None:
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as starter:
         assert starter.stdout.readline() == "up\n"
         server, child = map(int, pids.read_text().split())
-        assert alive(server)
-        assert alive(child)
+        assert is_alive(server)
+        assert is_alive(child)
         starter.send_signal(ended_by)
-    wait_for(lambda: not alive(server) and not alive(child), 20, "a process was left behind")
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+    wait_for(lambda: not is_alive(server) and not is_alive(child), 20, "a process was left behind")
 
 
 def test_the_first_token_is_told_apart_by_arrival_or_by_the_servers_own_clock() -> None:

@@ -13,6 +13,7 @@ from random import Random
 
 import pytest
 import torch
+from helpers.processes import is_alive
 from helpers.toy_schedules import PARTS, PausingTarget, Unlearning, fail_oddly, jobs_of, leave, pausing
 from helpers.waiting import wait_for
 
@@ -27,14 +28,6 @@ pytestmark = [
     pytest.mark.timeout(120),
     pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="looks into /proc"),
 ]
-
-
-def exists(pid):
-    """Whether a process runs; one that ended and was not waited for does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def running_in(session):
@@ -69,14 +62,14 @@ def test_a_killed_worker_ends_the_run():
     assert list(executor.finished) == ["short"]
     assert len(executor.finished["short"].token_ids) == 2
     assert executor.closed
-    assert not exists(pid)
+    assert not is_alive(pid)
 
 
 @pytest.mark.parametrize("where", ["drafter", "target"])
 def test_whoever_fails_the_worker_is_stopped(where):
     executor, pause = open_slow(PARTS["chain"](), fails_at=40 if where == "drafter" else None)
     pid = executor.workers[0].pid
-    assert exists(pid)
+    assert is_alive(pid)
     if where == "target":
         pause.fails_at = 12
     with pytest.raises(RuntimeError, match=r"call \d+ was to fail") as raised:
@@ -85,7 +78,7 @@ def test_whoever_fails_the_worker_is_stopped(where):
     assert ("raised while drafting for sequence" in notes) == (where == "drafter")
     assert ("in the drafting worker:\n" in notes) == (where == "drafter")
     assert "short" in executor.finished
-    assert not exists(pid)
+    assert not is_alive(pid)
 
 
 @pytest.mark.parametrize("workers", ["thread", 1])
@@ -195,9 +188,9 @@ def test_ctrl_c_ends_a_run_within_two_seconds_and_a_killed_program_leaves_nothin
         took = time.monotonic() - sent
         assert told == "interrupted short:3\n"
         assert took < 2.0
-        assert not exists(first[1])
+        assert not is_alive(first[1])
         second = program.stdout.readline().split()
-        assert exists(second[1])
+        assert is_alive(second[1])
         program.kill()
         program.wait()
         wait_for(lambda: not running_in(program.pid), 20)

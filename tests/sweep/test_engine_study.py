@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from helpers import fake_server
+from helpers.processes import is_alive
 from helpers.waiting import wait_for
 
 from specexp.export.__main__ import export
@@ -119,7 +120,7 @@ def test_a_sweep_that_is_ended_leaves_no_server_behind(ended_by, of_engine, tmp_
         server, child = map(int, pids.read_text().split())
         sweep.send_signal(ended_by)
     wait_for(
-        lambda: not any(Path(f"/proc/{pid}").exists() for pid in (server, child)),
+        lambda: not any(is_alive(pid) for pid in (server, child)),
         20,
         "a process was left behind",
     )

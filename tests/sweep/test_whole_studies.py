@@ -19,6 +19,7 @@ import optuna
 import pytest
 from helpers.first_hour import QUESTIONS, SWEEP
 from helpers.postgres import PASSWORD
+from helpers.processes import is_alive
 from helpers.ray_cluster import ray_cluster
 from helpers.shared_study import check, finished
 from helpers.waiting import wait_for
@@ -158,16 +159,9 @@ def test_a_cluster_that_loses_its_head_loses_no_trial(
         for name in ("gcs_server", "raylet"):
             os.kill(cluster.head_node.all_processes[name][0].process.pid, signal.SIGKILL)
         assert leading.wait(120) != 0
-        wait_for(lambda: not any(runs(worker) for worker in workers))
+        wait_for(lambda: not any(is_alive(worker) for worker in workers))
     time.sleep(1)
     with ray_cluster(2):
         assert lead().wait(300) == 0
     check(url, 4)
     assert before.items() <= finished(url).items()
-
-
-def runs(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
