@@ -73,11 +73,6 @@ class AdaptiveConfidence(Controller):
         return state.depth == 0 or state.last_log_prob >= log(self.threshold)
 
     @override
-    def begin(self, context: Context, prefill: Outcome | None) -> None:
-        if self.state == "cold" and not context.continued:
-            self.reset()
-
-    @override
     def observe(self, outcome: Outcome) -> None:
         """Label the tokens of the most probable path as far as the first rejected one, and fit again."""
         log_probs = outcome.tree.log_probs

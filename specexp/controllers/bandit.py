@@ -75,11 +75,6 @@ class Bandit(Controller):
         return self._plan_of(self.values[number])
 
     @override
-    def begin(self, context: Context, prefill: Outcome | None) -> None:
-        if self.state == "cold" and not context.continued:
-            self.reset()
-
-    @override
     def observe(self, outcome: Outcome) -> None:
         context = outcome.context
         position, number = self._played.pop(context, (-1, 0))

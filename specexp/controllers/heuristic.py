@@ -55,11 +55,6 @@ class Heuristic(Controller):
         return Plan(max_depth=self.length)
 
     @override
-    def begin(self, context: Context, prefill: Outcome | None) -> None:
-        if self.state == "cold" and not context.continued:
-            self.reset()
-
-    @override
     def observe(self, outcome: Outcome) -> None:
         """Grow or shrink; a step that drafted nothing, or whose output ended inside the draft, teaches nothing.
 

@@ -60,11 +60,6 @@ class LoadAware(Controller):
         self._best: dict[int, int] = {}
 
     @override
-    def begin(self, context: Context, prefill: Outcome | None) -> None:
-        if self.state == "cold" and not context.continued:
-            self.reset()
-
-    @override
     def plan(self, context: Context) -> Plan:
         if self._profile is None or context.steps % self.explore == self.explore - 1:
             return Plan()

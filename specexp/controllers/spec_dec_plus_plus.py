@@ -81,11 +81,6 @@ class SpecDecPlusPlus(Controller):
         return float(self._head.probability(features)[0]) >= self.threshold
 
     @override
-    def begin(self, context: Context, prefill: Outcome | None) -> None:
-        if self.state == "cold" and not context.continued:
-            self.reset()
-
-    @override
     def observe(self, outcome: Outcome) -> None:
         """Learn from every beginning of the most probable path; of what stands behind an output's end, nothing."""
         log_probs = outcome.tree.log_probs

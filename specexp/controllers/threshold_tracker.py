@@ -93,11 +93,6 @@ class ThresholdTracker(Controller):
         return Plan(threshold=self.threshold)
 
     @override
-    def begin(self, context: Context, prefill: Outcome | None) -> None:
-        if self.state == "cold" and not context.continued:
-            self.reset()
-
-    @override
     def observe(self, outcome: Outcome) -> None:
         """Move the threshold; a step without a draft (the last of an output) teaches nothing."""
         nodes = outcome.tree.num_nodes

@@ -27,14 +27,15 @@ class Part:
         return self if self.shares_state else deepcopy(self)
 
     def begin(self, context: Context, prefill: Outcome | None) -> None:
-        """A sequence starts or, with ``context.continued``, goes on.
+        """A sequence starts or, with ``context.continued``, goes on; a part whose ``state`` is ``cold`` starts anew.
 
         Args:
             context: the sequence.
             prefill: step 0 with the logits of every fed prompt position, where the drafter's
                 :attr:`~Drafter.wants_prefill_logits`, and hidden states where it wants them; None where neither.
         """
-        return None
+        if getattr(self, "state", None) == "cold" and not context.continued:
+            self.reset()
 
     def observe(self, outcome: Outcome) -> None:
         """Learn from a step."""
