@@ -1,4 +1,7 @@
-"""Every command and every Python block of the README and the pages is run, or is a line that CI itself runs."""
+"""Every `bash` and `python` block of the README and the pages is run, or is a line that CI itself runs.
+
+`console` and `sh` blocks, which show output, other programs or other machines, are not.
+"""
 
 import fcntl
 import io

@@ -101,6 +101,7 @@ def report(found: Sequence[Found], pictures: str) -> Report:
         },
         data={"reproduction": overview},
         sentences=[f"{one.row.name}: {one.row.place}: {one.state}" for one in found],
+        answer=f"Of {len(found)} tables and figures: {counted_states(found)}",
         summary={f"rows/{state}": count for state, count in _counted(found).items()},
     )
 
@@ -147,7 +148,9 @@ def _markdown(found: Sequence[Found], pictures: str) -> str:
         f"# {TITLE}",
         "",
         "Written by `python -m specexp.reproduce --report` from the records in `results/`. A trend is tested as it was "
-        "declared before the measurement (`specexp/reproduce/rows`); intervals are 95 % bootstrap ones over prompts.",
+        "declared before the measurement (`specexp/reproduce/rows`); intervals are 95 % bootstrap ones over prompts. "
+        "Causes of what differs were looked for after it: they have a test too, on a run of their own or on the row's "
+        "record.",
         "",
         counted_states(found),
         "",
@@ -184,7 +187,8 @@ def row_markdown(one: Found) -> list[str]:
 def _html(found: Sequence[Found], pictures: str, overview: Table) -> str:
     """The page of every report, with a section a row."""
     sections = {one.row.name: _section(one, pictures) for one in found}
-    return html_page([Report({"overview": overview}, title=TITLE, fragments=sections)], {})
+    answer = f"Of {len(found)} tables and figures: {counted_states(found)}"
+    return html_page([Report({"overview": overview}, title=TITLE, fragments=sections, answer=answer)], {})
 
 
 def _section(one: Found, pictures: str) -> str:
