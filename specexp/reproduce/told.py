@@ -13,7 +13,7 @@ from specexp.bench.table import Table, columns
 from specexp.reproduce.measure import Wanted, wanted
 from specexp.reproduce.paper_row import PaperRow
 from specexp.reproduce.row_record import RowRecord, RowRecordError, pair_of
-from specexp.reproduce.trend import Tested, verdict
+from specexp.reproduce.trend import VERDICTS, Tested, verdict
 
 PAGE = "REPRODUCTION"
 HTML = f"{PAGE.lower()}.html"
@@ -97,7 +97,7 @@ def report(found: Sequence[Found], pictures: str) -> Report:
     return Report(
         files={
             f"{PAGE}.md": _markdown(found, pictures),
-            HTML: _html(found, pictures, overview),
+            HTML: _html(found, pictures),
         },
         data={"reproduction": overview},
         sentences=[f"{one.row.name}: {one.row.place}: {one.state}" for one in found],
@@ -135,12 +135,16 @@ def _tested(row: PaperRow, cause: PaperRow, found: Callable[[PaperRow], Found]) 
 
 def counted_states(found: Sequence[Found]) -> str:
     """How many rows came to what, as a sentence."""
-    return f"{', '.join(f'{count} {state}' for state, count in _counted(found).items())}."
+    told = [
+        f"{count} {state if count == 1 else state.removesuffix('s')}"
+        for state, count in _counted(found).items()
+    ]
+    return f"{', '.join(told)}."
 
 
 def _counted(found: Sequence[Found]) -> dict[str, int]:
     states = [one.state.partition(",")[0].partition(" (")[0] for one in found]
-    return {state: states.count(state) for state in dict.fromkeys(states)}
+    return {state: states.count(state) for state in (*VERDICTS, NOT_MEASURED) if state in states}
 
 
 def _markdown(found: Sequence[Found], pictures: str) -> str:
@@ -184,8 +188,10 @@ def row_markdown(one: Found) -> list[str]:
     return lines + [f"- {line}" for line in one.lines()]
 
 
-def _html(found: Sequence[Found], pictures: str, overview: Table) -> str:
+def _html(found: Sequence[Found], pictures: str) -> str:
     """The page of every report, with a section a row."""
+    overview = Table("Every row", columns("row | paper | where | trend"))
+    overview.rows += [[one.row.name, one.row.paper, one.row.place, one.state] for one in found]
     sections = {one.row.name: _section(one, pictures) for one in found}
     answer = f"Of {len(found)} tables and figures: {counted_states(found)}"
     return html_page([Report({"overview": overview}, title=TITLE, fragments=sections, answer=answer)], {})

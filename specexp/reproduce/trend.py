@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import ge, gt, le, lt
 
+VERDICTS = ("agrees", "partly", "disagrees")
+
 COMPARED: dict[str, Callable[[float, float], bool]] = {">=": ge, "<=": le, ">": gt, "<": lt}
 _SIGN = re.compile(r" (>=|<=|>|<) ")
 _TERM = re.compile(r"(?:(?P<factor>\d+(?:\.\d+)?) \* )?(?P<figure>[^{}]+?)\{(?P<place>[^{}]+)\}")
@@ -141,8 +143,9 @@ class Tested:
 def verdict(outcomes: Sequence[Tested]) -> str:
     """One word for all clauses of a row, ``agrees``, ``partly`` or ``disagrees``, and whether noise could turn it."""
     held = [outcome for outcome in outcomes if outcome.holds]
-    word = "agrees" if len(held) == len(outcomes) else "partly" if held else "disagrees"
-    count = f" ({len(held)} of {len(outcomes)} tests)" if word == "partly" else ""
+    agrees, partly, disagrees = VERDICTS
+    word = agrees if len(held) == len(outcomes) else partly if held else disagrees
+    count = f" ({len(held)} of {len(outcomes)} tests)" if word == partly else ""
     return f"{word}{count}{', within noise' if any(outcome.within_noise for outcome in outcomes) else ''}"
 
 
