@@ -23,7 +23,7 @@ from specexp.config.check import Checker
 from specexp.config.errors import ConfigError
 from specexp.config.families import FOLDERS
 from specexp.config.layers import Key
-from specexp.config.wandb_reference import local
+from specexp.config.named_artifacts import local
 from specexp.core.annotations import PartOf
 from specexp.core.compatibility import check_composition
 from specexp.core.messages import first_line, type_and_line

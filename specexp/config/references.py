@@ -24,7 +24,7 @@ def resolved(reference: Reference, given: str, error: ConfigError) -> Any:
         ConfigError: it cannot be read, or is of another kind.
     """
     from specexp.artifacts import ArtifactError, value_of
-    from specexp.config.wandb_reference import local
+    from specexp.config.named_artifacts import local
 
     try:
         return value_of(reference.kind, local(given))

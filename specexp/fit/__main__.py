@@ -148,9 +148,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return fail(error)
         if (to := values.get("export_to")) is not None and runner.is_global_zero:
             told().folder = str(to)
-            if Path(
-                to, "config.json"
-            ).exists():  # a model; heads and corpora are named where an experiment asks for them
+            # A model is a study's target; heads and corpora are named where an experiment asks for them.
+            if Path(to, "config.json").exists():
                 told().next = f"python -m specexp.init my-study --target {to}"
         return 0
 

@@ -101,7 +101,7 @@ def report(found: Sequence[Found], pictures: str) -> Report:
         },
         data={"reproduction": overview},
         sentences=[f"{one.row.name}: {one.row.place}: {one.state}" for one in found],
-        answer=f"Of {len(found)} tables and figures: {counted_states(found)}",
+        answer=_answer(found),
         summary={f"rows/{state}": count for state, count in _counted(found).items()},
     )
 
@@ -140,6 +140,10 @@ def counted_states(found: Sequence[Found]) -> str:
         for state, count in _counted(found).items()
     ]
     return f"{', '.join(told)}."
+
+
+def _answer(found: Sequence[Found]) -> str:
+    return f"Of {len(found)} tables and figures: {counted_states(found)}"
 
 
 def _counted(found: Sequence[Found]) -> dict[str, int]:
@@ -193,8 +197,8 @@ def _html(found: Sequence[Found], pictures: str) -> str:
     overview = Table("Every row", columns("row | paper | where | trend"))
     overview.rows += [[one.row.name, one.row.paper, one.row.place, one.state] for one in found]
     sections = {one.row.name: _section(one, pictures) for one in found}
-    answer = f"Of {len(found)} tables and figures: {counted_states(found)}"
-    return html_page([Report({"overview": overview}, title=TITLE, fragments=sections, answer=answer)], {})
+    page = Report({"overview": overview}, title=TITLE, fragments=sections, answer=_answer(found))
+    return html_page([page], {})
 
 
 def _section(one: Found, pictures: str) -> str:

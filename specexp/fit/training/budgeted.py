@@ -80,9 +80,8 @@ class BudgetedTraining(lightning.LightningModule):
         now = time.monotonic()
         self.seconds_done += now - (self._last_tick or now)
         self._last_tick = now
-        if (
-            self.minutes is not None
-        ):  # one clock for all processes, which else part in their rates and their end
+        # One clock for all processes: else they part in their rates and their end.
+        if self.minutes is not None:
             self.seconds_done = self.trainer.strategy.broadcast(self.seconds_done)
         self.log("train/lr_scale", self.lr_scale())
         if self.batches_done % 20 == 0 and self.trainer.is_global_zero:

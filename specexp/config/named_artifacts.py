@@ -1,4 +1,4 @@
-"""Artifacts that W&B keeps: ``wandb:entity/project/name:alias``."""
+"""Artifacts that are named where a path may stand: of W&B, ``wandb:entity/project/name:alias``, and embedded ones."""
 
 from __future__ import annotations
 
