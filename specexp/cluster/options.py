@@ -15,7 +15,8 @@ CLUSTERS = {"ray": "ray", "slurm": "submitit", "local": "submitit"}
 
 USAGE = """--on ray|slurm|local [--workers N] [--gpus-per-worker G] [--detach] starts the same workers on the Ray
 cluster at RAY_ADDRESS, as a SLURM array, or as processes of this machine; --slurm-KEY VALUE is a parameter of
-submitit's. Ctrl-C ends them, with --detach it leaves them running, and the same command finds those of Ray again."""
+submitit's. Ctrl-C ends them; with --detach it leaves those of Ray and SLURM running, and the same command finds them
+again."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,12 @@ def take_options(arguments: Sequence[str]) -> tuple[ClusterOptions | None, list[
     ):
         if value is not None and value < least:
             raise ConfigError(f"{COMMAND_LINE}: {name} is {value}; at least {least} is expected")
+    if found.detach and found.on == "local":
+        raise ConfigError(
+            f"{COMMAND_LINE}: --detach is for workers that Ray or SLURM keeps; those of --on local end with the command"
+        )
+    if slurm and found.on != "slurm":
+        raise ConfigError(f"{COMMAND_LINE}: --slurm-... goes with --on slurm, and --on {found.on} was given")
     package = CLUSTERS[found.on]
     if find_spec(package) is None:
         raise ConfigError(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import subprocess
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ import ray
 from ray.exceptions import GetTimeoutError, RayActorError
 from typing_extensions import override
 
+from specexp.cluster import process
 from specexp.cluster.fleet import (
     MAX_RESTARTS,
     Fleet,
@@ -30,9 +30,6 @@ from specexp.core.start import SIGNALS
 NAMESPACE = "specexp"
 PATIENCE = 3.0
 """Seconds in which an actor says how it is; one that does not is waiting for its place."""
-
-STOPPING = 20.0
-"""Seconds that a worker has to end by itself."""
 
 _NOT_NICED = {"env_vars": {"RAY_worker_niceness": "0"}}
 """Ray niceness is 15 otherwise, which a worker's process inherits: it would measure in what others leave."""
@@ -52,14 +49,7 @@ class RayWorker:
 
     def __init__(self, command: Sequence[str], folder: str, environment: Mapping[str, str], log: str) -> None:
         with Path(log).open("ab") as file:
-            self._process = subprocess.Popen(
-                command,
-                cwd=folder,
-                env={**os.environ, **environment},
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                preexec_fn=_end_with_parent,
-            )
+            self._process = process.start(command, folder, {**os.environ, **environment}, file)
         self._stopped = False
         threading.Thread(target=self._watch, daemon=True).start()
 
@@ -74,18 +64,7 @@ class RayWorker:
     def stop(self) -> None:
         """Ask the process to end, and end it where it does not."""
         self._stopped = True
-        self._process.terminate()
-        try:
-            self._process.wait(STOPPING)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-
-
-def _end_with_parent() -> None:
-    """Ask Linux to end this process when the actor's dies, however it dies."""
-    import ctypes
-
-    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+        process.end(self._process)
 
 
 class RayFleet(Fleet):
@@ -150,7 +129,7 @@ class RayFleet(Fleet):
 
     def _status(self, name: str, answer: Any) -> Status:
         try:
-            host, process, code = ray.get(answer, timeout=0.01)
+            host, number, code = ray.get(answer, timeout=0.01)
         except GetTimeoutError:
             return Status(name, "waiting")
         except RayActorError as error:
@@ -159,7 +138,7 @@ class RayFleet(Fleet):
             return self._end(
                 Status(name, "failed", said=f"it died {MAX_RESTARTS + 1} times, or with its node")
             )
-        where = f"{host}:{process}"
+        where = f"{host}:{number}"
         if code is None or code == -signal.SIGKILL:
             return Status(name, "running", where)
         if code == 0:
@@ -175,7 +154,9 @@ class RayFleet(Fleet):
     def stop(self) -> None:
         running = [actor for name, actor in self._actors.items() if name not in self._ended]
         ray.wait(
-            [actor.stop.remote() for actor in running], num_returns=len(running), timeout=STOPPING + PATIENCE
+            [actor.stop.remote() for actor in running],
+            num_returns=len(running),
+            timeout=process.SECONDS + PATIENCE,
         ) if running else None
         for actor in running:
             ray.kill(actor)

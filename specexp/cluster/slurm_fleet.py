@@ -1,106 +1,135 @@
-"""Workers as a SLURM array by submitit, or as processes of this machine by its local executor."""
+"""Workers as a SLURM array, which outlives whoever submitted it."""
 
 from __future__ import annotations
 
+import json
+import os
+import shlex
 import shutil
 import subprocess
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import submitit
-from submitit.helpers import Checkpointable
 from typing_extensions import override
 
-from specexp.cluster.fleet import MAX_RESTARTS, Fleet, Status, Work, last_line
-from specexp.cluster.options import ClusterOptions
+from specexp.artifacts.atomic_write import atomic_write
+from specexp.cluster import process
+from specexp.cluster.fleet import Work
+from specexp.cluster.submitit_fleet import JOBS, MINUTES, Seen, SubmititFleet
 from specexp.config.errors import ConfigError
 from specexp.core.messages import first_line
 
-MINUTES = 24 * 60
-"""Of a job, where ``--slurm-time`` says nothing."""
+KEPT = "jobs.json"
+"""File with the ids of the jobs of each worker, so that the same command finds them again."""
+
+RUNNING = ("RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "SIGNALING", "STAGE_OUT", "STOPPED")
+WAITING = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT")
+"""What squeue says of jobs that are not over; all else is how a job ended."""
+
+QUEUE = ("squeue", "--noheader", "--array", "--states=all", "--format=%i|%T|%N|%r")
+"""All jobs, for SLURM knows those that have ended for some minutes more; unlike sacct it needs no accounting."""
+
+_CPUS_OF_THE_STEP = "export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1}"
+"""From SLURM 22.05 on srun does not pass on what sbatch was asked for: a worker would be bound to one processor."""
 
 
-class Typed(Checkpointable):  # type: ignore[misc]
-    """Runs a command as it is typed; what SLURM preempts or times out is queued again, and goes on."""
+class SlurmFleet(SubmititFleet):
+    """Workers that SLURM runs, with the environment of whoever submits them.
 
-    def __call__(self, command: Sequence[str], folder: str) -> None:
-        """Run it.
-
-        Raises:
-            CalledProcessError: It did not end with 0.
-        """
-        subprocess.run(command, cwd=folder, check=True, stdin=subprocess.DEVNULL)
-
-
-class SlurmFleet(Fleet):
-    """Workers that submitit starts; SLURM passes the environment.
+    Those of the same names that it runs already are taken over.
 
     Args:
         works: What each runs.
         gpus: Of each worker.
         cpus: Of each worker.
-        folder: Where submitit keeps jobs and logs; every machine sees it.
-        options: Where, and further parameters of submitit's.
+        folder: Where jobs and logs are kept; every machine sees it.
+        given: Parameters of submitit's, such as ``slurm_partition``.
 
     Raises:
-        ConfigError: There is no SLURM here, or submitit takes no such parameter.
+        ConfigError: There is no SLURM here, or it, or submitit, refuses what is asked for.
     """
 
+    patience = 15.0
+
     def __init__(
-        self, works: Sequence[Work], gpus: int, cpus: int, folder: Path, options: ClusterOptions
+        self, works: Sequence[Work], gpus: int, cpus: int, folder: Path, given: Mapping[str, str | int]
     ) -> None:
-        if options.on == "slurm" and shutil.which("sbatch") is None:
+        if shutil.which("sbatch") is None:
             raise ConfigError(
                 "command line: --on slurm finds no sbatch here: type the command on a login node of the cluster, or "
                 "use --on local"
             )
-        self._executor = submitit.AutoExecutor(folder=folder / "jobs" / "%j", cluster=options.on)
-        settings: dict[str, Any] = {"timeout_min": MINUTES, "gpus_per_node": gpus, "cpus_per_task": cpus}
-        if options.on == "slurm":
-            settings["slurm_array_parallelism"] = len(works)
+        if not isinstance(given.get("slurm_time", 0), int):
+            raise ConfigError(
+                f"command line: --slurm-time is {given['slurm_time']!r}; minutes are expected, as a whole number"
+            )
+        asked: dict[str, Any] = {"slurm_array_parallelism": max(1, len(works)), **given}
+        asked["slurm_setup"] = [
+            _CPUS_OF_THE_STEP,
+            *([given["slurm_setup"]] if "slurm_setup" in given else []),
+        ]
+        if "slurm_srun_args" in given:
+            asked["slurm_srun_args"] = shlex.split(str(given["slurm_srun_args"]))
+        executor = submitit.AutoExecutor(folder=folder / JOBS, cluster="slurm")
         try:
-            self._executor.update_parameters(name="specexp", **settings, **options.slurm)
+            executor.update_parameters(
+                name="specexp", timeout_min=MINUTES, gpus_per_node=gpus, cpus_per_task=cpus, **asked
+            )
         except (NameError, ValueError, TypeError) as error:
             raise ConfigError(f"command line: submitit refuses --slurm-...: {first_line(error)}") from error
-        self._works = list(works)
-        self._restarts = [0] * len(works)
-        folders = [str(Path.cwd())] * len(works)
-        self._jobs: list[Any] = self._executor.map_array(Typed(), [work.command for work in works], folders)
+        self._before: dict[str, Seen] = {}
+        super().__init__(works, executor, folder)
 
     @override
-    def statuses(self) -> list[Status]:
-        return [self._status(number) for number in range(len(self._works))]
+    def _seen(self) -> Mapping[str, Seen]:
+        """As :meth:`SubmititFleet._seen`; what was seen before where SLURM does not answer."""
+        try:
+            told = subprocess.run(
+                (*QUEUE, f"--user={os.getuid()}"), check=True, capture_output=True, text=True, timeout=60
+            )
+        except (OSError, subprocess.SubprocessError):
+            return self._before
+        seen = {}
+        for line in told.stdout.splitlines():
+            job, state, node, why = line.split("|", 3)
+            if state in WAITING:
+                seen[job] = Seen("waiting", said=why)
+            elif state in RUNNING:
+                seen[job] = Seen("running", node)
+            elif state == "CANCELLED":
+                seen[job] = Seen("failed", said="it was cancelled")
+        self._before = seen
+        return seen
 
-    def _status(self, number: int) -> Status:
-        work, job = self._works[number], self._jobs[number]
-        where = f"job {job.job_id}"
-        if not job.done():
-            return Status(work.name, "running" if job.state == "RUNNING" else "waiting", where)
-        error = job.exception()
-        if error is None:
-            return Status(work.name, "ended", where)
-        said = last_line(Path(job.paths.stderr)) or first_line(error)
-        if _was_killed(error) and self._restarts[number] < MAX_RESTARTS:
-            self._restarts[number] += 1
-            self._jobs[number] = self._executor.submit(Typed(), work.command, str(Path.cwd()))
-            return Status(work.name, "waiting", f"job {self._jobs[number].job_id}", said)
-        return Status(work.name, "failed", where, said)
+    @override
+    def _found(self) -> dict[str, list[Any]]:
+        try:
+            kept = json.loads((self._folder / KEPT).read_text(encoding="utf-8"))
+        except OSError:
+            return {}
+        alive = {job for job, seen in self._seen().items() if seen.state != "failed"}
+        names = {work.name for work in self._works}
+        return {
+            name: [submitit.SlurmJob(self._folder / JOBS, job) for job in jobs]
+            for name, jobs in kept.items()
+            if name in names and jobs[-1] in alive
+        }
+
+    @override
+    def _keep(self) -> None:
+        ids = {name: [job.job_id for job in jobs] for name, jobs in self._jobs.items()}
+        atomic_write(self._folder / KEPT, json.dumps(ids, indent=1))
 
     @override
     def stop(self) -> None:
-        for job in self._jobs:
-            if not job.done():
-                job.cancel(check=False)
-
-    @override
-    def close(self) -> None:
-        """Nothing is held: SLURM has the jobs."""
-
-
-def _was_killed(error: BaseException) -> bool:
-    """Whether a worker, or the job around it, was killed, and did not end with a sentence."""
-    utils = submitit.core.utils
-    if isinstance(error, utils.FailedJobError):  # its program raised
-        return "SIGKILL" in str(error)
-    return isinstance(error, utils.UncompletedJobError)
+        ids = {job.job_id for job in self._running()}
+        if ids:
+            subprocess.run(("scancel", *ids), check=False)
+        deadline = time.monotonic() + 2 * process.SECONDS  # SLURM ends by force what does not end
+        while ids & {job for job, seen in self._seen().items() if seen.state != "failed"}:
+            if time.monotonic() > deadline:
+                return
+            time.sleep(0.2)

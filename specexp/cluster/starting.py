@@ -28,6 +28,10 @@ def start_fleet(
         from specexp.cluster.ray_fleet import RayFleet
 
         return RayFleet(works, gpus, threads or 1, folder)
-    from specexp.cluster.slurm_fleet import SlurmFleet
+    if options.on == "slurm":
+        from specexp.cluster.slurm_fleet import SlurmFleet
 
-    return SlurmFleet(works, gpus, threads or 1, folder, options)
+        return SlurmFleet(works, gpus, threads or 1, folder, options.slurm)
+    from specexp.cluster.local_fleet import LocalFleet
+
+    return LocalFleet(works, gpus, folder)

@@ -11,45 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.processes import is_alive
+from helpers.mortal_work import begun, ended, work
+from helpers.processes import is_alive, parent
 from helpers.ray_cluster import ray_cluster
 from helpers.waiting import wait_for
 
-from specexp.cluster.fleet import Fleet, Work
+from specexp.cluster.fleet import Work
 from specexp.cluster.options import ClusterOptions
 from specexp.cluster.starting import start_fleet
 from specexp.config import ConfigError
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
-
-PROGRAM = """
-import os, sys, time
-from pathlib import Path
-folder, number, lives = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-begun = folder / f"{number}.begun"
-with begun.open("a") as file:
-    file.write(f"{os.getpid()} {os.environ['PGPASSWORD']} {os.nice(0)}\\n")
-if len(begun.read_text().splitlines()) < lives:
-    time.sleep(600)
-(folder / f"{number}.ended").touch()
-"""
-
-
-def work(folder: Path, number: int, lives: int = 1) -> Work:
-    """One that waits to be killed in all its lives but the last."""
-    return Work(
-        f"{folder.name} {number}", (sys.executable, "-c", PROGRAM, str(folder), str(number), str(lives))
-    )
-
-
-def begun(folder: Path, number: int) -> list[int]:
-    path = folder / f"{number}.begun"
-    return [int(line.split()[0]) for line in path.read_text().splitlines()] if path.exists() else []
-
-
-def ended(fleet: Fleet) -> list[str]:
-    wait_for(lambda: all(one.state in ("ended", "failed") for one in fleet.statuses()))
-    return [one.state for one in fleet.statuses()]
 
 
 @pytest.fixture(scope="module")
@@ -108,10 +80,6 @@ def test_a_worker_whose_node_dies_comes_again_on_another(tmp_path: Path) -> None
         fleet.close()
         assert not is_alive(process)
         assert len(begun(tmp_path, 0)) == 2
-
-
-def parent(process: int) -> int:
-    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def raylet_of(node: Any) -> int:
@@ -174,3 +142,18 @@ def test_a_worker_that_ends_with_a_sentence_is_not_started_again(tmp_path: Path)
     fleet = start_fleet(ClusterOptions("local"), [Work("lone", command)], 0, 1, tmp_path)
     assert ended(fleet) == ["failed"]
     assert fleet.statuses()[0].said == "the disk is full"
+
+
+def test_workers_of_this_machine_have_gpus_of_their_own_and_end_together(tmp_path: Path) -> None:
+    pytest.importorskip("submitit")
+    program = (
+        "import os, pathlib, sys, time; pathlib.Path(sys.argv[1]).write_text(os.environ['CUDA_VISIBLE_DEVICES']);"
+        "pathlib.Path(sys.argv[1] + '.pid').write_text(str(os.getpid())); time.sleep(600)"
+    )
+    works = [Work(str(n), (sys.executable, "-c", program, str(tmp_path / str(n)))) for n in range(2)]
+    fleet = start_fleet(ClusterOptions("local", 2), works, 2, 1, tmp_path / "logs")
+    pids = [tmp_path / f"{n}.pid" for n in range(2)]
+    wait_for(lambda: all(path.exists() and path.read_text() for path in pids))
+    fleet.stop()
+    wait_for(lambda: not any(is_alive(int(path.read_text())) for path in pids), 30)
+    assert [(tmp_path / str(n)).read_text() for n in range(2)] == ["0,1", "2,3"]

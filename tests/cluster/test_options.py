@@ -35,6 +35,8 @@ def test_a_worker_has_a_gpu_where_the_experiment_is_on_one() -> None:
         ("--on kubernetes", "invalid choice: 'kubernetes'"),
         ("--workers 3", "--workers is for workers of a cluster: add --on ray, slurm, local"),
         ("--slurm-partition gpu", "add --on"),
+        ("--on ray --slurm-partition gpu", "--slurm-... goes with --on slurm, and --on ray was given"),
+        ("--on local --detach", "--detach is for workers that Ray or SLURM keeps; those of --on local end"),
         ("--on ray --workers 0", "--workers is 0; at least 1 is expected"),
         ("--on ray --workers many", "--workers: invalid int value: 'many'"),
         ("--on ray --gpus-per-worker -1", "--gpus-per-worker is -1; at least 0 is expected"),

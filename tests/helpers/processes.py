@@ -11,3 +11,8 @@ def is_alive(process: int) -> bool:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def parent(process: int) -> int:
+    """Who started a process."""
+    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])

@@ -22,9 +22,11 @@ from helpers.postgres import PASSWORD
 from helpers.processes import is_alive
 from helpers.ray_cluster import ray_cluster
 from helpers.shared_study import check, finished
+from helpers.slurm_cluster import slurm_cluster
 from helpers.waiting import wait_for
 
 from specexp.bench.record import read_records
+from specexp.cluster.options import CLUSTERS
 from specexp.sweep.alone import CONCLUDED_BY
 from specexp.sweep.trials import distinct_finished
 
@@ -75,16 +77,21 @@ def files_with_the_password(folder: Path) -> list[Path]:
     return [path for path in files if PASSWORD.encode() in path.read_bytes()]
 
 
-@pytest.mark.parametrize("on", ["local", "ray"])
-def test_two_workers_search_and_one_of_them_confirms_and_exports(on: str, url: str, folder: Path) -> None:
-    pytest.importorskip({"local": "submitit", "ray": "ray"}[on])
-    with ray_cluster(2) if on == "ray" else nullcontext() as cluster:
+@pytest.mark.parametrize("on", ["local", "ray", "slurm"])
+def test_two_workers_search_and_one_of_them_confirms_and_exports(
+    on: str, url: str, folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    pytest.importorskip(CLUSTERS[on])
+    started = {"local": nullcontext, "ray": lambda: ray_cluster(2), "slurm": lambda: slurm_cluster(own)}
+    own = tmp_path_factory.mktemp("cluster")
+    with started[on]() as cluster:
         leading = sweep(folder, url, "--on", on, "--workers", "2")
         said = leading.communicate()[0]
         assert leading.returncode == 0, said
-        logs = (
-            [] if cluster is None else files_with_the_password(Path(cluster.head_node.get_session_dir_path()))
-        )
+        logs = [
+            *(files_with_the_password(Path(cluster.head_node.get_session_dir_path())) if on == "ray" else []),
+            *(path for path in own.glob("*.log") if PASSWORD.encode() in path.read_bytes()),
+        ]
     study = optuna.load_study(study_name="sweep", storage=url)
     digests = Counter(trial.user_attrs["digest"] for trial in distinct_finished(study))
     assert len(digests) >= 4
