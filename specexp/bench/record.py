@@ -356,6 +356,11 @@ class RecordError(ValueError):
     """A file holds something that is no record; the sentence names file, line and what is wrong."""
 
 
+def line_of(record: PromptRecord) -> str:
+    """A record as a line of a JSONL file."""
+    return json.dumps({**dataclasses.asdict(record), "new_tokens": record.new_tokens}) + "\n"
+
+
 def write_records(path: str | Path, records: Iterable[PromptRecord]) -> None:
     """Append records to a JSONL file, one line each, flushed: a kill loses at most the line being written.
 
@@ -363,8 +368,7 @@ def write_records(path: str | Path, records: Iterable[PromptRecord]) -> None:
         OSError: the file cannot be written.
     """
     with Path(path).open("a", encoding="utf-8") as file:
-        for record in records:
-            file.write(json.dumps({**dataclasses.asdict(record), "new_tokens": record.new_tokens}) + "\n")
+        file.writelines(map(line_of, records))
 
 
 def read_records(path: str | Path) -> list[PromptRecord]:

@@ -21,6 +21,7 @@ from specexp.config import Config, ConfigError, build_sweep
 from specexp.config.command import GOES_ON, fail, run_command
 from specexp.config.here import check_here
 from specexp.config.sweep import Sweep
+from specexp.core.messages import first_line
 from specexp.core.secrets import masked
 from specexp.sweep.error import StudyError
 from specexp.sweep.goals import check_goals, directions_of
@@ -172,6 +173,9 @@ def _search(study_config: StudyConfig, settings: Sweep, command: str) -> int:
     except OSError as problem:
         why = problem.strerror or problem
         return fail(f"{key}: {folder} cannot be written ({why}): set --{key} to a folder that can")
+    from optuna.exceptions import StorageInternalError
+    from sqlalchemy.exc import SQLAlchemyError
+
     from specexp.bench.publish import tracker_of
     from specexp.sweep.drawing import check_drawing
     from specexp.sweep.output import StudyOutput
@@ -187,6 +191,10 @@ def _search(study_config: StudyConfig, settings: Sweep, command: str) -> int:
         gain = Session(study_config, settings, StudyOutput(folder, console, tracker, command)).run()
     except StudyError as problem:
         return fail(problem, 1)
+    except (StorageInternalError, SQLAlchemyError) as problem:
+        return fail(
+            f"storage {masked(str(settings.storage))!r} failed: {first_line(problem.__cause__ or problem)}", 1
+        )
     except OSError as problem:
         return fail(
             f"{problem.filename or folder} cannot be written ({problem.strerror or problem}): nothing that was "

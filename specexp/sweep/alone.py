@@ -8,15 +8,12 @@ from optuna import Study
 
 from specexp.config.sweep import Sweep
 from specexp.sweep.backend import StudyBackend
-from specexp.sweep.concluded import Concluded
+from specexp.sweep.concluded import CONCLUDED_BY, Concluded
 from specexp.sweep.conclusion import conclude, concluded, digest_of_end
 from specexp.sweep.database import database_of
 from specexp.sweep.lock import locked
 from specexp.sweep.output import StudyOutput
-from specexp.sweep.study import others_running, worker
-
-CONCLUDED_BY = "concluded_by"
-"""The study's attribute that says who concluded what, and where the results lie, for workers of other machines."""
+from specexp.sweep.study import others_running
 
 SECONDS = 2.0
 """Between two looks at who still measures."""
@@ -70,13 +67,10 @@ def conclude_alone(
                 raise _TakenOverError
 
         try:
-            found = conclude(study, settings, backend, output, check_mine)
+            return conclude(study, settings, backend, output, check_mine)
         except _TakenOverError:
             output.say(
                 "The database was restarted meanwhile, and another worker took over: it confirms and exports, and what "
                 "was confirmed here is left."
             )
             return None
-        where = {"of": end, "worker": worker(), "folder": str(output.folder.resolve())}
-        study.set_user_attr(CONCLUDED_BY, where)
-        return found

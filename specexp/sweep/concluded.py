@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from specexp.artifacts.atomic_write import atomic_write
-from specexp.bench.record import PromptRecord, read_records, write_records
+from specexp.bench.record import PromptRecord, line_of, read_records
 from specexp.sweep.error import StudyError
 
 CONCLUDED = "concluded.json"
 CONFIRM = "confirm.jsonl"
+CONCLUDED_BY = "concluded_by"
+"""The study's attribute that says who concluded what, and where the results lie, for workers of other machines."""
 
 
 @dataclass(frozen=True)
@@ -87,9 +89,7 @@ class Concluded:
 def earlier_records(
     folder: Path, kept: Concluded | None, measured_on: str, samples: int
 ) -> list[PromptRecord]:
-    """Records of the confirmations that a new one is pooled with; what an interrupted one left is removed.
-
-    Records of other prompts, models or lengths cannot be pooled: their file is put aside, as ``confirm.1.jsonl``.
+    """Records of the confirmations that a new one is pooled with.
 
     Args:
         folder: The study's.
@@ -98,22 +98,31 @@ def earlier_records(
         samples: Continuations of every prompt in one confirmation, by which their numbers tell confirmations apart.
     """
     path = folder / CONFIRM
-    if not path.exists():
+    if kept is None or kept.measured_on != measured_on or not path.exists():
         return []
-    if kept is not None and kept.measured_on != measured_on:
+    return [record for record in read_records(path) if record.sample < kept.confirmations * samples]
+
+
+def keep_records(
+    folder: Path, kept: Concluded | None, measured_on: str, records: Iterable[PromptRecord]
+) -> None:
+    """Write ``confirm.jsonl``, whole or not at all, once a confirmation is done.
+
+    Records of other prompts, models or lengths cannot be pooled: their file is put aside, as ``confirm.1.jsonl``.
+
+    Args:
+        folder: The study's.
+        kept: What it keeps.
+        measured_on: Digest of what confirmations must share.
+        records: Of the new confirmation, and of those that it is pooled with.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    path = folder / CONFIRM
+    if kept is not None and kept.measured_on != measured_on and path.exists():
         path.rename(_unused(path))
-        return []
-    whole = 0 if kept is None else kept.confirmations * samples
-    records = [record for record in read_records(path) if record.sample < whole]
-    _rewrite(path, records)
-    return records
-
-
-def _rewrite(path: Path, records: Sequence[PromptRecord]) -> None:
-    beside = path.with_name(f".{path.name}.part")
-    beside.unlink(missing_ok=True)
-    write_records(beside, records)
-    beside.replace(path)
+    atomic_write(path, "".join(map(line_of, records)))
 
 
 def _unused(path: Path) -> Path:

@@ -19,14 +19,14 @@ from specexp.bench.publish import Attached, Report, publish, track
 from specexp.config.sweep import Confirm, Sweep
 from specexp.config.told import told
 from specexp.sweep.backend import StudyBackend
-from specexp.sweep.concluded import CONFIRM, Concluded, earlier_records
+from specexp.sweep.concluded import CONCLUDED_BY, CONFIRM, Concluded, earlier_records, keep_records
 from specexp.sweep.confirm import Confirmation, confirm, select
 from specexp.sweep.confirmation_table import answer, sentences, table
 from specexp.sweep.error import StudyError
 from specexp.sweep.export import BEST_TREE, Exported, Exporter
 from specexp.sweep.output import StudyOutput
 from specexp.sweep.shown import charts_of, onward, titles_of, tokenizer_of
-from specexp.sweep.study import digest_of
+from specexp.sweep.study import digest_of, worker
 from specexp.sweep.study_config import StudyConfig
 from specexp.sweep.tracked_trials import method_of, setting_of, summary_of
 from specexp.sweep.trials import confirmable, speedups_of, trial_row
@@ -72,7 +72,8 @@ def conclude(
         settings: Its sweep section, with a confirmation.
         backend: Who answered the search.
         output: Where the results go.
-        check_mine: Called once all is measured; what it raises is raised here, and nothing is published or exported.
+        check_mine: Called once all is measured; what it raises is raised here, and nothing is written, published or
+            exported.
 
     Raises:
         StudyError: No trial can be confirmed; outputs differ from plain decoding's in float32, and nothing is exported;
@@ -82,10 +83,10 @@ def conclude(
     kept = Concluded.load(output.folder)
     measured_on = _measured_on(study, settings, backend.study_config)
     earlier = earlier_records(output.folder, kept, measured_on, backend.confirming.samples)
-    if kept is not None and kept.measured_on != measured_on:
-        kept = None
-    confirmation = _confirm(study, settings, backend, output, kept, earlier)
+    pooled = None if kept is None or kept.measured_on != measured_on else kept
+    confirmation = _confirm(study, settings, backend, output, pooled, earlier)
     check_mine()
+    keep_records(output.folder, kept, measured_on, confirmation.records)
     study_config = backend.study_config
     float32 = backend.confirming.in_float32(confirmation.confirmed, confirmation.records)
     shown = table(
@@ -127,15 +128,10 @@ def conclude(
     exported = Exported((), confirmation.winner.over_ar.is_faster)
     if settings.export is not None:
         exporter = Exporter(settings.export, study, confirmation, backend, output)
-        exported = exporter.run(None if kept is None else kept.deployed)
+        exported = exporter.run(None if pooled is None else pooled.deployed)
     for sentence in exported.said:
         output.say(sentence)
-    _track(study, settings, report, exported, confirmation, backend, output)
     failed = failed_answers(confirmation.records)
-    if failed is not None:
-        raise StudyError(
-            f"{failed}; the confirmation is of the others, and {output.folder / CONFIRM} says why for each"
-        )
     found = Concluded(
         digest_of_end(study, settings, study_config),
         measured_on,
@@ -145,8 +141,16 @@ def conclude(
         report.answer,
         exported.deployed,
     )
+    if failed is None:  # at once: who dies while it is tracked has exported
+        where = {"of": found.of, "worker": worker(), "folder": str(output.folder.resolve())}
+        study.set_user_attr(CONCLUDED_BY, where)
+        found.save(output.folder)
+    _track(study, settings, report, exported, confirmation, backend, output)
+    if failed is not None:
+        raise StudyError(
+            f"{failed}; the confirmation is of the others, and {output.folder / CONFIRM} says why for each"
+        )
     told().summary = summary_of(confirmation.winner)
-    found.save(output.folder)
     return found
 
 
@@ -201,7 +205,6 @@ def _confirm(
         found = confirm(
             trials,
             confirming,
-            output.folder / CONFIRM,
             bar.prompt,
             stage.of_each,
             earlier=earlier,

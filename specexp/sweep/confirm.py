@@ -117,7 +117,6 @@ def select(study: Study, best: int, of_each: str | None = None) -> list[FrozenTr
 def confirm(
     trials: Sequence[FrozenTrial],
     backend: StudyBackend,
-    records_path: Path,
     tick: Callable[[], None],
     of_each: str | None = None,
     earlier: Sequence[PromptRecord] = (),
@@ -131,7 +130,6 @@ def confirm(
     Args:
         trials: What is confirmed.
         backend: Who answers.
-        records_path: File of all records, which are appended.
         tick: Called after every prompt.
         of_each: Key of the space whose choices are compared.
         earlier: Records of earlier confirmations.
@@ -145,7 +143,6 @@ def confirm(
     module = EvaluationModule(
         [backend.plain(), *backend.other_arms(), *arms.values()],
         baseline=AR,
-        records_path=records_path,
         samples=backend.samples,
         first_sample=(confirmations - 1) * backend.samples,
         on_records=lambda records: tick(),

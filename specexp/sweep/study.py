@@ -107,9 +107,7 @@ def resume(study: Study, settings: Sweep, *, alone: bool, stated: Mapping[str, A
     study.set_user_attr(f"{WORKER}{worker()}", dict(stated or {}))
     running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
     dead = [trial for trial in running if alone or _is_dead(trial)]
-    for trial in dead:
-        requeue(study, trial)  # first, so that dying between the two loses nothing
-        _fail(study, trial)
+    _put_back(study, dead)
     # A process that died between taking a trial and signing it left nothing but a known name: ask for that
     # again.
     asked = {
@@ -129,10 +127,13 @@ def resume(study: Study, settings: Sweep, *, alone: bool, stated: Mapping[str, A
     return len(dead)
 
 
-def _fail(study: Study, trial: FrozenTrial) -> None:
+def _put_back(study: Study, dead: Sequence[FrozenTrial]) -> None:
+    """Ask for what dead processes were at again, and end their trials."""
     # A sampler is told of what ends, and one that enumerates may then end a search that has not begun.
     sampler, study.sampler = study.sampler, optuna.samplers.RandomSampler()
-    study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
+    for trial in dead:
+        requeue(study, trial)  # first, so that dying between the two loses nothing
+        study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
     study.sampler = sampler
 
 
@@ -187,6 +188,7 @@ def run_study(
     objective = Objective(settings, bench, candidates, watcher)
     patience = max(20, 2 * target)
     barren = 0
+    last: FrozenTrial | None = None  # of this worker: others may still be at theirs
     sampler = study.sampler
     if not isinstance(sampler, ENUMERATING):
         seed = sampler_of(settings)["init_args"].get("seed")
@@ -201,7 +203,8 @@ def run_study(
         )
 
     def note(study: Study, trial: FrozenTrial) -> None:
-        nonlocal barren
+        nonlocal barren, last
+        last = trial
         fresh = trial.state in FINISHED and "duplicate_of" not in trial.user_attrs
         barren = 0 if fresh else barren + 1
         if after_trial is not None:
@@ -223,20 +226,15 @@ def run_study(
     if len(distinct_finished(study)) < target:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            try:
-                while _was_taken(lambda: study.optimize(owned, catch=(Exception,), callbacks=[note])):
-                    pass
-            except optuna.exceptions.StorageInternalError as error:
-                why = masked(first_line(error.__cause__ or error))
-                raise StudyError(f"storage {masked(str(settings.storage))!r} failed: {why}") from error
+            while _was_taken(lambda: study.optimize(owned, catch=(Exception,), callbacks=[note])):
+                pass
     done = len(distinct_finished(study))
     if done >= target:
         return ""
-    last = study.get_trials(deepcopy=False)[-1]
-    if done == 0 or last.state not in FINISHED:
+    if done == 0 or (last is not None and last.state not in FINISHED):
         raise StudyError(
             f"the last {barren} trials failed, the last one because of "
-            f"{reason_of(last) or 'an unknown error'} ({done} of {target} are finished)"
+            f"{(last and reason_of(last)) or 'an unknown error'} ({done} of {target} are finished)"
         )
     return (
         f"The space is exhausted: {done} distinct configurations were measured, {target} were asked for, and what else "
@@ -268,12 +266,15 @@ def _place_among_workers(study: Study) -> int:
 
 
 def others_running(study: Study) -> bool:
-    """Whether another process that shares the study is measuring a trial right now."""
+    """Whether another process that shares the study is measuring a trial right now; what dead ones left is put back."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         optuna.storages.fail_stale_trials(study)
     running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
-    return any(not _is_dead(trial) for trial in running if "worker" in trial.user_attrs)
+    owned = [trial for trial in running if "worker" in trial.user_attrs]
+    dead = [trial for trial in owned if _is_dead(trial)]
+    _put_back(study, dead)
+    return len(owned) > len(dead)
 
 
 def worker() -> str:

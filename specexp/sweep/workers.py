@@ -20,8 +20,7 @@ from specexp.cluster.options import ClusterOptions
 from specexp.config import ConfigError
 from specexp.config.command import fail
 from specexp.config.sweep import Sweep
-from specexp.sweep.alone import CONCLUDED_BY
-from specexp.sweep.concluded import Concluded
+from specexp.sweep.concluded import CONCLUDED_BY, Concluded
 from specexp.sweep.database import Database
 from specexp.sweep.error import StudyError
 from specexp.sweep.study import WORKER

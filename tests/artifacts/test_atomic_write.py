@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -32,4 +34,20 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.M
         atomic_write(path, "second")
     assert caught.value.filename == str(path)
     assert path.read_text() == "first"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_two_that_write_at_once_do_not_take_each_others_file(tmp_path: Path) -> None:
+    path = tmp_path / "table.md"
+    begin, replace = threading.Barrier(2), Path.replace
+
+    def together(self: Path, target: Path) -> Path:
+        begin.wait()  # both have written beside
+        return replace(self, target)
+
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(2) as pool:
+        patch.setattr(Path, "replace", together)
+        for written in [pool.submit(atomic_write, path, text) for text in ("first", "second")]:
+            written.result()
+    assert path.read_text() in ("first", "second")
     assert list(tmp_path.iterdir()) == [path]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from helpers.mortal_work import begun, ended, work
 from helpers.processes import is_alive, parent
-from helpers.ray_cluster import ray_cluster
+from helpers.ray_cluster import ray_cluster, raylet_of
 from helpers.waiting import wait_for
 
 from specexp.cluster.fleet import Work
@@ -80,10 +80,6 @@ def test_a_worker_whose_node_dies_comes_again_on_another(tmp_path: Path) -> None
         fleet.close()
         assert not is_alive(process)
         assert len(begun(tmp_path, 0)) == 2
-
-
-def raylet_of(node: Any) -> int:
-    return int(node.all_processes["raylet"][0].process.pid)
 
 
 def test_a_cluster_that_is_too_small_says_what_it_has(cluster: Any, tmp_path: Path) -> None:

@@ -1,12 +1,16 @@
-"""A worker of a study of made-up configurations in a database, to be killed: URL, folder, seconds a prompt."""
+"""A worker of a study of made-up configurations in a database, to be killed: URL, folder, seconds a prompt, and the
+name of the machine if it is to have one of its own.
+"""
 
+import socket
 import sys
+import time
 from pathlib import Path
 
 import specexp.sweep.database as database
 import specexp.sweep.storage as storage
 from helpers.fake_bench import FakeBench, settings
-from specexp.sweep.study import open_study, resume, run_study
+from specexp.sweep.study import open_study, others_running, resume, run_study
 
 TRIALS = 24
 
@@ -14,10 +18,14 @@ if __name__ == "__main__":
     storage.HEARTBEAT_SECONDS, storage.GRACE_SECONDS = 1, 4
     database.LOST_SECONDS = 60.0
     url, folder, seconds = sys.argv[1], Path(sys.argv[2]), float(sys.argv[3])
+    for host in sys.argv[4:]:
+        socket.gethostname = lambda name=host: name
     folder.mkdir(parents=True, exist_ok=True)
     chosen = settings(storage=url, n_trials=TRIALS)
     bench = FakeBench(seconds)
     study = open_study("fake", chosen, folder, "workload")
     resume(study, chosen, alone=False)
     run_study(study, chosen, bench)
+    while others_running(study):  # as before a confirmation
+        time.sleep(0.5)
     print("\n".join(bench.measured))

@@ -26,3 +26,8 @@ def ray_cluster(nodes: int = 3, on_the_head: int = 1) -> Iterator[Any]:
     finally:
         os.environ.pop("RAY_ADDRESS", None) if before is None else os.environ.update(RAY_ADDRESS=before)
         running.shutdown()
+
+
+def raylet_of(node: Any) -> int:
+    """The process that is a node, whose children are actors."""
+    return int(node.all_processes["raylet"][0].process.pid)

@@ -1,4 +1,4 @@
-"""What a study of made-up configurations that several workers shared must hold, read from its database."""
+"""What a study that several workers shared must hold, read from its database."""
 
 from __future__ import annotations
 
@@ -13,26 +13,46 @@ from specexp.sweep.study import MAX_RETRIES
 from specexp.sweep.trials import FINISHED
 
 
-def finished(url: str) -> dict[int, tuple[float, ...]]:
+def finished(url: str, name: str = "fake") -> dict[int, tuple[float, ...]]:
     """The values of what has finished, by number."""
     try:
-        study = optuna.load_study(study_name="fake", storage=url)
+        study = optuna.load_study(study_name=name, storage=url)
     except Exception:  # no study yet
         return {}
     return {trial.number: tuple(trial.values) for trial in study.trials if trial.state in FINISHED}
 
 
-def check(url: str, workers: int) -> optuna.Study:
-    """24 distinct trials, and at most what other workers were at when the last of them ended."""
-    study = optuna.load_study(study_name="fake", storage=url)
+def check_trials(
+    name: str, url: str, least: int, before: dict[int, tuple[float, ...]] | None = None
+) -> optuna.Study:
+    """At least so many distinct trials, among them those that had finished before; what killed workers were at was
+    asked for again, at most three times.
+    """
+    study = optuna.load_study(study_name=name, storage=url)
+    assert (before or {}).items() <= finished(url, name).items()
+    digests = Counter(
+        trial.user_attrs["digest"]
+        for trial in study.trials
+        if trial.state in FINISHED and "duplicate_of" not in trial.user_attrs
+    )
+    assert set(digests.values()) == {1}
+    assert len(digests) >= least
+    running = [trial for trial in study.trials if trial.state is TrialState.RUNNING]
+    assert not [trial for trial in running if "worker" in trial.user_attrs]
+    retries = [len(trial.system_attrs.get("retry_history", [])) for trial in study.trials]
+    assert max(retries) <= MAX_RETRIES
+    for trial in study.trials:
+        if "retry_of" in trial.user_attrs:
+            assert study.trials[trial.user_attrs["retry_of"]].state is TrialState.FAIL
+    return study
+
+
+def check(url: str, workers: int, before: dict[int, tuple[float, ...]] | None = None) -> optuna.Study:
+    """24 distinct made-up configurations, and at most what other workers were at when the last of them ended."""
+    study = check_trials("fake", url, TRIALS, before)
     own = [
         trial for trial in study.trials if trial.state in FINISHED and "duplicate_of" not in trial.user_attrs
     ]
-    digests = Counter(trial.user_attrs["digest"] for trial in own)
-    assert set(digests.values()) == {1}
-    assert TRIALS <= len(digests) < TRIALS + workers
+    assert len(own) < TRIALS + workers
     assert all(len(t.intermediate_values) == t.user_attrs.get("pruned_at", PROMPTS) for t in own)
-    assert not [trial for trial in study.trials if trial.state is TrialState.RUNNING]
-    retries = [len(trial.system_attrs.get("retry_history", [])) for trial in study.trials]
-    assert max(retries) <= MAX_RETRIES
     return study

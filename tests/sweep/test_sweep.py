@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -21,6 +22,8 @@ from helpers.byte_tokenizer import byte_tokenizer
 from helpers.small_models import FULL_ATTENTION, build
 
 from specexp.sweep.__main__ import main
+from specexp.sweep.conclusion import conclude
+from specexp.sweep.error import StudyError
 
 ROOT = Path(__file__).parents[2]
 TREE_SHAPE = ROOT / "experiments" / "tree_shape.yaml"
@@ -443,6 +446,20 @@ def test_a_trial_that_breaks_while_decoding_is_recorded_and_the_next_one_runs(
     assert rows[0]["reason"] == "RuntimeError: the builder broke"
     assert sum(row["state"] in ("complete", "pruned") for row in rows) == 3
     assert "failed, RuntimeError: the builder broke" in capsys.readouterr().out
+
+
+def test_a_confirmation_that_another_worker_took_over_leaves_nothing(
+    experiment: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def taken_over() -> None:
+        raise StudyError("another worker confirms")
+
+    monkeypatch.setattr("specexp.sweep.alone.conclude", partial(conclude, check_mine=taken_over))
+    experiment["sweep"] |= {"n_trials": 1, "enqueue": SWEEP["enqueue"][:1]}
+    assert main([write(experiment)]) == 1
+    assert (Path("runs/small") / "trials.csv").exists()
+    assert not [*Path("runs/small").glob("*confirm*")]
+    assert not [*Path("artifacts").rglob("artifact.json")]
 
 
 def test_prompts_that_fail_while_the_best_are_confirmed_end_the_command_with_1(

@@ -1,0 +1,102 @@
+"""A whole study by commands that are typed: searched, confirmed and exported by workers that share a PostgreSQL."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from helpers.first_hour import QUESTIONS, SWEEP
+from helpers.postgres import PASSWORD
+from helpers.shared_study import check_trials
+from specexp.bench.record import read_records
+from specexp.sweep.concluded import CONCLUDED_BY
+
+TRIALS = 12
+SPACE = "builder.init_args.length: {type: int, low: 1, high: 4}"
+CONFIRMED = (
+    f"n_trials: {TRIALS}, confirm: {{best: 1, data: {{max_prompts: 2}}}}, "
+    "export: {to: kept, kind: composition}"
+)
+
+
+class WholeStudy:
+    """A working directory with a study, its prompts and its model.
+
+    Args:
+        folder: An empty one.
+        model: Folder of the model.
+        url: The database.
+    """
+
+    def __init__(self, folder: Path, model: str, url: str) -> None:
+        self.folder, self.url = folder, url
+        wider = f"{SPACE}, drafter.init_args.k: {{type: int, low: 1, high: 4}}"
+        text = SWEEP.replace("n_trials: 3, confirm: null", CONFIRMED).replace(SPACE, wider)
+        (folder / "question.jsonl").write_text(QUESTIONS)
+        (folder / "sweep.yaml").write_text(text)
+        shutil.copytree(model, folder / "model")
+
+    def type(self, *more: str, url: str | None = None) -> subprocess.Popen[str]:
+        """Type the command."""
+        models = ("--pair.target", "model", "--pair.target_dtype", "float32")
+        command = (sys.executable, "-m", "specexp.sweep", "sweep.yaml", "--storage", url or self.url)
+        return subprocess.Popen(
+            (*command, *models, *more),
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def check(self, said: Sequence[str], before: dict[int, tuple[float, ...]] | None = None) -> None:
+        """No finished trial was lost or measured twice, one worker confirmed, and nobody told the password.
+
+        Args:
+            said: What the commands printed.
+            before: What had finished at some moment, see :func:`~helpers.shared_study.finished`.
+        """
+        for one in said:
+            assert "Traceback" not in one, one
+            assert PASSWORD not in one
+        study = check_trials("sweep", self.url, TRIALS, before)
+        for trial in study.trials:
+            if trial.user_attrs.get("prompts") and "duplicate_of" not in trial.user_attrs:
+                (records,) = self.folder.rglob(f"records/trial_{trial.number:04d}.jsonl")
+                own = _answers(records, f"trial {trial.number}")
+                assert len(own) == trial.user_attrs["prompts"]
+                assert set(own.values()) == {1}
+        folder = Path(study.user_attrs[CONCLUDED_BY]["folder"])
+        answers = _answers(folder / "confirm.jsonl")
+        assert answers
+        assert set(answers.values()) == {1}
+        arms = Counter(arm for arm, *_ in answers)
+        assert len(arms) > 1
+        assert set(arms.values()) == {2}  # of each prompt
+        assert (folder / "concluded.json").exists()
+        manifests = [
+            path for path in self.folder.glob("kept/v*/artifact.json") if not path.parent.is_symlink()
+        ]
+        kinds = Counter(json.loads(path.read_text())["kind"] for path in manifests)
+        assert kinds["composition"] == 1
+        assert kinds["plain-decoding"] <= 1
+        assert files_with_the_password(self.folder) == []
+
+
+def _answers(records: Path, arm: str | None = None) -> Counter[tuple[str, str, int]]:
+    """How often each line of a file of records stands there; no line is broken."""
+    assert read_records(records)
+    lines = [json.loads(line) for line in records.read_text().splitlines()]
+    return Counter(
+        (line["arm"], line["prompt_id"], line["sample"]) for line in lines if arm in (None, line["arm"])
+    )
+
+
+def files_with_the_password(folder: Path) -> list[Path]:
+    files = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
+    assert files
+    return [path for path in files if PASSWORD.encode() in path.read_bytes()]

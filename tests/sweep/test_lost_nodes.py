@@ -1,0 +1,104 @@
+"""Studies by two workers on a Ray cluster that loses its head, or a node, ten times each at a random moment."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from helpers.processes import is_alive, parent
+from helpers.ray_cluster import ray_cluster, raylet_of
+from helpers.shared_study import check, finished
+from helpers.waiting import wait_for
+
+from specexp.sweep.study import WORKER
+
+pytest.importorskip("ray")
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+ROUNDS = range(10)
+SECONDS = 0.1
+"""Of a prompt: 24 trials of twelve prompts take two workers a quarter of a minute."""
+
+LIFE = 20.0
+"""At most so many seconds after its start the study is struck: workers need some to begin."""
+
+LEADING = """
+import sys
+from pathlib import Path
+from specexp.cluster.fleet import Work
+from specexp.cluster.lead import lead
+from specexp.cluster.options import ClusterOptions
+url, folder, worker, seconds = sys.argv[1:]
+works = [Work(f"{Path(folder).name} {n}", (sys.executable, worker, url, f"{folder}/{n}", seconds)) for n in range(2)]
+statuses = lead(ClusterOptions("ray", 2), works, Path(folder) / "logs", gpus=0)
+sys.exit(any(one.state != "ended" for one in statuses))
+"""
+
+
+def lead(url: str, folder: Path) -> subprocess.Popen[bytes]:
+    worker = Path(__file__).parents[1] / "helpers" / "database_worker.py"
+    return subprocess.Popen((sys.executable, "-c", LEADING, url, str(folder), str(worker), str(SECONDS)))
+
+
+def workers(url: str) -> list[int]:
+    """Those that signed in and live."""
+    names = [name for name in attributes(url) if name.startswith(WORKER)]
+    return [process for name in names if is_alive(process := int(name.rpartition(":")[2]))]
+
+
+def attributes(url: str) -> dict[str, Any]:
+    try:
+        return optuna.load_study(study_name="fake", storage=url).user_attrs
+    except Exception:  # no study yet
+        return {}
+
+
+@pytest.mark.parametrize("round_", ROUNDS)
+def test_a_cluster_that_loses_its_head_loses_no_trial(
+    round_: int, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_gcs_rpc_server_reconnect_timeout_s", "5")
+    with ray_cluster(2) as cluster:
+        leading = lead(url, tmp_path)
+        time.sleep(random.Random(round_).uniform(0, LIFE))
+        before = finished(url)
+        for name in ("gcs_server", "raylet"):
+            os.kill(cluster.head_node.all_processes[name][0].process.pid, signal.SIGKILL)
+        leading.wait(120)
+        wait_for(lambda: not workers(url))
+    with ray_cluster(2):
+        assert lead(url, tmp_path).wait(300) == 0
+    check(url, 4, before)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    with ray_cluster() as running:
+        yield running
+
+
+@pytest.mark.parametrize("round_", ROUNDS)
+def test_a_cluster_that_loses_a_node_starts_its_worker_on_another(
+    round_: int, cluster: Any, url: str, tmp_path: Path
+) -> None:
+    moments = random.Random(round_)
+    leading = lead(url, tmp_path)
+    time.sleep(moments.uniform(0, LIFE))
+    before = finished(url)
+    at_work = {parent(parent(process)) for process in workers(url)}
+    busy = [node for node in cluster.worker_nodes if raylet_of(node) in at_work]
+    cluster.remove_node(moments.choice(busy or [*cluster.worker_nodes]), allow_graceful=False)
+    try:
+        assert leading.wait(300) == 0
+    finally:
+        cluster.add_node(num_cpus=1)  # for the next round
+    check(url, 4, before)
