@@ -72,8 +72,8 @@ def conclude(
         settings: Its sweep section, with a confirmation.
         backend: Who answered the search.
         output: Where the results go.
-        check_mine: Called once all is measured; what it raises is raised here, and nothing is written, published or
-            exported.
+        check_mine: Called once all is measured, before anything is written, and again before the export; what it
+            raises is raised here.
 
     Raises:
         StudyError: No trial can be confirmed; outputs differ from plain decoding's in float32, and nothing is exported;
@@ -125,6 +125,7 @@ def conclude(
     wrong = divergence([*confirmation.records, *(() if float32 is None else float32.records)])
     if wrong is not None:
         raise StudyError(f"{wrong}: this is not lossless, so nothing is exported")
+    check_mine()  # pictures took a while
     exported = Exported((), confirmation.winner.over_ar.is_faster)
     if settings.export is not None:
         exporter = Exporter(settings.export, study, confirmation, backend, output)

@@ -4,6 +4,7 @@ trials.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -42,6 +43,8 @@ MAX_RETRIES = 3
 
 PLACES = 100_003
 """Between the seeds of two workers: more than any study has trials."""
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 _HISTORY = ("failed_trial", "retry_history")
 """Where Optuna's callback keeps of which trials one is a repetition."""
@@ -181,13 +184,14 @@ def run_study(
 
     Raises:
         StudyError: Nearly every trial fails.
-        OSError: The storage cannot be written.
+        OSError: The storage, or what a trial leaves, cannot be written; the trial is asked for again.
     """
     target = settings.n_trials
     candidates = CandidatePool(study, bench)
     objective = Objective(settings, bench, candidates, watcher)
     patience = max(20, 2 * target)
     barren = 0
+    unwritten: list[OSError] = []
     last: FrozenTrial | None = None  # of this worker: others may still be at theirs
     sampler = study.sampler
     if not isinstance(sampler, ENUMERATING):
@@ -222,12 +226,20 @@ def run_study(
             trial.set_user_attr("reason", "interrupted")
             requeue(study, study.get_trials(deepcopy=False)[trial.number])
             raise
+        except OSError as error:
+            if error.errno in _FULL:  # the next one could not be written either
+                requeue(study, study.get_trials(deepcopy=False)[trial.number])
+                unwritten.append(error)
+                study.stop()
+            raise
 
     if len(distinct_finished(study)) < target:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             while _was_taken(lambda: study.optimize(owned, catch=(Exception,), callbacks=[note])):
                 pass
+        for error in unwritten:
+            raise error
     done = len(distinct_finished(study))
     if done >= target:
         return ""

@@ -76,10 +76,10 @@ class Postgres:
         return f"postgresql://me:{password}@127.0.0.1:{self.port}/postgres"
 
     def database(self, name: str) -> str:
-        """The URL of a new database."""
+        """The URL of a new database; after its name PostgreSQL's options may stand, such as its template."""
         with create_engine(self.url()).connect().execution_options(isolation_level="AUTOCOMMIT") as admin:
             admin.execute(text(f"create database {name}"))
-        return self.url().removesuffix("postgres") + name
+        return self.url().removesuffix("postgres") + name.partition(" ")[0]
 
     def start(self) -> None:
         log = str(self._data / "log")

@@ -11,14 +11,17 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 from helpers.postgres import Postgres
 from helpers.proxy import Proxy
 from helpers.shared_study import finished
+from helpers.waiting import wait_for
 from helpers.whole_study import WholeStudy
-from sqlalchemy import create_engine, text
+from sqlalchemy import NullPool, create_engine, text
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -130,48 +133,73 @@ def test_a_study_outlives_a_fault_at_any_moment(
 
 
 @pytest.fixture(scope="module")
-def searched(tmp_path_factory: pytest.TempPathFactory, model_folder: str, server: Postgres) -> str:
-    """Name of a database whose study was searched and not confirmed."""
-    study = WholeStudy(tmp_path_factory.mktemp("search"), model_folder, server.database("searched"))
-    worker = study.type("--sweep.confirm", "null", "--sweep.export", "null", "--output", "search")
+def searched(
+    tmp_path_factory: pytest.TempPathFactory, model_folder: str, server: Postgres
+) -> Callable[[Path], WholeStudy]:
+    """Makes copies, in a folder and a new database, of a study that was searched and not confirmed."""
+    first = WholeStudy(tmp_path_factory.mktemp("search"), model_folder, server.database("searched"))
+    worker = first.type("--sweep.confirm", "null", "--sweep.export", "null", "--output", "search")
     said = worker.communicate()[0]
     assert worker.returncode == 0, said
-    return str(study.folder)
+    numbers = count()
+
+    def copy(folder: Path) -> WholeStudy:
+        shutil.copytree(first.folder / "search", folder / "search")
+        return WholeStudy(folder, model_folder, server.database(f"copy_{next(numbers)} template searched"))
+
+    return copy
 
 
-@pytest.fixture
-def found(searched: str, study: WholeStudy, server: Postgres) -> WholeStudy:
-    """A copy of that study."""
-    name = study.url.rpartition("/")[2]
-    admin = create_engine(server.url()).connect().execution_options(isolation_level="AUTOCOMMIT")
-    with admin:
-        admin.execute(text(f"drop database {name}"))
-        admin.execute(text(f"create database {name} template searched"))
-    shutil.copytree(Path(searched) / "search", study.folder / "search")
-    return study
+def wait_for_confirmation(url: str) -> None:
+    """Return once a worker has the lock of it."""
+    engine = create_engine(url, poolclass=NullPool)
+    asked = text("select count(*) from pg_locks where locktype = 'advisory' and granted and objid = :key")
+
+    def held() -> object:
+        with engine.connect() as connection:
+            return connection.execute(asked, {"key": crc32(b"sweep: confirmation")}).scalar()
+
+    wait_for(held)
+
+
+@pytest.fixture(scope="module")
+def end(searched: Callable[[Path], WholeStudy], tmp_path_factory: pytest.TempPathFactory) -> float:
+    """Seconds from there to the end of a worker to whom nothing happens."""
+    study = searched(tmp_path_factory.mktemp("end"))
+    worker = study.type("--output", "one")
+    wait_for_confirmation(study.url)
+    begun = time.monotonic()
+    said = worker.communicate()[0]
+    seconds = time.monotonic() - begun
+    study.check([said])
+    return seconds
 
 
 @pytest.mark.parametrize("round_", ROUNDS)
 @pytest.mark.parametrize("strike", [None, kill, restart])
 def test_of_two_confirmations_one_is_exported(
-    strike: Callable[[Scene], None] | None, round_: int, found: WholeStudy, server: Postgres
+    strike: Callable[[Scene], None] | None,
+    round_: int,
+    searched: Callable[[Path], WholeStudy],
+    end: float,
+    server: Postgres,
+    tmp_path: Path,
 ) -> None:
-    moments, proxy = random.Random(round_), Proxy(server.port)
+    study, moments, proxy = searched(tmp_path), random.Random(round_), Proxy(server.port)
     folders = ("one", "other" if round_ % 2 else "one")
-    begun = time.monotonic()
-    workers = [found.type("--output", folders[0])]
+    workers = [study.type("--output", folders[0])]
     time.sleep(moments.uniform(0, 3))
-    workers.append(found.type("--output", folders[1]))
+    workers.append(study.type("--output", folders[1]))
     if strike is not None:
-        time.sleep(max(0.0, begun + moments.uniform(3, 12) - time.monotonic()))
-        strike(Scene(found, server, proxy, workers, moments, found.folder))
+        wait_for_confirmation(study.url)
+        time.sleep(moments.uniform(0, end))
+        strike(Scene(study, server, proxy, workers, moments, tmp_path))
     said = [worker.communicate()[0] for worker in workers]
-    assert workers[1].returncode == 0, said[1]
-    if workers[0].returncode:
-        assert strike is kill, said[0]
-        again = found.type("--output", folders[1])
+    assert [worker.returncode for worker in workers] in ([0, 0], [-9, 0] if strike is kill else [0, 0]), said
+    if strike is kill:
+        again = study.type("--output", folders[1])
         said.append(again.communicate()[0])
         assert again.returncode == 0, said[-1]
-    elif strike is None and folders[0] != folders[1]:
+    if strike is None and folders[0] != folders[1]:
         assert sum(any(words in one for words in LEFT) for one in said) == 1, said
-    found.check(said)
+    study.check(said)

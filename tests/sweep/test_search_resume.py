@@ -4,6 +4,7 @@ repeated.
 
 from __future__ import annotations
 
+import errno
 import random
 import signal
 import subprocess
@@ -156,6 +157,24 @@ def test_an_interrupted_trial_is_asked_for_again(tmp_path: Path) -> None:
         search(tmp_path, Interrupted(), settings())
     study = search(tmp_path, FakeBench(), settings())
     assert study.trials[3].user_attrs["reason"] == "interrupted"
+    assert study.trials[4].user_attrs["retry_of"] == 3
+    assert study.trials[4].params == study.trials[3].params
+    check_full(study)
+
+
+def test_a_trial_whose_records_do_not_fit_on_the_disk_ends_the_worker_and_is_asked_for_again(
+    tmp_path: Path,
+) -> None:
+    class Full(FakeBench):
+        def measure(self, candidate: Candidate, report: Report, trial: int) -> Measurement:
+            if trial == 3:
+                raise OSError(errno.ENOSPC, "No space left on device", "records")
+            return super().measure(candidate, report, trial)
+
+    with pytest.raises(OSError, match="No space left on device"):
+        search(tmp_path, Full(), settings())
+    study = search(tmp_path, FakeBench(), settings())
+    assert study.trials[3].state is TrialState.FAIL
     assert study.trials[4].user_attrs["retry_of"] == 3
     assert study.trials[4].params == study.trials[3].params
     check_full(study)

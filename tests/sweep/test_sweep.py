@@ -20,6 +20,7 @@ import pytest
 import yaml
 from helpers.byte_tokenizer import byte_tokenizer
 from helpers.small_models import FULL_ATTENTION, build
+from sqlalchemy.exc import OperationalError
 
 from specexp.sweep.__main__ import main
 from specexp.sweep.conclusion import conclude
@@ -460,6 +461,21 @@ def test_a_confirmation_that_another_worker_took_over_leaves_nothing(
     assert (Path("runs/small") / "trials.csv").exists()
     assert not [*Path("runs/small").glob("*confirm*")]
     assert not [*Path("artifacts").rglob("artifact.json")]
+
+
+def test_a_database_that_does_not_come_back_is_told_in_a_sentence_also_at_the_end(
+    experiment: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(*given: Any) -> None:
+        raise OperationalError("select", {}, Exception("the server at postgresql://me:pa55@host is gone"))
+
+    monkeypatch.setattr("specexp.sweep.session.conclude_alone", lost)
+    experiment["sweep"] |= {"n_trials": 1, "enqueue": SWEEP["enqueue"][:1]}
+    assert main([write(experiment), "--storage", "sqlite:///study.db"]) == 1
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith("error: storage 'sqlite:///study.db' failed: ")
+    assert "is gone" in said
+    assert "pa55" not in said
 
 
 def test_prompts_that_fail_while_the_best_are_confirmed_end_the_command_with_1(
