@@ -16,8 +16,8 @@ from specexp.cluster.options import ClusterOptions
 from specexp.cluster.starting import start_fleet
 from specexp.core.messages import counted
 
-SECONDS = 2.0
-"""Between two looks."""
+SECONDS = (0.2, 2.0)
+"""Between two looks, at first and at most: a fiftieth of the time that has passed, so that short work ends soon."""
 
 
 def lead(
@@ -67,6 +67,8 @@ def lead(
 
 def _watch(fleet: Fleet, progress: Callable[[], RenderableType | None], console: Console) -> list[Status]:
     shown: list[Status] = []
+    least, most = SECONDS
+    began = time.monotonic()
     with Live(console=console, auto_refresh=False, transient=False) as live:
         while True:
             statuses = fleet.statuses()
@@ -81,7 +83,7 @@ def _watch(fleet: Fleet, progress: Callable[[], RenderableType | None], console:
                 if not console.is_terminal and above is not None:
                     console.print(above)
                 return statuses
-            time.sleep(SECONDS)
+            time.sleep(min(most, max(least, (time.monotonic() - began) / 50)))
 
 
 def table_of(statuses: Sequence[Status]) -> Table:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from rich.console import Console
 
+from specexp.artifacts.file_lock import held
 from specexp.cluster.fleet import Status, Work
 from specexp.cluster.lead import lead
 from specexp.cluster.options import ClusterOptions
@@ -93,6 +95,26 @@ def shards_in(whole: Path) -> list[Shard]:
     return [Shard(number, count) for count in counts for number in range(count)]
 
 
+@contextmanager
+def ends_last(whole: Path, is_whole: Callable[[Path], bool]) -> Iterator[bool]:
+    """Whether a worker whose shard is done puts all together, because no other is missing and no other worker does.
+
+    Args:
+        whole: Folder of the result.
+        is_whole: Whether the folder of a shard holds all of it.
+    """
+
+    def all_are() -> bool:
+        shards = shards_in(whole)
+        return bool(shards) and all(is_whole(shard.folder(whole)) for shard in shards)
+
+    if not all_are():
+        yield False
+        return
+    with held(whole / SHARDS / ".lock") as mine:
+        yield mine and all_are()  # whoever held it before may have put them together meanwhile
+
+
 def forget_shards(whole: Path) -> None:
     """Remove the parts, once they are in the whole."""
     shutil.rmtree(whole / SHARDS, ignore_errors=True)
@@ -105,7 +127,7 @@ def lead_shards(
     whole: Path,
     config: Config,
 ) -> int:
-    """Let each worker do a shard, and one of them put the whole together.
+    """Let each worker do a shard, and the last of them put the whole together.
 
     Args:
         command: The module, such as ``specexp.record``.
@@ -133,7 +155,7 @@ def lead_shards(
         for number in range(options.workers)
     ]
     failed = [one for one in run(shards) if one.state == "failed"]
-    if not failed:
+    if not failed and shards_in(whole):  # no worker was last, as where machines see each other's files late
         failed = [one for one in run([Work(f"{whole.name} whole", start)]) if one.state == "failed"]
     for one in failed:
         fail(f"{one.name} ended: {one.said or 'it was killed'}; the same command does what is missing", 1)

@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from specexp.cluster.options import USAGE as CLUSTER_USAGE, ClusterOptions, take_options
-from specexp.cluster.shard import Shard, take_shard
+from specexp.cluster.shard import Shard, ends_last, take_shard
 from specexp.config import Config, ConfigError, build_outline
 from specexp.config.command import GOES_ON, fail, run_command
 from specexp.config.here import check_here
@@ -92,7 +92,7 @@ def run(config: Config, pair: ModelPair | None = None, shard: Shard | None = Non
     Args:
         config: The experiment file.
         pair: Models that are loaded already; the file's own if None.
-        shard: Which part of the prompts; all if None.
+        shard: Which part of the prompts; all if None. The worker whose part is the last to be whole puts all together.
 
     Raises:
         ConfigError: The file, its data or models cannot be used, or its folder holds another recording.
@@ -105,6 +105,8 @@ def run(config: Config, pair: ModelPair | None = None, shard: Shard | None = Non
     from specexp.core.messages import size_of
     from specexp.record.live_sample import to_table
     from specexp.record.making import Making
+    from specexp.record.plan import plan_recording
+    from specexp.record.shards import is_recorded
 
     quiet_libraries()
     console = terminal(_WIDTH)
@@ -113,7 +115,11 @@ def run(config: Config, pair: ModelPair | None = None, shard: Shard | None = Non
         console.print(line, highlight=False, markup=False)
 
     with StageBar(console) as bar:
-        recording = Making(config, tell, bar, pair, shard).run()
+        making = Making(config, tell, bar, pair, shard)
+        recording = making.run()
+        if shard is not None:
+            with ends_last(plan_recording(config).folder, is_recorded) as last:
+                recording = Making(config, tell, bar, making.pair).run() if last else recording
     if recording.manifest.live_sample:
         console.print(to_table(recording.manifest.live_sample).to_rich())
     turns = sum(entry["turns"] for entry in recording.manifest.files.values())

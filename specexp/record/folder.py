@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specexp.artifacts.atomic_write import atomic_write
+from specexp.artifacts.file_lock import held
 from specexp.config import ConfigError
 from specexp.core.messages import first_line
 from specexp.record.plan import RecordingPlan
@@ -154,19 +155,12 @@ def missing_in(
 @contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
     """Keep other processes away; the lock of one that was killed is gone with it."""
-    try:
-        import fcntl
-    except ImportError:  # no such locks on this system
-        yield
-        return
-    with (folder / _LOCK).open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+    with held(folder / _LOCK) as mine:
+        if not mine:
             raise ConfigError(
                 f"recording: {folder} is being recorded by another process: wait for it, or name another folder in "
                 "record.to"
-            ) from error
+            )
         yield
 
 

@@ -26,7 +26,7 @@ from specexp.core.messages import counted, size_of, type_and_line
 from specexp.data import Prompt, PromptSetError
 from specexp.record.folder import alone_in, go_on, keep_learned, manifest_of, missing_in, next_file
 from specexp.record.plan import RecordingPlan, plan_recording, refusal
-from specexp.record.shards import merge
+from specexp.record.shards import is_recorded, merge
 from specexp.replay.format.recorded_turn import RecordedTurn
 from specexp.replay.format.recording import Recording, parquet, write_turns
 from specexp.replay.format.trie import TrieWriter
@@ -74,11 +74,13 @@ class Making:
         self.generation = build_generation(self.plan.config)
         use_threads(self.plan.config)
         self.prompts = load_prompts(self.plan, self.pair)
+        self.manifest = manifest_of(self.plan, self.pair, self.prompts)
         if shard is not None:
             check_sharded(self.plan)
             self.prompts = shard.of(self.prompts)
-            self.plan = replace(self.plan, folder=shard.folder(self.plan.folder))
-        self.manifest = manifest_of(self.plan, self.pair, self.prompts)
+            if self._missing():  # else another worker has put the whole together already
+                self.plan = replace(self.plan, folder=shard.folder(self.plan.folder))
+                self.manifest = manifest_of(self.plan, self.pair, self.prompts)
 
     def run(self) -> Recording:
         """Record what is missing, then compare some prompts with live ones.
@@ -90,7 +92,7 @@ class Making:
         """
         folder = self.plan.folder
         self._put_together()
-        missing = missing_in(self.manifest, folder, self.prompts, self.generation.samples)
+        missing = self._missing()
         whole = len(self.prompts) * self.generation.samples
         sampled = self._unsampled()
         answered = counted(whole, "answered prompt")
@@ -118,16 +120,20 @@ class Making:
         """Take over what shards recorded, once each is whole; one that was killed is recorded to its end here."""
         whole = self.plan.folder
         shards = [] if self.shard is not None else shards_in(whole)
-        for shard in shards:
-            Making(self.config, self.tell, self.bar, self.pair, shard).run()
-        if shards:
-            parts = [shard.folder(whole) for shard in shards]
+        if shards and self._missing():
+            for shard in shards:
+                Making(self.config, self.tell, self.bar, self.pair, shard).run()
+            parts = [part for shard in shards if is_recorded(part := shard.folder(whole))]
             with alone_in(whole):
                 merge(self.manifest, whole, parts, self.plan.config.get("record.turns_per_file"))
                 self.manifest.complete = True
                 self.manifest.save(whole)
-            forget_shards(whole)
             self.tell(f"{whole} is put together from {counted(len(shards), 'shard')}.")
+        if shards:
+            forget_shards(whole)
+
+    def _missing(self) -> list[tuple[Prompt, int]]:
+        return missing_in(self.manifest, self.plan.folder, self.prompts, self.generation.samples)
 
     def _record(self, missing: Sequence[tuple[Prompt, int]]) -> None:
         """Record conversations, file by file."""

@@ -6,7 +6,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from specexp.replay.format.recorded_turn import RecordedTurn
-from specexp.replay.format.recording import RecordingManifest, read_turns, write_turns
+from specexp.replay.format.recording import MANIFEST, RecordingManifest, read_turns, write_turns
+
+
+def is_recorded(folder: Path) -> bool:
+    """Whether a folder holds a recording with all of its prompts."""
+    return (folder / MANIFEST).exists() and RecordingManifest.load(folder).complete
 
 
 def merge(manifest: RecordingManifest, whole: Path, parts: Sequence[Path], turns_per_file: int) -> None:

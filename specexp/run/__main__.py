@@ -23,7 +23,7 @@ from specexp.bench.equality import divergence
 from specexp.bench.experiment import check_experiment
 from specexp.bench.failures import failed_answers
 from specexp.cluster.options import USAGE as CLUSTER_USAGE, ClusterOptions, take_options
-from specexp.cluster.shard import Shard, lead_shards, shards_in, take_shard
+from specexp.cluster.shard import Shard, ends_last, forget_shards, lead_shards, shards_in, take_shard
 from specexp.config import (
     Config,
     ConfigError,
@@ -34,7 +34,7 @@ from specexp.config import (
 )
 from specexp.config.command import fail, run_command
 from specexp.config.here import check_here
-from specexp.run.shards import check_sharded, gathered, mark_whole
+from specexp.run.shards import check_sharded, gathered, is_decoded, mark_whole
 
 if TYPE_CHECKING:
     from lightning import Trainer
@@ -88,10 +88,16 @@ def _act(
         return 0
     if cluster is not None:
         return lead_shards("specexp.run", typed, cluster, folder_of(config), config)
-    if shard is not None:
-        decode_shard(config, shard)
-        return 0
-    records = run(config)
+    if shard is None:
+        return _exit_code(config, run(config))
+    part = shard.folder(folder_of(config))
+    pair = None if is_decoded(config, part) else decode_shard(config, shard)
+    with ends_last(folder_of(config), partial(is_decoded, config)) as last:
+        return _exit_code(config, run(config, pair)) if last else 0
+
+
+def _exit_code(config: Config, records: Sequence[PromptRecord]) -> int:
+    """0, or 1 after a sentence where an answer failed or parts from plain decoding's."""
     status, where = 0, folder_of(config) / RECORDS
     failed, wrong = failed_answers(records), divergence(records)
     if failed is not None:
@@ -156,6 +162,7 @@ def run(config: Config, pair: ModelPair | None = None) -> list[PromptRecord]:
     exact = None if live is None else exactly(config, live, records, data.prompts)
     found = report(config, experiment, records, data, backend.tokenizer, exact)
     publish(found, folder, tracker_of(config, config.get("name"), folder), config=config.to_dict())
+    forget_shards(folder)
     return records if exact is None else [*records, *exact.records]
 
 
@@ -200,23 +207,29 @@ def _opened(
             live.pool.close()
 
 
-def decode_shard(config: Config, shard: Shard) -> None:
+def decode_shard(config: Config, shard: Shard) -> ModelPair | None:
     """Decode a part of the prompts, and keep its records for :func:`run`.
 
     Args:
         config: Configuration of the experiment.
         shard: Which part.
 
+    Returns:
+        The models, where there are any.
+
     Raises:
         ConfigError: As :func:`run`, or the prompts cannot be split.
     """
+    from specexp.bench.live import LiveBackend
+
     folder = shard.folder(folder_of(config))
-    with _opened(config) as (trainer, _, experiment, data):
+    with _opened(config) as (trainer, backend, experiment, data):
         check_sharded(config, experiment)
         data.keep(shard.of(data.prompts))
         folder.mkdir(parents=True, exist_ok=True)
         decode(config, experiment, data, folder / RECORDS, trainer)
     mark_whole(config, folder)
+    return backend.pair if isinstance(backend, LiveBackend) else None
 
 
 def exactly(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from specexp.artifacts.atomic_write import atomic_write
 from specexp.artifacts.manifest import sha256
-from specexp.cluster.shard import Shard, forget_shards
+from specexp.cluster.shard import Shard
 from specexp.config import Config, ConfigError, is_multi_sequence
 
 if TYPE_CHECKING:
@@ -47,8 +47,14 @@ def mark_whole(config: Config, folder: Path) -> None:
     atomic_write(folder / WHOLE, _digest(config))
 
 
+def is_decoded(config: Config, folder: Path) -> bool:
+    """Whether all prompts of a shard are decoded as the configuration says."""
+    mark = folder / WHOLE
+    return mark.exists() and mark.read_text(encoding="utf-8") == _digest(config)
+
+
 def gathered(
-    config: Config, whole: Path, shards: Sequence[Shard], records: str, decode: Callable[[Shard], None]
+    config: Config, whole: Path, shards: Sequence[Shard], records: str, decode: Callable[[Shard], object]
 ) -> list[PromptRecord]:
     """The records of all shards, those of one that was killed decoded here.
 
@@ -63,14 +69,12 @@ def gathered(
 
     found: list[PromptRecord] = []
     for shard in shards:
-        mark = shard.folder(whole) / WHOLE
-        if not mark.exists() or mark.read_text(encoding="utf-8") != _digest(config):
+        if not is_decoded(config, shard.folder(whole)):
             decode(shard)
         found += read_records(shard.folder(whole) / records)
     path = whole / records
     path.unlink(missing_ok=True)
     write_records(path, found)
-    forget_shards(whole)
     return found
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from specexp.bench.record import read_records
-from specexp.cluster.shard import Shard, shards_in, take_shard
+from specexp.cluster.shard import Shard, ends_last, forget_shards, shards_in, take_shard
 from specexp.config import ConfigError
 from specexp.record.__main__ import main as record
 from specexp.replay.format.recording import MANIFEST, Recording
@@ -54,12 +54,20 @@ def check_shards_record_the_same(path: str, folder: Path, count: int, *more: str
     whole, sharded = folder / "whole", folder / "sharded"
     recorded(path, whole, *more)
     for number in reversed(range(count)):  # in whatever order they end
+        assert not (sharded / MANIFEST).exists()
         recorded(path, sharded, "--shard", f"{number}/{count}", *more)
-    killed = Shard(1, count).folder(sharded)
-    (killed / MANIFEST).unlink()  # as one leaves it that died at once
-    for file in killed.glob("turns-*"):
-        file.unlink()
-    recorded(path, sharded, *more)
+    check_same(sharded, whole)
+    killed = folder / "killed"
+    for number in range(count):
+        if number != 1:
+            recorded(path, killed, "--shard", f"{number}/{count}", *more)
+    recorded(path, killed, *more)  # what is missing is recorded, and all is put together
+    check_same(killed, whole)
+    recorded(path, killed, "--shard", f"1/{count}", *more)  # as it comes again when all is over
+    check_same(killed, whole)
+
+
+def check_same(sharded: Path, whole: Path) -> None:
     assert files_of(sharded) == files_of(whole)
     assert (sharded / next(iter(files_of(whole)))).read_bytes() == (
         whole / next(iter(files_of(whole)))
@@ -104,9 +112,27 @@ def test_an_evaluation_of_two_shards_tells_the_tokens_of_one_machine(experiment,
     assert run([path]) == 0
     alone = {(one.arm, *one.key): one.token_ids for one in read_records(folder / "records.jsonl")}
     shutil.rmtree(folder)
+    for order in (
+        ("0/2", "1/2"),
+        ("1/2", None),
+    ):  # the last puts all together, or who is told to, if one was killed
+        for shard in order:
+            assert not (folder / "table.md").exists()
+            assert run([path, *(("--shard", shard) if shard else ())]) == 0
+        found = read_records(folder / "records.jsonl")
+        assert {(one.arm, *one.key): one.token_ids for one in found} == alone
+        assert (folder / "table.md").exists()
+        assert not shards_in(folder)
+        shutil.rmtree(folder)
+
+
+def test_only_one_of_several_workers_that_end_at_once_puts_all_together(tmp_path: Path) -> None:
     for number in range(2):
-        assert run([path, "--shard", f"{number}/2"]) == 0
-    (Shard(0, 2).folder(folder) / "whole.txt").unlink()  # it was killed
-    assert run([path]) == 0
-    assert {(one.arm, *one.key): one.token_ids for one in read_records(folder / "records.jsonl")} == alone
-    assert (folder / "table.md").exists()
+        Shard(number, 2).folder(tmp_path).mkdir(parents=True)
+    with ends_last(tmp_path, lambda part: part.name != "0-of-2") as last:
+        assert not last  # the first is missing
+    with ends_last(tmp_path, Path.exists) as first, ends_last(tmp_path, Path.exists) as second:
+        assert (first, second) == (True, False)
+        forget_shards(tmp_path)
+    with ends_last(tmp_path, Path.exists) as late:
+        assert not late
