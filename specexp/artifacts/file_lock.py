@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 
@@ -12,20 +12,20 @@ def held(path: Path) -> Iterator[bool]:
     """Take a file; a process that dies lets go of it.
 
     Args:
-        path: The file, which is made where it is not there; its folder exists.
+        path: The file, which is made where it is not there.
 
     Yields:
-        Whether no other process holds it; true on systems that have no such locks.
+        Whether its folder is there and no other process holds it; on systems without such locks nobody does.
     """
     try:
         import fcntl
     except ImportError:
         yield True
         return
-    with path.open("w") as file:
+    with ExitStack() as opened:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+            fcntl.flock(opened.enter_context(path.open("w")), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (FileNotFoundError, BlockingIOError):
             yield False
-            return
-        yield True
+        else:
+            yield True

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from specexp.replay.format.errors import RecordingError
 from specexp.replay.format.recorded_turn import RecordedTurn
-from specexp.replay.format.recording import MANIFEST, RecordingManifest, read_turns, write_turns
+from specexp.replay.format.recording import RecordingManifest, read_turns, write_turns
 
 
 def is_recorded(folder: Path) -> bool:
     """Whether a folder holds a recording with all of its prompts."""
-    return (folder / MANIFEST).exists() and RecordingManifest.load(folder).complete
+    try:
+        return RecordingManifest.load(folder).complete
+    except RecordingError:  # or it is gone, for another worker has put all together
+        return False
 
 
 def merge(manifest: RecordingManifest, whole: Path, parts: Sequence[Path], turns_per_file: int) -> None:

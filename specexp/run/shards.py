@@ -49,8 +49,10 @@ def mark_whole(config: Config, folder: Path) -> None:
 
 def is_decoded(config: Config, folder: Path) -> bool:
     """Whether all prompts of a shard are decoded as the configuration says."""
-    mark = folder / WHOLE
-    return mark.exists() and mark.read_text(encoding="utf-8") == _digest(config)
+    try:
+        return (folder / WHOLE).read_text(encoding="utf-8") == _digest(config)
+    except FileNotFoundError:  # or another worker has put all together
+        return False
 
 
 def gathered(

