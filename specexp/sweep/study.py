@@ -11,6 +11,7 @@ import os
 import socket
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from copy import copy, deepcopy
 from datetime import datetime
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any
 
 import optuna
 from optuna import Study
+from optuna.exceptions import UpdateFinishedTrialError
 from optuna.storages import RetryHeartbeatStaleTrialCallback
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
@@ -30,6 +32,7 @@ from specexp.sweep.distinct import ENUMERATING, DistinctSampler
 from specexp.sweep.drawing import build_pruner, build_sampler, sampler_of
 from specexp.sweep.error import StudyError
 from specexp.sweep.goals import directions_of
+from specexp.sweep.lock import locked
 from specexp.sweep.objective import Objective
 from specexp.sweep.space import Space
 from specexp.sweep.storage import GRACE_SECONDS, open_storage, together
@@ -108,9 +111,8 @@ def resume(study: Study, settings: Sweep, *, alone: bool, stated: Mapping[str, A
         How many trials were put back.
     """
     study.set_user_attr(f"{WORKER}{worker()}", dict(stated or {}))
-    running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
-    dead = [trial for trial in running if alone or _is_dead(trial)]
-    _put_back(study, dead)
+    with locked(study, "dead", wait=True):  # workers that begin together find the same ones
+        dead = _put_back(study, lambda trial: alone or _is_dead(trial))
     # A process that died between taking a trial and signing it left nothing but a known name: ask for that
     # again.
     asked = {
@@ -127,17 +129,21 @@ def resume(study: Study, settings: Sweep, *, alone: bool, stated: Mapping[str, A
         if params is None:
             attributes["overrides"] = dict(known.overrides)
         study.enqueue_trial(params or {}, user_attrs=attributes)
-    return len(dead)
+    return dead
 
 
-def _put_back(study: Study, dead: Sequence[FrozenTrial]) -> None:
-    """Ask for what dead processes were at again, and end their trials."""
+def _put_back(study: Study, is_dead: Callable[[FrozenTrial], bool]) -> int:
+    """Ask for what dead processes were at again, and end their trials; how many these are."""
     # A sampler is told of what ends, and one that enumerates may then end a search that has not begun.
     sampler, study.sampler = study.sampler, optuna.samplers.RandomSampler()
+    running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+    dead = [trial for trial in running if is_dead(trial)]
     for trial in dead:
         requeue(study, trial)  # first, so that dying between the two loses nothing
-        study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
+        with suppress(UpdateFinishedTrialError):  # whose heart was missed meanwhile
+            study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
     study.sampler = sampler
+    return len(dead)
 
 
 def requeue(study: Study, trial: FrozenTrial) -> None:
@@ -282,11 +288,9 @@ def others_running(study: Study) -> bool:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         optuna.storages.fail_stale_trials(study)
+    _put_back(study, _is_dead)
     running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
-    owned = [trial for trial in running if "worker" in trial.user_attrs]
-    dead = [trial for trial in owned if _is_dead(trial)]
-    _put_back(study, dead)
-    return len(owned) > len(dead)
+    return any("worker" in trial.user_attrs for trial in running)
 
 
 def worker() -> str:

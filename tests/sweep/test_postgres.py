@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -170,6 +171,24 @@ def test_a_trial_whose_worker_dies_four_times_is_given_up(url: str, tmp_path: Pa
         resume(study, chosen, alone=True)
     assert [trial.state for trial in study.trials] == [TrialState.FAIL] * (MAX_RETRIES + 1)
     assert "Chain/41" not in run(study, chosen).measured
+
+
+def test_two_workers_that_begin_together_ask_for_a_dead_ones_trial_once(url: str, tmp_path: Path) -> None:
+    chosen = settings(storage=url, enqueue=[])
+    studies = [open_study("fake", chosen, tmp_path, "workload") for _ in range(2)]
+    for number in range(4):
+        studies[0].enqueue_trial({"builder": "chain", "builder.init_args.nodes": 41 + number})
+        studies[0].ask().suggest_categorical("builder", ["bush", "chain"])
+    both = threading.Barrier(2)
+
+    def begin(study: optuna.Study) -> int:
+        both.wait()
+        return resume(study, chosen, alone=True)
+
+    with ThreadPoolExecutor(2) as pool:
+        assert sum(pool.map(begin, studies)) == 4
+    states = Counter(trial.state for trial in studies[0].get_trials())
+    assert states == {TrialState.FAIL: 4, TrialState.WAITING: 4}
 
 
 def run(study: optuna.Study, chosen: object) -> FakeBench:
