@@ -6,8 +6,8 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from functools import wraps
-from typing import TYPE_CHECKING, Any
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.storages import BaseStorage, RDBStorage
@@ -34,6 +34,8 @@ LONGEST_PAUSE = 5.0
 SECONDS_OF_A_LOCK = 60
 """How long a worker waits while another one writes to an SQLite file."""
 
+Got = TypeVar("Got")
+
 _REACHING = {
     "connect_timeout": 10,
     "keepalives_idle": 30,
@@ -56,7 +58,8 @@ class Database(RDBStorage):
         arguments: Of Optuna's ``RDBStorage``: heartbeat, grace period, callback.
 
     Raises:
-        Exception: As the driver, where it cannot be opened.
+        Exception: As the driver, where it cannot be opened within :data:`LOST_SECONDS`: whether anybody answers there
+            was asked before.
     """
 
     def __init__(self, url: str, **arguments: Any) -> None:
@@ -68,7 +71,8 @@ class Database(RDBStorage):
         elif kind == "postgresql":
             pool = {"pool_size": CONNECTIONS, "max_overflow": 0, "pool_timeout": LOST_SECONDS}
             settings |= {"connect_args": _REACHING, **pool}
-        super().__init__(url, engine_kwargs=settings, **arguments)
+        opening = partial(super().__init__, url, engine_kwargs=settings, **arguments)
+        opening() if kind == "sqlite" else outlasting(opening)
 
 
 def _patient(name: str) -> Callable[..., Any]:
@@ -108,6 +112,23 @@ _CALLS = {
 }
 for _name in _CALLS:
     setattr(Database, _name, _patient(_name))
+
+
+def outlasting(call: Callable[[], Got]) -> Got:
+    """What a call gives, which is repeated until the database is back.
+
+    Raises:
+        Exception: As the call, once the database was away for :data:`LOST_SECONDS`, or of anything else.
+    """
+    until, pause = time.monotonic() + LOST_SECONDS, 0.1
+    while True:
+        try:
+            return call()
+        except Exception as error:
+            if not is_lost(error) or time.monotonic() > until:
+                raise
+        time.sleep(pause)
+        pause = min(2 * pause, LONGEST_PAUSE)
 
 
 def is_lost(error: BaseException | None) -> bool:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 from zlib import crc32
 
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import SQLAlchemyError
 
-from specexp.sweep.database import LONGEST_PAUSE, LOST_SECONDS, database_of, is_lost
+from specexp.sweep.database import database_of, outlasting
 
 if TYPE_CHECKING:
     from optuna import Study
-
-Got = TypeVar("Got")
 
 
 class Lock:
@@ -39,16 +36,16 @@ class Lock:
             wait: Whether to wait for another holder.
 
         Raises:
-            SQLAlchemyError: The database cannot be reached for :data:`LOST_SECONDS`.
+            SQLAlchemyError: The database cannot be reached for :data:`~specexp.sweep.database.LOST_SECONDS`.
         """
         call = "pg_advisory_lock" if wait else "pg_try_advisory_lock"
-        return _outlasting(lambda: self._ask(f"select {call}(:key)") is not False)
+        return outlasting(lambda: self._ask(f"select {call}(:key)") is not False)
 
     def still_held(self) -> bool:
         """Whether the server has it as ours; one that it forgot over a restart is taken again unless another has it.
 
         Raises:
-            SQLAlchemyError: The database cannot be reached for :data:`LOST_SECONDS`.
+            SQLAlchemyError: The database cannot be reached for :data:`~specexp.sweep.database.LOST_SECONDS`.
         """
         return self.take(wait=False)  # who holds it gets it once more
 
@@ -88,7 +85,7 @@ def locked(study: Study, name: str, *, wait: bool) -> Iterator[Callable[[], bool
         What tells whether it is held still; None where another worker has it.
 
     Raises:
-        SQLAlchemyError: The database cannot be reached for :data:`LOST_SECONDS`.
+        SQLAlchemyError: The database cannot be reached for :data:`~specexp.sweep.database.LOST_SECONDS`.
     """
     database = database_of(study)
     if database is None or database.engine.dialect.name != "postgresql":
@@ -99,16 +96,3 @@ def locked(study: Study, name: str, *, wait: bool) -> Iterator[Callable[[], bool
         yield lock.still_held if lock.take(wait=wait) else None
     finally:
         lock.give_back()
-
-
-def _outlasting(call: Callable[[], Got]) -> Got:
-    """What a call gives, which is repeated until the database is back."""
-    until, pause = time.monotonic() + LOST_SECONDS, 0.1
-    while True:
-        try:
-            return call()
-        except Exception as error:
-            if not is_lost(error) or time.monotonic() > until:
-                raise
-        time.sleep(pause)
-        pause = min(2 * pause, LONGEST_PAUSE)

@@ -41,7 +41,11 @@ class Proxy:
             if not self._open:
                 _shut(near)
                 continue
-            far = socket.create_connection(("127.0.0.1", self._to))
+            try:
+                far = socket.create_connection(("127.0.0.1", self._to))
+            except OSError:  # the server is not there
+                _shut(near)
+                continue
             self._sockets += [near, far]
             for source, sink in ((near, far), (far, near)):
                 threading.Thread(target=self._pass, args=(source, sink), daemon=True).start()

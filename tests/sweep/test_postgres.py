@@ -133,6 +133,18 @@ def test_a_confirmation_that_another_worker_took_over_meanwhile_is_not_exported(
     assert "another worker took over" in said[0]
 
 
+def test_who_opens_a_study_while_the_server_restarts_waits_for_it(
+    server: Postgres, url: str, tmp_path: Path
+) -> None:
+    server.stop()
+    with ThreadPoolExecutor(1) as pool:
+        opening = pool.submit(open_study, "fake", settings(storage=url), tmp_path, "workload")
+        time.sleep(0.5)
+        assert not opening.done()
+        server.start()
+        assert opening.result().study_name == "fake"
+
+
 def test_who_waits_for_a_lock_waits_on_over_a_restart_of_the_server(
     server: Postgres, url: str, tmp_path: Path
 ) -> None:
