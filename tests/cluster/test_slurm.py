@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -180,6 +181,27 @@ def test_a_worker_has_the_processors_it_asks_for_and_a_script_before_it(tmp_path
     assert ended(fleet) == ["ended"]
     (log,) = (tmp_path / "logs").rglob("*_0_log.out")
     assert "asked 2 cuda" in log.read_text()
+
+
+def test_the_script_of_the_page_goes_on_when_its_time_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = Path(__file__).parents[2] / "docs" / "cluster" / "study.sh"
+    first = shlex.join(work(tmp_path, 0, lives=2).command)
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text(f"#!/bin/bash\necho $SRUN_CPUS_PER_TASK $* >> {tmp_path}/typed\nexec {first}\n")
+    python.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{python.parent}:{os.environ['PATH']}")
+    here = ("--array=0", "--gpus-per-node=0", "--cpus-per-task=2", "--output=log")
+    job = told("sbatch", "--parsable", *here, str(script)).strip()
+    wait_for(lambda: len(begun(tmp_path, 0)) == 1)
+    told("scancel", "--batch", "--signal=TERM", f"{job}_0")  # as SLURM does then
+    wait_for(lambda: (tmp_path / "0.ended").exists())
+    wait_for(lambda: not queued())
+    assert len(begun(tmp_path, 0)) == 2
+    typed = (tmp_path / "typed").read_text().splitlines()
+    assert typed == [f"2 -m {script.read_text().partition('-m ')[2].partition(' &')[0]}"] * 2
 
 
 def test_why_a_worker_waits_is_said(tmp_path: Path) -> None:
