@@ -13,7 +13,7 @@ from specexp.sweep.conclusion import conclude, concluded, digest_of_end
 from specexp.sweep.database import database_of
 from specexp.sweep.lock import locked
 from specexp.sweep.output import StudyOutput
-from specexp.sweep.study import others_running
+from specexp.sweep.worker import others_running
 
 SECONDS = 2.0
 """Between two looks at who still measures."""

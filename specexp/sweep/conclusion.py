@@ -26,11 +26,12 @@ from specexp.sweep.error import StudyError
 from specexp.sweep.export import BEST_TREE, Exported, Exporter
 from specexp.sweep.output import StudyOutput
 from specexp.sweep.shown import charts_of, onward, titles_of, tokenizer_of
-from specexp.sweep.study import digest_of, worker
+from specexp.sweep.study import digest_of
 from specexp.sweep.study_config import StudyConfig
 from specexp.sweep.tracked_trials import method_of, setting_of, summary_of
 from specexp.sweep.trials import confirmable, speedups_of, trial_row
 from specexp.sweep.winner import pictures_of_winner
+from specexp.sweep.worker import worker
 
 if TYPE_CHECKING:
     from specexp.bench.record import PromptRecord

@@ -39,7 +39,7 @@ from specexp.sweep.output import StudyOutput
 from specexp.sweep.plots import save_plots
 from specexp.sweep.shown import onward
 from specexp.sweep.standing import Standing
-from specexp.sweep.study import digest_of, open_study, others_running, resume, run_study
+from specexp.sweep.study import digest_of, open_study, run_study
 from specexp.sweep.study_config import StudyConfig
 from specexp.sweep.tracked_trials import TrackedTrials, setting_of
 from specexp.sweep.trials import (
@@ -50,6 +50,7 @@ from specexp.sweep.trials import (
     state_of,
     write_trials,
 )
+from specexp.sweep.worker import others_running, resume
 
 if TYPE_CHECKING:
     from specexp.pairs.pair import ModelPair

@@ -23,9 +23,9 @@ from specexp.config.sweep import Sweep
 from specexp.sweep.concluded import CONCLUDED_BY, Concluded
 from specexp.sweep.database import Database
 from specexp.sweep.error import StudyError
-from specexp.sweep.study import WORKER
 from specexp.sweep.study_config import StudyConfig
 from specexp.sweep.trials import FINISHED, distinct_finished, name_of_trial
+from specexp.sweep.worker import WORKER
 
 PASSWORD = "PGPASSWORD"
 """libpq's variable: workers get the password by it, so that it stands in no command and in no file of a job."""

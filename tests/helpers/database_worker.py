@@ -10,7 +10,8 @@ from pathlib import Path
 import specexp.sweep.database as database
 import specexp.sweep.storage as storage
 from helpers.fake_bench import FakeBench, settings
-from specexp.sweep.study import open_study, others_running, resume, run_study
+from specexp.sweep.study import open_study, run_study
+from specexp.sweep.worker import others_running, resume
 
 TRIALS = 24
 

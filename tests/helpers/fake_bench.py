@@ -15,8 +15,9 @@ from specexp.config.check import Checker
 from specexp.config.sweep import Sweep
 from specexp.sweep.candidates import Candidate, Measurement, Report
 from specexp.sweep.journal import study_lock
-from specexp.sweep.study import open_study, resume, run_study
+from specexp.sweep.study import open_study, run_study
 from specexp.sweep.tracked_trials import TrackedTrials
+from specexp.sweep.worker import resume
 
 PROMPTS = 12
 

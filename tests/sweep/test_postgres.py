@@ -34,8 +34,9 @@ from specexp.sweep.database import CONNECTIONS
 from specexp.sweep.error import StudyError
 from specexp.sweep.lock import locked
 from specexp.sweep.storage import check_storage
-from specexp.sweep.study import MAX_RETRIES, open_study, resume, run_study
+from specexp.sweep.study import open_study, run_study
 from specexp.sweep.trials import distinct_finished
+from specexp.sweep.worker import MAX_RETRIES, resume
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -19,8 +19,9 @@ from optuna.trial import TrialState
 
 from specexp.sweep.candidates import Candidate, Measurement, Report
 from specexp.sweep.journal import JournalFile, StudyBusyError, study_lock
-from specexp.sweep.study import open_study, resume, run_study
+from specexp.sweep.study import open_study, run_study
 from specexp.sweep.trials import FINISHED, distinct_finished, reason_of
+from specexp.sweep.worker import resume
 
 SCRIPT = Path(__file__).parents[1] / "helpers" / "fake_bench.py"
 

@@ -15,8 +15,9 @@ from specexp.config import ConfigError
 from specexp.sweep.candidates import Candidate, Measurement, Report
 from specexp.sweep.drawing import build_pruner, build_sampler
 from specexp.sweep.error import StudyError
-from specexp.sweep.study import open_study, resume, run_study
+from specexp.sweep.study import open_study, run_study
 from specexp.sweep.trials import confirmable, distinct_finished, state_of, write_trials
+from specexp.sweep.worker import resume
 
 FIXED: dict[str, Any] = {
     "builder": {"type": "categorical", "choices": [{"name": "chain", "class_path": "Chain"}]}
