@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -11,7 +11,6 @@ from optuna import Study, Trial
 from optuna.trial import FrozenTrial, TrialState
 
 from specexp.sweep.lock import locked
-from specexp.sweep.trials import FINISHED
 
 Report = Callable[[int, float], bool]
 """Called with prompt index and log(AR seconds per token / candidate's seconds per token); true means: stop here."""
@@ -84,6 +83,7 @@ class CandidatePool:
         self._bench = bench
         self._digests: dict[str, str] = {}  # by overrides
         self._latest: tuple[str, Candidate] | None = None
+        self._claimed: tuple[int, str] | None = None  # by the latest trial
 
     def digest(self, overrides: Mapping[str, Any]) -> str:
         """A configuration's digest; one that cannot be composed is only like itself."""
@@ -109,33 +109,35 @@ class CandidatePool:
             else self._bench.prepare(overrides)
         )
 
-    def measured(self) -> set[str]:
-        """Digests of what was measured, or is being measured by any worker."""
-        states = (*FINISHED, TrialState.RUNNING)
-        trials = self._study.get_trials(deepcopy=False, states=states)
-        return {str(trial.user_attrs["digest"]) for trial in trials if "digest" in trial.user_attrs}
+    @staticmethod
+    def measured(trials: Iterable[FrozenTrial]) -> set[str]:
+        """Digests of what was measured, or is being measured by any worker, among all trials."""
+        failed = TrialState.FAIL
+        return {
+            trial.user_attrs["digest"]
+            for trial in trials
+            if trial.state is not failed and "digest" in trial.user_attrs
+        }
 
-    def claim(self, trial: Trial, digest: str) -> None:
-        """Say of a trial what it is about to measure.
+    def claim(self, trial: Trial | FrozenTrial, digest: str) -> list[FrozenTrial]:
+        """Say of a trial what it is about to measure, unless another worker measures the same right now.
 
-        Raises:
-            ValueError: Another worker measures the same right now.
+        Returns:
+            The trials of the same configuration, in the order of their numbers; where one of them is running, nothing
+            was said.
         """
+        if self._claimed == (trial.number, digest):
+            return []  # when it was drawn
         with locked(self._study, "claim", wait=True):
-            running = self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
-            for other in running:
-                if other.number != trial.number and other.user_attrs.get("digest") == digest:
-                    raise ValueError(f"trial {other.number} measures the same right now")
-            trial.set_user_attr("digest", digest)
-
-    def original(self, digest: str, *, whole: bool) -> FrozenTrial | None:
-        """The trial that measured a configuration, on every prompt if ``whole``; None where none did."""
-        for trial in self._study.get_trials(deepcopy=False, states=FINISHED):
-            attributes = trial.user_attrs
-            left_out = "duplicate_of" in attributes or (whole and "pruned_at" in attributes)
-            if attributes.get("digest") == digest and not left_out:
-                return trial
-        return None
+            same = [
+                other
+                for other in self._study.get_trials(deepcopy=False)
+                if other.user_attrs.get("digest") == digest and other.number != trial.number
+            ]
+            if not any(other.state is TrialState.RUNNING for other in same):
+                self._study._storage.set_trial_user_attr(trial._trial_id, "digest", digest)
+                self._claimed = trial.number, digest
+        return same
 
 
 def _key(overrides: Mapping[str, Any]) -> str:

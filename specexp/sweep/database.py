@@ -10,12 +10,13 @@ from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from optuna.exceptions import UpdateFinishedTrialError
-from optuna.storages import BaseStorage, RDBStorage
+from optuna.storages import BaseStorage
 from sqlalchemy import URL, create_engine, make_url, text
 from sqlalchemy.exc import DBAPIError, OperationalError, PendingRollbackError, TimeoutError
 from sqlalchemy.pool import NullPool
 
 from specexp.core.messages import first_line
+from specexp.sweep.lean import LeanStorage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,8 +48,8 @@ _REACHING = {
 """libpq's settings: a server that is gone is noticed within a minute, and texts are texts in any database."""
 
 
-class Database(RDBStorage):
-    """Optuna's storage in a database, every call of which is repeated until the database is back.
+class Database(LeanStorage):
+    """A study's storage in a database, every call of which is repeated until the database is back.
 
     What a call had done before it was cut off may be done already when it is repeated; of all calls only ending a trial
     then says so, and it counts as done. A trial that was created twice stays without a worker, and nobody waits for it.
@@ -65,18 +66,20 @@ class Database(RDBStorage):
     def __init__(self, url: str, **arguments: Any) -> None:
         self._lost = threading.local()  # since when, of each thread
         kind = make_url(url).get_backend_name()
-        settings: dict[str, Any] = {"pool_pre_ping": True}
+        settings: dict[
+            str, Any
+        ] = {}  # connections are not tried before their use: a call that fails is repeated
         if kind == "sqlite":
             settings = {"connect_args": {"timeout": SECONDS_OF_A_LOCK}}
         elif kind == "postgresql":
             pool = {"pool_size": CONNECTIONS, "max_overflow": 0, "pool_timeout": LOST_SECONDS}
-            settings |= {"connect_args": _REACHING, **pool}
+            settings = {"connect_args": _REACHING, **pool}
         opening = partial(super().__init__, url, engine_kwargs=settings, **arguments)
         opening() if kind == "sqlite" else outlasting(opening)
 
 
 def _patient(name: str) -> Callable[..., Any]:
-    call: Callable[..., Any] = getattr(RDBStorage, name)
+    call: Callable[..., Any] = getattr(LeanStorage, name)
 
     @wraps(call)
     def patiently(self: Database, *args: Any, **kwargs: Any) -> Any:

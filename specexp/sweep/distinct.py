@@ -14,11 +14,12 @@ from optuna.distributions import (
     FloatDistribution,
     IntDistribution,
 )
-from optuna.samplers import BaseSampler, BruteForceSampler, GridSampler, RandomSampler
+from optuna.samplers import BaseSampler, BruteForceSampler, GridSampler, RandomSampler, TPESampler
 from optuna.trial import FrozenTrial, TrialState
 from typing_extensions import override
 
 from specexp.sweep.candidates import CandidatePool
+from specexp.sweep.seen import Lesson, SeenStudy
 from specexp.sweep.space import Applies, Space
 from specexp.sweep.trials import FINISHED
 
@@ -78,6 +79,9 @@ class DistinctSampler(BaseSampler):
         self._candidates = candidates
         self._random = RandomSampler(seed=seed)
         self._chance = Random(seed)
+        self._lesson = (
+            Lesson() if isinstance(inner, TPESampler) else None
+        )  # others need their last generation
         self._given: set[str] = set()  # by this process, also what failed
         self._drawn: dict[str, Any] = {}
 
@@ -121,34 +125,37 @@ class DistinctSampler(BaseSampler):
 
     def _new(self, study: Study, trial: FrozenTrial) -> _Draw:
         """A suggestion that is new, or, of a space that is exhausted, one that repeats a measured configuration."""
-        measured = self._candidates.measured()
-        first = draw = self._draw(self._inner_suggest(study, trial))
+        trials = study.get_trials(deepcopy=False)
+        measured = self._candidates.measured(trials)
+        first = draw = self._draw(self._inner_suggest(study, trial, trials))
         repeat = None
         for place in range(max(LEAST_DRAWS, DRAWS_PER_TRIAL * len(measured))):
             if not any(pair.items() <= draw.params.items() for pair in self._impossible):
                 digest = self._candidates.digest(draw.overrides)
                 if digest not in measured and digest not in self._given:
-                    self._given.add(digest)
-                    return draw
+                    if not self._candidates.claim(trial, digest):
+                        self._given.add(digest)
+                        return draw
+                    measured.add(digest)  # another worker was faster
                 if digest in measured:
                     repeat = draw
             draw = self._draw(self._neighbour(study, trial, first.params, NEAREST + FARTHER * place))
         self.exhausted = True
         return repeat or draw
 
-    def _inner_suggest(self, study: Study, trial: FrozenTrial) -> Suggest:
+    def _inner_suggest(self, study: Study, trial: FrozenTrial, trials: Sequence[FrozenTrial]) -> Suggest:
         """The inner sampler, as :class:`optuna.trial.Trial` asks it; chance, while too little is known."""
-        trials = study.get_trials(deepcopy=False)
         running = sum(one.state is TrialState.RUNNING for one in trials)
         if running > 1 and sum(one.state in FINISHED for one in trials) < FINISHED_PER_WORKER * running:
             return partial(self._random.sample_independent, study, trial)
-        space = self.inner.infer_relative_search_space(study, trial)
-        together = self.inner.sample_relative(study, trial, space)
+        seen = self._lesson.of(study, trials) if self._lesson else SeenStudy(study, trials)
+        space = self.inner.infer_relative_search_space(seen, trial)
+        together = self.inner.sample_relative(seen, trial, space)
 
         def suggest(name: str, distribution: BaseDistribution) -> Any:
             if name in together and _allows(distribution, together[name]):
                 return together[name]
-            return self.inner.sample_independent(study, trial, name, distribution)
+            return self.inner.sample_independent(seen, trial, name, distribution)
 
         return suggest
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from optuna import Trial
@@ -15,6 +15,7 @@ from specexp.config.sweep import Sweep
 from specexp.sweep.candidates import Bench, Candidate, CandidatePool, Measurement, Report, Watcher
 from specexp.sweep.goals import MAX_DRAFT_NODES, figure_of
 from specexp.sweep.space import Space
+from specexp.sweep.trials import FINISHED
 from specexp.tracking.names import SPEEDUP
 
 
@@ -52,9 +53,12 @@ class Objective:
         if overrides is None:
             overrides = self.space.suggest(trial, self.bench.applies)
         candidate = self.candidates.take(overrides)
-        self.candidates.claim(trial, candidate.digest)
+        same = self.candidates.claim(trial, candidate.digest)
+        for other in same:
+            if other.state is TrialState.RUNNING:
+                raise ValueError(f"trial {other.number} measures the same right now")
         trial.set_user_attr("attributes", dict(candidate.attributes))
-        original = self.candidates.original(candidate.digest, whole="known" in trial.user_attrs)
+        original = _original(same, whole="known" in trial.user_attrs)
         if original is not None:
             return self._copy(trial, original)
         self._refuse_too_large(trial, candidate)
@@ -139,6 +143,12 @@ class Objective:
             trial.set_constraint(name, missed)
             if missed > 0:
                 trial.set_user_attr("infeasible", f"{name} is {limit:g}, missed by {missed:g}")
+
+
+def _original(same: Sequence[FrozenTrial], *, whole: bool) -> FrozenTrial | None:
+    """The trial that measured a configuration, on every prompt if ``whole``; None where none did."""
+    left_out = {"duplicate_of", *(["pruned_at"] if whole else [])}
+    return next((one for one in same if one.state in FINISHED and not left_out & one.user_attrs.keys()), None)
 
 
 def _one_line(error: BaseException) -> str:

@@ -26,13 +26,11 @@ from specexp.sweep.drawing import build_pruner, build_sampler, sampler_of
 from specexp.sweep.error import StudyError
 from specexp.sweep.goals import directions_of
 from specexp.sweep.objective import Objective
+from specexp.sweep.seen import SeenStudy
 from specexp.sweep.space import Space
 from specexp.sweep.storage import open_storage, together
 from specexp.sweep.trials import FINISHED, distinct_finished, reason_of
-from specexp.sweep.worker import WORKER, requeue, worker
-
-PLACES = 100_003
-"""Between the seeds of two workers: more than any study has trials."""
+from specexp.sweep.worker import place_among_workers, requeue, worker
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
@@ -75,9 +73,6 @@ def open_study(name: str, settings: Sweep, folder: Path, workload: str, device: 
             f"storage {masked(str(settings.storage))!r} takes no study: {why}; name another database, or a new one"
         ) from error
     _check_same(study, settings, workload, device)
-    if study.get_trials(deepcopy=False):
-        # The same seed again would draw the same configurations again.
-        study.sampler = build_sampler(settings, offset=len(study.get_trials(deepcopy=False)))
     return study
 
 
@@ -95,7 +90,7 @@ def run_study(
         study: The study.
         settings: Its sweep section.
         bench: What measures.
-        after_trial: Called after every trial.
+        after_trial: Called after every trial with the study as it is then.
         watcher: Told of every trial as it goes.
         impossible: Choices by key that cannot be built together, which are not drawn.
 
@@ -116,7 +111,7 @@ def run_study(
     sampler = study.sampler
     if not isinstance(sampler, ENUMERATING):
         seed = sampler_of(settings)["init_args"].get("seed")
-        offset = len(study.get_trials(deepcopy=False)) + _place_among_workers(study)
+        offset = len(study.get_trials(deepcopy=False)) + place_among_workers(study)
         study.sampler = sampler = DistinctSampler(
             sampler,
             objective.space,
@@ -131,10 +126,11 @@ def run_study(
         last = trial
         fresh = trial.state in FINISHED and "duplicate_of" not in trial.user_attrs
         barren = 0 if fresh else barren + 1
+        seen = SeenStudy(study, study.get_trials(deepcopy=False))
         if after_trial is not None:
-            after_trial(study, trial)
+            after_trial(seen, trial)
         exhausted = isinstance(sampler, DistinctSampler) and sampler.exhausted
-        if exhausted or len(distinct_finished(study)) >= target or barren >= patience:
+        if exhausted or len(distinct_finished(seen)) >= target or barren >= patience:
             study.stop()
 
     def owned(trial: optuna.Trial) -> float | tuple[float, ...]:
@@ -188,13 +184,6 @@ def _was_taken(search: Callable[[], None]) -> bool:
             raise error.__context__ or error from None
         return True
     return False
-
-
-def _place_among_workers(study: Study) -> int:
-    """Another number for each worker, so that those that begin together do not draw the same."""
-    names = sorted(name for name in study.user_attrs if name.startswith(WORKER))
-    own = f"{WORKER}{worker()}"
-    return PLACES * names.index(own) if own in names and len(names) > 1 else 0
 
 
 def _check_same(study: Study, settings: Sweep, workload: str, device: str) -> None:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from copy import copy, deepcopy
 from datetime import datetime
 from typing import Any
+from zlib import crc32
 
 import optuna
 from optuna import Study
@@ -18,6 +19,7 @@ from optuna.storages import RetryHeartbeatStaleTrialCallback
 from optuna.trial import FrozenTrial, TrialState
 
 from specexp.config.sweep import Sweep
+from specexp.sweep.drawing import build_sampler
 from specexp.sweep.lock import locked
 from specexp.sweep.space import Space
 from specexp.sweep.storage import GRACE_SECONDS
@@ -45,11 +47,18 @@ def resume(study: Study, settings: Sweep, *, alone: bool, stated: Mapping[str, A
     Returns:
         How many trials were put back.
     """
+    begun = len(study.get_trials(deepcopy=False))
     study.set_user_attr(f"{WORKER}{worker()}", dict(stated or {}))
-    with locked(study, "dead", wait=True):  # workers that begin together find the same ones
+    # The same seed again would draw the same configurations again: in a study that goes on, and in another worker.
+    study.sampler = build_sampler(settings, offset=begun + place_among_workers(study))
+    with locked(study, "signing in", wait=True):  # workers that begin together find the same trials
         dead = _put_back(study, lambda trial: alone or _is_dead(trial))
-    # A process that died between taking a trial and signing it left nothing but a known name: ask for that
-    # again.
+        _ask_for_known(study, settings)
+    return dead
+
+
+def _ask_for_known(study: Study, settings: Sweep) -> None:
+    # A process that died between taking a trial and signing it left nothing but a known name: ask for that again.
     asked = {
         trial.user_attrs.get("known")
         for trial in study.get_trials(deepcopy=False)
@@ -64,7 +73,6 @@ def resume(study: Study, settings: Sweep, *, alone: bool, stated: Mapping[str, A
         if params is None:
             attributes["overrides"] = dict(known.overrides)
         study.enqueue_trial(params or {}, user_attrs=attributes)
-    return dead
 
 
 def _put_back(study: Study, is_dead: Callable[[FrozenTrial], bool]) -> int:
@@ -110,6 +118,13 @@ def others_running(study: Study) -> bool:
     _put_back(study, _is_dead)
     running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
     return any("worker" in trial.user_attrs for trial in running)
+
+
+def place_among_workers(study: Study) -> int:
+    """A number that is added to seeds, so that workers do not draw the same: 0 for one that begins a study alone."""
+    names = [name for name in study.user_attrs if name.startswith(WORKER)]
+    own = f"{WORKER}{worker()}"
+    return 0 if set(names) <= {own} else crc32(own.encode()) >> 1
 
 
 def worker() -> str:
