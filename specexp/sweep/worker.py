@@ -122,9 +122,9 @@ def others_running(study: Study) -> bool:
 
 def place_among_workers(study: Study) -> int:
     """A number that is added to seeds, so that workers do not draw the same: 0 for one that begins a study alone."""
-    names = [name for name in study.user_attrs if name.startswith(WORKER)]
+    names = {name for name in study.user_attrs if name.startswith(WORKER)}
     own = f"{WORKER}{worker()}"
-    return 0 if set(names) <= {own} else crc32(own.encode()) >> 1
+    return 0 if names <= {own} else crc32(own.encode()) >> 1
 
 
 def worker() -> str:

@@ -243,6 +243,9 @@ def test_a_traceback_tells_no_password() -> None:
     assert "pa55word" not in ended.stderr.splitlines()[-1]
 
 
-def test_a_storage_that_cannot_be_opened_is_named_without_its_password(tmp_path: Path) -> None:
+def test_a_storage_that_cannot_be_opened_is_named_without_its_password(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("specexp.sweep.database.LOST_SECONDS", 0.0)
     with pytest.raises(StudyError, match=r"storage 'postgresql://me:\*\*\*@host/x' cannot be opened: "):
         open_storage("postgresql://me:pa55word@host/x", tmp_path, lambda study, trial: None)

@@ -105,6 +105,7 @@ def test_a_pruner_is_told_the_best_of_some_seconds_ago(url: str, monkeypatch: py
     assert other.best_value == 2.0
 
 
+@pytest.mark.filterwarnings("ignore:Heartbeat of storage is supposed")
 def test_a_trial_whose_heart_stopped_is_found(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     storage = Database(url, heartbeat_interval=1, grace_period=3)
     study = optuna.create_study(storage=storage)
