@@ -112,7 +112,7 @@ class LeanStorage(RDBStorage):
             return
         table = models.TrialIntermediateValueModel
         with _create_scoped_session(self.scoped_session) as session:
-            trial = models.TrialModel.find_or_raise_by_id(trial_id, session)
+            trial: Any = models.TrialModel.find_or_raise_by_id(trial_id, session)
             if trial.state.is_finished():
                 del self._unwritten[trial_id]  # by another worker, and whatever it says counts
             self.check_trial_is_updatable(trial_id, trial.state)
@@ -201,7 +201,7 @@ def _whole(session: Session, rows: Sequence[Any], *, own: bool = False) -> list[
 
     found: dict[int, dict[str, dict[Any, Any]]] = {trial_id: defaultdict(dict) for trial_id in ids}
     param = models.TrialParamModel
-    columns = (param.param_name, param.param_value, param.distribution_json, param.param_id)
+    columns: tuple[Any, ...] = (param.param_name, param.param_value, param.distribution_json, param.param_id)
     for trial_id, name, value, text, _ in sorted(read(param, ids, *columns), key=itemgetter(-1)):
         distribution = found[trial_id]["distributions"][name] = _distribution(text)
         found[trial_id]["params"][name] = distribution.to_external_repr(value)
@@ -249,7 +249,8 @@ def _here(moment: datetime | None) -> datetime | None:
 
 def _among(column: Any, ids: Iterable[int]) -> ColumnElement[bool]:
     """Whether it is one of these; as text, for drivers take long over hundreds of values."""
-    return column.in_(bindparam(None, list(ids), expanding=True, literal_execute=True))
+    among: ColumnElement[bool] = column.in_(bindparam(None, list(ids), expanding=True, literal_execute=True))
+    return among
 
 
 @lru_cache(maxsize=1000)
