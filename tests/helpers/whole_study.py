@@ -13,6 +13,7 @@ from pathlib import Path
 from helpers.first_hour import QUESTIONS, SWEEP
 from helpers.postgres import PASSWORD
 from helpers.shared_study import check_trials
+from specexp.artifacts import read_artifact
 from specexp.bench.record import read_records
 from specexp.sweep.concluded import CONCLUDED_BY
 
@@ -53,12 +54,16 @@ class WholeStudy:
             text=True,
         )
 
-    def check(self, said: Sequence[str], before: dict[int, tuple[float, ...]] | None = None) -> None:
+    def check(
+        self, said: Sequence[str], before: dict[int, tuple[float, ...]] | None = None, killed: int = 0
+    ) -> None:
         """No finished trial was lost or measured twice, one worker confirmed, and nobody told the password.
 
         Args:
             said: What the commands printed.
             before: What had finished at some moment, see :func:`~helpers.shared_study.finished`.
+            killed: How many workers were, each of which may have left a version of the artifact that is whole and that
+                the last one's has replaced.
         """
         for one in said:
             assert "Traceback" not in one, one
@@ -78,12 +83,13 @@ class WholeStudy:
         assert len(arms) > 1
         assert set(arms.values()) == {2}  # of each prompt
         assert (folder / "concluded.json").exists()
-        manifests = [
-            path for path in self.folder.glob("kept/v*/artifact.json") if not path.parent.is_symlink()
-        ]
-        kinds = Counter(json.loads(path.read_text())["kind"] for path in manifests)
-        assert kinds["composition"] == 1
-        assert kinds["plain-decoding"] <= 1
+        kept = self.folder / "kept"
+        kinds = Counter(read_artifact(version).kind for version in kept.glob("v*"))
+        assert 1 <= kinds["composition"] <= 1 + killed
+        assert kinds["plain-decoding"] <= 1 + killed
+        assert read_artifact(kept / "best-tree").kind == "composition"
+        last = f"v{kinds.total()}"
+        assert {read_artifact(kept / alias).folder.name for alias in ("best", "latest")} == {last}
         assert files_with_the_password(self.folder) == []
 
 

@@ -133,7 +133,7 @@ def test_a_study_outlives_a_fault_at_any_moment(
         again = study.type("--output", one)
         said.append(again.communicate()[0])
         assert again.returncode == 0, said[-1]
-    study.check(said, before)
+    study.check(said, before, codes.count(-9))
 
 
 @pytest.fixture(scope="module")
@@ -206,4 +206,4 @@ def test_of_two_confirmations_one_is_exported(
         assert again.returncode == 0, said[-1]
     if strike is None and folders[0] != folders[1]:
         assert sum(any(words in one for words in LEFT) for one in said) == 1, said
-    study.check(said)
+    study.check(said, killed=strike is kill)
