@@ -149,7 +149,9 @@ def searched(
 
     def copy(folder: Path) -> WholeStudy:
         shutil.copytree(first.folder / "search", folder / "search")
-        return WholeStudy(folder, model_folder, server.database(f"copy_{next(numbers)} template searched"))
+        # By the other strategy a sequence of the copy may fall back when the server stops at once, and repeat keys.
+        made = f"copy_{next(numbers)} template searched strategy file_copy"
+        return WholeStudy(folder, model_folder, server.database(made))
 
     return copy
 
