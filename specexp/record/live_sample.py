@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from specexp.replay.format.recording import Recording
 
 _FIXED = {"class_path": "Fixed"}
-_SIDES = ("live", "replayed")
 _COUNTS = ("steps", "accepted_drafts", "bonus_tokens", "draft_passes", "drafted_nodes")
 
 
@@ -193,33 +192,12 @@ def _row(
         "prompts": len(pairs),
         "equal_prompts": sum(_counts(one) == _counts(other) for one, other in pairs),
     }
-    for side, records in zip(_SIDES, zip(*pairs, strict=True), strict=True):
+    for side, records in zip(("live", "replayed"), zip(*pairs, strict=True), strict=True):
         for count in _COUNTS:
             row[f"{count}_{side}"] = sum(getattr(record, count) for record in records)
-        row[f"tokens_{side}"] = sum(len(record.token_ids) for record in records)
-    return _with_ratios(row)
-
-
-def added(samples: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
-    """The rows of several samples of the same compositions, as one sample of all their prompts has them."""
-    counts = (
-        "prompts",
-        "equal_prompts",
-        *(f"{one}_{side}" for one in ("tokens", *_COUNTS) for side in _SIDES),
-    )
-    rows: dict[str, dict[str, Any]] = {}
-    for row in (row for rows_of_one in samples for row in rows_of_one):
-        before = rows.get(row["composition"])
-        if before is None or "refused" in row:
-            rows[row["composition"]] = dict(row)
-        elif "refused" not in before:
-            before |= {name: before[name] + row[name] for name in counts}
-    return [row if "refused" in row else _with_ratios(row) for row in rows.values()]
-
-
-def _with_ratios(row: dict[str, Any]) -> dict[str, Any]:
-    for side in _SIDES:
-        row[f"tokens_per_step_{side}"] = row[f"tokens_{side}"] / row[f"steps_{side}"]
+        tokens = sum(len(record.token_ids) for record in records)
+        row[f"tokens_{side}"] = tokens
+        row[f"tokens_per_step_{side}"] = tokens / row[f"steps_{side}"]
     row["relative_error"] = row["tokens_per_step_replayed"] / row["tokens_per_step_live"] - 1
     return row
 

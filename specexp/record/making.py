@@ -74,12 +74,10 @@ class Making:
         self.generation = build_generation(self.plan.config)
         use_threads(self.plan.config)
         self.prompts = load_prompts(self.plan, self.pair)
-        self._sample = to_sample(self.plan, self.prompts)
         self.manifest = manifest_of(self.plan, self.pair, self.prompts)
         if shard is not None:
             check_sharded(self.plan)
             self.prompts = shard.of(self.prompts)
-            self._sample = [prompt for prompt in self._sample if prompt in self.prompts]
             if self._missing():  # else another worker has put the whole together already
                 self.plan = replace(self.plan, folder=shard.folder(self.plan.folder))
                 self.manifest = manifest_of(self.plan, self.pair, self.prompts)
@@ -203,30 +201,20 @@ class Making:
         """Prompts of the live sample, if it is not known yet of so many and of every composition."""
         from specexp.record.live_sample import compositions
 
-        sampled = self._sample
+        sampled = [] if self.shard is not None else self.prompts[: self.plan.config.get("record.live_sample")]
         rows = self.manifest.live_sample
         known = {row["composition"]: row.get("prompts", len(sampled)) for row in rows}
         lacking = any(known.get(name, 0) < len(sampled) for name, _ in compositions(self.plan))
         return sampled if lacking else []
 
     def _sample_live(self, prompts: Sequence[Prompt]) -> None:
-        """Compare some prompts with live ones, and keep what was found."""
+        """Compare the first prompts with live ones, and keep what was found."""
         from specexp.record.live_sample import compositions, sample_live
 
         self.bar.stage("live sample", len(prompts) * len(list(compositions(self.plan))))
         recording = Recording(self.plan.folder)
         self.manifest.live_sample = sample_live(self.plan, self.pair, recording, prompts, self.bar.prompt)
         self.manifest.save(self.plan.folder)
-
-
-def to_sample(plan: RecordingPlan, prompts: Sequence[Prompt]) -> list[Prompt]:
-    """The prompts that are decoded live too: as far apart as they can be, so that every shard has its share, or, of a
-    drafter that carries what it learned from prompt to prompt, the first.
-    """
-    count, drafter = min(plan.config.get("record.live_sample"), len(prompts)), plan.drafter()
-    if drafter is not None and drafter.shares_state:
-        return list(prompts[:count])
-    return [prompts[place * len(prompts) // count] for place in range(count)]
 
 
 def check_sharded(plan: RecordingPlan) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from specexp.record.live_sample import added
 from specexp.replay.format.errors import RecordingError
 from specexp.replay.format.recorded_turn import RecordedTurn
 from specexp.replay.format.recording import RecordingManifest, read_turns, write_turns
@@ -23,7 +22,7 @@ def merge(manifest: RecordingManifest, whole: Path, parts: Sequence[Path], turns
     """Write the turns of all parts, in their order, in files as large as the recorder's.
 
     Args:
-        manifest: Of the whole; gets its files, and the live sample of all parts.
+        manifest: Of the whole; gets its files.
         whole: Its folder.
         parts: Folders of finished recordings that follow one another.
         turns_per_file: A file ends with the conversation that fills it.
@@ -49,7 +48,6 @@ def merge(manifest: RecordingManifest, whole: Path, parts: Sequence[Path], turns
     if kept:
         write()
     manifest.files = files
-    manifest.live_sample = added([RecordingManifest.load(part).live_sample for part in parts])
 
 
 def _turns(parts: Sequence[Path]) -> Iterator[RecordedTurn]:
