@@ -1,0 +1,53 @@
+"""Every shipped YAML resolves to the same values."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from helpers.golden import EXPECTED, ROOT, check, command, flat, training
+
+FILES = sorted(
+    str(path.relative_to(ROOT))
+    for top in ("configs", "experiments", "sweeps")
+    for path in (ROOT / top).rglob("*.yaml")
+)
+# Only a composing experiment gives these search spaces their drafter.
+INCOMPLETE = {"sweeps/schedule.yaml", "sweeps/tree_shape.yaml"}
+# In place of a corpus that another command makes.
+WITHOUT = {
+    "experiments/lossless/heads.yaml": [
+        *("--arms.suffixes.drafter.init_args.corpus", "null"),
+        *("--arms.suffixes_sampled.drafter.init_args.corpus", "null"),
+    ]
+}
+RESOLVED = [file for file in FILES if file not in INCOMPLETE]
+
+
+def _command_of(file: str) -> str:
+    """The command of a file's first line; a block names none."""
+    first, _, _ = (ROOT / file).read_text().partition("\n")
+    return first.split()[3].removeprefix("specexp.") if first.startswith("# python -m specexp.") else "run"
+
+
+@pytest.mark.parametrize("file", RESOLVED)
+def test_a_shipped_file_resolves_to_the_same_values(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    resolved = training(file) if _command_of(file) == "fit" else {}
+    if "model" not in resolved:
+        answer = command(_command_of(file), file, "--print-config", *WITHOUT.get(file, []))
+        assert answer.code == 0, answer.err
+        resolved = yaml.load(answer.out, yaml.CSafeLoader)
+    check(f"configs/{Path(file).with_suffix('')}", _without_root(flat(resolved)))
+
+
+def test_every_expected_configuration_is_of_a_shipped_file() -> None:
+    folder = EXPECTED / "configs"
+    expected = [str(path.relative_to(folder).with_suffix(".yaml")) for path in folder.rglob("*.json")]
+    assert sorted(expected) == RESOLVED
+
+
+def _without_root(values: dict[str, object]) -> dict[str, object]:
+    return {
+        key: value.replace(str(ROOT), "ROOT") if isinstance(value, str) else value
+        for key, value in values.items()
+    }

@@ -1,0 +1,157 @@
+"""The golden set: commands are typed in process, and their results compared with committed ones.
+
+What a later change may move lies here alone: how a command is found, and the few names that are not public.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+GOLDEN = ROOT / "tests" / "golden"
+EXPECTED = GOLDEN / "expected"
+WRITES = os.environ.get("SPECEXP_GOLDEN") == "write"
+"""Whether results replace the expected ones instead of being compared with them."""
+RELATIVE, ABSOLUTE = 1e-6, 1e-9
+"""How far a float may be from the expected one: other processors round differently."""
+_SHOWN = 20
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command printed, and its exit code."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> dict[str, Any]:
+        """The result of a command that was typed with ``--json``."""
+        result: dict[str, Any] = json.loads(self.out.splitlines()[-1])
+        return result
+
+
+def command(name: str, *arguments: str | Path) -> Answer:
+    """Run ``python -m specexp.NAME ARGUMENTS`` in this process."""
+    main = import_module(f"specexp.{name}.__main__").main
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        try:
+            code = main([str(argument) for argument in arguments])
+        except SystemExit as end:  # of argparse
+            code = end.code
+    assert isinstance(code, int)
+    return Answer(code, out.getvalue(), err.getvalue())
+
+
+def training(file: str) -> dict[str, Any]:
+    """Return the composed sections of a training's file. Its command does not print them."""
+    from specexp.config.files import read_layers
+
+    return dict(read_layers(file, ()).values)
+
+
+def save_artifact(folder: Path, kind: str, payloads: Mapping[str, Any]) -> Path:
+    """Write an artifact; returns the folder of its version."""
+    from specexp.config.artifacts import save_artifact
+
+    return Path(save_artifact(folder, kind, payloads).folder)
+
+
+def flat(value: Any, key: str = "") -> dict[str, Any]:
+    """Return scalars, and lists of scalars, by dotted key."""
+    if isinstance(value, Mapping) and value:
+        inner: Iterator[tuple[Any, Any]] = iter(value.items())
+    elif isinstance(value, list) and any(isinstance(one, Mapping | list) for one in value):
+        inner = iter(enumerate(value))
+    else:
+        return {key: value}
+    return {
+        place: one
+        for name, child in inner
+        for place, one in flat(child, f"{key}.{name}" if key else str(name)).items()
+    }
+
+
+def check(name: str, value: Any) -> None:
+    """Compare a value with the expected one.
+
+    Args:
+        name: Path of the expected file in ``tests/golden/expected``, without ``.json``.
+        value: Anything that JSON holds. Floats are compared to a relative 1e-6, everything else exactly.
+    """
+    file = EXPECTED / f"{name}.json"
+    if WRITES:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(_text(_rounded(value)) + "\n", encoding="utf-8")
+        return
+    assert file.exists(), f"{file.relative_to(ROOT)} is missing; SPECEXP_GOLDEN=write makes it"
+    expected = json.loads(file.read_text(encoding="utf-8"))
+    found = list(differences(expected, json.loads(json.dumps(value))))
+    more = f"\n... and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    assert not found, f"{file.relative_to(ROOT)}:\n" + "\n".join(found[:_SHOWN]) + more
+
+
+def differences(expected: Any, found: Any, key: str = "") -> Iterator[str]:
+    """Yield a line for every place where two values differ."""
+    if isinstance(expected, dict) and isinstance(found, dict):
+        for name in [*expected, *(name for name in found if name not in expected)]:
+            place = f"{key}.{name}" if key else str(name)
+            if name not in found:
+                yield f"{place}: {_short(expected[name])} is missing"
+            elif name not in expected:
+                yield f"{place}: {_short(found[name])} is new"
+            else:
+                yield from differences(expected[name], found[name], place)
+    elif isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
+        for number, (one, other) in enumerate(zip(expected, found, strict=True)):
+            yield from differences(one, other, f"{key}.{number}")
+    elif not _same(expected, found):
+        yield f"{key}: {_short(expected)} is expected, got {_short(found)}"
+
+
+def _same(expected: Any, found: Any) -> bool:
+    numbers = isinstance(expected, int | float) and isinstance(found, int | float)
+    if numbers and not isinstance(expected, bool) and not isinstance(found, bool):
+        if isinstance(expected, int) and isinstance(found, int):
+            return expected == found
+        return math.isclose(expected, found, rel_tol=RELATIVE, abs_tol=ABSOLUTE)
+    return type(expected) is type(found) and bool(expected == found)
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 100 else f"{text[:97]}..."
+
+
+def _rounded(value: Any) -> Any:
+    """The same with floats of nine digits, so that files stay small."""
+    if isinstance(value, Mapping):
+        return {str(name): _rounded(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(one) for one in value]
+    return float(f"{value:.9g}") if isinstance(value, float) else value
+
+
+def _text(value: Any, indent: str = "") -> str:
+    """JSON with one line a key, and a list of scalars, or a small mapping of scalars, on one line."""
+    inner: Sequence[Any] = list(value.values()) if isinstance(value, dict) else value
+    if not isinstance(value, dict | list) or not any(isinstance(one, dict | list) for one in inner):
+        line = json.dumps(value, ensure_ascii=False)
+        if not isinstance(value, dict) or len(indent) + len(line) <= 110:
+            return line
+    deeper = f"{indent} "
+    if isinstance(value, dict):
+        lines = [f"{deeper}{json.dumps(name)}: {_text(one, deeper)}" for name, one in value.items()]
+        return "{\n" + ",\n".join(lines) + f"\n{indent}}}"
+    return "[\n" + ",\n".join(f"{deeper}{_text(one, deeper)}" for one in value) + f"\n{indent}]"
