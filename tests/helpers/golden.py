@@ -61,11 +61,17 @@ def training(file: str) -> dict[str, Any]:
     return dict(read_layers(file, ()).values)
 
 
-def save_artifact(folder: Path, kind: str, payloads: Mapping[str, Any]) -> Path:
+def save_artifact(
+    folder: Path,
+    kind: str,
+    payloads: Mapping[str, Any],
+    provenance: Mapping[str, Any],
+    fingerprint: Mapping[str, Any],
+) -> Path:
     """Write an artifact; returns the folder of its version."""
     from specexp.config.artifacts import save_artifact
 
-    return Path(save_artifact(folder, kind, payloads).folder)
+    return Path(save_artifact(folder, kind, payloads, provenance, fingerprint).folder)
 
 
 def flat(value: Any, key: str = "") -> dict[str, Any]:
@@ -83,12 +89,13 @@ def flat(value: Any, key: str = "") -> dict[str, Any]:
     }
 
 
-def check(name: str, value: Any) -> None:
+def check(name: str, value: Any, relative: float = RELATIVE) -> None:
     """Compare a value with the expected one.
 
     Args:
         name: Path of the expected file in ``tests/golden/expected``, without ``.json``.
-        value: Anything that JSON holds. Floats are compared to a relative 1e-6, everything else exactly.
+        value: Anything that JSON holds. Everything but floats is compared exactly.
+        relative: How far floats may be apart.
     """
     file = EXPECTED / f"{name}.json"
     if WRITES:
@@ -97,12 +104,12 @@ def check(name: str, value: Any) -> None:
         return
     assert file.exists(), f"{file.relative_to(ROOT)} is missing; SPECEXP_GOLDEN=write makes it"
     expected = json.loads(file.read_text(encoding="utf-8"))
-    found = list(differences(expected, json.loads(json.dumps(value))))
+    found = list(differences(expected, json.loads(json.dumps(value)), relative))
     more = f"\n... and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
     assert not found, f"{file.relative_to(ROOT)}:\n" + "\n".join(found[:_SHOWN]) + more
 
 
-def differences(expected: Any, found: Any, key: str = "") -> Iterator[str]:
+def differences(expected: Any, found: Any, relative: float = RELATIVE, key: str = "") -> Iterator[str]:
     """Yield a line for every place where two values differ."""
     if isinstance(expected, dict) and isinstance(found, dict):
         for name in [*expected, *(name for name in found if name not in expected)]:
@@ -112,20 +119,20 @@ def differences(expected: Any, found: Any, key: str = "") -> Iterator[str]:
             elif name not in expected:
                 yield f"{place}: {_short(found[name])} is new"
             else:
-                yield from differences(expected[name], found[name], place)
+                yield from differences(expected[name], found[name], relative, place)
     elif isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
         for number, (one, other) in enumerate(zip(expected, found, strict=True)):
-            yield from differences(one, other, f"{key}.{number}")
-    elif not _same(expected, found):
+            yield from differences(one, other, relative, f"{key}.{number}")
+    elif not _same(expected, found, relative):
         yield f"{key}: {_short(expected)} is expected, got {_short(found)}"
 
 
-def _same(expected: Any, found: Any) -> bool:
+def _same(expected: Any, found: Any, relative: float) -> bool:
     numbers = isinstance(expected, int | float) and isinstance(found, int | float)
     if numbers and not isinstance(expected, bool) and not isinstance(found, bool):
         if isinstance(expected, int) and isinstance(found, int):
             return expected == found
-        return math.isclose(expected, found, rel_tol=RELATIVE, abs_tol=ABSOLUTE)
+        return math.isclose(expected, found, rel_tol=relative, abs_tol=ABSOLUTE)
     return type(expected) is type(found) and bool(expected == found)
 
 
