@@ -13,7 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from importlib import import_module
+from inspect import isabstract
 from pathlib import Path
+from pkgutil import walk_packages
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
@@ -24,6 +26,37 @@ WRITES = os.environ.get("SPECEXP_GOLDEN") == "write"
 RELATIVE, ABSOLUTE = 1e-6, 1e-9
 """How far a float may be from the expected one: other processors round differently."""
 _SHOWN = 20
+COMMANDS = (
+    *(
+        "config",
+        "dashboard",
+        "doctor",
+        "export",
+        "fit",
+        "init",
+        "profile",
+        "record",
+        "reproduce",
+        "run",
+        "serve",
+    ),
+    *("sweep", "verify", "what_if", "why"),
+)
+FAMILIES = {
+    "drafters": ("specexp.drafters", "specexp.core.drafter.Drafter"),
+    "builders": ("specexp.builders", "specexp.core.tree_builder.TreeBuilder"),
+    "verifiers": ("specexp.verifiers", "specexp.core.verifier.Verifier"),
+    "controllers": ("specexp.controllers", "specexp.core.controller.Controller"),
+    "executions": ("specexp.scheduling", "specexp.scheduling.Execution"),
+    "policies": ("specexp.scheduling", "specexp.scheduling.QueuePolicy"),
+    "prompt_sets": ("specexp.data", "specexp.data.PromptSet"),
+    "tasks": ("specexp.data", "specexp.data.tasks.task.Task"),
+    "searches": ("specexp.reasoning", "specexp.reasoning.search.Search"),
+    "engines": ("specexp.engines", "specexp.engines.engine.ForeignEngine"),
+    "analyses": ("specexp.papers", "specexp.bench.analysis.Analysis"),
+    "artifacts": ("specexp.artifacts.kinds", "specexp.artifacts.Artifact"),
+}
+"""The package of each family's parts, and their contract."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +85,30 @@ def command(name: str, *arguments: str | Path) -> Answer:
             code = end.code
     assert isinstance(code, int)
     return Answer(code, out.getvalue(), err.getvalue())
+
+
+def found(dotted: str) -> Any:
+    """Import a class by its dotted path."""
+    module, _, name = dotted.rpartition(".")
+    return getattr(import_module(module), name)
+
+
+def parts_of(family: str) -> list[type]:
+    """Return the public classes of a family, sorted by name, its contract left out."""
+    package, contract = import_module(FAMILIES[family][0]), found(FAMILIES[family][1])
+    modules = [
+        import_module(module.name)
+        for module in walk_packages(package.__path__, f"{package.__name__}.")
+        if not module.name.endswith("__main__")
+    ]
+    classes = {
+        one
+        for module in modules
+        for one in vars(module).values()
+        if isinstance(one, type) and issubclass(one, contract) and one is not contract and not isabstract(one)
+        if one.__module__.startswith(f"{package.__name__}.") and not one.__name__.startswith("_")
+    }
+    return sorted(classes, key=lambda one: one.__name__)
 
 
 def training(file: str) -> dict[str, Any]:
@@ -104,7 +161,7 @@ def check(name: str, value: Any, relative: float = RELATIVE) -> None:
         return
     assert file.exists(), f"{file.relative_to(ROOT)} is missing; SPECEXP_GOLDEN=write makes it"
     expected = json.loads(file.read_text(encoding="utf-8"))
-    found = list(differences(expected, json.loads(json.dumps(value)), relative))
+    found = list(differences(expected, json.loads(json.dumps(_rounded(value))), relative))
     more = f"\n... and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
     assert not found, f"{file.relative_to(ROOT)}:\n" + "\n".join(found[:_SHOWN]) + more
 
@@ -142,12 +199,14 @@ def _short(value: Any) -> str:
 
 
 def _rounded(value: Any) -> Any:
-    """The same with floats of nine digits, so that files stay small."""
+    """The same with floats of nine digits, so that files stay small, and NaN as text, which JSON lacks."""
     if isinstance(value, Mapping):
         return {str(name): _rounded(one) for name, one in value.items()}
     if isinstance(value, list | tuple):
         return [_rounded(one) for one in value]
-    return float(f"{value:.9g}") if isinstance(value, float) else value
+    if isinstance(value, float):
+        return "NaN" if math.isnan(value) else float(f"{value:.9g}")
+    return value
 
 
 def _text(value: Any, indent: str = "") -> str:
