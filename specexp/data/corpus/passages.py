@@ -72,8 +72,8 @@ class Passages(TextSource):
         for page, passage in passages:
             item, plan = passage.item, passage.plan
             prompts = {
-                "plan": (_TASK.thought_prompt(item, []), f"\n{plan}"),
-                "passage": (_TASK.thought_prompt(item, [plan], last=True), f"\n{passage.text}"),
+                "plan": (_TASK.thought_prompt(item, []), plan),
+                "passage": (_TASK.thought_prompt(item, [plan], last=True), passage.text),
             }
             other = rng.choice(passages)[1].plan
             good = rng.random() < 0.5 or other == plan

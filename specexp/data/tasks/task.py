@@ -187,14 +187,16 @@ class Task(metaclass=Checked):
 def read_prompt(task_file: str, name: str) -> str:
     """A prompt of a task, kept beside it: ``prompts/TASK/NAME.txt``, to be filled in with ``str.format``.
 
-    It ends without a newline, since a model continues it.
+    The last line break of the file is not part of it: a file that ends in a blank line is a prompt that ends in a line
+    break. A prompt must end where a token of its continuation begins, which is after a line break or before a blank.
 
     Args:
         task_file: ``__file__`` of the task's module.
         name: the file's name without ``.txt``.
     """
     module = Path(task_file)
-    return (module.parent / "prompts" / module.stem / f"{name}.txt").read_text(encoding="utf-8").rstrip("\n")
+    file = module.parent / "prompts" / module.stem / f"{name}.txt"
+    return file.read_text(encoding="utf-8").removesuffix("\n")
 
 
 def read_lines(path: str) -> list[tuple[int, str]]:
