@@ -20,7 +20,7 @@ class MBPP(TablePrompts):
     - ``question_id, category, turns``: the Spec-Bench form that Token Recycling measures on; its turns are used as they
       stand.
     - ``task_id, text, test_list``: the original. The prompt is the task and its first test as a docstring, which is how
-      the other form is written too.
+      the other form is written too, but for a line break at its end.
 
     Example::
 
@@ -44,4 +44,4 @@ class MBPP(TablePrompts):
 def as_docstring(row: Row) -> str:
     """A task of the original form as the prompt of the other one."""
     task, first_test = row.text("text"), row.texts("test_list")[0]
-    return f'Create a Python script for this problem:\n```python\n"""\n{task}\n{first_test}\n"""\n\n```'
+    return f'Create a Python script for this problem:\n```python\n"""\n{task}\n{first_test}\n"""\n\n```\n'

@@ -83,7 +83,7 @@ class TestMBPPOriginal(PromptSetContract):
     def test_prompt_is_the_task_and_its_first_test(self, prompt_set):
         prompt = (
             "Create a Python script for this problem:\n```python\n"
-            '"""\nAdd two numbers.\nassert add(1, 2) == 3\n"""\n\n```'
+            '"""\nAdd two numbers.\nassert add(1, 2) == 3\n"""\n\n```\n'
         )
         assert rows_of(prompt_set) == [("2", "code", [prompt])]
 

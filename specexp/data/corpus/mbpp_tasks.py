@@ -38,7 +38,7 @@ class ProgrammingTasks(TextSource):
             task = int(row.label("task_id"))
             if task in _SPLITS[split]:
                 code = "\n".join(line.rstrip() for line in row.text("code").expandtabs(4).splitlines())
-                yield Text(f"mbpp/{task}", f"{as_docstring(row)}\n{code}\n")
+                yield Text(f"mbpp/{task}", f"{as_docstring(row)}{code}\n")
                 if split == "train":
                     tests = "\n".join(row.texts("test_list"))
                     yield Text(f"mbpp/{task}/tested", f'"""{row.text("text")}"""\n\n{code}\n\n{tests}\n')
