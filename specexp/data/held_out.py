@@ -66,13 +66,16 @@ class HeldOut(PromptSet):
 def opening(text: str) -> str:
     """The first lines of a text, about 40 % of it but no more than 600 characters, as a prompt to be continued.
 
+    It ends after a line break and before a line that is not blank; of a single line, before a blank. Tokenizers join
+    successive line breaks, and a blank with the word after it.
+
     Example:
-        >>> opening("one\\ntwo\\nthree\\nfour\\nfive\\n"), opening("one line alone")
-        ('one\\ntwo', 'one lin')
+        >>> opening("one\\ntwo\\n\\nthree\\nfour\\nfive\\n"), opening("one line alone")
+        ('one\\ntwo\\n\\n', 'one')
     """
     kept = ""
     for line in text.splitlines(keepends=True):
-        if kept and len(kept) + len(line) > min(MAX_CHARACTERS, 0.4 * len(text)):
+        if kept and line.strip() and len(kept) + len(line) > min(MAX_CHARACTERS, 0.4 * len(text)):
             break
         kept += line
-    return kept.rstrip() if len(kept) < len(text) else text[: len(text) // 2]
+    return kept if len(kept) < len(text) else text[: len(text) // 2].rsplit(maxsplit=1)[0]

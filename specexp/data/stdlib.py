@@ -49,8 +49,8 @@ class StdlibFunctions(PromptSet):
 def openings(split: Split, root: Path | None = None) -> tuple[PromptRow, ...]:
     """Prompts from functions of the standard library, its tests left out, in one fixed shuffled order.
 
-    A prompt is the signature, the docstring and the first part of the body, cut before a line break (the embedded
-    tokenizer joins a line break with the indentation after it). The category is the module.
+    A prompt is the signature, the docstring and the first part of the body, cut after a line break (the embedded
+    tokenizer joins a line break with the punctuation before it). The category is the module.
 
     Args:
         split: which modules.
@@ -78,7 +78,8 @@ def openings(split: Split, root: Path | None = None) -> tuple[PromptRow, ...]:
 def prompt_of(function: str) -> str | None:
     """The beginning of a function's source; None when it is too short, or its head too long, to make a prompt.
 
-    The cut is at the line break nearest to 40 % of the source, after the docstring and at least one line of the body.
+    The cut is after the line break nearest to 40 % of the source, after the docstring and at least one line of the
+    body. The next line is not blank, because the tokenizer joins successive line breaks.
     """
     try:
         node = ast.parse(function).body[0]
@@ -89,12 +90,12 @@ def prompt_of(function: str) -> str | None:
     body = node.body[1:] if ast.get_docstring(node, clean=False) is not None else node.body
     if not body:
         return None
-    lines = function.splitlines()
+    lines = function.splitlines(keepends=True)
     cuts = []
     for count in range(body[0].lineno, len(lines)):
-        prompt = "\n".join(lines[:count])
+        prompt = "".join(lines[:count])
         fits = MIN_PROMPT_CHARACTERS <= len(prompt) <= MAX_PROMPT_CHARACTERS
-        if fits and lines[count - 1].strip() and len(function) - len(prompt) >= MIN_REST_CHARACTERS:
+        if fits and lines[count].strip() and len(function) - len(prompt) >= MIN_REST_CHARACTERS:
             cuts.append(prompt)
     return min(cuts, key=lambda prompt: abs(len(prompt) - 0.4 * len(function))) if cuts else None
 

@@ -28,7 +28,7 @@ class TestOpenings(PromptSetContract):
 
 def test_texts_become_openings_each_once():
     rows = HeldOut(Verses(), "validation").load()
-    assert rows["turns"][:] == [["b validation"], ["a validation"]]
+    assert rows["turns"][:] == [["b validation\n"], ["a validation\n"]]
     assert set(rows["category"]) == {"Verses"}
 
 

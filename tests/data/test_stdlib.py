@@ -17,10 +17,10 @@ def test_there_are_prompts_enough_for_search_and_confirmation(split: str) -> Non
     assert len(set(prompts["prompt_id"])) == len(prompts)
     assert len(set(prompts["category"])) >= 15
     openings = [turns[0] for turns in prompts["turns"]]
-    assert all(not prompt.endswith("\n") for prompt in openings)
+    assert all(prompt.endswith("\n") for prompt in openings)
     texts = [text.text for text in held_out_texts(PythonLibrary(), split)]  # type: ignore[arg-type]
     for prompt in openings[:20]:
-        assert any(text.startswith(prompt + "\n") for text in texts)
+        assert any(text.startswith(prompt) for text in texts)
 
 
 def test_validation_and_test_share_no_module() -> None:
@@ -35,6 +35,7 @@ def test_a_prompt_is_head_docstring_and_some_of_the_body() -> None:
     assert prompt is not None
     assert prompt.splitlines() == lines[: len(prompt.splitlines())]
     assert 4 <= len(prompt.splitlines()) <= 8
+    assert prompt.endswith("\n")
     assert prompt_of("def f():\n    return 1\n") is None
 
 
