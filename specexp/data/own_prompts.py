@@ -42,8 +42,8 @@ class OwnPrompts(PromptSet):
     (``custom`` and ShareGPT), AIPerf's single and multi-turn files and the ``inputs.json`` that its runs leave.
 
     Args:
-        path: a file (``.jsonl``, ``.json``, ``.csv``, ``.parquet``; ``.txt``: one prompt a line; also compressed), its
-            URL, a folder that ``datasets`` saved, or a hub data set.
+        path: a file (``.jsonl``, ``.json``, ``.csv``, ``.parquet``; ``.txt``: one prompt a line, without its line
+            break; also compressed), its URL, a folder that ``datasets`` saved, or a hub data set.
         subset: the subset of a hub data set; a file has none.
         split: the split of a hub data set or saved folder; a file has none.
 

@@ -24,7 +24,7 @@ class Preparation:
         skipped: The same of those that were left out.
         opening_tokens: How many first tokens of raw texts are prompts; None of prompts that stand as they are.
         openings: Ids of the raw texts of which more was left.
-        stripped: Ids of prompts from whose end white space was taken.
+        inside_a_token: Ids of prompts that end in white space which the tokenizer joins with a following word.
         remarks: What of the rows was not obeyed.
     """
 
@@ -35,7 +35,7 @@ class Preparation:
     skipped: dict[str, int] = field(default_factory=dict)
     opening_tokens: int | None = None
     openings: list[str] = field(default_factory=list)
-    stripped: list[str] = field(default_factory=list)
+    inside_a_token: list[str] = field(default_factory=list)
     remarks: Sequence[str] = ()
 
     def notes(self) -> list[str]:
@@ -56,9 +56,17 @@ class Preparation:
                 f"{len(self.openings)} of {counted(self.taken, 'prompt')} are the first {self.opening_tokens} tokens "
                 "of a longer text (prompt_tokens)."
             )
-        if self.stripped:
-            said.append(f"White space at the end of {counted(len(self.stripped), 'prompt')} left out.")
-        return said
+        return [*said, *self.warnings()]
+
+    def warnings(self) -> list[str]:
+        """A sentence if prompts end inside a token, to be printed before anything is decoded."""
+        if not self.inside_a_token:
+            return []
+        first, count = self.inside_a_token[0], len(self.inside_a_token)
+        return [
+            f"{count} of {counted(self.taken, 'prompt')} end in white space that the tokenizer joins with the next "
+            f"word (the first is {first!r}); specexp does no token healing, so remove it."
+        ]
 
     def files(self) -> dict[str, str]:
         """The file that says so of every prompt; none where they stand as they were."""
@@ -71,7 +79,7 @@ class Preparation:
             "cut": self.cut,
             "skipped": self.skipped,
             "first_tokens_of_longer_texts": {"prompt_tokens": self.opening_tokens, "prompts": self.openings},
-            "white_space_left_out": self.stripped,
+            "end_inside_a_token": self.inside_a_token,
             "remarks": list(self.remarks),
         }
         return {PROMPTS: f"{json.dumps(found, indent=1)}\n"}

@@ -21,8 +21,7 @@ class Prompt:
     Attributes:
         prompt_id: the name of the prompt, unique in its set.
         category: what tables are grouped by.
-        turns: what the user says, one text a turn, without white space at its end, which tokenizers join with what
-            follows.
+        turns: the user's texts, one a turn, exactly as the set has them.
         token_ids: the first turn as the model sees it, with chat template or special tokens, cut as the workload says.
         index: the row in the set's own order, from 0, whatever the shuffling: random numbers are keyed by it.
         chat_template: whether turns are written with the tokenizer's chat template.
@@ -132,6 +131,22 @@ def first_turn_ids(
     return _ids(
         tokenizer, str(tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False))
     )
+
+
+def ends_inside_a_token(tokenizer: PreTrainedTokenizerBase, text: str) -> bool:
+    """Whether a text ends in white space that the tokenizer joins with a following word.
+
+    A model has seen such white space only as a part of the next token, so it continues the text badly.
+
+    Example::
+
+        ends_inside_a_token(tokenizer, "Answer: ")  # True where " yes" is one token
+        ends_inside_a_token(tokenizer, "def f():\\n")  # False where a line break ends a token
+    """
+    if not text[-1:].isspace():
+        return False
+    ids = _ids(tokenizer, text)
+    return _ids(tokenizer, f"{text}a")[: len(ids)] != ids
 
 
 def _ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:

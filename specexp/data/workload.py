@@ -13,7 +13,7 @@ from pydantic import Field
 from specexp.core.checked import Checked
 from specexp.core.messages import first_line
 from specexp.data.preparation import Preparation
-from specexp.data.prompt import Prompt, first_turn_ids
+from specexp.data.prompt import Prompt, ends_inside_a_token, first_turn_ids
 from specexp.data.prompt_set import Message, PromptSet, PromptSetError
 
 if TYPE_CHECKING:
@@ -108,14 +108,16 @@ class Workload(metaclass=Checked):
         chat_template = bool(row.get("chat")) if self.chat_template is None else self.chat_template
         if chat_template and tokenizer.chat_template is None:
             raise PromptSetError(self._no_template(row["prompt_id"]), ("chat_template",))
-        turns = tuple(turn.rstrip() for turn in row["turns"])
+        turns = tuple(row["turns"])
         context = tuple(row.get("context") or ())
         prompt_id = row["prompt_id"]
         ids = self._token_ids(tokenizer, prompt_id, turns[0], chat_template, context)
         if ids is None:
             return None
-        if turns != tuple(row["turns"]):
-            self.preparation.stripped.append(prompt_id)
+        # A template's own text follows a turn, and the first tokens of a raw text end at a token's end.
+        ends_as_written = not chat_template and self.prompts.prompt_tokens is None
+        if ends_as_written and any(ends_inside_a_token(tokenizer, turn) for turn in turns):
+            self.preparation.inside_a_token.append(prompt_id)
         return Prompt(prompt_id, row["category"], turns, tuple(ids), row["index"], chat_template, context)
 
     def _no_template(self, prompt_id: str) -> str:

@@ -200,6 +200,8 @@ def _opened(
             else "Transformers runs no GGUF file, so it has no loop"
         )
         print(f"{why} for {', '.join(experiment.left_out)}: left out.")
+    for sentence in data.workload.preparation.warnings():
+        print(f"warning: {sentence}", file=sys.stderr)
     try:
         yield trainer, backend, experiment, data
     finally:

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 from helpers.byte_tokenizer import byte_tokenizer
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from specexp.pairs.pair import load_tokenizer
 
 TEMPLATE = (
     "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"
@@ -27,6 +29,12 @@ def chat_tokenizer(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFas
     """The same with a chat template, in which every message ends with EOS."""
     tokenizer.chat_template = TEMPLATE
     return tokenizer
+
+
+@pytest.fixture(scope="session")
+def embedded_tokenizer() -> PreTrainedTokenizerBase:
+    """The tokenizer of the embedded models."""
+    return load_tokenizer("stdlib")
 
 
 @pytest.fixture

@@ -100,6 +100,17 @@ def test_every_format_of_text(tmp_path: Path, name: str, content: str):
     assert one(tmp_path, name, content)["turns"] == ["Why?"]
 
 
+@pytest.mark.parametrize("ending", ["\n", "\r\n", ""])
+def test_the_line_break_of_a_text_file_is_no_part_of_a_prompt(tmp_path: Path, ending: str):
+    assert one(tmp_path, "my.txt", f"\tx: {ending}")["turns"] == ["\tx: "]
+
+
+@pytest.mark.parametrize("prompt", ["def f():\n", "def f():\n    ", "Answer: ", "\n\nWhy?\r\n"])
+def test_a_prompt_keeps_its_white_space(tmp_path: Path, prompt: str):
+    assert one(tmp_path, "my.jsonl", lines({"prompt": prompt}))["turns"] == [prompt]
+    assert one(tmp_path, "my.csv", f'prompt\n"{prompt}"\n')["turns"] == [prompt]
+
+
 def test_numbers_in_a_csv_file_stay_as_they_are_written(tmp_path: Path):
     assert one(tmp_path, "my.csv", "prompt\n007\n")["turns"] == ["007"]
 

@@ -1,8 +1,12 @@
 """The original files, where the environment variable SPECEXP_DATA names the folder with them."""
 
+import re
 from collections import Counter
 
+from helpers.continuation import starts_with
+
 from specexp.data import GSM8K, MBPP, HumanEval, MTBench, RawText, SpecBench
+from specexp.data.source import read_table
 
 SPEC_BENCH_TASKS = ("translation", "summarization", "qa", "math_reasoning", "rag", "multi-turn conversation")
 
@@ -36,7 +40,7 @@ def test_both_forms_of_mbpp_write_a_prompt_alike(specexp_data):
     }
     assert len(original) == 974
     # One form's tasks were reworded by hand; where they were left alone, the prompts agree to the letter.
-    assert sum(original.get(i) == prompt for i, prompt in spec_bench.items()) >= 20
+    assert sum(original.get(i) == f"{prompt}\n" for i, prompt in spec_bench.items()) >= 20
 
 
 def test_human_eval(specexp_data):
@@ -44,6 +48,20 @@ def test_human_eval(specexp_data):
     assert len(rows) == 164
     assert rows[0]["prompt_id"] == "HumanEval/0"
     assert "def has_close_elements" in rows[0]["turns"][0]
+
+
+def test_solutions_leave_the_tokens_of_their_prompts_as_they_are(specexp_data, embedded_tokenizer):
+    human_eval = str(specexp_data / "humaneval/HumanEval.jsonl.gz")
+    mbpp = str(specexp_data / "mbpp/mbpp.jsonl")
+    for prompts, path, key in (
+        (HumanEval(human_eval), human_eval, "canonical_solution"),
+        (MBPP(mbpp), mbpp, "code"),
+    ):
+        solutions = read_table(path, subset=None, split="test").rows(key)
+        for row, solution in zip(prompts.load(), solutions, strict=True):
+            # Some begin with blank lines, which the tokenizer joins with the prompt's line break.
+            text = re.sub(r"^\s*\n", "", solution.text(key))
+            assert starts_with(embedded_tokenizer, row["turns"][0], text)
 
 
 def test_gsm8k(specexp_data):

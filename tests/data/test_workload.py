@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import pytest
+from helpers.byte_tokenizer import byte_tokenizer
 from hypothesis import given, strategies as st
 
 from specexp.data import Prompt, PromptRow, PromptSet, PromptSetError, Workload, prompt_rows
@@ -142,7 +143,7 @@ class Chat(PromptSet):
 def test_chat_messages_are_written_with_the_template_with_what_came_before(chat_tokenizer):
     (prompt,) = Workload(Chat()).load(chat_tokenizer)
     assert chat_tokenizer.decode(prompt.token_ids) == (
-        "<|system|>Be brief.<|end|><|user|>Hi<|end|><|assistant|>Yes?<|end|><|user|>Why?<|end|><|assistant|>"
+        "<|system|>Be brief.<|end|><|user|>Hi<|end|><|assistant|>Yes?<|end|><|user|>Why? <|end|><|assistant|>"
     )
 
 
@@ -152,7 +153,7 @@ def test_chat_messages_need_a_template_unless_their_plain_form_is_chosen(tokeniz
     ):
         Workload(Chat()).load(tokenizer)
     (prompt,) = Workload(Chat(), chat_template=False).load(tokenizer)
-    assert tokenizer.decode(prompt.token_ids) == "Be brief.\n\nHi\n\nYes?\n\nWhy?"
+    assert tokenizer.decode(prompt.token_ids) == "Be brief.\n\nHi\n\nYes?\n\nWhy? "
 
 
 def test_a_template_that_refuses_a_role_is_one_sentence(chat_tokenizer):
@@ -164,13 +165,36 @@ def test_a_template_that_refuses_a_role_is_one_sentence(chat_tokenizer):
         Workload(Chat()).load(chat_tokenizer)
 
 
-def test_white_space_at_the_end_of_a_turn_is_left_out_and_told(tokenizer):
-    workload = Workload(Letters(["def f():\n    ", "  x"]))
-    prompts = workload.load(tokenizer)
-    assert [prompt.turns for prompt in prompts] == [("def f():",), ("  x",)]
-    assert tokenizer.decode(prompts[0].token_ids) == "def f():"
-    assert workload.preparation.stripped == ["p0"]
-    assert workload.preparation.notes() == ["White space at the end of 1 prompt left out."]
+@pytest.mark.parametrize("text", ["def f():\n", "def f():\n    ", "  x", "Answer: ", "a\r\n\n", "\t"])
+def test_a_prompt_is_decoded_exactly_as_the_set_has_it(tokenizer, text):
+    (prompt,) = Workload(Letters([f"x{text}"])).load(tokenizer)
+    assert prompt.turns == (f"x{text}",)
+    assert tokenizer.decode(prompt.token_ids) == f"x{text}"
+
+
+def test_prompts_that_end_inside_a_token_are_warned_of():
+    joins_blanks = byte_tokenizer("Ġa")
+    texts = ["Answer: ", "def f():\n   ", "def f():\n", "Answer:", "It is so.", "a\n\n"]
+    workload = Workload(Letters(texts))
+    workload.load(joins_blanks)
+    assert workload.preparation.inside_a_token == ["p0", "p1"]
+    assert workload.preparation.warnings() == workload.preparation.notes()
+    assert workload.preparation.warnings() == [
+        "2 of 6 prompts end in white space that the tokenizer joins with the next word (the first is 'p0'); specexp "
+        "does no token healing, so remove it."
+    ]
+    assert '"end_inside_a_token": [\n  "p0"' in workload.preparation.files()["prompts.json"]
+
+
+def test_a_chat_template_and_the_cut_of_raw_text_end_no_prompt_inside_a_token():
+    joins_blanks = byte_tokenizer("Ġa")
+    joins_blanks.chat_template = "{{ messages[0].content }}"
+    for workload in (
+        Workload(Letters(["Answer: "]), chat_template=True),
+        Workload(Letters(["Answer: "], prompt_tokens=4)),
+    ):
+        workload.load(joins_blanks)
+        assert workload.preparation.inside_a_token == []
 
 
 @pytest.mark.parametrize(

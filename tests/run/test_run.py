@@ -44,6 +44,22 @@ def test_a_composition_is_run_beside_plain_decoding(experiment, tmp_path, capsys
     assert str(folder) in shown.replace("\n", "")
 
 
+def test_prompts_that_end_inside_a_token_are_warned_of_before_they_are_decoded(experiment, tmp_path, capsys):
+    prompts = tmp_path / "my.jsonl"
+    prompts.write_text('{"prompt": "def f():\\n"}\n{"prompt": "Answer: "}\n')
+    path = experiment(
+        pair={"target": "stdlib"}, data={"prompts": str(prompts)}, generation={"max_new_tokens": 2}
+    )
+    assert main([path]) == 0
+    warning = (
+        "1 of 2 prompts end in white space that the tokenizer joins with the next word (the first is '1'); specexp "
+        "does no token healing, so remove it."
+    )
+    shown = capsys.readouterr()
+    assert f"warning: {warning}\n" in shown.err
+    assert warning in (tmp_path / "runs" / "tiny" / "table.md").read_text()
+
+
 def test_named_arms_grids_references_and_orders(experiment, tmp_path):
     arms = {
         "chain": {"title": "a chain", "drafter": {"init_args": {"state": "carry"}}},
