@@ -46,7 +46,7 @@ class Decoder:
     Example:
         >>> pair = specexp.load_pair("stdlib")  # doctest: +SKIP
         >>> decoder = Decoder(pair.target, TokenRecycling(), TokenRecyclingTree())  # doctest: +SKIP
-        >>> decoder.generate(pair.tokenizer("def main(").input_ids, max_new_tokens=32).token_ids  # doctest: +SKIP
+        >>> decoder.generate(pair.tokenizer("def main():\\n").input_ids, max_new_tokens=32).token_ids  # doctest: +SKIP
     """
 
     def __init__(

@@ -6,7 +6,7 @@ From a finished study to generated text::
     from specexp.deployment.custom_generate import custom_generate
     pair = specexp.load_pair("stdlib")
     fast = custom_generate(specexp.load_artifact("artifacts/tree_shape/best"))
-    ids = pair.tokenizer("def main(", return_tensors="pt").input_ids
+    ids = pair.tokenizer("def main():\\n", return_tensors="pt").input_ids
     print(pair.tokenizer.decode(pair.target.generate(ids, custom_generate=fast, max_new_tokens=64)[0]))
 
 ``generate`` prepares its generation config, logits processors and stopping criteria as always; the loop is
