@@ -24,7 +24,7 @@ class Preparation:
         skipped: The same of those that were left out.
         opening_tokens: How many first tokens of raw texts are prompts; None of prompts that stand as they are.
         openings: Ids of the raw texts of which more was left.
-        inside_a_token: Ids of prompts that end in white space which the tokenizer joins with a following word.
+        inside_a_token: Ids of prompts that end in white space that becomes other tokens when a word follows.
         remarks: What of the rows was not obeyed.
     """
 
@@ -64,8 +64,8 @@ class Preparation:
             return []
         first, count = self.inside_a_token[0], len(self.inside_a_token)
         return [
-            f"{count} of {counted(self.taken, 'prompt')} end in white space that the tokenizer joins with the next "
-            f"word (the first is {first!r}); specexp does no token healing, so remove it."
+            f"{count} of {counted(self.taken, 'prompt')} end in white space that becomes other tokens when a word "
+            f"follows (the first is {first!r}); specexp does no token healing, so remove it."
         ]
 
     def files(self) -> dict[str, str]:

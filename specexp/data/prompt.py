@@ -134,9 +134,9 @@ def first_turn_ids(
 
 
 def ends_inside_a_token(tokenizer: PreTrainedTokenizerBase, text: str) -> bool:
-    """Whether a text ends in white space that the tokenizer joins with a following word.
+    """Whether a text ends in white space that becomes other tokens when a word follows.
 
-    A model has seen such white space only as a part of the next token, so it continues the text badly.
+    A model has rarely seen a word after such tokens, so it continues the text badly.
 
     Example::
 

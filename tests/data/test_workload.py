@@ -180,7 +180,7 @@ def test_prompts_that_end_inside_a_token_are_warned_of():
     assert workload.preparation.inside_a_token == ["p0", "p1"]
     assert workload.preparation.warnings() == workload.preparation.notes()
     assert workload.preparation.warnings() == [
-        "2 of 6 prompts end in white space that the tokenizer joins with the next word (the first is 'p0'); specexp "
+        "2 of 6 prompts end in white space that becomes other tokens when a word follows (the first is 'p0'); specexp "
         "does no token healing, so remove it."
     ]
     assert '"end_inside_a_token": [\n  "p0"' in workload.preparation.files()["prompts.json"]

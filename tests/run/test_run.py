@@ -52,7 +52,7 @@ def test_prompts_that_end_inside_a_token_are_warned_of_before_they_are_decoded(e
     )
     assert main([path]) == 0
     warning = (
-        "1 of 2 prompts end in white space that the tokenizer joins with the next word (the first is '1'); specexp "
+        "1 of 2 prompts end in white space that becomes other tokens when a word follows (the first is '1'); specexp "
         "does no token healing, so remove it."
     )
     shown = capsys.readouterr()
