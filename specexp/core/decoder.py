@@ -20,7 +20,7 @@ from specexp.core.drafter import Drafter
 from specexp.core.drafting import Drafting
 from specexp.core.generation import GenerationResult
 from specexp.core.lane import Lane
-from specexp.core.language_model import LanguageModel
+from specexp.core.language_model import runtime_for
 from specexp.core.parts import Parts
 from specexp.core.runtime import Runtime
 from specexp.core.tree_builder import TreeBuilder
@@ -34,7 +34,8 @@ class Decoder:
     """Generates with a target model and four freely composed parts: one lane.
 
     Args:
-        target: a Hugging Face causal LM with full attention, or one already wrapped.
+        target: a Hugging Face causal LM with full attention, or one already wrapped. A model of
+            :func:`specexp.load_pair` runs in its pair's mode, any other one by its own code.
         drafter: who guesses; None, with ``builder`` None, is plain autoregressive decoding.
         builder: which guesses become nodes.
         verifier: what is accepted; greedy decoding if None.
@@ -58,7 +59,7 @@ class Decoder:
         controller: Controller | None = None,
     ) -> None:
         check_composition(drafter, builder, verifier, controller)
-        self.model = target if isinstance(target, Runtime) else LanguageModel(target)
+        self.model = runtime_for(target)
         self.parts = Parts(drafter, builder, verifier, controller)
         join_target(self.parts, self.model)
         self._kept: Context | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -23,6 +23,26 @@ from specexp.core.self_check import tolerance, tree_error
 from specexp.core.tree import TokenTree, TreeShape
 
 _PREFILL_CHUNK = 1024
+_MAKERS: WeakKeyDictionary[torch.nn.Module, Callable[[Any], Runtime]] = WeakKeyDictionary()
+
+
+def set_runtime(model: torch.nn.Module, make: Callable[[Any], Runtime]) -> None:
+    """Set the function that makes the model's runtimes wherever the bare model is given, e.g. to a decoder."""
+    _MAKERS[model] = make
+
+
+def runtime_for(model: PreTrainedModel | Runtime) -> Runtime:
+    """Return a runtime of the model with an empty cache: as :func:`set_runtime` has it, or else by its own code.
+
+    A runtime is returned as it is.
+
+    Raises:
+        ValueError: the model cannot be run.
+    """
+    if isinstance(model, Runtime):
+        return model
+    make = _MAKERS.get(model) if isinstance(model, torch.nn.Module) else None
+    return LanguageModel(model) if make is None else make(model)
 
 
 class LanguageModel(Runtime):
@@ -37,6 +57,7 @@ class LanguageModel(Runtime):
             unsupported attention implementation, or fails the self-check.
     """
 
+    kind = "eager"
     cache: SlotCache
 
     def __init__(self, model: PreTrainedModel, *, self_check: bool = True) -> None:

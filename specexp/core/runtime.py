@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import wraps
 from sys import maxsize
 from threading import Lock, get_ident
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -172,6 +172,7 @@ class Runtime(Target):
     """A model at work: target of a loop, or draft model.
 
     Attributes:
+        kind: name of the runtime in artifacts, e.g. ``compiled``.
         model: what it runs, as its library knows it.
         vocab_size: V.
         cache: the sequences it holds.
@@ -184,6 +185,7 @@ class Runtime(Target):
         conversation: whose tokens slot 0 holds, for decoders that share the model; None if nobody goes on with them.
     """
 
+    kind: ClassVar[str]
     model: Any
     vocab_size: int
     cache: Slots
@@ -202,6 +204,10 @@ class Runtime(Target):
     def precision(self) -> str:
         """The type whose rounding its logits have, e.g. ``bfloat16``: of weights, keys and values."""
         return str(self.dtype).removeprefix("torch.")
+
+    def provenance(self) -> dict[str, str]:
+        """Return the ``runtime`` and ``dtype`` that an artifact records of a measurement."""
+        return {"runtime": self.kind, "dtype": self.precision}
 
     @property
     def placement(self) -> str:

@@ -108,9 +108,9 @@ class DraftModel(Drafter):
         if isinstance(model, DraftSource):
             source = model
         else:
-            from specexp.core.language_model import LanguageModel
+            from specexp.core.language_model import runtime_for
 
-            source = ModelSource(deepcopy(model) if isinstance(model, Runtime) else LanguageModel(model))
+            source = ModelSource(deepcopy(model) if isinstance(model, Runtime) else runtime_for(model))
         self.reset()
         self._source = source
         self._given = model

@@ -12,7 +12,7 @@ from specexp.core.runtime import Runtime
 from specexp.pairs.gguf import is_gguf, is_local
 from specexp.pairs.hub import why_unreachable
 from specexp.pairs.outline import outline, refusal, tokenizer_of, unfit
-from specexp.pairs.runtime import runtime_of
+from specexp.pairs.runtime import runtime_of, set_mode
 from specexp.pairs.sources import PairError, not_here, sources_of
 from specexp.pairs.spread import check_spread, loading
 
@@ -82,8 +82,9 @@ def load_pair(
         offload_folder: where what is mapped to ``disk`` is written if it cannot be read from the model's own files.
         attn_implementation: the attention that ``transformers.PreTrainedModel.from_pretrained`` is asked for;
             llama.cpp takes it in one step unless it is ``eager``, or the precision float32.
-        mode: how both are run: ``eager`` by their own code as it is, ``compiled`` by passes compiled for this machine
-            (models of the Llama family on a CPU), ``auto`` compiled where that can be; llama.cpp knows one alone.
+        mode: how both are run, also where ``pair.target`` itself is given to a decoder: ``eager`` by their own code,
+            ``compiled`` by passes compiled for this machine (models of the Llama family on a CPU), ``auto`` as an
+            artifact's study ran the target, and else compiled where that can be; llama.cpp knows one alone.
 
     Raises:
         PairError: a model cannot be loaded, a dtype or mode is unknown, the device cannot be used, or the draft has
@@ -107,6 +108,9 @@ def load_pair(
     if draft_source is not None and not is_gguf(draft_source):
         draft_model = _model("draft", draft_source, draft_type, device, attn_implementation, known.offline)
         _pad(draft_model, target_model.config.get_text_config().vocab_size)
+    for model in (target_model, draft_model):
+        if model is not None:
+            set_mode(model, mode)
     return ModelPair(target_model, draft_model, known.tokenizer, target, mode)
 
 

@@ -77,6 +77,7 @@ class CompiledModel(Runtime):
     """
 
     cache: SlotCache
+    kind = "compiled"
     independent_rows = True
 
     def __init__(

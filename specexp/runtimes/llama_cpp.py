@@ -40,6 +40,7 @@ class LlamaCppModel(Runtime):
         >>> LlamaCppModel(LlamaFile("target.gguf"))  # doctest: +SKIP
     """
 
+    kind = "llama.cpp"
     model: LlamaFile
     cache: LlamaCache
     max_leaves = MAX_IDS

@@ -218,6 +218,7 @@ def check_model(model: PreTrainedModel) -> None:
         ),
         (head_dim % _NARROWEST != 0, f"has heads of {head_dim} numbers, no multiple of {_NARROWEST}"),
         (_other_biases(model), "has biases beside those of queries, keys and values"),
+        (_other_projections(model), "has projections other than torch.nn.Linear, such as adapters"),
     ]
     why = next((what for wrong, what in found if wrong), "")
     if why:
@@ -237,6 +238,14 @@ def _state(model: PreTrainedModel) -> list[tuple[int, int]]:
 def _head_dim(model: PreTrainedModel) -> int:
     config = model.config
     return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+
+
+def _other_projections(model: PreTrainedModel) -> bool:
+    return any(
+        type(part) is not torch.nn.Linear
+        for name, part in model.named_modules()
+        if name.endswith(("_proj", "lm_head"))
+    )
 
 
 def _other_biases(model: PreTrainedModel) -> bool:

@@ -19,7 +19,7 @@ from specexp.core.decode import Decoding, OutcomeObserver, Side, What
 from specexp.core.drafting import Drafting
 from specexp.core.generation import PHASES
 from specexp.core.lane import Lane
-from specexp.core.language_model import LanguageModel
+from specexp.core.language_model import runtime_for
 from specexp.core.parts import Parts
 from specexp.core.runtime import Runtime
 from specexp.scheduling.job import Job
@@ -107,7 +107,7 @@ class Executor(AbstractContextManager["Executor"]):
     """
 
     def __init__(self, model: PreTrainedModel | Runtime, parts: Parts, n: int, threads: int | None) -> None:
-        self.model = model if isinstance(model, Runtime) else LanguageModel(model)
+        self.model = runtime_for(model)
         self.parts = parts
         self.n = n
         self.threads = threads

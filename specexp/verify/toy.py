@@ -84,6 +84,7 @@ class ToyModel(Runtime):
             that is never said, and for a missing one.
     """
 
+    kind = "toy"
     cache: _Committed
 
     def __init__(self, table: NDArray[np.float64]) -> None:

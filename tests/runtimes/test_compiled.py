@@ -17,7 +17,7 @@ from specexp.core.decoder import Decoder
 from specexp.core.kernels import CannotCompileError, library
 from specexp.core.language_model import LanguageModel
 from specexp.drafters import TokenRecycling
-from specexp.pairs.runtime import _tell, runtime_of
+from specexp.pairs.runtime import runtime_of, tell_once
 from specexp.pairs.sources import PairError
 from specexp.runtimes.compiled import CompiledModel
 
@@ -40,7 +40,7 @@ def test_a_model_that_there_are_no_passes_of_is_refused_or_runs_by_its_own_code(
     made = build(model, settings, dtype=torch.float32)
     with pytest.raises(CannotCompileError, match=sentence):
         runtime_of(made, "compiled")
-    _tell.cache_clear()
+    tell_once.cache_clear()
     with caplog.at_level(logging.WARNING):
         assert isinstance(runtime_of(made, "auto"), LanguageModel)
         assert isinstance(runtime_of(made, "auto"), LanguageModel)
