@@ -69,7 +69,8 @@ class Server:
 
     async def _health(self) -> JSONResponse:
         alive = self.engine.alive
-        return JSONResponse({"status": "ok" if alive else "shuts down"}, 200 if alive else 503)
+        about = {"status": "ok" if alive else "shuts down", **self.engine.target.provenance()}
+        return JSONResponse(about, 200 if alive else 503)
 
     async def _metrics(self) -> PlainTextResponse:
         return PlainTextResponse(self.figures.text(), media_type="text/plain; version=0.0.4; charset=utf-8")

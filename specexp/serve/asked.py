@@ -15,6 +15,7 @@ from specexp.serve.error import RequestError
 
 _Count = Annotated[int, Field(ge=1, le=2**31)]
 _Token = Annotated[int, Field(ge=0, le=2**31)]
+_Sequence = Annotated[int, Field(ge=-(2**63), lt=2**63)] | Annotated[str, Field(max_length=1000)]
 _LEAST_TEMPERATURE = 0.01
 
 
@@ -31,6 +32,8 @@ class Asked:
         n: outputs of a prompt.
         stop: strings that end an output.
         seed: what randomness is keyed by; drawn if None.
+        sequence: which continuation of the seed, as :meth:`~specexp.core.decoder.Decoder.generate` takes it; the
+            outputs' numbers from 0 if None.
         stream: whether the output comes piece by piece.
         stream_options: ``{"include_usage": true}`` adds a chunk with the counts of tokens.
         speculative: whether anything is drafted; the output is the same.
@@ -49,6 +52,7 @@ class Asked:
         | None
     ) = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    sequence: _Sequence | None = None
     stream: bool | None = None
     stream_options: dict[str, bool] | None = None
     speculative: bool | None = None

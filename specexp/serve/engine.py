@@ -51,8 +51,8 @@ class ClosedError(Exception):
 class Engine:
     """Decodes outputs in a thread of its own, up to ``lanes`` at a time; one target pass answers all of them.
 
-    What an output says hangs on its prompt, seed and number alone. Where a row's logits are rounded otherwise in other
-    company, ``deterministic`` feeds every lane by itself, each prompt whole, so that this holds bit by bit.
+    What an output says hangs on its prompt, seed and sequence alone. Where a row's logits are rounded otherwise in
+    other company, ``deterministic`` feeds every lane by itself, each prompt whole, so that this holds bit by bit.
 
     Args:
         target: the model.
@@ -224,7 +224,7 @@ class Engine:
         try:
             own = self._parts[slot] if output.speculative else Parts()
             own = own._replace(verifier=output.verifier)
-            context = own.context(prompt, output.seed, output.number)
+            context = own.context(prompt, output.seed, output.sequence)
             lane = Lane(
                 context,
                 self._decoding.target,

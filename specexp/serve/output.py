@@ -82,8 +82,8 @@ class Output:
 
     Attributes:
         prompt: token ids, at least one.
-        seed: what its randomness is keyed by, together with ``number``.
-        number: which output of the request it is.
+        seed: what its randomness is keyed by, together with ``sequence``.
+        sequence: which continuation it is: its number in the request unless the request names one.
         max_new_tokens: at most.
         verifier: what is accepted; its output depends on no draft, so that nobody's request changes another's.
         written: its text, which also stops it.
@@ -96,7 +96,7 @@ class Output:
 
     prompt: tuple[int, ...]
     seed: int
-    number: int
+    sequence: int | str
     max_new_tokens: int
     verifier: DeterministicVerifier
     written: Written

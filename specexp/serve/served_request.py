@@ -81,6 +81,10 @@ class ServedRequest:
             raise RequestError(
                 400, f"{count} outputs are asked for, prompts times n; allowed are 1 to {limits.outputs}", "n"
             )
+        if asked.sequence is not None and count > 1:
+            raise RequestError(
+                400, f"sequence names one output, and the request has {count}: leave it out", "sequence"
+            )
         for place, prompt in enumerate(prompts):
             self._check(prompt, place, limits)
         deadline = self.began + min(asked.deadline or limits.seconds, limits.seconds)
@@ -236,7 +240,7 @@ class ServedRequest:
         return Output(
             prompt=tuple(prompt),
             seed=self.seed,
-            number=number,
+            sequence=number if asked.sequence is None else asked.sequence,
             max_new_tokens=most,
             verifier=KeyedSampling(
                 1.0 if asked.temperature is None else asked.temperature, asked.top_k, asked.top_p

@@ -21,12 +21,12 @@ def text_of(tokens):
 class Client:
     """Someone who asks for an output and keeps what is heard of it."""
 
-    def __init__(self, prompt, *, seed=0, number=0, most=20, temperature=0.0, stop=(), **others):
+    def __init__(self, prompt, *, seed=0, sequence=0, most=20, temperature=0.0, stop=(), **others):
         self.heard = []
         self.output = Output(
             prompt=tuple(prompt),
             seed=seed,
-            number=number,
+            sequence=sequence,
             max_new_tokens=most,
             verifier=KeyedSampling(temperature),
             written=Written(text_of, stop),
@@ -57,7 +57,7 @@ def alone(target, client, eos):
         list(output.prompt),
         max_new_tokens=output.max_new_tokens,
         seed=output.seed,
-        sequence=output.number,
+        sequence=output.sequence,
         eos_token_id=eos,
     ).token_ids
 
@@ -89,7 +89,7 @@ def check_schedule(target, reference, parts, seed, vocabulary, eos):
         Client(
             [*common, *(random.randrange(vocabulary) for _ in range(random.randrange(1, 8)))],
             seed=random.randrange(100),
-            number=random.randrange(3),
+            sequence=random.randrange(3),
             most=random.randrange(1, 24),
             temperature=random.choice([0.0, 0.7, 1.0]),
             speculative=random.random() < 0.8,

@@ -149,7 +149,7 @@ def test_the_next_turn_feeds_only_what_is_new():
 
 def test_samples_of_a_prompt_share_its_prefill():
     engine = counting(lanes=3)
-    clients = [Client([4, 5, 6, 7], number=number, most=3) for number in range(3)]
+    clients = [Client([4, 5, 6, 7], sequence=number, most=3) for number in range(3)]
     engine.submit([client.output for client in clients])
     rounds(engine)
     assert [client.end.cached for client in clients] == [0, 3, 3]

@@ -10,6 +10,9 @@ import torch
 from helpers.running_server import running
 from helpers.waiting import wait_for
 
+from specexp import Decoder
+from specexp.verifiers import KeyedSampling
+
 from .conftest import serve
 
 PROMPT = "The quick brown fox"
@@ -117,6 +120,22 @@ def test_a_seed_repeats_an_answer_and_one_that_is_drawn_is_told(client):
         complete(client, temperature=1, seed=1 + again.model_extra["seed"]).choices[0].text
         != first.choices[0].text
     )
+
+
+@pytest.mark.parametrize("sequence", [5, "HumanEval/3#0"])
+def test_seed_and_sequence_give_the_text_that_a_decoder_gives(client, tiny, sequence):
+    model, tokenizer = tiny
+    decoder = Decoder(model, verifier=KeyedSampling(0.7))
+    ids = tokenizer(PROMPT).input_ids
+    expected = decoder.generate(ids, max_new_tokens=12, seed=7, sequence=sequence).token_ids
+    answer = complete(client, temperature=0.7, seed=7, extra_body={"sequence": sequence})
+    assert answer.choices[0].text == tokenizer.decode(expected, skip_special_tokens=True)
+    assert answer.choices[0].text != complete(client, temperature=0.7, seed=7).choices[0].text
+
+
+def test_a_sequence_is_of_one_output(client):
+    with pytest.raises(openai.BadRequestError, match="sequence names one output, and the request has 2"):
+        complete(client, n=2, extra_body={"sequence": "a"})
 
 
 def test_without_speculation_the_text_is_the_same(client):
@@ -299,7 +318,8 @@ def test_models_are_listed(client):
 
 def test_health_and_metrics_tell_how_it_goes(served, address, client):
     complete(client)
-    assert httpx.get(f"{address}/health").json() == {"status": "ok"}
+    about = {"status": "ok", "runtime": "eager", "dtype": "float32"}
+    assert httpx.get(f"{address}/health").json() == about
     text = httpx.get(f"{address}/metrics").text
     assert "specexp_lanes_running 0.0" in text
     assert 'specexp_requests_total{status="200"}' in text
