@@ -41,6 +41,8 @@ _PROVENANCE: dict[str, tuple[type, ...]] = {
     "config": (dict, type(None)),
     "metrics": (dict,),
 }
+_LATER = {"runtime": (str, type(None)), "dtype": (str, type(None))}
+"""Fields of the provenance that older artifacts do not have."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,8 @@ class Manifest:
         kind: e.g. ``static-tree``.
         name: what the artifact is called, by default its study.
         created: UTC time, ISO 8601.
-        provenance: study, trial, command, git commit, package versions, device, resolved config, metrics.
+        provenance: study, trial, command, git commit, package versions, device, resolved config, metrics; runtime
+            (``eager``, ``compiled`` or ``llama.cpp``) and dtype of the target as it was measured.
         fingerprint: fields of the tokenizer and the model, by section; empty where none was recorded.
         payloads: file name to ``{"sha256": ..., "bytes": ...}``.
     """
@@ -115,6 +118,8 @@ class Manifest:
     def _check_provenance(self, where: str) -> None:
         for key, types in _PROVENANCE.items():
             _field(self.provenance, key, types, where, "provenance.")
+        for key in _LATER.keys() & self.provenance.keys():
+            _field(self.provenance, key, _LATER[key], where, "provenance.")
         for package, version in self.provenance["packages"].items():
             if not isinstance(version, str):
                 _wrong(where, f"provenance.packages.{package}", version, "a string")

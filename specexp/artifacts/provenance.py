@@ -20,7 +20,9 @@ def complete_provenance(given: Mapping[str, Any]) -> dict[str, Any]:
             ...}``.
     """
     fields: dict[str, Any] = {"study": None, "trial": None, "command": None, "device": None, "config": None}
-    fields |= {"git_commit": None, "packages": None, "metrics": {}} | dict(given)
+    fields |= {"runtime": None, "dtype": None, "git_commit": None, "packages": None, "metrics": {}} | dict(
+        given
+    )
     fields["git_commit"] = fields["git_commit"] or _commit()
     fields["noise_version"] = NOISE_VERSION
     fields["packages"] = fields["packages"] or {"python": platform.python_version(), **package_versions()}

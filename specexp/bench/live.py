@@ -156,5 +156,5 @@ class LiveBackend:
         return fingerprint(self.pair.target, self.pair.tokenizer)
 
     def provenance(self, arm: Arm) -> dict[str, Any]:
-        """Nothing: what is decoded needs no explanation."""
-        return {}
+        """Runtime and dtype of the target."""
+        return self.model.provenance()

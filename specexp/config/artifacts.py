@@ -85,6 +85,7 @@ class LoadedArtifact:
         except Exception as error:  # a value that only a constructor would have refused
             raise ArtifactError(f"{self.folder} is no {self.kind} ({type_and_line(error)})") from error
         self.execution_spec: Spec | None = None
+        self._draft: Runtime | None = None
         self._made = self._make()
 
     def __getattr__(self, name: str) -> Any:
@@ -164,11 +165,43 @@ class LoadedArtifact:
             check_model(draft)  # also where the drafter asks none
         parts = self.parts
         if parts.drafter is not None:
-            parts.drafter.use_draft_model(draft)
+            parts.drafter.use_draft_model(None if draft is None else self.draft_runtime(draft))
         try:
-            return Decoder(target, *parts)
+            return Decoder(self.runtime(target), *parts)
         except ValueError as error:
             raise ArtifactError(f"{self.folder}: {first_line(error)}") from error
+
+    def runtime(self, target: PreTrainedModel | Runtime) -> Runtime:
+        """A runtime of the target as the study ran it, with an empty cache of its own.
+
+        A pair loaded in mode ``eager`` or ``compiled`` keeps that mode, and a runtime stays as it is. One warning is
+        logged where runtime or dtype differ from the recorded ones. Artifacts that record none run as ``auto``.
+
+        Raises:
+            ValueError: the target cannot be run in the mode that it was loaded in.
+        """
+        from specexp.pairs.runtime import runtime_of, tell_once
+
+        recorded = {key: self.content.provenance.get(key) for key in ("runtime", "dtype")}
+        why: list[str] = []
+        tell = why.append if recorded["runtime"] == "compiled" else tell_once
+        runtime = runtime_of(target, self._mode(target), tell)
+        running = runtime.provenance()
+        if any(recorded[key] not in (None, running[key]) for key in running):
+            tell_once(
+                f"{self.folder} was measured with runtime {recorded['runtime']} and dtype {recorded['dtype']}, and the "
+                f"target runs with {running['runtime']} and {running['dtype']}: its measured speed does not apply"
+                + "".join(f" ({sentence})" for sentence in why)
+            )
+        return runtime
+
+    def draft_runtime(self, draft: PreTrainedModel | Runtime) -> Runtime:
+        """The draft's runtime, the same one for all decoders, which share the drafter."""
+        from specexp.pairs.runtime import runtime_of
+
+        if self._draft is None or self._draft.model is not draft:
+            self._draft = runtime_of(draft, self._mode(draft))
+        return self._draft
 
     def open(self, target: PreTrainedModel | Runtime, draft: PreTrainedModel | None = None) -> Executor:
         """The strategy at work on the model this artifact belongs to. Close it, or use it in a ``with`` statement.
@@ -183,11 +216,10 @@ class LoadedArtifact:
             ArtifactError: it belongs to another model, or records no strategy, drafter or builder.
             ValueError: the drafter needs a draft model and none is given, or the parts cannot work so.
         """
-        from specexp.pairs.runtime import runtime_of
+        from specexp.core.runtime import Runtime
 
-        model = runtime_of(target)
-        self.content.check(model.model)
-        return self.execution.open(model, self.new_parts(draft))
+        self.content.check(target.model if isinstance(target, Runtime) else target)
+        return self.execution.open(self.runtime(target), self.new_parts(draft))
 
     def new_parts(self, draft: PreTrainedModel | None = None) -> Parts:
         """Parts in the state that the artifact holds, or else in their initial one, made anew at every call.
@@ -203,8 +235,16 @@ class LoadedArtifact:
         if new.drafter is not None:
             from specexp.pairs.runtime import runtime_of
 
-            new.drafter.use_draft_model(None if draft is None else runtime_of(draft))
+            new.drafter.use_draft_model(None if draft is None else runtime_of(draft, self._mode(draft)))
         return new
+
+    def _mode(self, model: PreTrainedModel | Runtime) -> str:
+        """The mode that a model was loaded in; for ``auto``, ``eager`` where the study ran that."""
+        from specexp.core.runtime import Runtime
+        from specexp.pairs.runtime import mode_of
+
+        mode = "auto" if isinstance(model, Runtime) else mode_of(model)
+        return "eager" if (mode, self.content.provenance.get("runtime")) == ("auto", "eager") else mode
 
     def _needed(self, family: str) -> Any:
         part = self._made.get(family)

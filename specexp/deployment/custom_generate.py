@@ -115,7 +115,8 @@ def custom_generate(
     parts = Parts(*artifact_or_parts)
     check_composition(*parts)
     if parts.drafter is not None:
-        parts.drafter.use_draft_model(draft)
+        wrapped = runtime_of if artifact is None else artifact.draft_runtime
+        parts.drafter.use_draft_model(None if draft is None else wrapped(draft))
     default_seed = seed
     served: Runtime | None = None
     wrapping = Lock()  # of several threads' first calls one wraps the model
@@ -135,9 +136,11 @@ def custom_generate(
         refuse(input_ids, generation_config, model_kwargs, kept)
         with wrapping:
             if served is None or not serves(served, model):
-                if artifact is not None:
+                if artifact is None:
+                    served = runtime_of(model)
+                else:
                     artifact.check(model)
-                served = runtime_of(model)
+                    served = artifact.runtime(model)
             target = served
         seed = drawn_seed(seed, default_seed, generation_config)
         verifier = ProcessedSampling(

@@ -14,7 +14,6 @@ from specexp.core.context import Context, PerSequence
 from specexp.deployment.generation_fields import kept_back
 from specexp.deployment.processed_sampling import ProcessedSampling
 from specexp.deployment.request import drawn_seed, eos_ids, refuse, serves
-from specexp.pairs.runtime import runtime_of
 from specexp.scheduling import Job
 
 if TYPE_CHECKING:
@@ -127,7 +126,7 @@ class GroupGeneration:
             self.close()
             self.artifact.check(model)
             parts = self.artifact.new_parts(self.draft)._replace(verifier=self._verifier)
-            self._executor = self.artifact.execution.open(runtime_of(model), parts)
+            self._executor = self.artifact.execution.open(self.artifact.runtime(model), parts)
         return self._executor
 
 

@@ -78,7 +78,7 @@ def _act(given: argparse.Namespace) -> int:
         pair = load_pair(
             given.target,
             given.draft,
-            target_dtype=given.target_dtype,
+            target_dtype=given.target_dtype or artifact.provenance.get("dtype") or "bfloat16",
             draft_dtype=given.draft_dtype,
             device=given.device,
             mode=given.mode,
@@ -181,10 +181,14 @@ def _parser() -> argparse.ArgumentParser:
         help="stdlib for the embedded pair, a hub id or a folder",
     )
     add("--draft", metavar="MODEL", help="the draft's hub id or folder; the embedded pair has its own")
-    add("--target-dtype", default="bfloat16", metavar="DTYPE", help="bfloat16, float16 or float32")
-    add("--draft-dtype", default="float32", metavar="DTYPE", help="likewise")
+    add(
+        "--target-dtype",
+        metavar="DTYPE",
+        help="bfloat16, float16 or float32; the artifact's unless given, bfloat16 where it records none",
+    )
+    add("--draft-dtype", default="float32", metavar="DTYPE", help="bfloat16, float16 or float32")
     add("--device", default="cpu", help="a torch device, which holds both models")
-    add("--mode", default="auto", help="eager, compiled or auto")
+    add("--mode", default="auto", help="eager, compiled or auto, which runs the target as the study did")
     add("--threads", type=int, metavar="N", help="torch's threads")
     add("--host", default="127.0.0.1", help="address to listen on; other machines reach 0.0.0.0")
     add("--port", type=int, default=8000, help="port to listen on; 0 for any free one")

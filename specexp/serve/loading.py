@@ -46,7 +46,7 @@ def engine_of(
     model = pair.target.model if isinstance(pair.target, Runtime) else pair.target
     artifact.content.check(model, pair.tokenizer)
     try:
-        parts = artifact.new_parts(pair.draft_runtime())
+        parts = artifact.new_parts(pair.draft)
         if parts.controller.needs_foresight:
             name = type(parts.controller).__name__
             raise ValueError(
@@ -57,7 +57,7 @@ def engine_of(
                 parts = parts._replace(controller=LoadAware())
             parts.controller.use_latency(latency)
         return Engine(
-            pair.target_runtime(),
+            artifact.runtime(pair.target),
             parts,
             lanes=lanes,
             waiting=waiting,
@@ -131,7 +131,7 @@ def save_state(artifact: LoadedArtifact, parts: Parts, pair: ModelPair, folder: 
         kind.kind,
         {**payloads, **state_payloads(states)},
         provenance={
-            "study": artifact.provenance["study"],
+            **{key: artifact.provenance.get(key) for key in ("study", "runtime", "dtype")},
             "command": shlex.join(sys.orig_argv),
             "config": {"served": str(artifact.folder)},
         },

@@ -69,5 +69,9 @@ class EngineStudyBackend(LiveStudyBackend):
     def in_float32(self, confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> InFloat32 | None:
         return None
 
+    @override
+    def provenance(self, best: Confirmed) -> dict[str, Any]:
+        return {}
+
     def _served(self, name: str, engine: ForeignEngine) -> EngineArm:
         return ServedArm(name, engine, self.pool, super().plain())

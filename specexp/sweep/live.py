@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
@@ -49,8 +49,10 @@ class LiveStudyBackend(StudyBackend):
                 f" {latency.name!r} cannot model the seconds of several sequences decoded for a prompt: leave it out",
             )
         problems = study_config.problems() if study_config.multi_sequence else None
-        super().__init__(study_config, LiveBackend.of(config, pair, problems), latency)
+        backend = LiveBackend.of(config, pair, problems)
+        super().__init__(study_config, backend, latency)
         self.pair = pair
+        self.model = backend.model
         if study_config.multi_sequence and not problems:
             self.samples = 1
 
@@ -89,6 +91,10 @@ class LiveStudyBackend(StudyBackend):
 
         most = self.study_config.config.get("float32_prompts")
         return in_float32(self.pair, arms_of, self.data("confirm").prompts, records, most)
+
+    @override
+    def provenance(self, best: Confirmed) -> dict[str, Any]:
+        return self.model.provenance()
 
     @override
     def plain_seconds_per_token(self, prompt: Prompt) -> float | None:

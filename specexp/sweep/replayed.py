@@ -207,13 +207,14 @@ class ReplayedStudyBackend(StudyBackend):
     def provenance(self, best: Confirmed) -> dict[str, Any]:
         fidelity = best.attributes["fidelity"]
         return {
+            **({} if self.live is None else self.live.provenance(best)),
             "recording": {
                 "folder": str(self.recording.folder),
                 "sha256": self.study_config.recording_digest(),
                 "profile": self.latency.label,
                 "fidelity": fidelity,
                 "live_sample_error": self.recording.manifest.live_error(fidelity),
-            }
+            },
         }
 
     @cached_property

@@ -55,7 +55,11 @@ class ServeBundle(Format):
                 "--to serve-bundle: transformers runs no GGUF file; name the model it was made from"
             )
         try:
-            pair = load_pair(given.options.get("target", "stdlib"), given.options.get("draft"))
+            pair = load_pair(
+                given.options.get("target", "stdlib"),
+                given.options.get("draft"),
+                target_dtype=artifact.provenance.get("dtype") or "bfloat16",
+            )
         except PairError as error:
             raise ArtifactError(f"--to serve-bundle: {error}") from error
         artifact.check(pair.target, pair.tokenizer)

@@ -1,0 +1,135 @@
+"""What is deployed is what was measured: an artifact decodes the confirmation's prompts as the study did, as fast."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+from helpers.running_server import running
+
+import specexp
+from specexp.bench.arm import eos_of
+from specexp.bench.arm_spec import ArmSpec
+from specexp.bench.live import LiveBackend
+from specexp.bench.record import PromptRecord, read_records
+from specexp.config import Config, build_data, build_generation, load_config
+from specexp.config.stages import with_prompts_of
+from specexp.core.generation import GenerationResult
+from specexp.data import Prompt
+from specexp.pairs.pair import ModelPair
+from specexp.serve.app import Server
+from specexp.serve.loading import engine_of
+from specexp.serve.texts import Texts
+from specexp.sweep.__main__ import main
+
+TREE_SHAPE = Path(__file__).parents[2] / "experiments" / "tree_shape.yaml"
+SHORT = [
+    *("--n-trials", "1", "--data.max_prompts", "1", "--sweep.count_acceptances.data.max_prompts", "1"),
+    *("--sweep.confirm.data.max_prompts", "2", "--sweep.confirm.best", "1"),
+    *("--generation.max_new_tokens", "48", "--generation.threads", "1"),
+]
+ALIASES = ("best", "best-tree")
+ROUNDS = 8
+
+
+@dataclass(frozen=True)
+class Study:
+    """A finished study of the embedded pair.
+
+    Attributes:
+        folder: of its artifacts.
+        pair: loaded as the README loads it.
+        prompts: those of its confirmation.
+        records: the engine's records of them, by prompt id.
+    """
+
+    folder: Path
+    config: Config
+    pair: ModelPair
+    prompts: Sequence[Prompt]
+    records: dict[str, PromptRecord]
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    folder = tmp_path_factory.mktemp("study")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("WANDB_MODE", "disabled")
+        patch.setattr("specexp.sweep.session.save_plots", lambda *study: [])
+        assert main([str(TREE_SHAPE), *SHORT]) == 0
+        config = load_config("runs/tree_shape/config.yaml")
+    pair = specexp.load_pair("stdlib")
+    data = build_data(with_prompts_of(config, "confirm"), pair.tokenizer)
+    data.setup("test")
+    records = read_records(folder / "runs" / "tree_shape" / "confirm.jsonl")
+    plain = {record.prompt_id: record for record in records if record.arm == "engine"}
+    assert plain.keys() == {prompt.prompt_id for prompt in data.prompts}
+    return Study(folder / "artifacts" / "tree_shape", config, pair, data.prompts, plain)
+
+
+def decoded(study: Study, decoder: specexp.Decoder, prompt: Prompt) -> GenerationResult:
+    """A record's prompt, as the README decodes and docs/deploy.md seeds it."""
+    record = study.records[prompt.prompt_id]
+    return decoder.generate(
+        prompt.token_ids,
+        max_new_tokens=study.config.get("generation.max_new_tokens"),
+        eos_token_id=study.pair.tokenizer.eos_token_id,
+        seed=record.seed,
+        sequence=f"{record.prompt_id}#{record.sample}",
+    )
+
+
+@pytest.mark.parametrize("alias", ALIASES)
+def test_the_tokens_are_the_records(study: Study, alias: str) -> None:
+    artifact = specexp.load_artifact(study.folder / alias)
+    assert (artifact.provenance["runtime"], artifact.provenance["dtype"]) == ("compiled", "bfloat16")
+    decoder = artifact.decoder(study.pair.target)
+    for prompt in study.prompts:
+        expected = study.records[prompt.prompt_id].token_ids
+        assert tuple(decoded(study, decoder, prompt).token_ids) == expected
+
+
+@pytest.mark.parametrize("alias", ALIASES)
+def test_the_speed_is_the_studys(study: Study, alias: str) -> None:
+    decoder = specexp.load_artifact(study.folder / alias).decoder(study.pair.target)
+    parts = specexp.load_artifact(study.folder / alias).parts
+    backend = LiveBackend(study.pair)
+    arm = backend.arm(ArmSpec("study", build_generation(study.config), parts))
+    seconds: dict[str, list[float]] = {"study": [], "deployed": []}
+    for prompt in study.prompts:
+        runs: dict[str, list[float]] = {name: [] for name in seconds}
+        for _ in range(ROUNDS):  # interleaved, and the best of each: the machine may be busy
+            record, result = arm.decode(prompt), decoded(study, decoder, prompt)
+            assert record.token_ids == tuple(result.token_ids)
+            runs["study"].append(record.decode_seconds)
+            runs["deployed"].append(result.decode_seconds)
+        for name, found in runs.items():
+            seconds[name].append(min(found))
+    assert sum(seconds["study"]) / sum(seconds["deployed"]) > 0.9
+
+
+@pytest.mark.parametrize("alias", ALIASES)
+def test_a_servers_text_is_the_records(study: Study, alias: str) -> None:
+    artifact = specexp.load_artifact(study.folder / alias)
+    texts = Texts(study.pair.tokenizer)
+    server = Server(engine_of(artifact, study.pair, lanes=2, waiting=2), texts, "stdlib")
+    eos = eos_of(study.pair.tokenizer, study.pair.target)
+    with running(server) as address:
+        about = {"status": "ok", "runtime": "compiled", "dtype": "bfloat16"}
+        assert httpx.get(f"{address}/health").json() == about
+        for prompt in study.prompts:
+            record = study.records[prompt.prompt_id]
+            body = {
+                "prompt": list(prompt.token_ids),
+                "max_tokens": study.config.get("generation.max_new_tokens"),
+                "temperature": artifact.verifier.temperature,
+                "seed": record.seed,
+                "sequence": f"{record.prompt_id}#{record.sample}",
+            }
+            answer = httpx.post(f"{address}/v1/completions", json=body, timeout=60).json()
+            expected = [token for token in record.token_ids if token not in eos]
+            assert answer["choices"][0]["text"] == texts.text(expected)
