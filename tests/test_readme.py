@@ -77,6 +77,8 @@ SHORT_TOO = {
 NEEDS = {
     "README: Deploy the result": ["README: The main job"],
     "deploy: In Python, and in Hugging Face": ["README: The main job"],
+    "deploy: The text of a record": ["README: The main job"],
+    "deploy: As a model folder, and in other engines": ["README: The main job"],
     "replay: Sweeps without models": ["replay: What does a step cost here?"],
     "replay: One recording, many devices": [
         "replay: What does a step cost here?",

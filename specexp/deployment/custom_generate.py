@@ -72,6 +72,9 @@ def custom_generate(
     execution strategy; every row then has copies of the processors for itself. Its callable has a ``close()``, and is a
     context manager, for the drafting processes it keeps; they end with the program at the latest.
 
+    Target and draft run as the artifact's study ran them, see :meth:`~specexp.config.artifacts.LoadedArtifact.runtime`;
+    with parts alone, in the mode that they were loaded in.
+
     It respects the whole generation config (``max_new_tokens``, ``max_length``, ``eos_token_id``,
     ``do_sample``, ``temperature``, ``top_k``, ``top_p``, penalties, ``max_time``, given processors and
     stopping criteria; ``stop_strings`` as a ``StopStringCriteria``, for ``generate`` keeps the tokenizer from

@@ -41,6 +41,19 @@ def loaded(bundle):
     return model, AutoTokenizer.from_pretrained(bundle)
 
 
+def test_the_folder_is_loaded_and_run_as_the_artifact_was_measured(tmp_path, caplog):
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    measured = {"runtime": "eager", "dtype": "float32"}
+    artifact = save_artifact(tmp_path / "tuned", "composition", {"parts.json": PARTS["lookup"]}, measured)
+    assert main([str(artifact.folder), "--to", "serve-bundle", "--output", str(tmp_path / "served")]) == 0
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "served", trust_remote_code=True)
+    assert model.dtype == torch.float32
+    model.generate(torch.tensor([[5, 6, 7]]), max_new_tokens=4)
+    assert not [record for record in caplog.records if record.name.startswith("specexp")]
+
+
 def plain(**given):
     pair = load_pair("stdlib", target_dtype="float32")
     ids = pair.tokenizer(PROMPT, return_tensors="pt").input_ids

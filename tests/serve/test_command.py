@@ -42,6 +42,29 @@ def refused(capsys, *arguments):
     return said[0]
 
 
+@pytest.mark.parametrize(
+    ("given", "dtype", "runtime"),
+    [
+        ([], "float32", "eager"),
+        (["--target-dtype", "bfloat16", "--mode", "compiled"], "bfloat16", "compiled"),
+    ],
+)
+def test_the_target_is_served_as_it_was_measured_unless_told_otherwise(
+    tmp_path, monkeypatch, given, dtype, runtime
+):
+    measured = {"runtime": "eager", "dtype": "float32"}
+    folder = save_artifact(tmp_path / "tuned", "composition", {"parts.json": PARTS}, measured).folder
+    served = []
+
+    def serve(given, artifact, pair, listener, key):
+        served.append(engine_of(artifact, pair, lanes=1, waiting=1).target.provenance())
+        return 0
+
+    monkeypatch.setattr("specexp.serve.__main__._serve", serve)
+    assert main([str(folder), "--port", "0", *given]) == 0
+    assert served == [{"runtime": runtime, "dtype": dtype}]
+
+
 def test_a_port_in_use_is_named(capsys, artifact, model_folder):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

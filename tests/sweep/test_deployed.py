@@ -102,6 +102,7 @@ def test_a_winner_measured_warm_is_deployed_warm(gained: str) -> None:
     assert artifact.kind == "static-tree"
     assert artifact.folder == specexp.load_artifact("artifacts/small/best-tree").folder
     assert artifact.state_bytes > 4 * 257 * 4
+    assert (artifact.provenance["runtime"], artifact.provenance["dtype"]) == ("eager", "float32")
     speedup, stated = artifact.metrics["modelled_speedup_over_engine"], artifact.metrics["tokens_per_step"]
     assert speedup["low"] > 1
     deployed = tokens_per_step(answers(artifact))
