@@ -6,6 +6,7 @@ import ctypes
 import os
 import platform
 import shutil
+import stat
 import subprocess
 from collections.abc import Callable
 from contextlib import suppress
@@ -43,7 +44,8 @@ def library(
         tell: takes a line for a person if it must be compiled.
 
     Raises:
-        CannotCompileError: there is no C++ compiler, it fails, or what was compiled is damaged.
+        CannotCompileError: there is no C++ compiler, it fails, what was compiled is damaged, or another user could
+            have written it.
     """
     compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
     if not compiler:
@@ -52,10 +54,12 @@ def library(
         )
     folder = cache_folder("kernels")
     file = folder / f"{source.stem}-{_key(source, compiler, flags)}.so"
+    _make_private(folder)
     if not file.exists():
         tell(f"compiling {source.name} for this machine, kept in {folder}")
         _compile(compiler, flags, source, file)
         _make_room(folder)
+    _check_private(file)
     try:
         loaded = ctypes.CDLL(str(file))
     except OSError as error:
@@ -83,10 +87,27 @@ def _key(source: Path, compiler: str, flags: tuple[str, ...]) -> str:
     return sha256(b"\0".join(parts)).hexdigest()[:16]
 
 
+def _make_private(folder: Path) -> None:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise CannotCompileError(f"{folder} cannot be made: {first_line(error)}") from error
+    _check_private(folder)
+
+
+def _check_private(path: Path) -> None:
+    """Raise if another user than root could have written a file or folder: loading a library runs its code."""
+    about = path.stat()
+    if about.st_uid not in (os.geteuid(), 0) or about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise CannotCompileError(
+            f"{path} belongs to another user or can be written by one, so that its code is not loaded: delete it, "
+            "or set XDG_CACHE_HOME to a folder of your own"
+        )
+
+
 def _compile(compiler: str, flags: tuple[str, ...], source: Path, file: Path) -> None:
     """Compile beside the place where the library belongs, and move it there whole."""
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(dir=file.parent) as folder:
             made = Path(folder) / file.name
             command = [compiler, *FLAGS, *flags, str(source), "-o", str(made)]
@@ -94,6 +115,7 @@ def _compile(compiler: str, flags: tuple[str, ...], source: Path, file: Path) ->
             if ran.returncode:
                 why = next((line for line in ran.stderr.splitlines() if "error" in line), ran.stderr)
                 raise CannotCompileError(f"{compiler} cannot compile {source.name}: {why.strip():.200}")
+            made.chmod(0o700)  # whatever the umask is
             made.replace(file)
     except OSError as error:
         raise CannotCompileError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,58 @@ def test_no_compiler_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         runtime_of(model, "compiled")
     assert isinstance(runtime_of(model, "auto"), LanguageModel)
     library.cache_clear()
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o777, 0o1777])
+def test_a_library_in_a_folder_that_others_can_write_is_not_loaded(
+    mode: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = tmp_path / "specexp" / "kernels"
+    folder.mkdir(parents=True)
+    folder.chmod(mode)
+    library.cache_clear()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(kernels.ctypes, "CDLL", lambda file: pytest.fail(f"{file} was loaded"))
+    model = build("Llama", LLAMA, dtype=torch.float32)
+    with pytest.raises(CannotCompileError, match="kernels belongs to another user or can be written by one"):
+        runtime_of(model, "compiled")
+    assert isinstance(runtime_of(model, "auto"), LanguageModel)
+    library.cache_clear()
+
+
+def test_a_library_of_another_user_is_not_loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    source = tmp_path / "planted.cpp"
+    source.touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(kernels, "_key", lambda *given: "key")
+    monkeypatch.setattr(kernels.ctypes, "CDLL", lambda file: pytest.fail(f"{file} was loaded"))
+    folder = tmp_path / "specexp" / "kernels"
+    folder.mkdir(mode=0o700, parents=True)
+    planted = folder / "planted-key.so"
+    planted.touch(mode=0o700)
+    planted.chmod(0o722)
+    with pytest.raises(CannotCompileError, match=r"planted-key\.so belongs to another user or can be"):
+        library(source)
+    planted.chmod(0o700)
+    monkeypatch.setattr(kernels.os, "geteuid", lambda: planted.stat().st_uid + 1)
+    if planted.stat().st_uid == 0:  # root's files are trusted by all, so that only root can make one of another
+        os.chown(planted, 1, 1)
+        monkeypatch.setattr(kernels.os, "geteuid", lambda: 0)
+    with pytest.raises(CannotCompileError, match=r"(kernels|planted-key\.so) belongs to another user"):
+        library(source)
+
+
+def test_the_folder_of_libraries_is_private(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    source = tmp_path / "empty.cpp"
+    source.touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    before = os.umask(0o002)
+    try:
+        library(source)
+    finally:
+        os.umask(before)
+    kept = [tmp_path / "specexp" / "kernels", *(tmp_path / "specexp" / "kernels").iterdir()]
+    assert [path.stat().st_mode & 0o777 for path in kept] == [0o700, 0o700]
 
 
 def test_few_libraries_are_kept(tmp_path: Path) -> None:
