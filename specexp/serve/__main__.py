@@ -1,7 +1,6 @@
 """``python -m specexp.serve ARTIFACT``: an OpenAI-compatible server that decodes with an artifact's parts.
 
-Requests are lanes of one loop: they come and go while others decode, one target pass serves all, and each is answered
-as if it were alone.
+Requests are lanes of one loop: they come and go while others decode, and one target pass serves all.
 """
 
 from __future__ import annotations
@@ -68,6 +67,8 @@ def _act(given: argparse.Namespace) -> int:
             )
     if not 0 < given.deadline < float("inf"):
         raise ConfigError(f"--deadline is {given.deadline:g}; a number of seconds above 0 is allowed")
+    if given.drain is not None and not 0 <= given.drain < float("inf"):
+        raise ConfigError(f"--drain must be a number of seconds of at least 0, got {given.drain:g}")
     if given.save_state is not None:
         check_expanded(given.save_state, ConfigError("--save-state"))
         check_writable(Path(given.save_state), ConfigError("--save-state"))
@@ -94,9 +95,9 @@ def _serve(
     key: str | None,
 ) -> int:
     import torch
-    import uvicorn
 
     from specexp.serve.app import Server
+    from specexp.serve.http_server import HttpServer
     from specexp.serve.limits import Limits
     from specexp.serve.loading import check_learning, engine_of, profile_in, save_state
     from specexp.serve.texts import Texts
@@ -122,20 +123,15 @@ def _serve(
     print(f"serving {artifact.folder} as {server.name} on http://{_shown(host)}:{port}/v1", flush=True)
     if key is None and host not in ("127.0.0.1", "::1"):
         print(f"whoever reaches {host} may ask, for {KEY} is not set", file=sys.stderr)
-    config = uvicorn.Config(
-        server.app(),
-        log_config=None,
-        log_level="error",
-        access_log=False,
-        timeout_graceful_shutdown=int(given.deadline)
-        + 30,  # for clients that do not read what they asked for
-    )
+
+    def save() -> None:
+        if given.save_state is not None:
+            saved = save_state(artifact, engine.parts, pair, given.save_state, given.lanes)
+            print(f"what was learned is in {saved}", flush=True)
+
+    drain = given.deadline if given.drain is None else given.drain
     with suppress(KeyboardInterrupt):  # it answers what was taken in, and raises the signal again
-        uvicorn.Server(config).run(sockets=[listener])
-    engine.close()
-    if given.save_state is not None:
-        saved = save_state(artifact, engine.parts, pair, given.save_state, given.lanes)
-        print(f"what was learned is in {saved}")
+        HttpServer(server, drain, save).run(sockets=[listener])
     return 0
 
 
@@ -170,7 +166,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m specexp.serve",
         description="Serve an artifact: /v1/completions, /v1/chat/completions, /v1/models, /health and /metrics.",
         epilog=f"Requests must know the key that {KEY} or --api-key-file has. SIGTERM and Ctrl-C end the server, once "
-        "all that was taken in is answered.",
+        "all that was taken in is answered; a second signal ends it at once.",
     )
     add = parser.add_argument
     add("artifact", metavar="ARTIFACT", help="folder, or alias such as artifacts/tree_shape/best")
@@ -202,6 +198,12 @@ def _parser() -> argparse.ArgumentParser:
         help="outputs that may wait for a lane; more are told 503",
     )
     add("--deadline", type=float, default=600.0, metavar="SECONDS", help="until a request must be complete")
+    add(
+        "--drain",
+        type=float,
+        metavar="SECONDS",
+        help="after SIGTERM, until outputs that are not complete are given up; --deadline unless given",
+    )
     add("--max-body", type=int, default=1_000_000, metavar="BYTES", help="of a request")
     add("--max-prompt", type=int, metavar="TOKENS", help="of a prompt; the model's context unless given")
     add("--api-key-file", metavar="FILE", help=f"its text is what requests must know, in place of {KEY}")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Collection, Sequence
-from math import ceil
+from math import ceil, inf
 from threading import Condition, Thread
 from time import monotonic
+from typing import Literal
 
 import numpy as np
 import torch
@@ -106,6 +107,7 @@ class Engine:
         self._waiting: deque[tuple[Output, float]] = deque()
         self._changed = Condition()
         self._closing = False
+        self._ends = inf
         self._seconds_an_output = 1.0
         self._thread = Thread(target=self._run, name="specexp decodes", daemon=True)
 
@@ -128,13 +130,22 @@ class Engine:
         """Begin to decode what is submitted."""
         self._thread.start()
 
-    def close(self) -> None:
-        """Take in nothing more, and wait until everything taken in has ended."""
+    def close(self, within: float = inf) -> None:
+        """Take in nothing more, and wait until everything taken in has ended.
+
+        Args:
+            within: seconds after which what is not complete is given up.
+        """
         with self._changed:
             self._closing = True
+            self._ends = min(self._ends, monotonic() + within)
             self._changed.notify()
         if self._thread.is_alive():
             self._thread.join()
+
+    def give_up(self) -> None:
+        """Give up at the next step what is not complete; for signal handlers, since it takes no lock."""
+        self._ends = -inf
 
     def submit(self, outputs: Sequence[Output]) -> None:
         """Take in the outputs of a request, all or none.
@@ -191,17 +202,23 @@ class Engine:
     def _let_go(self) -> None:
         now = monotonic()
         for context, (lane, running) in list(self._running.items()):
-            if running.output.cancelled or running.output.deadline <= now:
+            if running.output.cancelled or self._late(running.output, now):
                 self._decoding.remove(lane)
                 self._leave(context)
                 if not running.output.cancelled:
-                    self._tell(running.output, GivenUp("deadline", running.told))
+                    self._tell(running.output, GivenUp(self._why(running.output, now), running.told))
         with self._changed:
-            kept = [one for one in self._waiting if not one[0].cancelled and one[0].deadline > now]
-            late = [output for output, _ in self._waiting if not output.cancelled and output.deadline <= now]
-            self._waiting = deque(kept)
-        for output in late:
-            self._tell(output, GivenUp("deadline", 0))
+            wanted = [one for one in self._waiting if not one[0].cancelled]
+            late = [one for one in wanted if self._late(one[0], now)]
+            self._waiting = deque(one for one in wanted if one not in late)
+        for output, _ in late:
+            self._tell(output, GivenUp(self._why(output, now), 0))
+
+    def _late(self, output: Output, now: float) -> bool:
+        return min(output.deadline, self._ends) <= now
+
+    def _why(self, output: Output, now: float) -> Literal["deadline", "shutdown"]:
+        return "deadline" if output.deadline <= now else "shutdown"
 
     def _take_in(self) -> None:
         fed = 0

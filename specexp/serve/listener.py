@@ -6,7 +6,8 @@ import socket
 
 from specexp.config.errors import ConfigError
 
-_BACKLOG = 2048
+BACKLOG = 64
+"""Connections that the kernel keeps until they are accepted, and most that are accepted in one go."""
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -27,7 +28,7 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
-        listener.listen(_BACKLOG)
+        listener.listen(BACKLOG)
     except OSError as error:  # also a name that nobody knows
         listener.close()
         why = error.strerror or str(error)

@@ -67,9 +67,9 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """The output ends without being complete: its deadline passed, or the server failed."""
+    """The output ends without being complete: its deadline passed, the server shuts down, or it failed."""
 
-    why: Literal["deadline", "error"]
+    why: Literal["deadline", "shutdown", "error"]
     made: int
 
 

@@ -197,6 +197,11 @@ class ServedRequest:
                 f"the output was not complete within {seconds:g} s, when {failed.made} tokens of it were there: ask "
                 "for fewer, or give it a later deadline",
             )
+        if failed.why == "shutdown":
+            sentence = (
+                f"the server shut down when {failed.made} tokens of the output were there: ask another one"
+            )
+            return RequestError(504, sentence)
         return RequestError(500, f"the server failed, and its log says why, beside {self.reply.about['id']}")
 
     def _extra(self) -> dict[str, Any]:

@@ -1,27 +1,33 @@
 """A server in a thread of the test's own process, on a port of its own."""
 
+import socket
 from contextlib import contextmanager
 from threading import Thread
 from time import sleep
 
-import uvicorn
-
+from specexp.serve.http_server import HttpServer
 from specexp.serve.listener import listen
 
 
-@contextmanager
 def running(server):
     """Serve until the block ends; gives the address."""
+    return started(server, HttpServer(server, drain=60))
+
+
+@contextmanager
+def started(server, own, send_buffer=None):
+    """The same with an HTTP server that was made, and as many bytes that the kernel keeps for a client."""
     listener = listen("127.0.0.1", 0)
-    own = uvicorn.Server(uvicorn.Config(server.app(), log_config=None, log_level="error"))
+    if send_buffer is not None:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
+    address = f"http://127.0.0.1:{listener.getsockname()[1]}"
     thread = Thread(target=own.run, kwargs={"sockets": [listener]}, daemon=True)
     server.engine.start()
     thread.start()
     while not own.started:
         sleep(0.005)
     try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        yield address
     finally:
         own.should_exit = True
         thread.join()
-        server.engine.close()

@@ -115,7 +115,9 @@ def test_a_library_of_another_user_is_not_loaded(monkeypatch: pytest.MonkeyPatch
         library(source)
     planted.chmod(0o700)
     monkeypatch.setattr(kernels.os, "geteuid", lambda: planted.stat().st_uid + 1)
-    if planted.stat().st_uid == 0:  # root's files are trusted by all, so that only root can make one of another
+    if (
+        planted.stat().st_uid == 0
+    ):  # root's files are trusted by all, so that only root can make one of another
         os.chown(planted, 1, 1)
         monkeypatch.setattr(kernels.os, "geteuid", lambda: 0)
     with pytest.raises(CannotCompileError, match=r"(kernels|planted-key\.so) belongs to another user"):
