@@ -69,7 +69,7 @@ class Checker:
             if one.is_section and isinstance(value, Mapping):
                 sections.append(one)
             elif one.inner is not None and one.inner.is_nested:
-                if one.is_list and isinstance(value, list):
+                if one.is_list and isinstance(value, list) and one.allows_length(value):
                     return [self.value(item, one.inner, (*key, str(at))) for at, item in enumerate(value)]
                 if one.is_mapping and isinstance(value, Mapping):
                     return {

@@ -267,7 +267,8 @@ class Allowed:
         if get_origin(self.kind) is Literal:
             return "one of " + ", ".join(str(choice) for choice in self.choices)
         if self.is_list:
-            return "a list" + (
+            most = self._limit("max_length")
+            return ("a list" if most is None else f"a list of at most {most}") + (
                 f", each {self.inner._words(python)}"
                 if self.inner is not None and self.inner.kind is not Any
                 else ""
@@ -286,17 +287,20 @@ class Allowed:
     @cached_property
     def bounds(self) -> dict[str, float]:
         """Limits by what they are called: ``at least``, ``more than``, ``at most``, ``less than``."""
-        extras = [
+        return {word: limit for name, word in _BOUNDS if (limit := self._limit(name)) is not None}
+
+    def allows_length(self, items: list[Any]) -> bool:
+        """Whether a list may have as many items, which is checked before any of them is."""
+        least, most = self._limit("min_length"), self._limit("max_length")
+        return (least is None or len(items) >= least) and (most is None or len(items) <= most)
+
+    def _limit(self, name: str) -> float | None:
+        extras = (
             item
             for extra in getattr(self.annotation, "__metadata__", ())
             for item in (extra, *getattr(extra, "metadata", ()))
-        ]
-        return {
-            word: limit
-            for name, word in _BOUNDS
-            for extra in extras
-            if (limit := getattr(extra, name, None)) is not None
-        }
+        )
+        return next((limit for extra in extras if (limit := getattr(extra, name, None)) is not None), None)
 
 
 _NAMES = {int: "an integer", float: "a number", str: "a text", bool: "true or false", type(None): "null",

@@ -142,6 +142,11 @@ class SuffixArray:
                 )
         if self.largest_token < 0:
             raise ValueError("the corpus is empty: at least one text of one token is needed")
+        if self.tokens.min() < NO_CANDIDATE:
+            raise ValueError(
+                f"the corpus holds the token {self.tokens.min()}; ids of at least 0 are expected, and {NO_CANDIDATE} "
+                "behind each text"
+            )
         if self.suffixes.size != self.tokens.size or self.tokens[-1] != NO_CANDIDATE:
             raise ValueError(
                 f"the corpus has {self.tokens.size} tokens and {self.suffixes.size} suffixes; as many are expected, "
@@ -182,7 +187,7 @@ class SuffixArray:
         low, high, length = run
 
         def at(place: int) -> int:
-            return int(self.tokens[place + length])  # which is there: behind every run stands at least an end
+            return int(self.tokens[min(place + length, self.tokens.size - 1)])
 
         first = bisect_left(self.suffixes, token, low, high, key=at)
         last = bisect_right(self.suffixes, token, first, high, key=at)
@@ -192,6 +197,8 @@ class SuffixArray:
         """What followed a run; of many occurrences, evenly chosen ones are looked at."""
         low, high, length = run
         places = self.suffixes[low : high : max(1, (high - low) // _SAMPLED)] + length
+        # Suffixes in a wrong order lead behind the last text: its end, which is no follower, stands for that.
+        places = places.clip(max=self.tokens.size - 1)
         tokens, counts = np.unique(self.tokens[places], return_counts=True)
         there = tokens != NO_CANDIDATE
         return list(zip(tokens[there].tolist(), counts[there].tolist(), strict=True))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
+from pydantic import Field
 from typing_extensions import override
 
 from specexp.core.context import Context
@@ -21,22 +22,25 @@ if TYPE_CHECKING:
     from specexp.drafters.draft_source import DraftSource
 
 
+_MOST = 64
+
+
 class Union(Drafter):
     """Gives every node the candidates of several drafters: the first drafter's, then what the next ones add.
 
     Args:
-        drafters: at least two, most trusted first, e.g. ``[PromptLookup(), TokenRecycling()]``: where the context
+        drafters: 2 to 64, most trusted first, e.g. ``[PromptLookup(), TokenRecycling()]``: where the context
             repeats itself its continuation takes rank 0, and recycled tokens follow.
 
     Raises:
-        ValueError: fewer than two drafters.
+        ValueError: fewer than 2 drafters, or more than 64.
     """
 
     learns_from = "nothing"
 
-    def __init__(self, drafters: list[Drafter]) -> None:
-        if len(drafters) < 2:
-            raise ValueError(f"Union was given {len(drafters)} drafters; at least 2 are needed")
+    def __init__(self, drafters: Annotated[list[Drafter], Field(max_length=_MOST)]) -> None:
+        if not 2 <= len(drafters) <= _MOST:
+            raise ValueError(f"Union takes 2 to {_MOST} drafters, got {len(drafters)}")
         self.drafters = drafters
 
     @property

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from specexp.core.messages import first_line
 from specexp.runtimes.llama_library import LlamaCppError
 
 if TYPE_CHECKING:
@@ -86,7 +87,12 @@ def read_tokenizer(file: LlamaFile) -> PreTrainedTokenizerBase:
     from transformers import PreTrainedTokenizerFast
 
     whole = file.said(WHOLE)
-    core = _from_lists(file) if whole is None else Tokenizer.from_str(whole)
+    try:
+        core = _from_lists(file) if whole is None else Tokenizer.from_str(whole)
+    except LlamaCppError:
+        raise
+    except Exception as error:  # tokenizers raises nothing more special
+        raise LlamaCppError(f"{file.path}: the tokenizer cannot be read: {first_line(error)}") from error
     roles: dict[str, Any] = {}
     for role in _SPECIAL:
         number = file.said(f"tokenizer.ggml.{_ROLES_IN_FILE[role]}_token_id")

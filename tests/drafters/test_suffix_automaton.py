@@ -206,12 +206,29 @@ def test_what_is_no_corpus_is_refused(tmp_path):
         SuffixAutomaton({**sound, "suffixes": np.zeros_like(sound["suffixes"])})
     with pytest.raises(ValueError, match="as many are expected, with -1 behind the last text"):
         SuffixAutomaton({**sound, "suffixes": sound["suffixes"][1:]})
+    damaged = sound["tokens"].copy()
+    damaged[len(TEXTS[0])] = -2
+    with pytest.raises(
+        ValueError, match="the corpus holds the token -2; ids of at least 0 are expected, and -1 beh"
+    ):
+        SuffixAutomaton({**sound, "tokens": damaged})
     with pytest.raises(ValueError, match="the corpus' tokens are int64"):
         SuffixAutomaton({**sound, "tokens": sound["tokens"].astype(np.int64)})
     with pytest.raises(ValueError, match="has the arrays \\['suffixes', 'tokens'\\]"):
         SuffixAutomaton({"tokens": sound["tokens"]})
     with pytest.raises(ValueError, match="holds the token 7 and the target's vocabulary has ids 0 to 5"):
         SuffixAutomaton(sound).check_vocabulary(6)
+
+
+def test_suffixes_in_a_wrong_order_draft_badly_and_break_nothing():
+    sound = corpus_arrays(TEXTS)
+    for seed in range(50):
+        suffixes = np.random.default_rng(seed).permutation(sound["suffixes"])
+        array = SuffixArray({**sound, "suffixes": suffixes})
+        for low in range(suffixes.size):
+            run = (low, suffixes.size, 3)
+            assert all(token >= 0 for token, _ in array.followers(run))
+            array.step(run, 1)
 
 
 def test_saved_texts_that_do_not_belong_together_are_refused():

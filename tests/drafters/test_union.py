@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from specexp.artifacts import ArtifactError
+from specexp.config.artifacts import save_artifact
 from specexp.core.context import Context
 from specexp.core.dialogue import Request
 from specexp.drafters import PromptLookup, TokenRecycling, Union
@@ -20,6 +22,22 @@ class TestUnionOfThree(DrafterContract):
         return Union(
             [TokenRecycling(k=2, state="carry"), PromptLookup(), TokenRecycling(k=3, update="merge")]
         )
+
+
+@pytest.mark.parametrize("count", [0, 1, 65])
+def test_a_number_of_drafters_that_is_not_allowed_is_refused(count):
+    with pytest.raises(ValueError, match=f"Union takes 2 to 64 drafters, got {count}"):
+        Union([PromptLookup()] * count)
+
+
+def test_too_many_drafters_are_refused_before_any_is_made(tmp_path):
+    drafters = [{"class_path": "PromptLookup"}] * 20_000
+    parts = {
+        "drafter": {"class_path": "Union", "init_args": {"drafters": drafters}},
+        "builder": {"class_path": "Chain"},
+    }
+    with pytest.raises(ArtifactError, match="at most 64"):
+        save_artifact(tmp_path / "many", "composition", {"parts.json": parts})
 
 
 def fixed(*tokens):
@@ -41,11 +59,6 @@ def test_a_drafter_without_candidates_leaves_its_ranks_to_the_next():
 
 def test_it_ranks_as_many_as_its_drafters_together():
     assert Union([fixed(5, 2), fixed(2, 7, 5, 1)]).max_candidates == 6
-
-
-def test_one_drafter_is_no_union():
-    with pytest.raises(ValueError, match="at least 2"):
-        Union([PromptLookup()])
 
 
 def test_each_drafter_is_shown_the_vocabulary():

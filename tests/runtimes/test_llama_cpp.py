@@ -22,7 +22,7 @@ from specexp.core.parts import Parts
 from specexp.core.runtime import Growth
 from specexp.core.tree import TokenTree, TreeShape, root_tree
 from specexp.drafters import DraftModel, PromptLookup, TokenRecycling
-from specexp.runtimes.gguf_text import read_tokenizer
+from specexp.runtimes.gguf_text import WHOLE, read_tokenizer
 from specexp.runtimes.gguf_writing import write_gguf
 from specexp.runtimes.llama_cpp import LlamaCppModel
 from specexp.runtimes.llama_file import LlamaFile, LlamaSettings
@@ -264,6 +264,15 @@ def test_a_tokenizer_comes_back(tmp_path):
     assert again(text).input_ids == tokenizer()(text).input_ids
     assert again.eos_token == "<|end|>"
     assert again.decode(again(text).input_ids) == text
+
+
+@pytest.mark.parametrize("whole", ["", "{", "[]", '{"model": 1}', "\0"])
+def test_a_damaged_tokenizer_in_a_file_is_one_sentence(whole, monkeypatch):
+    file = LlamaFile(written("Llama"), vocabulary_only=True)
+    monkeypatch.setattr(file, "said", {WHOLE: whole}.get)
+    with pytest.raises(LlamaCppError, match=r"\.gguf: the tokenizer cannot be read: .+") as caught:
+        read_tokenizer(file)
+    assert "\n" not in str(caught.value)
 
 
 def message(call):
