@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -11,7 +12,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from specexp.bench.page.charts import importances_chart, ratios_chart, search_chart
-from specexp.bench.page.html_page import html_page
+from specexp.bench.page.html_page import _embeds, html_page
 from specexp.bench.page.sections import folding_tree, prompt_section
 from specexp.bench.publish import PAGE, Report, publish
 from specexp.bench.record import PromptRecord
@@ -95,6 +96,15 @@ def test_the_answer_stands_before_the_table_and_nothing_is_fetched(page: Path) -
     assert "a &lt;note&gt;" in own
     assert not re.search(r"""(?:src|href)=["'](?!data:)""", own)
     assert len(text) < 3_000_000
+
+
+def test_what_html_understands_in_a_script_is_escaped() -> None:
+    values = [{"prompt": text} for text in ("<!-- a comment", "<script>alert(1)</script>", "a < b")]
+    scripts = _embeds({"all": {"data": {"values": values}}})
+    assert "<" not in scripts.partition('draw("chart-all"')[2]
+    drawn = re.search(r'draw\("chart-all", (.*)\);', scripts)
+    assert drawn is not None
+    assert json.loads(drawn[1])["data"]["values"] == values
 
 
 def test_a_page_without_charts_carries_no_library() -> None:
