@@ -54,6 +54,34 @@ def test_prompt_lookup_is_prompt_lookup_everywhere(tuned) -> None:
     assert "the order of matches" in made["vllm"][1]
 
 
+def test_suffix_decoding_is_suffix_decoding_where_an_engine_has_it(tuned) -> None:
+    cold = tuned({"class_path": "SuffixAutomaton", "init_args": {"min_run": 3}})
+    content, dropped = export(cold, "vllm")
+    assert content == {
+        "method": "suffix", "num_speculative_tokens": 2, "suffix_decoding_max_cached_requests": 0,
+        "suffix_decoding_max_spec_factor": 2.0, "suffix_decoding_min_token_prob": 0.0,
+    }  # fmt: skip
+    assert "min_run=3 and how followers are weighed" in dropped
+    assert yaml.safe_load(export(cold, "trtllm")[0]) == {
+        "speculative_config": {"decoding_type": "SA", "max_draft_len": 2, "enable_global_pool": False}
+    }
+    with pytest.raises(ArtifactError, match="leave it out"):
+        export(cold, "vllm", draft="small")
+    for engine in ("sglang", "llama-cpp", "openvino"):
+        with pytest.raises(ArtifactError, match=f"{engine} has nothing like the SuffixAutomaton drafter"):
+            export(cold, engine)
+
+
+def test_texts_that_a_suffix_drafter_carries_are_the_engines_cache(tuned) -> None:
+    carried = tuned({"class_path": "SuffixAutomaton", "init_args": {"state": "carry", "reach": 1.5}})
+    content, _ = export(carried, "vllm")
+    assert content["suffix_decoding_max_spec_factor"] == 1.5
+    assert "suffix_decoding_max_cached_requests" not in content
+    content, dropped = export(carried, "trtllm")
+    assert yaml.safe_load(content)["speculative_config"]["enable_global_pool"] is True
+    assert "reach=1.5 and texts of requests that have ended" in dropped
+
+
 def test_a_draft_model_is_named_where_the_engine_loads_it(tuned) -> None:
     folder = tuned(DRAFT)
     made = {engine: export(folder, engine, draft="small")[0] for engine in ENGINES[:-1]}

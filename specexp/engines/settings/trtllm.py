@@ -30,6 +30,7 @@ class TrtllmSettings(Settings):
         max_matching_ngram_size: longest n-gram looked up.
         is_public_pool: whether requests share what they know.
         is_keep_all: whether all continuations are kept.
+        enable_global_pool: whether suffix automata of other requests are searched too.
         is_use_oldest: which of them is taken; false is our order.
         max_concurrency: most requests at once that speculate.
         draft_len_schedule: length by requests at once.
@@ -57,6 +58,7 @@ class TrtllmSettings(Settings):
     is_public_pool: bool | None = None
     is_keep_all: bool | None = None
     is_use_oldest: bool | None = None
+    enable_global_pool: bool | None = None
     max_concurrency: _Positive | None = None
     draft_len_schedule: dict[int, Annotated[int, Field(ge=0)]] | None = None
     acceptance_rate_window_size: Annotated[int, Field(ge=0)] | None = None
@@ -69,6 +71,7 @@ class TrtllmSettings(Settings):
                 "trtllm: decoding_type Draft_Target needs speculative_model, and none is given"
             )
         self.refuse_unless("decoding_type", ("NGram",), _NGRAM)
+        self.refuse_unless("decoding_type", ("SA",), ("enable_global_pool",))
         self.refuse_unless("decoding_type", ("Eagle3",), _TREE)
         if self.use_dynamic_tree:
             depth, nodes, branches = (

@@ -87,6 +87,10 @@ class ChainFormat(ExportFormat):
         """Settings of prompt lookup, and what differs from ours, in words."""
         raise NotImplementedError
 
+    def suffixed(self, chain: ChainDraft) -> tuple[Settings, tuple[str, ...]] | None:
+        """Settings of suffix decoding, and what differs from ours, in words; None if the engine has none."""
+        return None
+
     @override
     def export(self, artifact: Tuned, **options: str) -> ExportedFile:
         name, draft = self.settings.engine, options.get("draft")
@@ -94,13 +98,13 @@ class ChainFormat(ExportFormat):
             return ExportedFile(measured_settings(artifact, self.settings).deployed())
         chain = chain_of(artifact, name)
         lost: tuple[str, ...]
+        if chain.drafter in ("PromptLookup", "SuffixAutomaton") and draft is not None:
+            raise ArtifactError(f"--draft is {draft!r}, and {artifact.folder} looks up prompts: leave it out")
         if chain.drafter == "PromptLookup":
-            if draft is not None:
-                raise ArtifactError(
-                    f"--draft is {draft!r}, and {artifact.folder} looks up prompts: leave it out"
-                )
             shortest, longest = chain.arguments.get("min_ngram", 1), chain.arguments.get("max_ngram", 3)
             made, lost = self.looked_up(chain, shortest, longest)
+        elif chain.drafter == "SuffixAutomaton" and (suffixed := self.suffixed(chain)) is not None:
+            made, lost = suffixed
         elif chain.drafter in ("DraftModel", ""):
             if draft is None and self.names_draft:
                 raise ArtifactError(
@@ -130,6 +134,16 @@ def measured_settings(artifact: Any, settings: type[Settings]) -> Settings:
         )
     found: Settings = validated(settings, artifact.settings, str(artifact.folder))
     return found
+
+
+def suffixes_lost(chain: ChainDraft, *names: str) -> tuple[str, ...]:
+    """Those of a suffix drafter's arguments that were set and that an engine cannot be given."""
+    given = chain.arguments
+    return tuple(
+        "the corpus" if name == "corpus" else f"{name}={given[name]}"
+        for name in names
+        if given.get(name) not in (None, 1)
+    )
 
 
 def _sampling_lost(chain: ChainDraft) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from typing_extensions import override
 
 from specexp.engines.settings.settings import Settings
 from specexp.engines.settings.vllm import VllmSettings
-from specexp.export.formats._chain import ChainDraft, ChainFormat
+from specexp.export.formats._chain import ChainDraft, ChainFormat, suffixes_lost
 
 
 class Vllm(ChainFormat):
@@ -25,3 +25,19 @@ class Vllm(ChainFormat):
     def looked_up(self, chain: ChainDraft, shortest: int, longest: int) -> tuple[Settings, tuple[str, ...]]:
         made = VllmSettings("ngram", chain.length, prompt_lookup_min=shortest, prompt_lookup_max=longest)
         return made, ("the order of matches, for vLLM has its own",)
+
+    @override
+    def suffixed(self, chain: ChainDraft) -> tuple[Settings, tuple[str, ...]]:
+        reach = chain.arguments.get("reach")
+        made = VllmSettings(
+            "suffix",
+            chain.length,
+            suffix_decoding_max_cached_requests=None if chain.arguments.get("state") == "carry" else 0,
+            # Without a reach ours drafts as far behind a run of one token as behind a longer one.
+            suffix_decoding_max_spec_factor=float(chain.length if reach is None else reach),
+            suffix_decoding_min_token_prob=0.0,
+        )
+        return made, (
+            *suffixes_lost(chain, "corpus", "min_run"),
+            "how followers are weighed, for vLLM counts them",
+        )
