@@ -74,14 +74,14 @@ def check_storage(given: str, error: ConfigError) -> None:
         raise ConfigError(f"{what}, and its driver {missing} is not installed: pip install {package}")
     if kind == "sqlite":
         _check_file(url.database or "", what)
-    else:
-        _check_answers(url.host or "localhost", url.port or PORTS[kind], what)
+    elif url.host and "host" not in url.query:  # else a Unix socket, or what the environment names
+        _check_answers(url.host, url.port or PORTS[kind], what)
     if kind == "postgresql":
         from specexp.sweep.database import why_unreachable
 
         refusal = why_unreachable(url)
         if refusal is not None:
-            raise ConfigError(f"{what}, and PostgreSQL there answers: {masked(refusal)}")
+            raise ConfigError(f"{what}, and it cannot be used: {masked(refusal)}")
 
 
 def open_storage(

@@ -1,6 +1,7 @@
 """Folders, files and databases that cannot be used or were left half-written, and workers that begin together."""
 
 import multiprocessing
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -154,6 +155,16 @@ def test_nobody_answers_where_the_database_should_be(monkeypatch: pytest.MonkeyP
     with pytest.raises(ConfigError, match=r"me:\*\*\*@127\.0\.0\.1:9/x', and nobody answers") as caught:
         check_storage("postgresql://me:pass@127.0.0.1:9/x", ConfigError("command line: sweep.storage"))
     assert "pass@" not in str(caught.value)
+
+
+def test_a_database_on_a_unix_socket_is_asked_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    url, key = f"postgresql+psycopg://me@/studies?host={tmp_path}", ConfigError("command line: sweep.storage")
+    with pytest.raises(ConfigError, match=f"it cannot be used: .*{re.escape(str(tmp_path))}/.s.PGSQL.5432"):
+        check_storage(url, key)
+    asked = []
+    monkeypatch.setattr("specexp.sweep.database.why_unreachable", lambda url: asked.append(url.query["host"]))
+    check_storage(url, key)
+    assert asked == [str(tmp_path)]
 
 
 @pytest.mark.parametrize(
