@@ -181,11 +181,19 @@ def run_command(words: list[str], folder: Path) -> None:
     assert status == 0, f"{shlex.join(words)}\n{said.getvalue()[-4000:]}"
 
 
-def test_installing_and_testing_is_what_ci_does() -> None:
+def test_ci_types_the_commands_that_install_as_they_stand_here() -> None:
     for section in sections():
-        for command in commands(section):
-            if not command.startswith("python -m"):
-                assert command.replace("pip install", "pip_install") in CI.splitlines(), command
+        for line in "".join(blocks(section, "bash")).splitlines():
+            if not all(command.startswith("python -m") for command in line.split(" && ")):
+                assert f"({line})" in CI.splitlines(), line
+
+
+def test_the_readmes_two_commands_install_what_they_need() -> None:
+    typed = [line for line in CI.splitlines() if line.startswith("(pip install")]
+    assert [line.strip("()") for line in typed] == [
+        *blocks("README: The main job", "bash")[0].splitlines(),
+        *blocks("README: Read on", "bash")[0].splitlines(),
+    ]
 
 
 @pytest.mark.timeout(600)

@@ -53,9 +53,7 @@ def test_its_experiments_are_there():
         assert (ROOT / path).exists(), path
 
 
-def test_the_container_file_copies_what_is_there_and_starts_the_server():
-    for copied in re.findall(r"^COPY (.*) \S+$", CONTAINER, re.MULTILINE):
-        assert all((ROOT / name).exists() for name in copied.split())
+def test_the_container_file_starts_the_server():
     command = json.loads(re.search(r"^ENTRYPOINT (.*)$", CONTAINER, re.MULTILINE)[1])
     assert command[:3] == ["python", "-m", "specexp.serve"]
     assert _parser().parse_args(command[3:]).host == "0.0.0.0"

@@ -1,0 +1,83 @@
+"""The wheel builds from what the container files copy, and what is installed is pinned."""
+
+import re
+import shutil
+import tomllib
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+CONTAINERS = [DOCS / "Containerfile", DOCS / "cluster" / "Containerfile"]
+"""The second is built from the image of the first, in the same folder."""
+
+
+def instructions(file: Path) -> list[list[str]]:
+    text = file.read_text().replace("\\\n", " ")
+    return [line.split() for line in text.splitlines() if line and not line.startswith("#")]
+
+
+def copy(words: list[str], folder: Path) -> None:
+    """What COPY does; without the weights, which take long and change nothing."""
+    *sources, target = words
+    for source in sources:
+        if (ROOT / source).is_dir():
+            without = shutil.ignore_patterns("__pycache__", "*.safetensors")
+            shutil.copytree(ROOT / source, folder / target, ignore=without, dirs_exist_ok=True)
+        else:
+            (folder / target).mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / source, folder / target)
+
+
+def test_a_wheel_builds_wherever_a_container_installs_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build = pytest.importorskip("hatchling.build", reason="hatchling is not installed")
+    folder, wheels = tmp_path / "image", []
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    for name, *words in (line for file in CONTAINERS for line in instructions(file)):
+        if name == "COPY":
+            copy(words, folder)
+        if name == "RUN" and words[:2] == ["pip", "install"]:
+            wheels.append(tmp_path / build.build_wheel(str(tmp_path)))
+            with ZipFile(wheels[-1]) as wheel:
+                assert "specexp/init/fastest.yaml" in wheel.namelist()
+    assert len(wheels) == len(CONTAINERS)
+
+
+def test_every_core_dependency_is_pinned_within_its_bounds() -> None:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pins = dict(line.split("==") for line in lines if line and not line.startswith("#"))
+    assert all("==" in line for line in lines if line and not line.startswith("#"))
+    for dependency in PROJECT["dependencies"]:
+        name, least = re.fullmatch(r"([\w-]+)>=([\d.]+)(?:,<\d+)?", dependency).groups()
+        assert numbers(pins[name]) >= numbers(least), name
+
+
+def numbers(text: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", text.partition(".post")[0])]
+
+
+def test_images_are_of_a_tried_python_and_of_no_floating_tag() -> None:
+    tried = {line.rpartition(" :: ")[2] for line in PROJECT["classifiers"]}
+    services = yaml.safe_load((DOCS / "cluster" / "compose.yaml").read_text())["services"].values()
+    (base,) = [words[1] for words in instructions(CONTAINERS[0]) if words[0] == "FROM"]
+    assert base.removeprefix("python:").removesuffix("-slim") in tried
+    assert all(re.search(r":v?\d", service["image"]) for service in services)
+
+
+def test_the_compose_file_publishes_on_this_machine_alone_and_shows_no_password() -> None:
+    services = yaml.safe_load((DOCS / "cluster" / "compose.yaml").read_text())["services"].values()
+    assert all(port.startswith("127.0.0.1:") for service in services for port in service["ports"])
+    assert not any("PASSWORD" in word for service in services for word in service["command"])
+
+
+@pytest.mark.parametrize("name", ["study", "record"])
+def test_jobs_of_a_cluster_run_as_the_images_own_user(name: str) -> None:
+    pod = yaml.safe_load((DOCS / "cluster" / f"{name}.yaml").read_text())["spec"]["template"]["spec"]
+    assert pod["securityContext"]["runAsNonRoot"]
