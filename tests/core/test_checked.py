@@ -66,7 +66,7 @@ def test_no_bound_of_a_part_is_a_configurations_alone(
         (lambda: StaticTree("tree.json"), "rank_paths is 'tree.json'; allowed is a list, each a list, each an integer"),
         (lambda: KConfig(3), "widths is 3; allowed is a list, each an integer"),
         (lambda: Union([TokenRecycling(), Chain()]), "drafters.1 is <specexp.builders"),
-        (lambda: Union(TokenRecycling()), "allowed is a list, each a Drafter"),
+        (lambda: Union(TokenRecycling()), "allowed is a list of at most 64, each a Drafter"),
         (lambda: SwitchOff(Fixed), "controller is <class 'specexp.controllers"),
         (lambda: Workload("my.jsonl"), "Workload: prompts is 'my.jsonl'; allowed is a PromptSet"),
         (lambda: Workload(OwnPrompts("x"), max_prompts=0), "max_prompts is 0; allowed is an integer of at least 1"),
