@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from optuna import Study
 
@@ -13,7 +14,7 @@ from specexp.sweep.conclusion import conclude, concluded, digest_of_end
 from specexp.sweep.database import database_of
 from specexp.sweep.lock import locked
 from specexp.sweep.output import StudyOutput
-from specexp.sweep.worker import others_running
+from specexp.sweep.worker import known_waiting, others_running
 
 SECONDS = 2.0
 """Between two looks at who still measures."""
@@ -24,7 +25,7 @@ class _TakenOverError(Exception):
 
 
 def conclude_alone(
-    study: Study, settings: Sweep, backend: StudyBackend, output: StudyOutput
+    study: Study, settings: Sweep, backend: StudyBackend, output: StudyOutput, search: Callable[[], None]
 ) -> Concluded | None:
     """Conclude a searched study unless another worker does; None where one does, or did.
 
@@ -36,6 +37,7 @@ def conclude_alone(
         settings: Its sweep section, with a confirmation.
         backend: Who answered the search.
         output: Where the results go.
+        search: Measures the known configurations of workers that died meanwhile.
 
     Raises:
         StudyError: As :func:`~specexp.sweep.conclusion.conclude`.
@@ -50,8 +52,11 @@ def conclude_alone(
         others = others_running(study)
         if others:
             output.say("The best trials are confirmed once the other workers have measured their last.")
-        while others:
-            time.sleep(SECONDS)
+        while others or known_waiting(study):
+            while others:
+                time.sleep(SECONDS)
+                others = others_running(study)
+            search()  # even if nothing is left: trials.csv then has the last trials of the other workers
             others = others_running(study)
         known = concluded(study, settings, backend.study_config, output)
         if known is not None:

@@ -50,7 +50,7 @@ from specexp.sweep.trials import (
     state_of,
     write_trials,
 )
-from specexp.sweep.worker import others_running, resume
+from specexp.sweep.worker import known_waiting, others_running, resume
 
 if TYPE_CHECKING:
     from specexp.pairs.pair import ModelPair
@@ -107,24 +107,20 @@ class Session:
             name = self.study_config.name
             study = open_study(name, self.settings, folder, self._study_digest(), self.study_config.clock)
             save_resolved(self.study_config.config, folder, shlex.split(self.output.command))
-            self._greet(study, self._joined(study, backend, alone))
             with StageBar(console) as bar:
                 bench.tick = bar.prompt
                 with locked(study, f"preparation on {gethostname()}", wait=True):  # workers share the folder
                     self._record_acceptance_counts(backend, bar)
                     self._leave_out(backend)
+                    self._greet(study, self._joined(study, backend, alone))  # enqueues only what can be built
                     if not bench.load_reference():
                         bar.stage("AR on every prompt", len(bench.prompts))
                         bench.measure_reference()
-                exhausted = self._search(study, bench, bar)
-            if exhausted:
-                study.set_user_attr("exhausted", True)
-                self.output.say(exhausted)
-            objectives = list(self.settings.objectives)
-            write_trials(study, objectives, folder / "trials.csv")
-            save_plots(study, objectives, folder / "plots")
+            self._search(study, bench)
             if self.settings.confirm is not None:
-                ended = conclude_alone(study, self.settings, backend, self.output)
+                ended = conclude_alone(
+                    study, self.settings, backend, self.output, lambda: self._search(study, bench)
+                )
         if hint := self.output.tracker.sync_hint():
             self.output.say(f"W&B: {hint}")
         self._tell("" if ended is None else ended.answer)
@@ -149,7 +145,7 @@ class Session:
             self.study_config.name, settings, folder, self._study_digest(), self.study_config.clock
         )
         left = settings.n_trials > len(distinct_finished(study)) and not study.user_attrs.get("exhausted")
-        if left or others_running(study):
+        if left or others_running(study) or known_waiting(study):
             return None
         return concluded(study, settings, self.study_config, self.output)
 
@@ -170,7 +166,7 @@ class Session:
 
     def _greet(self, study: Study, revived: int) -> None:
         done = len(distinct_finished(study))
-        if done:
+        if done or revived:
             self.output.say(
                 f"Going on with study {self.study_config.name}: {done} of {self.settings.n_trials} trials are finished"
                 + (
@@ -206,18 +202,13 @@ class Session:
         for name, why in possible.left_out.items():
             self.output.say(f"Left out, for it cannot be built: {name}: {why}.")
 
-    def _search(self, study: Study, bench: StudyBench, bar: StageBar) -> str:
-        done = len(distinct_finished(study))
-        bar.stage("search", self.settings.n_trials, done=done, prompts=len(bench.prompts))
-        standing = Standing(list(self.settings.objectives), self.settings.n_trials)
-        standing.update(study)
-        bar.show(standing)
-
+    def _search(self, study: Study, bench: StudyBench) -> None:
+        """Measure what is left, and write all trials."""
+        objectives, folder = list(self.settings.objectives), self.output.folder
         tracked = None
         if bench.backend.tracks_trials:
-            tracked = TrackedTrials(
-                self.output.tracker, setting_of(self.study_config.config), list(self.settings.objectives)
-            )
+            tracked = TrackedTrials(self.output.tracker, setting_of(self.study_config.config), objectives)
+        standing = Standing(objectives, self.settings.n_trials)
 
         def after(study: Study, trial: FrozenTrial) -> None:
             if tracked is not None:
@@ -225,11 +216,22 @@ class Session:
             standing.update(study)
             bar.trial(len(distinct_finished(study)), self._line(study, trial))
 
-        try:
-            return run_study(study, self.settings, bench, after, tracked, self._impossible)
-        finally:
-            if tracked is not None:
-                tracked.interrupt()
+        with StageBar(self.output.console) as bar:
+            bench.tick = bar.prompt
+            done = len(distinct_finished(study))
+            bar.stage("search", self.settings.n_trials, done=done, prompts=len(bench.prompts))
+            standing.update(study)
+            bar.show(standing)
+            try:
+                exhausted = run_study(study, self.settings, bench, after, tracked, self._impossible)
+            finally:
+                if tracked is not None:
+                    tracked.interrupt()
+        if exhausted:
+            study.set_user_attr("exhausted", True)
+            self.output.say(exhausted)
+        write_trials(study, objectives, folder / "trials.csv")
+        save_plots(study, objectives, folder / "plots")
 
     def _line(self, study: Study, trial: FrozenTrial) -> str:
         nodes = trial.user_attrs.get("attributes", {}).get("nodes")

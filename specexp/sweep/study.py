@@ -30,7 +30,7 @@ from specexp.sweep.seen import SeenStudy
 from specexp.sweep.space import Space
 from specexp.sweep.storage import open_storage, together
 from specexp.sweep.trials import FINISHED, distinct_finished, reason_of
-from specexp.sweep.worker import place_among_workers, requeue, worker
+from specexp.sweep.worker import known_waiting, place_among_workers, requeue, worker
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
@@ -86,6 +86,8 @@ def run_study(
 ) -> str:
     """Run trials until ``settings.n_trials`` distinct ones are finished, or the space is exhausted.
 
+    Known configurations of workers that died are measured even then.
+
     Args:
         study: The study.
         settings: Its sweep section.
@@ -130,7 +132,8 @@ def run_study(
         if after_trial is not None:
             after_trial(seen, trial)
         exhausted = isinstance(sampler, DistinctSampler) and sampler.exhausted
-        if exhausted or len(distinct_finished(seen)) >= target or barren >= patience:
+        ended = exhausted or len(distinct_finished(seen)) >= target
+        if (ended and not known_waiting(seen)) or barren >= patience:
             study.stop()
 
     def owned(trial: optuna.Trial) -> float | tuple[float, ...]:
@@ -149,7 +152,7 @@ def run_study(
                 study.stop()
             raise
 
-    if len(distinct_finished(study)) < target:
+    if len(distinct_finished(study)) < target or known_waiting(study):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             while _was_taken(lambda: study.optimize(owned, catch=(Exception,), callbacks=[note])):
@@ -178,10 +181,12 @@ def _was_taken(search: Callable[[], None]) -> bool:
     """
     try:
         search()
-    except AssertionError as error:
-        # Optuna asserts that a trial it cannot store was stored; what went wrong stands before.
-        if not str(error.__context__).startswith("Cannot tell a "):
-            raise error.__context__ or error from None
+    except (AssertionError, ValueError) as error:
+        # Optuna asserts that a trial it cannot store was stored; what went wrong stands before. Where the objective
+        # raised too, it asserts nothing, and lets what went wrong through.
+        cause = error.__context__ if isinstance(error, AssertionError) else error
+        if not str(cause).startswith("Cannot tell a "):
+            raise cause or error from None
         return True
     return False
 

@@ -75,6 +75,12 @@ def _ask_for_known(study: Study, settings: Sweep) -> None:
         study.enqueue_trial(params or {}, user_attrs=attributes)
 
 
+def known_waiting(study: Study) -> bool:
+    """Whether a known configuration is to be measured again because its worker died."""
+    waiting = study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
+    return any({"known", "retry_of"} <= trial.user_attrs.keys() for trial in waiting)
+
+
 def _put_back(study: Study, is_dead: Callable[[FrozenTrial], bool]) -> int:
     """Ask for what dead processes were at again, and end their trials; how many these are."""
     # A sampler is told of what ends, and one that enumerates may then end a search that has not begun.

@@ -127,7 +127,7 @@ def test_a_confirmation_that_another_worker_took_over_meanwhile_is_not_exported(
     found = []
     for by_another in (True, False):
         monkeypatch.setattr(alone, "conclude", conclude(by_another))
-        found.append(alone.conclude_alone(study, chosen, backend, output))
+        found.append(alone.conclude_alone(study, chosen, backend, output, lambda: None))
         study.set_user_attr(CONCLUDED_BY, {})
     assert found == [None, "exported"]
     assert len(said) == 1

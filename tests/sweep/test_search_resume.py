@@ -181,6 +181,23 @@ def test_a_trial_whose_records_do_not_fit_on_the_disk_ends_the_worker_and_is_ask
     check_full(study)
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_worker_whose_trial_was_given_away_while_it_was_stopped_goes_on(tmp_path: Path, fails: bool) -> None:
+    class Stopped(FakeBench):
+        def measure(self, candidate: Candidate, report: Report, trial: int) -> Measurement:
+            if trial == 3:
+                study = load(tmp_path)
+                assert study is not None
+                study.tell(3, state=TrialState.FAIL)  # as another worker that missed its heart
+                if fails:
+                    raise RuntimeError("the models took too long")
+            return super().measure(candidate, report, trial)
+
+    study = search(tmp_path, Stopped(), settings())
+    assert study.trials[3].state is TrialState.FAIL
+    check_full(study)
+
+
 def test_a_half_written_line_is_cut_off(tmp_path: Path) -> None:
     before = [trial.params for trial in search(tmp_path, FakeBench(), settings(n_trials=3)).trials]
     with (tmp_path / "journal.log").open("a") as journal:

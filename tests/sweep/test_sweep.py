@@ -174,6 +174,22 @@ def test_a_sweep_whose_space_is_exhausted_says_so_and_confirms(
     assert Path("artifacts/small/v1/artifact.json").exists()
 
 
+def test_a_known_configuration_that_cannot_be_built_is_no_trial(
+    experiment: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    experiment["sweep"] |= {
+        "n_trials": 2,
+        "space": {"builder.init_args.nodes": {"type": "int", "low": 1, "high": 9}},
+        "enqueue": [{"name": "of a draft model", "drafter": {"class_path": "DraftModel"}}],
+        "count_acceptances": None,
+    }
+    del experiment["sweep"]["export"]
+    assert main([write(experiment)]) == 0
+    assert "Left out, for it cannot be built: of a draft model: " in " ".join(capsys.readouterr().out.split())
+    with Path("runs/small/trials.csv").open() as file:
+        assert [row["name"] for row in csv.DictReader(file)] == ["trial 0", "trial 1"]
+
+
 def test_every_candidate_is_composed_once_to_be_measured_and_once_to_be_confirmed(
     experiment: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
