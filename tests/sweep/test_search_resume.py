@@ -182,7 +182,9 @@ def test_a_trial_whose_records_do_not_fit_on_the_disk_ends_the_worker_and_is_ask
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_worker_whose_trial_was_given_away_while_it_was_stopped_goes_on(tmp_path: Path, fails: bool) -> None:
+def test_a_worker_whose_trial_was_given_away_while_it_was_stopped_goes_on(
+    tmp_path: Path, fails: bool
+) -> None:
     class Stopped(FakeBench):
         def measure(self, candidate: Candidate, report: Report, trial: int) -> Measurement:
             if trial == 3:
