@@ -70,7 +70,8 @@ class TrackedRun:
         """Append values to the run's history, as the next step or as ``step``."""
         if self._run is not None:
             with self._guard("log values"):
-                self._run.log(plain(values), step=step)
+                # At once: a step that waits is sent after the summary, and its values take the place of that.
+                self._run.log(plain(values), step=step, commit=True)
 
     def summary(self, values: Mapping[str, Any]) -> None:
         """Set values of the run as a whole: what tables and panels compare."""

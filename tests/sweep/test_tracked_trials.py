@@ -81,6 +81,7 @@ def test_trials_are_written_as_they_run(tmp_path: Path) -> None:
     history = [record["item"]["speedup"] for record in records(whole["folder"], "history")]
     assert len(history) == PROMPTS
     assert history[0] == pytest.approx(math.exp(0.5), abs=2e-4)  # but for the noise of the bench
+    assert whole["summary"]["speedup"] == pytest.approx(math.exp(whole["summary"]["log_speedup"]))
 
 
 def test_an_interrupted_trial_is_closed(tmp_path: Path) -> None:
