@@ -50,6 +50,10 @@ def arms_of(tokenizer):
     return make
 
 
+def test_nothing_is_said_where_no_arm_of_ours_parted(pair, arms_of, prompts):
+    assert in_float32(pair, lambda exact: (arms_of(exact)[0], []), prompts, PARTED, most=3) is None
+
+
 def test_outputs_that_parted_at_near_ties_are_equal_in_float32(pair, arms_of, prompts):
     found = in_float32(pair, arms_of, prompts, PARTED, most=3)
     assert [arm.dtype for arm in arms_of.made] == ["float32"] * 2
