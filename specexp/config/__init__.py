@@ -32,7 +32,7 @@ from specexp.config.config import (
 )
 from specexp.config.errors import ConfigError
 from specexp.config.load import load_config
-from specexp.config.resolved import save_resolved
+from specexp.config.resolved import save_resolved, unwritable
 from specexp.config.schema import Generation
 from specexp.config.swept import build_sweep
 
@@ -69,4 +69,5 @@ __all__ = [
     "prompts_error",
     "recording_folder",
     "save_resolved",
+    "unwritable",
 ]

@@ -12,6 +12,7 @@ import yaml
 from specexp.artifacts.atomic_write import atomic_write
 from specexp.artifacts.environment import environment
 from specexp.config.config import Config
+from specexp.config.errors import ConfigError
 from specexp.config.layers import Key
 from specexp.core.messages import first_line
 
@@ -61,6 +62,11 @@ def save_resolved(config: Config, folder: str | Path, command: list[str] | None 
         for path in made:
             if path.is_dir() and not any(path.iterdir()):
                 path.rmdir()
-        raise config.checker.error(
-            ("output",), f": {target} cannot be written ({error.strerror or first_line(error)})"
-        ) from error
+        raise unwritable(config, target, error) from error
+
+
+def unwritable(config: Config, folder: Path, error: OSError) -> ConfigError:
+    """Return the error of a command whose output folder cannot be written."""
+    return config.checker.error(
+        ("output",), f": {folder} cannot be written ({error.strerror or first_line(error)})"
+    )

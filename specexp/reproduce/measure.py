@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shutil import rmtree
 from time import perf_counter, sleep
 
 from specexp.core.messages import first_line
@@ -131,6 +132,9 @@ def _run(
             while waiting and len(going) < at_once:
                 group = waiting.pop(0)
                 one = group[0]
+                rmtree(
+                    output / one.name, ignore_errors=True
+                )  # an earlier run may have been of other settings
                 told(f"{_label(group)}: python -m specexp.run {' '.join(one.arguments)}")
                 command = [sys.executable, "-m", "specexp.run", *one.arguments, *given]
                 command += ["--output", str(output), "--name", one.name]

@@ -1,7 +1,7 @@
 """``python -m specexp.run EXPERIMENT.yaml [--key value]``: arms beside plain decoding on the same prompts.
 
 Writes ``<output>/<name>/{config.yaml,environment.json,records.jsonl,table.md,table.csv,figure.png}`` and the files
-of its analyses; a second run of the same name replaces them.
+of its analyses. A second run of the same experiment replaces them as it starts; a folder with other results is refused.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ if __name__ == "__main__":  # before what takes seconds to import
 
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from specexp.bench.equality import divergence
 from specexp.bench.experiment import check_experiment
 from specexp.bench.failures import failed_answers
+from specexp.bench.results_folder import RECORDS, FolderBusyError, check_run_folder, sole_writer
 from specexp.cluster.options import USAGE as CLUSTER_USAGE, ClusterOptions, take_options
 from specexp.cluster.shard import Shard, ends_last, forget_shards, lead_shards, shards_in, take_shard
 from specexp.config import (
@@ -31,6 +32,7 @@ from specexp.config import (
     is_multi_sequence,
     is_replayed,
     save_resolved,
+    unwritable,
 )
 from specexp.config.command import fail, run_command
 from specexp.config.here import check_here
@@ -56,7 +58,6 @@ Decodes the prompts of an experiment with each of its arms and with plain decodi
 e.g. --data.max_prompts 8 --verifier.init_args.temperature 0 --tracking.mode disabled.
 --arms NAME,NAME runs these of the file's arms alone. --compose FILE lays another file on top, e.g.
 --compose configs/latency/post_use_pre_cut.yaml, by which seconds are modelled."""
-RECORDS = "records.jsonl"
 FIGURES = ("speedup", "curves", "phases")
 
 
@@ -82,18 +83,22 @@ def _act(
     arms = check_experiment(config)
     _check_figure(config)
     check_here(config)
+    check_run_folder(config, folder_of(config))
     if dry_run:
         rehearse(config)
         print("\n".join(arm.title for arm in arms))
         return 0
     if cluster is not None:
         return lead_shards("specexp.run", typed, cluster, folder_of(config), config)
-    if shard is None:
-        return _exit_code(config, run(config))
-    part = shard.folder(folder_of(config))
-    pair = None if is_decoded(config, part) else decode_shard(config, shard)
-    with ends_last(folder_of(config), partial(is_decoded, config)) as last:
-        return _exit_code(config, run(config, pair)) if last else 0
+    try:
+        if shard is None:
+            return _exit_code(config, run(config))
+        part = shard.folder(folder_of(config))
+        pair = None if is_decoded(config, part) else decode_shard(config, shard)
+        with ends_last(folder_of(config), partial(is_decoded, config)) as last:
+            return _exit_code(config, run(config, pair)) if last else 0
+    except FolderBusyError as problem:
+        return fail(problem, 1)
 
 
 def _exit_code(config: Config, records: Sequence[PromptRecord]) -> int:
@@ -144,6 +149,7 @@ def run(config: Config, pair: ModelPair | None = None) -> list[PromptRecord]:
     Raises:
         ConfigError: the file, its trainer, data, models or output folder cannot be used; nothing was decoded
             then.
+        FolderBusyError: another process writes the folder; nothing was decoded then.
         OSError: the results cannot be written, because the disk is full.
     """
     from specexp.bench.live import LiveBackend
@@ -151,18 +157,26 @@ def run(config: Config, pair: ModelPair | None = None) -> list[PromptRecord]:
     from specexp.run.report import report
 
     folder = folder_of(config)
-    with _opened(config, pair) as (trainer, backend, experiment, data):
+    with (
+        _opened(config, pair) as (trainer, backend, experiment, data),
+        ExitStack() as held,
+    ):
+        try:
+            held.enter_context(sole_writer(folder))
+        except OSError as error:
+            raise unwritable(config, folder, error) from error
+        check_run_folder(config, folder)  # again: another run may have ended meanwhile
         save_resolved(config, folder)
         shards = shards_in(folder)
         if shards:
             records = gathered(config, folder, shards, RECORDS, partial(decode_shard, config))
         else:
             records = decode(config, experiment, data, folder / RECORDS, trainer)
-    live = backend if isinstance(backend, LiveBackend) else None
-    exact = None if live is None else exactly(config, live, records, data.prompts)
-    found = report(config, experiment, records, data, backend.tokenizer, exact)
-    publish(found, folder, tracker_of(config, config.get("name"), folder), config=config.to_dict())
-    forget_shards(folder)
+        live = backend if isinstance(backend, LiveBackend) else None
+        exact = None if live is None else exactly(config, live, records, data.prompts)
+        found = report(config, experiment, records, data, backend.tokenizer, exact)
+        publish(found, folder, tracker_of(config, config.get("name"), folder), config=config.to_dict())
+        forget_shards(folder)
     return records if exact is None else [*records, *exact.records]
 
 
@@ -275,16 +289,17 @@ def decode(
         config: Configuration of the experiment.
         experiment: Its arms.
         data: Its prompts.
-        path: File of the records; one that is there is replaced, and what is told of its prompts.
+        path: File of the records; an earlier one is removed first, and with it its table of prompts and its page.
         trainer: Drives the test.
     """
     from specexp.bench.experiment import reordered, use_threads
     from specexp.bench.module import EvaluationModule
+    from specexp.bench.publish import PAGE
     from specexp.bench.trainer import interruptible
     from specexp.data.preparation import PROMPTS
 
     use_threads(config)
-    for earlier in (path, path.with_name(PROMPTS)):
+    for earlier in (path, path.with_name(PROMPTS), path.with_name(PAGE)):
         earlier.unlink(missing_ok=True)
     one_by_one = not is_multi_sequence(config) or build_task_items(config) is not None
     module = EvaluationModule(

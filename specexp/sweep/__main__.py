@@ -16,6 +16,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from specexp.bench.results_folder import FolderBusyError, check_study_folder, remove_unused
 from specexp.cluster.options import USAGE as CLUSTER_USAGE, ClusterOptions, take_options
 from specexp.config import Config, ConfigError, build_sweep
 from specexp.config.command import GOES_ON, fail, run_command
@@ -82,6 +83,7 @@ def _act(
     study_config, settings, left_out = read_sweep(config)
     console = Console(highlight=False, soft_wrap=True, force_jupyter=False)
     check_here(config, "sweep.export.to")
+    check_study_folder(config, study_config.folder)
     if settings.storage is not None:
         check_storage(settings.storage, config.checker.error(("sweep", "storage"), ""))
     if dry_run:
@@ -189,7 +191,7 @@ def _search(study_config: StudyConfig, settings: Sweep, command: str) -> int:
         check_drawing(settings, study_config.config.checker)
         tracker = tracker_of(study_config.config, study_config.name, folder)
         gain = Session(study_config, settings, StudyOutput(folder, console, tracker, command)).run()
-    except StudyError as problem:
+    except (StudyError, FolderBusyError) as problem:
         return fail(problem, 1)
     except (StorageInternalError, SQLAlchemyError) as problem:
         return fail(
@@ -226,15 +228,6 @@ def prepare_folder(folder: Path) -> list[Path]:
         remove_unused(folder, made)
         raise
     return made
-
-
-def remove_unused(folder: Path, made: Sequence[Path]) -> None:
-    """Remove folders made for a study that did not come to write anything."""
-    if {path.name for path in folder.glob("*")} <= {"study.lock"}:
-        (folder / "study.lock").unlink(missing_ok=True)
-    for path in made:
-        if path.is_dir() and not any(path.iterdir()):
-            path.rmdir()
 
 
 if __name__ == "__main__":

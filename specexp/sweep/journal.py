@@ -1,8 +1,8 @@
 """A journal file that survives kill -9 and a full disk.
 
 Optuna's own file lock waits thirty seconds for a dead process, and a line half written at the moment of death
-makes the rest of the file unreadable. Here the lock dies with its process, and a half-written last line is
-cut off: it was never acknowledged.
+makes the rest of the file unreadable. Here the folder is locked for one process, and a half-written last
+line is cut off: it was never acknowledged.
 """
 
 from __future__ import annotations
@@ -10,23 +10,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Generator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from optuna.storages.journal import BaseJournalBackend, JournalFileBackend, JournalFileOpenLock
 from typing_extensions import override
 
 from specexp.sweep.error import StudyError
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
-
-
-class StudyBusyError(StudyError):
-    """Another process runs the study."""
 
 
 class JournalFile(BaseJournalBackend):
@@ -106,34 +96,3 @@ def repaired(path: Path) -> str:
         if lines[-1]
         else ""
     )
-
-
-@contextmanager
-def study_lock(folder: Path) -> Generator[None, None, None]:
-    """Hold a study folder for one process; the lock ends with the process, however it ends.
-
-    Raises:
-        StudyBusyError: Another process holds it.
-    """
-    path = folder / "study.lock"
-    with path.open("a+", encoding="utf-8") as file:
-        _lock(file, folder)
-        file.seek(0)
-        file.truncate()
-        file.write(f"{os.getpid()}\n")
-        file.flush()
-        yield
-
-
-def _lock(file: IO[str], folder: Path) -> None:
-    if fcntl is None:
-        return
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        file.seek(0)
-        raise StudyBusyError(
-            f"{folder} is being written by another sweep (process {file.read().strip() or 'unknown'}): wait "
-            "for it, or give "
-            "--storage an RDB URL to let several workers share a study"
-        ) from error

@@ -21,6 +21,7 @@ from optuna.trial import FrozenTrial
 from specexp.bench.experiment import use_threads
 from specexp.bench.progress import StageBar
 from specexp.bench.publish import PAGE
+from specexp.bench.results_folder import sole_writer
 from specexp.bench.trainer import quiet_libraries
 from specexp.config import build_pair, save_resolved
 from specexp.config.stages import STAGES
@@ -33,7 +34,7 @@ from specexp.sweep.branches import composer, without_impossible
 from specexp.sweep.concluded import CONCLUDED, Concluded
 from specexp.sweep.conclusion import concluded
 from specexp.sweep.goals import directions_of
-from specexp.sweep.journal import repaired, study_lock
+from specexp.sweep.journal import repaired
 from specexp.sweep.lock import locked
 from specexp.sweep.output import StudyOutput
 from specexp.sweep.plots import save_plots
@@ -80,12 +81,14 @@ class Session:
 
         Raises:
             ValueError: Models, recording, prompts and parts do not go together.
-            StudyError: The study cannot go on, or another process runs it.
+            StudyError: The study cannot go on.
+            FolderBusyError: Another process runs it.
             OSError: Something cannot be written.
         """
         alone = self.settings.storage is None
         folder, console = self.output.folder, self.output.console
-        lock: AbstractContextManager[None] = study_lock(folder) if alone else nullcontext()
+        shares = "wait for it, or give --storage an RDB URL to let several workers share a study"
+        lock: AbstractContextManager[None] = sole_writer(folder, shares) if alone else nullcontext()
         with lock:
             said = repaired(folder / "journal.log") if alone else ""
             if said:

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
+from specexp.bench.results_folder import sole_writer
 from specexp.config.check import Checker
 from specexp.config.sweep import Sweep
 from specexp.sweep.candidates import Candidate, Measurement, Report
-from specexp.sweep.journal import study_lock
 from specexp.sweep.study import open_study, run_study
 from specexp.sweep.tracked_trials import TrackedTrials
 from specexp.sweep.worker import resume
@@ -99,7 +99,7 @@ def search(
     folder: Path, bench: FakeBench, chosen: Sweep, name: str = "fake", watched: TrackedTrials | None = None
 ) -> Any:
     folder.mkdir(parents=True, exist_ok=True)
-    with study_lock(folder):
+    with sole_writer(folder):
         study = open_study(name, chosen, folder, "workload")
         resume(study, chosen, alone=chosen.storage is None)
         after = None if watched is None else lambda study, trial: watched.end(trial)

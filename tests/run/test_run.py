@@ -12,10 +12,12 @@ import pytest
 import yaml
 
 from specexp.bench.record import read_records
+from specexp.bench.results_folder import sole_writer
 from specexp.config.artifacts import load_artifact
 from specexp.run.__main__ import main
 
 FILES = {
+    ".lock",
     "prompts.csv",
     "config.yaml",
     "environment.json",
@@ -134,7 +136,7 @@ def test_an_arm_starts_from_what_other_prompts_taught(experiment, tmp_path, caps
     assert all(record.token_ids == tokens[record.key] for record in records)
 
     lookup = {**learns, "drafter": {"class_path": "PromptLookup"}}
-    assert main([experiment(arms={"learned": lookup}, builder={"class_path": "Chain"})]) == 2
+    assert main([experiment(name="other", arms={"learned": lookup}, builder={"class_path": "Chain"})]) == 2
     error = capsys.readouterr().err
     assert "arms.learned.preload needs a drafter that carries what it learns (state 'carry')" in error
 
@@ -446,3 +448,54 @@ def test_an_analysis_of_an_arm_that_is_left_out_is_told_before_anything_is_decod
         told = capsys.readouterr().err
         assert "analyses.0: TokensPerStep was given over 'second', but the arms are ['one']" in told
         assert told.count("\n") == 1
+
+
+def test_two_runs_in_one_folder_do_not_mix_their_records(experiment, tmp_path, capsys):
+    folder = tmp_path / "runs" / "tiny"
+    with sole_writer(folder):
+        assert main([experiment()]) == 1
+        error = capsys.readouterr().err
+        assert (
+            f"is being written by process {os.getpid()}: wait for it, or give this one another name" in error
+        )
+        assert {path.name for path in folder.iterdir()} == {".lock"}
+    assert main([experiment()]) == 0
+
+
+def test_the_same_experiment_replaces_its_earlier_results(experiment, tmp_path):
+    for _ in range(2):
+        assert main([experiment()]) == 0
+    records = read_records(tmp_path / "runs" / "tiny" / "records.jsonl")
+    assert len(records) == len({(record.arm, record.key) for record in records})
+
+
+def test_results_of_another_experiment_are_not_replaced(experiment, tmp_path, capsys):
+    folder = tmp_path / "runs" / "tiny"
+    assert main([experiment()]) == 0
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    for dry_run in ([], ["--dry-run"]):
+        assert main([experiment(), "--data.max_prompts", "2", *dry_run]) == 2
+        error = capsys.readouterr().err
+        assert "holds the results of another experiment (data.max_prompts differs)" in error
+        assert "choose another name (--name NEW), or remove that folder" in error
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+    (folder / "report.html").unlink()  # as if that run had been interrupted
+    assert main([experiment(), "--data.max_prompts", "2"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("files", "whose"),
+    [
+        (["journal.log"], "the results of a sweep"),
+        (["trials.csv", "report.html"], "the results of a sweep"),
+        (["profile.csv", "report.html"], "the results of another command"),
+    ],
+)
+def test_results_of_another_command_are_not_replaced(experiment, tmp_path, capsys, files, whose):
+    folder = tmp_path / "runs" / "tiny"
+    folder.mkdir(parents=True)
+    for name in files:
+        (folder / name).write_text("")
+    assert main([experiment()]) == 2
+    assert f"tiny holds {whose}: choose another name" in capsys.readouterr().err
+    assert {path.name for path in folder.iterdir()} == set(files)

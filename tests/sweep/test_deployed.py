@@ -128,7 +128,7 @@ def test_the_command_of_a_study_that_has_ended_prints_its_result_and_measures_no
         assert said in printed
     after = {path: path.read_bytes() for path in Path("runs").rglob("*") if path.is_file()}
     assert {path for path in after if after[path] != before.get(path)} <= {
-        Path("runs/small/study.lock"),
+        Path("runs/small/.lock"),
         Path("runs/small/journal.log"),
     }
     assert not Path("artifacts/small/v2").exists()

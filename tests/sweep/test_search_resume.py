@@ -5,6 +5,7 @@ repeated.
 from __future__ import annotations
 
 import errno
+import os
 import random
 import signal
 import subprocess
@@ -17,8 +18,9 @@ import pytest
 from helpers.fake_bench import PROMPTS, FakeBench, search, settings
 from optuna.trial import TrialState
 
+from specexp.bench.results_folder import FolderBusyError, sole_writer
 from specexp.sweep.candidates import Candidate, Measurement, Report
-from specexp.sweep.journal import JournalFile, StudyBusyError, study_lock
+from specexp.sweep.journal import JournalFile
 from specexp.sweep.study import open_study, run_study
 from specexp.sweep.trials import FINISHED, distinct_finished, reason_of
 from specexp.sweep.worker import resume
@@ -217,5 +219,9 @@ def test_a_finished_study_is_not_run_again(tmp_path: Path) -> None:
 
 
 def test_one_process_at_a_time_writes_a_journal(tmp_path: Path) -> None:
-    with study_lock(tmp_path), pytest.raises(StudyBusyError, match="another sweep"), study_lock(tmp_path):
+    with (
+        sole_writer(tmp_path),
+        pytest.raises(FolderBusyError, match=f"{os.getpid()}: wait"),
+        sole_writer(tmp_path),
+    ):
         pass

@@ -190,6 +190,19 @@ def test_a_known_configuration_that_cannot_be_built_is_no_trial(
         assert [row["name"] for row in csv.DictReader(file)] == ["trial 0", "trial 1"]
 
 
+def test_a_study_does_not_replace_the_results_of_a_run(
+    experiment: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path("runs/small")
+    folder.mkdir(parents=True)
+    (folder / "records.jsonl").write_text("")
+    sentence = refused(capsys, write(experiment))
+    assert sentence.endswith(
+        "name: runs/small holds the results of a run: choose another name (--name NEW), or remove that folder"
+    )
+    assert [path.name for path in folder.iterdir()] == ["records.jsonl"]
+
+
 def test_every_candidate_is_composed_once_to_be_measured_and_once_to_be_confirmed(
     experiment: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
