@@ -70,13 +70,13 @@ class Export:
     """The artifact a study leaves.
 
     Args:
-        to: Folder of the artifact.
+        to: Folder of the artifact; ``artifacts/<name>`` if empty.
         kind: Kind of the artifact.
         cold: Whether what drafter and controller had learned is left out (``--cold``); their speed without it is then
             measured and stated beside the confirmed one.
     """
 
-    to: str
+    to: str = ""
     kind: StudyKind = "static-tree"
     cold: bool = False
 

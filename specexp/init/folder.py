@@ -122,7 +122,6 @@ def _experiment(start: Start, name: str, prompts: str, count: int) -> str:
         "generation": {"max_new_tokens": 128, "seed": 0},
         "sweep": {
             "confirm": {"data": {"max_prompts": min(_CONFIRMED, count - searched)}},
-            "export": {"to": f"artifacts/{name}"},
         },
     }
     schema = Path(__file__).parents[1] / "config" / "schema.json"

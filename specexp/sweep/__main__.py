@@ -16,6 +16,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from specexp.artifacts import ArtifactError, read_artifact
 from specexp.bench.results_folder import FolderBusyError, check_study_folder, remove_unused
 from specexp.cluster.options import USAGE as CLUSTER_USAGE, ClusterOptions, take_options
 from specexp.config import Config, ConfigError, build_sweep
@@ -84,6 +85,8 @@ def _act(
     console = Console(highlight=False, soft_wrap=True, force_jupyter=False)
     check_here(config, "sweep.export.to")
     check_study_folder(config, study_config.folder)
+    if settings.export is not None:
+        check_exported(config, Path(settings.export.to))
     if settings.storage is not None:
         check_storage(settings.storage, config.checker.error(("sweep", "storage"), ""))
     if dry_run:
@@ -207,6 +210,28 @@ def _search(study_config: StudyConfig, settings: Sweep, command: str) -> int:
         remove_unused(folder, made)
         return fail(problem)
     return NO_GAIN if settings.require_gain and not gain else 0
+
+
+def check_exported(config: Config, folder: Path) -> None:
+    """Check that the export would not take the alias ``best`` from another study.
+
+    Args:
+        config: Configuration of the study.
+        folder: Folder of its artifact.
+
+    Raises:
+        ConfigError: The alias names an artifact of another name.
+    """
+    try:
+        best = read_artifact(folder / "best")
+    except ArtifactError:
+        return  # there is none, or no readable one
+    if best.name != config.get("name"):
+        raise config.checker.error(
+            ("sweep", "export", "to"),
+            f": {folder}/best is the artifact of {best.name!r}, another study: choose another folder "
+            f"(--sweep.export.to artifacts/{config.get('name')})",
+        )
 
 
 def prepare_folder(folder: Path) -> list[Path]:

@@ -75,7 +75,6 @@ def test_an_empty_space_is_refused() -> None:
         ({"space": NODES, "constraints": {"max_nodes": 3}}, "did you mean 'max_draft_nodes'"),
         ({"space": NODES, "enqueue": [{"builder": "a"}, {"builder": "a"}]}, "two configurations"),
         ({"space": NODES, "confirm": {"best": 0}}, "sweep.confirm.best is 0"),
-        ({"space": NODES, "export": {"kind": "static-tree"}}, "sweep.export.to is missing"),
     ],
 )
 def test_a_wrong_section_is_refused_in_one_sentence(section: Mapping[str, Any], words: str) -> None:

@@ -203,6 +203,30 @@ def test_a_study_does_not_replace_the_results_of_a_run(
     assert [path.name for path in folder.iterdir()] == ["records.jsonl"]
 
 
+def test_an_export_goes_to_a_folder_of_the_studys_name_and_takes_no_other_studys_best(
+    experiment: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    experiment["sweep"] |= {
+        "n_trials": 1,
+        "space": {"builder.init_args.nodes": {"type": "int", "low": 1, "high": 2}},
+        "enqueue": [],
+        "count_acceptances": None,
+        "export": {"kind": "static-tree"},
+    }
+    assert main([write(experiment), "--name", "mine"]) == 0
+    best = Path("artifacts/mine/best.json").read_text()
+    for dry_run in ([], ["--dry-run"]):
+        sentence = refused(
+            capsys, "small.yaml", "--name", "other", "--sweep.export.to", "artifacts/mine", *dry_run
+        )
+        assert sentence == (
+            "command line: sweep.export.to: artifacts/mine/best is the artifact of 'mine', another study: choose "
+            "another folder (--sweep.export.to artifacts/other)"
+        )
+    assert not Path("runs/other").exists()
+    assert Path("artifacts/mine/best.json").read_text() == best
+
+
 def test_every_candidate_is_composed_once_to_be_measured_and_once_to_be_confirmed(
     experiment: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
