@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from specexp.bench import clock, metrics
+from specexp.bench.busy_machine import busy_machine_of
 from specexp.bench.equality import near_tie_sentence, token_equality
 from specexp.bench.failures import failed_answers
 from specexp.bench.phases import breakdown
@@ -146,6 +147,8 @@ def _notes(records: Sequence[PromptRecord], names: Sequence[str], baselines: Seq
     near = sum(record.difference is not None and record.difference.near_tie for record in good)
     if near:
         notes.append(near_tie_sentence(good[0].dtype))
+    if baselines and (busy := busy_machine_of(good, baselines[0])):
+        notes.append(busy)
     short = short_answers(good, reference.arm)
     if short is not None:
         notes.append(short)

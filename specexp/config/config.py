@@ -52,7 +52,7 @@ class Config:
             given.get("data"), Mapping
         ):  # whatever else is said of the prompts, they have a default
             given["data"] = {"prompts": {"class_path": "StdlibFunctions"}, **given["data"]}
-        sweep = given.get("sweep")
+        sweep = given.get("sweep") or {}
         export = sweep.get("export") if isinstance(sweep, Mapping) else None
         if isinstance(export, Mapping) and not export.get("to"):
             to = f"artifacts/{given.get('name', Path(file).stem)}"

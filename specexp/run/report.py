@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from specexp.bench import clock
 from specexp.bench.acceptance_tables import acceptance_tables
-from specexp.bench.experiment import curves_of
+from specexp.bench.busy_machine import busy_machine_of
+from specexp.bench.experiment import ENGINE, curves_of
 from specexp.bench.figures import parameter_curves, phase_bars, speedup_bars
 from specexp.bench.metrics import figures_of
 from specexp.bench.page.charts import ratios_chart
@@ -93,14 +94,19 @@ def report(
 
 
 def answer_of(records: Sequence[PromptRecord], baseline: str) -> str:
-    """Which arm is fastest, and whether it is told apart from the baseline; empty where nothing is compared."""
+    """Which arm is fastest, whether that is faster than the baseline, and whether the machine was busy; empty where
+    nothing is compared.
+    """
     ranked = _ranked(records, baseline)
     if not ranked:
         return ""
     name, speedup = ranked[0]
+    plain = "plain decoding" if baseline == ENGINE else baseline
     if speedup.is_faster:
-        return f"{name} decodes {speedup} as fast as {baseline}."
-    return f"Nothing is told apart as faster than {baseline} on these prompts: the best, {name}, reaches {speedup}."
+        found = f"{name} decodes {speedup} as fast as {plain}."
+    else:
+        found = f"No arm is faster than {plain} by the interval on these prompts: the best, {name}, reaches {speedup}."
+    return f"{found} {busy_machine_of(records, baseline)}".rstrip()
 
 
 def _ranked(records: Sequence[PromptRecord], baseline: str) -> list[tuple[str, Speedup]]:

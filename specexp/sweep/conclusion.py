@@ -29,7 +29,7 @@ from specexp.sweep.shown import charts_of, onward, titles_of, tokenizer_of
 from specexp.sweep.study import digest_of
 from specexp.sweep.study_config import StudyConfig
 from specexp.sweep.tracked_trials import method_of, setting_of, summary_of
-from specexp.sweep.trials import confirmable, speedups_of, trial_row
+from specexp.sweep.trials import confirmable, trial_row
 from specexp.sweep.winner import pictures_of_winner
 from specexp.sweep.worker import worker
 
@@ -268,7 +268,7 @@ def _track(
     with output.tracker.study(
         config={**config.to_dict(), **setting_of(config), "method": method_of(config, winner)}
     ) as run:
-        run.table("trials", [{**row, **speedups_of(row)} for row in rows])
+        run.table("trials", rows)
         for part in report.whole():
             track(part, output.folder, run)
         for path in sorted((output.folder / "plots").glob("*.png")):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from specexp.bench import clock
+from specexp.bench.busy_machine import busy_machine_of
 from specexp.bench.equality import Equality, near_tie_sentence, token_equality
 from specexp.bench.failures import failed_answers
 from specexp.bench.float32 import InFloat32
@@ -56,7 +57,10 @@ def table(
         Column(f"{clock.adjective(used)}tokens/s", digits=0 if used == MEASURED else 2),
         *(Column(f"predicted {what}") for what in ("tokens per step", "tokens/s") if predicts),
         *([Column("target busy")] if multi_sequence else []),
-        *(Column(f"{clock.adjective(used)}speedup over {name}") for name in ("AR", EAGER)[: len(baselines)]),
+        *(
+            Column(f"{clock.adjective(used)}speedup over {name}", interval=True)
+            for name in ("AR", EAGER)[: len(baselines)]
+        ),
     ]
     title = question or f"{name}: confirmed on prompts the search did not see"
     confirmation = Table(clock.titled(title, used), columns)
@@ -71,15 +75,14 @@ def table(
                 one.tokens_per_second,
                 *(_predictions(one.predicted) if predicts else ()),
                 *_busy(records, one.name),
-                *(speedup.unlabelled for speedup in (one.over_ar, one.over_eager) if speedup is not None),
+                *(speedup for speedup in (one.over_ar, one.over_eager) if speedup is not None),
             ]
         )
     of_baselines: list[list[Cell]] = []
     for baseline, meaning in baselines.items():
         summary = summarise(records, baseline)
-        over = [
-            "1" if name == baseline else paired_speedup(records, baseline, name).unlabelled
-            for name in baselines
+        over: list[Cell] = [
+            1 if name == baseline else paired_speedup(records, baseline, name) for name in baselines
         ]
         figures = [
             summary.tokens_per_step,
@@ -105,6 +108,7 @@ def table(
         *_equality(confirmed, records, float32),
         *([] if short is None else [short]),
         *([] if failed is None else [f"{failed}; the figures are of the others"]),
+        *filter(None, [busy_machine_of(records, AR)]),
         *clock_notes([record for record in records if not record.error]),
     ]
     return confirmation
@@ -150,11 +154,13 @@ def sentences(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -
 
 
 def answer(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> str:
-    """What the confirmation comes to, in a sentence."""
+    """What the confirmation comes to, and whether the machine was busy."""
     best = confirmed[0]
-    if not best.over_ar.is_faster:
-        return about_plain(best, noun_of(confirmed, records))
-    return f"{best.label} decodes {best.over_ar} as fast as plain decoding, with the same output."
+    if best.over_ar.is_faster:
+        found = f"{best.label} decodes {best.over_ar} as fast as plain decoding, with the same output."
+    else:
+        found = about_plain(best, noun_of(confirmed, records))
+    return f"{found} {busy_machine_of(records, AR)}".rstrip()
 
 
 def about_plain(best: Confirmed, noun: str) -> str:

@@ -18,6 +18,7 @@ import optuna
 from optuna import Study
 from optuna.trial import FrozenTrial
 
+from specexp.bench.busy_machine import busy_machine
 from specexp.bench.experiment import use_threads
 from specexp.bench.progress import StageBar
 from specexp.bench.publish import PAGE
@@ -119,6 +120,9 @@ class Session:
                     if not bench.load_reference():
                         bar.stage("AR on every prompt", len(bench.prompts))
                         bench.measure_reference()
+                    busy = busy_machine(bench.reference.seconds_per_token.values())
+                    if busy and backend.latency is None:
+                        self.output.say(busy)
             self._search(study, bench)
             if self.settings.confirm is not None:
                 ended = conclude_alone(

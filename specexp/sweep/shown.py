@@ -14,7 +14,7 @@ from specexp.sweep.backend import StudyBackend
 from specexp.sweep.confirm import AR, Confirmation
 from specexp.sweep.plots import importances
 from specexp.sweep.study_config import StudyConfig
-from specexp.sweep.trials import speedups_of, trial_row
+from specexp.sweep.trials import trial_row
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -26,7 +26,6 @@ def charts_of(
     """The confirmation prompt by prompt, and the search behind it."""
     titles = {one.name: one.label for one in confirmation.confirmed}
     rows = [trial_row(trial, list(settings.objectives)) for trial in study.get_trials(deepcopy=False)]
-    rows = [{**row, **speedups_of(row)} for row in rows]
     choice = None if settings.confirm is None else settings.confirm.of_each
     found = {
         "confirmation": ratios_chart(confirmation.records, AR, titles, texts),

@@ -8,18 +8,22 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING
 
-import numpy as np
 from optuna import Study
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial
 
-from specexp.bench.statistics import bootstrap_interval
-from specexp.sweep.trials import confirmable, distinct_finished, is_modelled, name_of_trial, state_of
+from specexp.sweep.trials import (
+    confirmable,
+    distinct_finished,
+    interval_of,
+    is_modelled,
+    name_of_trial,
+    state_of,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-_RESAMPLES = 1000
 _WORDS = {
     "pruned": "pruned",
     "failed": "failed",
@@ -74,11 +78,10 @@ class Standing:
         if self._objectives[0] != "speedup":
             return f"{trial.values[0]:.2f} {self._objectives[0].replace('_', ' ')}"
         over = "x AR modelled" if is_modelled(trial) else "x AR"
-        logs = np.array(list(trial.intermediate_values.values()))
-        if logs.size < 2:
+        interval = interval_of(trial)
+        if interval is None:
             return f"{math.exp(trial.values[0]):.2f}{over}"
-        low, high = bootstrap_interval(logs, resamples=_RESAMPLES)
-        return f"{math.exp(trial.values[0]):.2f}{over} [{math.exp(low):.2f}, {math.exp(high):.2f}] here"
+        return f"{math.exp(trial.values[0]):.2f}{over} [{interval[0]:.2f}, {interval[1]:.2f}] here"
 
     def _left(self, finished: int) -> str:
         assert self._before is not None

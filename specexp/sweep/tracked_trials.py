@@ -13,7 +13,7 @@ from specexp.artifacts.environment import device_name, package_versions
 from specexp.bench.record import MEASURED
 from specexp.config import Config
 from specexp.sweep.confirmed import Confirmed
-from specexp.sweep.trials import speedups_of, trial_row
+from specexp.sweep.trials import trial_row
 from specexp.tracking import Tracker
 from specexp.tracking.names import MODELLED, SPEEDUP, TOKENS_PER_SECOND, TOKENS_PER_STEP
 from specexp.tracking.tracked_run import TrackedRun
@@ -52,9 +52,7 @@ class TrackedTrials:
                 self._log(run, attributes, place, log_speedup)
         row = trial_row(trial, self._objectives)
         with run:
-            run.summary(
-                {**{key: value for key, value in row.items() if value is not None}, **speedups_of(row)}
-            )
+            run.summary({key: value for key, value in row.items() if value is not None})
 
     def interrupt(self) -> None:
         """What is under way is over."""

@@ -7,12 +7,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from optuna import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from specexp.artifacts.atomic_write import atomic_write
+from specexp.bench.statistics import bootstrap_interval
 
+_RESAMPLES = 1000
 FINISHED = (TrialState.COMPLETE, TrialState.PRUNED)
 
 
@@ -64,12 +67,14 @@ def trial_row(trial: FrozenTrial, objectives: Sequence[str]) -> dict[str, Any]:
     """One flat mapping of a trial: name, state, values, tree, measured means, parameters, reason."""
     attributes: Mapping[str, Any] = trial.user_attrs.get("attributes", {})
     values = trial.values or [None] * len(objectives)
+    named = dict(zip((column_of(trial, name) for name in objectives), values, strict=False))
     return {
         "trial": trial.number,
         "name": name_of_trial(trial),
         "state": state_of(trial),
         **({"clock": attributes["clock"]} if "clock" in attributes else {}),
-        **dict(zip((column_of(trial, name) for name in objectives), values, strict=False)),
+        **named,
+        **_speedups_of(named),
         "prompts": trial.user_attrs.get("prompts"),
         "nodes": attributes.get("nodes"),
         "depth": attributes.get("depth"),
@@ -82,7 +87,10 @@ def trial_row(trial: FrozenTrial, objectives: Sequence[str]) -> dict[str, Any]:
 
 def write_trials(study: Study, objectives: Sequence[str], path: Path) -> None:
     """Write ``trials.csv``: one row a trial, a column for everything any trial has."""
-    rows = [trial_row(trial, objectives) for trial in study.get_trials(deepcopy=False)]
+    rows = []
+    for trial in study.get_trials(deepcopy=False):
+        low, high = interval_of(trial) or (None, None)
+        rows.append({**trial_row(trial, objectives), "speedup_low": low, "speedup_high": high})
     # As objects, or whole numbers of a column with gaps would become floats.
     atomic_write(path, pd.DataFrame(rows, dtype=object).to_csv(index=False, lineterminator="\r\n"))
 
@@ -99,10 +107,19 @@ def column_of(trial: FrozenTrial, objective: str) -> str:
     return "modelled_log_speedup" if is_modelled(trial) else "log_speedup"
 
 
-def speedups_of(row: Mapping[str, Any]) -> dict[str, float]:
-    """Of a row that holds their logarithms."""
+def interval_of(trial: FrozenTrial) -> tuple[float, float] | None:
+    """Return the 95 % bootstrap interval of a trial's speedup; None if fewer than two prompts were reported."""
+    logs = np.array(list(trial.intermediate_values.values()))
+    if logs.size < 2:
+        return None
+    low, high = bootstrap_interval(logs, resamples=_RESAMPLES)
+    return math.exp(low), math.exp(high)
+
+
+def _speedups_of(values: Mapping[str, float | None]) -> dict[str, float]:
+    """The speedups of values that are their logarithms."""
     return {
-        name: math.exp(row[f"{before}log_speedup"])
-        for before, name in (("", "speedup"), ("modelled_", "modelled_speedup"))
-        if row.get(f"{before}log_speedup") is not None
+        name.replace("log_", ""): math.exp(value)
+        for name, value in values.items()
+        if value is not None and name.endswith("log_speedup")
     }

@@ -10,11 +10,13 @@ import sys
 
 import pytest
 import yaml
+from helpers import made_records
 
 from specexp.bench.record import read_records
 from specexp.bench.results_folder import sole_writer
 from specexp.config.artifacts import load_artifact
 from specexp.run.__main__ import main
+from specexp.run.report import answer_of
 
 FILES = {
     ".lock",
@@ -499,3 +501,24 @@ def test_results_of_another_command_are_not_replaced(experiment, tmp_path, capsy
     assert main([experiment()]) == 2
     assert f"tiny holds {whose}: choose another name" in capsys.readouterr().err
     assert {path.name for path in folder.iterdir()} == set(files)
+
+
+def test_the_answer_names_plain_decoding_and_a_busy_machine():
+    def records(seconds):
+        arms = {"engine": (1.0, 1.0, 1.0), "tree": seconds}
+        return [
+            record(arm, n, decode_seconds=one) for arm, each in arms.items() for n, one in enumerate(each)
+        ]
+
+    slower = answer_of(records((2.0, 2.0, 2.0)), "engine")
+    assert slower == (
+        "No arm is faster than plain decoding by the interval on these prompts: the best, tree, reaches "
+        "0.50x [0.50, 0.50]."
+    )
+    faster = answer_of(
+        [*records((0.5, 0.5, 0.5)), made_records.record("engine", 3, decode_seconds=9.0)], "engine"
+    )
+    assert faster == (
+        "tree decodes 2.00x [2.00, 2.00] as fast as plain decoding. Plain decoding's time per token varied 9-fold "
+        "between prompts: the machine was busy, so read the intervals, not the ratios."
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from dataclasses import replace
 
 import optuna
@@ -10,7 +12,7 @@ import pytest
 from specexp.bench.record import PromptRecord, SequenceGroup
 from specexp.bench.statistics import paired_speedup
 from specexp.sweep.confirm import select
-from specexp.sweep.confirmation_table import sentences, table
+from specexp.sweep.confirmation_table import answer, sentences, table
 from specexp.sweep.confirmed import Confirmed
 
 TREE = "80-node tree"
@@ -64,6 +66,29 @@ def test_a_winner_that_is_not_faster_than_plain_decoding_is_called_so(
     else:
         assert first == ["AR (engine)", "hf-eager", TREE]
         assert said in shown.notes[0]
+
+
+def test_speedups_are_numbers_in_csv() -> None:
+    confirmed, records = measured((0.5, 0.4, 0.5, 0.6))
+    row, *_ = csv.DictReader(io.StringIO(table("study", None, confirmed, records).to_csv()))
+    assert float(row["speedup over AR"]) == pytest.approx(confirmed[0].over_ar.ratio)
+    assert (
+        float(row["speedup over AR low"]) < float(row["speedup over AR"]) < float(row["speedup over AR high"])
+    )
+
+
+@pytest.mark.parametrize(("slowest", "fold"), [(37.0, "37-fold"), (2.0, None)])
+def test_a_headline_says_where_plain_decoding_varied_much_between_prompts(
+    slowest: float, fold: str | None
+) -> None:
+    confirmed, records = measured((0.5, 0.5, 0.5, 0.5))
+    records[0] = record("engine", 0, slowest)
+    said = answer(confirmed, records)
+    sentence = f"time per token varied {fold} between prompts: the machine was busy, so read the intervals"
+    assert (sentence in said) == (fold is not None)
+    assert any(sentence in note for note in table("study", None, confirmed, records).notes) == (
+        fold is not None
+    )
 
 
 def test_shares_of_eos_and_loops_and_equality_stand_under_the_table() -> None:

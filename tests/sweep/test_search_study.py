@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -225,7 +226,10 @@ def test_every_trial_is_a_row(tmp_path: Path) -> None:
     study = search(tmp_path, FakeBench(), enqueued(20, 13, 20, 2, n_trials=4))
     write_trials(study, ["speedup"], tmp_path / "trials.csv")
     header, *rows = (tmp_path / "trials.csv").read_text().splitlines()
-    assert header.startswith("trial,name,state,log_speedup,prompts,nodes")
+    assert header.startswith("trial,name,state,log_speedup,speedup,prompts,nodes")
+    first = dict(zip(header.split(","), rows[0].split(","), strict=True))
+    assert float(first["speedup"]) == pytest.approx(math.exp(float(first["log_speedup"])))
+    assert float(first["speedup_low"]) < float(first["speedup"]) < float(first["speedup_high"])
     assert len(rows) == len(study.trials)
     assert [row.split(",")[2] for row in rows[:4]] == ["complete", "failed", "duplicate", "complete"]
 
