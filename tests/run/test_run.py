@@ -507,7 +507,9 @@ def test_the_answer_names_plain_decoding_and_a_busy_machine():
     def records(seconds):
         arms = {"engine": (1.0, 1.0, 1.0), "tree": seconds}
         return [
-            record(arm, n, decode_seconds=one) for arm, each in arms.items() for n, one in enumerate(each)
+            made_records.record(arm, n, decode_seconds=one)
+            for arm, each in arms.items()
+            for n, one in enumerate(each)
         ]
 
     slower = answer_of(records((2.0, 2.0, 2.0)), "engine")

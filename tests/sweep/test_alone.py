@@ -16,6 +16,7 @@ from specexp.sweep.trials import confirmable
 from specexp.sweep.worker import resume
 
 
+@pytest.mark.filterwarnings("ignore:Heartbeat of storage")
 def test_the_known_configuration_of_a_dead_worker_is_measured_before_the_confirmation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
