@@ -215,7 +215,8 @@ def _learn(config: Config, dry: bool) -> int:
         publish(found, Path(config.get("output")) / config.get("name"))
         if found.artifacts:
             told().artifact = str(found.artifacts[0].folder)
-            told().next = f"python -m specexp.run {config.file} --artifact {told().artifact}"
+            name = f"{config.get('name')}_learned"  # its own folder holds the results of learning
+            told().next = f"python -m specexp.run {config.file} --artifact {told().artifact} --name {name}"
     except ArtifactError as error:
         return fail(error, 1)
     return fail(f"{why}; it learned from the others", 1) if module.failed else 0
