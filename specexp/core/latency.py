@@ -22,6 +22,9 @@ Milliseconds = Annotated[float, Field(ge=0)]
 PLAIN = "plain"
 """Composition of plain decoding, among ``overheads``."""
 
+MOST_OFF = 0.1
+"""Relative difference between modelled and live speed above which a report leads with it."""
+
 _SHORTEST = 0.1
 """A pass over a short prefix takes at least this share of one over the stated prefix."""
 

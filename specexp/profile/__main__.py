@@ -2,7 +2,7 @@
 
 Writes the artifact and ``<output>/<name>/{config.yaml,environment.json,profile.md,profile.csv,profile.png}``; a second
 run of the same name replaces the latter and adds a version of the artifact. Several backends have an artifact each, and
-the folder has ``{steps,ratios,passes}.{md,csv}``, ``points.csv`` and ``contest.png``.
+the folder has ``{check,steps,ratios,passes}.{md,csv}``, ``points.csv`` and ``contest.png``.
 """
 
 from __future__ import annotations
@@ -30,11 +30,13 @@ if TYPE_CHECKING:
     from specexp.artifacts.kinds.latency_profile import Measured
     from specexp.config.artifacts import LoadedArtifact
     from specexp.pairs.pair import ModelPair
+    from specexp.profile.check import LiveCheck
 
 USAGE = """usage: python -m specexp.profile CONFIG.yaml [--dry-run] [--key value ...]
 
 Measures on this device the passes of an experiment's models by new tokens and by prefix, decodes a few prompts with
-each of its compositions to find what steps cost beside the passes, and writes a latency-profile artifact to profile.to;
+each of its compositions to find what steps cost beside the passes, and writes a latency-profile artifact to profile.to
+after a check against live decoding, plain and with two trees;
 of profile.backends, measured in turns, one of each in profile.to/BACKEND, and tables of them beside one another.
 --dry-run checks the file and lists what would be measured; any other --dotted.key overrides the file,
 e.g. --profile.max_tokens 64 --profile.repeats 10 --pair.device cuda --tracking.mode disabled."""
@@ -89,6 +91,7 @@ def run(config: Config, pair: ModelPair | None = None) -> list[LoadedArtifact]:
     from specexp.bench.trainer import quiet_libraries
     from specexp.config.artifacts import save_artifact
     from specexp.profile.backends import contest, pair_of
+    from specexp.profile.check import check_live
     from specexp.profile.report import report
     from specexp.profile.run import measure, profile_of
     from specexp.profile.standing import standing
@@ -108,9 +111,11 @@ def run(config: Config, pair: ModelPair | None = None) -> list[LoadedArtifact]:
         met = contest(config, pair, prompts, Path(made), tell)
         save_resolved(config, folder)
         measure(config, met, prompts, tell)
-    artifacts = []
+    artifacts, checks = [], []
     for timed in met.backends:
         profile, measured = profile_of(timed)
+        own = check_live(timed, profile, prompts, section["max_new_tokens"])
+        checks += own
         artifact = save_artifact(
             Path(section["to"]) / timed.name,
             "latency-profile",
@@ -120,21 +125,22 @@ def run(config: Config, pair: ModelPair | None = None) -> list[LoadedArtifact]:
                 "command": shlex.join(sys.orig_argv),
                 "device": measured.device,
                 "config": config.to_dict(),
-                "metrics": metrics_of(measured),
+                "metrics": metrics_of(measured, own),
             },
             fingerprint=timed.backend.fingerprint(),
             name=f"{name}_{timed.name}" if timed.name else name,
         )
         artifacts.append(artifact)
-    found = standing(met, artifacts) if section["backends"] else report(profile, measured, artifacts[0])
+    several = bool(section["backends"])
+    found = standing(met, checks, artifacts) if several else report(profile, measured, checks, artifacts[0])
     publish(found, folder, tracker_of(config, name, folder), console, kind="profile", config=config.to_dict())
     told().artifact = str(artifacts[0].folder)
     told().next = f"--latency.artifact {artifacts[0].folder} models this device's seconds in any experiment"
     return artifacts
 
 
-def metrics_of(measured: Measured) -> dict[str, Any]:
-    """A pass of each model over one token behind the shortest prefix, and how far predictions are off."""
+def metrics_of(measured: Measured, checks: Sequence[LiveCheck]) -> dict[str, Any]:
+    """A pass of each model over one token behind the shortest prefix, and the largest errors of predictions."""
     found: dict[str, Any] = {}
     for model, points in (("target", measured.target), ("draft", measured.draft)):
         if points:
@@ -144,6 +150,7 @@ def metrics_of(measured: Measured) -> dict[str, Any]:
                 "high": points[0].high,
             }
     errors = [abs(arm.predicted_ms / arm.measured_ms - 1) for arm in measured.arms]
+    found["largest_error_live"] = max(check.error for check in checks)
     return found | ({"largest_error_in_sample": max(errors)} if errors else {})
 
 

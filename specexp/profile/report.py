@@ -8,19 +8,24 @@ from typing import TYPE_CHECKING
 from specexp.bench.publish import Attached, Report
 from specexp.bench.table import Cell, Column, Table
 from specexp.core.messages import counted
+from specexp.profile.check import check_table, headline
 
 if TYPE_CHECKING:
     from specexp.artifacts.kinds.latency_profile import Measured, MeasuredPass
     from specexp.config.artifacts import LoadedArtifact
     from specexp.core.latency import LatencyProfile
+    from specexp.profile.check import LiveCheck
 
 
-def report(profile: LatencyProfile, measured: Measured, artifact: LoadedArtifact) -> Report:
-    """The passes, what steps cost beside them, and the profile beside what was measured.
+def report(
+    profile: LatencyProfile, measured: Measured, checks: Sequence[LiveCheck], artifact: LoadedArtifact
+) -> Report:
+    """The check against live decoding, the passes, the costs beside them, and the fit.
 
     Args:
         profile: The profile as fitted.
         measured: What it was fitted to.
+        checks: The profile beside live decoding.
         artifact: The profile as written.
     """
     from specexp.profile.figures import draw
@@ -28,6 +33,7 @@ def report(profile: LatencyProfile, measured: Measured, artifact: LoadedArtifact
     metrics = artifact.metrics.items()
     return Report(
         {
+            "check": check_table(checks),
             "passes": _passes(profile, measured),
             "beside_the_passes": _overheads(profile),
             "predicted_and_measured": _arms(measured),
@@ -37,6 +43,7 @@ def report(profile: LatencyProfile, measured: Measured, artifact: LoadedArtifact
         sentences=[f"The profile is in {artifact.folder}."],
         summary={key: value["value"] if isinstance(value, dict) else value for key, value in metrics},
         title=f"Latency profile: {profile.name}",
+        answer=headline(checks),
         page="profile",
         artifacts=[Attached(artifact.folder, artifact.name, artifact.kind)],
     )

@@ -14,30 +14,39 @@ from specexp.bench.statistics import Speedup
 from specexp.bench.table import Cell, Column, Table
 from specexp.core.messages import counted
 from specexp.profile.backends import DECODE, PRODUCTS, READING
+from specexp.profile.check import check_table, headline
 
 if TYPE_CHECKING:
     from specexp.artifacts.kinds.latency_profile import MeasuredPass
     from specexp.config.artifacts import LoadedArtifact
     from specexp.profile.backends import Contest, TimedBackend
+    from specexp.profile.check import LiveCheck
     from specexp.profile.passes import PassSamples
     from specexp.profile.steps import StepTiming, TimedSteps
 
 _SHOWN = (1, 4, 16, 64)  # rows of a pass that ratios are told of
 
 
-def standing(contest: Contest, artifacts: Sequence[LoadedArtifact]) -> Report:
-    """Passes, steps and ratios of all that was measured in turns.
+def standing(contest: Contest, checks: Sequence[LiveCheck], artifacts: Sequence[LoadedArtifact]) -> Report:
+    """The check against live decoding, then passes, steps and ratios of all that was measured in turns.
 
     Args:
         contest: What was measured.
+        checks: The profiles beside live decoding.
         artifacts: The profile of each backend, as written.
     """
     from specexp.profile.figures import draw_contest
 
     return Report(
-        {"steps": steps_table(contest), "ratios": ratios_table(contest), "passes": passes_table(contest)},
+        {
+            "check": check_table(checks),
+            "steps": steps_table(contest),
+            "ratios": ratios_table(contest),
+            "passes": passes_table(contest),
+        },
         {"contest": draw_contest(contest)},
         data={"points": points_table(contest)},
+        answer=headline(checks),
         sentences=[*contest.left_out, *(f"A profile is in {artifact.folder}." for artifact in artifacts)],
         summary={
             f"{timed.name}/plain_step_ms": median(seconds_of(timed.arms[0])) * 1e3

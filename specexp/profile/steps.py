@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+from specexp.bench.arm import ModelledSeconds
 from specexp.profile.clocked import clocked
 
 if TYPE_CHECKING:
     from specexp.bench.arm import EngineArm
+    from specexp.core.latency import LatencyProfile
     from specexp.core.outcome import Outcome
     from specexp.data import Prompt
     from specexp.engines.plain_loop import PlainLoop
@@ -76,6 +78,15 @@ class TimedSteps:
         self._answer = -1
         self.answers.append([])
         self.arm.decode(prompt, max_new_tokens=max_new_tokens)
+
+    def priced(self, prompt: Prompt, max_new_tokens: int, profile: LatencyProfile) -> tuple[float, float]:
+        """Decode a prompt; milliseconds per token of all its steps by the profile, and by the clock of live runs."""
+        modelled = ModelledSeconds(profile.of(self.composition))
+        self.arm.observers = (modelled,)
+        record = self.arm.decode(prompt, max_new_tokens=max_new_tokens)
+        self.arm.observers = (self._note,)
+        ms_per_token = 1e3 / record.decode_tokens
+        return ms_per_token * sum(modelled.seconds.values()), ms_per_token * record.decode_seconds
 
     def warm_up(self, prompt: Prompt, max_new_tokens: int) -> None:
         """Decode, forget the steps, and begin anew."""

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import subprocess
 import sys
 
@@ -13,7 +14,7 @@ from specexp.config.artifacts import load_artifact
 from specexp.profile.__main__ import main
 from specexp.run.__main__ import main as run_main
 
-SHORT = {"max_tokens": 4, "prefixes": [8, 190], "repeats": 2, "prompts": 2, "max_new_tokens": 10}
+SHORT = {"max_tokens": 4, "prefixes": [8, 175], "repeats": 2, "prompts": 2, "max_new_tokens": 10}
 ARMS = {
     "recycling": {"title": "recycling", "grid": {"builder.init_args.length": [1, 3]}},
     "chain": {"title": "a chain", "drafter": {"class_path": "DraftModel", "init_args": {"coupled": True}}},
@@ -40,14 +41,21 @@ def test_it_leaves_an_artifact_tables_and_a_picture(profiled, tmp_path):
         "plain", "TokenRecycling + StaticTree", "coupled DraftModel + StaticTree",
     }  # fmt: skip
     assert (measured.threads, measured.target_dtype, measured.draft_dtype) == (1, "float32", "float32")
-    assert {point.prefix for point in measured.target} == {8, 190}
+    assert {point.prefix for point in measured.target} == {8, 175}
     assert len(measured.target) == len(measured.draft) == 8
     arms = {arm.arm: arm for arm in measured.arms}
     assert set(arms) == {"plain decoding", "recycling, length=1", "recycling, length=3", "a chain"}
     assert arms["plain decoding"].steps == arms["plain decoding"].tokens > arms["plain decoding"].nodes == 0
     assert all(arm.measured_ms > 0 and arm.predicted_ms > 0 for arm in measured.arms)
     assert artifact.fingerprint["model"]
-    assert set(artifact.metrics) == {"target_pass_ms", "draft_pass_ms", "largest_error_in_sample"}
+    assert set(artifact.metrics) == {
+        "target_pass_ms", "draft_pass_ms", "largest_error_live", "largest_error_in_sample",
+    }  # fmt: skip
+    said = re.search(r"The profile is (within|off live decoding by more than) 10 %", shown)
+    assert said
+    assert said.start() < shown.index("Passes on")
+    assert re.search(r"plain decoding +│ +[\d.]+ ms/token │ +[\d.]+ ms/token │ [\d.]+x \[", shown)
+    assert re.search(r"a chain +│ .*x \[.*x \[.*x \[", shown)
     assert artifact.provenance["config"]["profile"]["repeats"] == 2
 
     folder = tmp_path / "runs" / "tiny"
@@ -70,11 +78,11 @@ def test_it_leaves_an_artifact_tables_and_a_picture(profiled, tmp_path):
 
 
 def test_a_prefix_beyond_the_context_is_refused_with_what_it_holds(experiment, tmp_path, capsys):
-    path = experiment(profile={**SHORT, "prefixes": [8, 191], "to": str(tmp_path / "artifacts" / "profile")})
+    path = experiment(profile={**SHORT, "prefixes": [8, 176], "to": str(tmp_path / "artifacts" / "profile")})
     assert main([path]) == 2
     assert (
-        "profile.prefixes.1 is 191, and before a pass of up to 4 tokens (profile.max_tokens) a context of 192 has room "
-        "for 190 at most: lower it" in capsys.readouterr().err
+        "profile.prefixes.1 is 176, and before a pass of up to 4 tokens (profile.max_tokens) a context of 192 has room "
+        "for 175 at most: lower it" in capsys.readouterr().err
     )
     assert not (tmp_path / "artifacts").exists()
 
@@ -138,7 +146,7 @@ def test_a_dry_run_lists_what_would_be_measured_and_loads_no_weights(
     monkeypatch.setattr(transformers.PreTrainedModel, "from_pretrained", loaded)
     assert main([path, "--dry-run"]) == 0
     assert capsys.readouterr().out.splitlines() == [
-        "new tokens: 1, 2, 3, 4", "prefixes: 8, 190", "plain decoding", "a chain", "recycling, length=1",
+        "new tokens: 1, 2, 3, 4", "prefixes: 8, 175", "plain decoding", "a chain", "recycling, length=1",
         "recycling, length=3",
         "Next: the same command without --dry-run",
     ]  # fmt: skip

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from specexp.profile.backends import DECODE, PRODUCTS, READING, Contest, TimedBackend
+from specexp.profile.check import checks_of
 from specexp.profile.passes import PassSamples, TimedPass
 from specexp.profile.standing import (
     best_bound,
@@ -125,7 +126,10 @@ def test_passes_stand_behind_the_middle_prefix_beside_their_bounds(contest):
 
 
 def test_a_report_names_what_is_left_out_and_what_was_asked_of_each_backend(contest):
-    told = standing(contest, [])
+    checks = checks_of(["eager plain decoding"], np.array([[[20.0, 10.0]]]))
+    told = standing(contest, checks, [])
+    assert next(iter(told.tables)) == "check"
+    assert told.answer.startswith("The profile is off live decoding by more than 10 %: it prices eager plain")
     assert told.sentences == ["openvino is left out: it is not installed"]
     assert told.summary == {
         "eager/plain_step_ms": pytest.approx(15.0),

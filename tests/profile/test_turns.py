@@ -43,9 +43,7 @@ def test_every_round_takes_each_pass_and_every_prompt_each_loop_once_in_changing
     config = load_config(experiment(profile={"repeats": 5, "prompts": 4, "max_new_tokens": 12}))
     passes: list[tuple[str, int]] = []
     loops: list[tuple[str, int]] = []
-    samples = {
-        name: PassSamples(NotedPass(name, passes), [8, 64], [1, 2]) for name in ("one", "two", "bound")
-    }
+    samples = {name: PassSamples(NotedPass(name, passes), [8, 64], [1]) for name in ("one", "two", "bound")}
     backends = [
         TimedBackend(name, None, ("float32", None), {"target": samples[name]}, []) for name in ("one", "two")
     ]

@@ -1,0 +1,141 @@
+"""Compare a profile with live decoding: plain and two trees, in time per token and in speedup."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from specexp.bench.record import MEASURED
+from specexp.bench.statistics import Speedup
+from specexp.bench.table import Column, Table
+from specexp.core.latency import MOST_OFF
+
+if TYPE_CHECKING:
+    from specexp.core.latency import LatencyProfile
+    from specexp.data import Prompt
+    from specexp.profile.backends import TimedBackend
+    from specexp.profile.steps import TimedSteps
+
+_NODES = (4, 16)  # per step, of the trees decoded
+
+
+@dataclass(frozen=True)
+class LiveCheck:
+    """An arm decoded once more after the profile was fitted, and the profile's price of the very steps it took.
+
+    Attributes:
+        arm: Name of the arm, behind its backend's if several are profiled.
+        live_ms: Milliseconds per token, mean over prompts.
+        predicted_ms: The same by the profile.
+        off: Predicted / live time, paired by prompt.
+        predicted: Speedup over plain decoding by the profile; None for plain decoding.
+        live: Measured speedup over plain decoding; None for plain decoding.
+    """
+
+    arm: str
+    live_ms: float
+    predicted_ms: float
+    off: Speedup
+    predicted: Speedup | None = None
+    live: Speedup | None = None
+
+    @property
+    def error(self) -> float:
+        """Largest relative difference of prediction and live, of time and speedup."""
+        errors = [abs(self.off.ratio - 1)]
+        if self.predicted is not None and self.live is not None:
+            errors.append(abs(self.predicted.ratio / self.live.ratio - 1))
+        return max(errors)
+
+    def __str__(self) -> str:
+        """Predicted / live time, and for a tree both speedups."""
+        time = f"{self.arm} at {self.off} of its live time"
+        return time if self.live is None else f"{time} (speedup {self.predicted} predicted, {self.live} live)"
+
+
+def check_live(
+    timed: TimedBackend, profile: LatencyProfile, prompts: Sequence[Prompt], max_new_tokens: int
+) -> list[LiveCheck]:
+    """Decode plainly and with two measured arms, those with about 4 and 16 nodes per step, prompt by prompt.
+
+    Args:
+        timed: The measured backend.
+        profile: The profile fitted to it.
+        prompts: Prompts to decode.
+        max_new_tokens: Most tokens of an answer.
+    """
+    arms = [timed.arms[0], *_two_trees(timed.arms[1:])]
+    for arm in arms:
+        arm.arm.reset()
+    with torch.inference_mode():  # as live runs decode
+        priced = [[arm.priced(prompt, max_new_tokens, profile) for arm in arms] for prompt in prompts]
+    ms = np.array(priced)  # [prompts, arms, 2]: predicted and live milliseconds per token
+    return checks_of([f"{timed.name} {arm.arm.name}".strip() for arm in arms], ms)
+
+
+def checks_of(arms: Sequence[str], ms: NDArray[np.float64]) -> list[LiveCheck]:
+    """Compare ``[prompts, arms, 2]`` predicted and live milliseconds per token; the first arm decodes plainly."""
+    found = []
+    for place, name in enumerate(arms):
+        predicted, live = ms[:, place].T
+        plain = ms[:, 0].T
+        speedups = [_paired(plain[clock], ms[:, place, clock]) for clock in (0, 1)] if place else []
+        found.append(
+            LiveCheck(name, float(live.mean()), float(predicted.mean()), _paired(predicted, live), *speedups)
+        )
+    return found
+
+
+def headline(checks: Sequence[LiveCheck]) -> str:
+    """Whether the profile is within 10 % of live decoding, and every arm that is not."""
+    wrong = [str(check) for check in checks if check.error > MOST_OFF]
+    return f"{_verdict(checks)}: it prices {', '.join(wrong)}." if wrong else f"{_verdict(checks)}."
+
+
+def _verdict(checks: Sequence[LiveCheck]) -> str:
+    off = any(check.error > MOST_OFF for check in checks)
+    distance = "off live decoding by more than" if off else "within"
+    return f"The profile is {distance} {100 * MOST_OFF:.0f} %" + ("" if off else " of live decoding")
+
+
+def check_table(checks: Sequence[LiveCheck]) -> Table:
+    """A row for each arm."""
+    return Table(
+        _verdict(checks),
+        [
+            Column("arm"),
+            Column("live", 3, " ms/token"),
+            Column("predicted", 3, " ms/token"),
+            Column("predicted / live", interval=True),
+            Column("predicted speedup", interval=True),
+            Column("live speedup", interval=True),
+        ],
+        [
+            [check.arm, check.live_ms, check.predicted_ms, check.off, check.predicted, check.live]
+            for check in checks
+        ],
+        [
+            "Decoded once more after the profile was fitted, and priced step by step; "
+            "geometric means over prompts with 95 % bootstrap intervals."
+        ],
+    )
+
+
+def _two_trees(arms: Sequence[TimedSteps]) -> list[TimedSteps]:
+    """The arms with nodes per step nearest to 4 and to 16, in ratio."""
+    nodes = {arm: np.mean([step.tokens - 1 for step in arm.steps]) for arm in arms if arm.steps}
+    found: list[TimedSteps] = []
+    for wanted in _NODES:
+        left = [arm for arm in nodes if arm not in found]
+        if left:
+            found.append(min(left, key=lambda arm: abs(np.log(max(nodes[arm], 0.1) / wanted))))
+    return found
+
+
+def _paired(longer: NDArray[np.float64], shorter: NDArray[np.float64]) -> Speedup:
+    return Speedup.of("", "", np.log(longer / shorter), MEASURED)
