@@ -163,13 +163,9 @@ class StudyBackend(ABC):
         return None
 
     def predict(self, overrides: Mapping[str, Any] | None) -> Predicted | None:
-        """What a candidate, or plain decoding without overrides, takes on the confirmation's prompts, where another
-        backend confirms; None where nothing can be said of them.
+        """Predict a candidate, or plain decoding without overrides, on the confirmation's prompts, or on the search's
+        if those were not recorded; None if this backend confirms its own trials.
         """
-        return None
-
-    def predicted(self, overrides: Mapping[str, Any], searched: Mapping[str, float]) -> Predicted | None:
-        """As :meth:`predict`, or else what the search found; None where the searching backend confirms itself."""
         return None
 
     def sentences(self, winner: Confirmed) -> list[str]:

@@ -212,10 +212,8 @@ def _confirm(
             earlier=earlier,
             confirmations=confirmations,
         )
-    searched = {trial.number: trial.user_attrs["metrics"] for trial in trials}
     predicted = [
-        replace(one, predicted=backend.predicted(one.attributes["resolved"], searched[one.trial]))
-        for one in found.confirmed
+        replace(one, predicted=backend.predict(one.attributes["resolved"])) for one in found.confirmed
     ]
     return replace(found, confirmed=predicted)
 

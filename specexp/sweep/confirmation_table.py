@@ -12,11 +12,14 @@ from specexp.bench.float32 import InFloat32
 from specexp.bench.record import MEASURED, PromptRecord
 from specexp.bench.report import clock_notes
 from specexp.bench.short_answers import short_answers
-from specexp.bench.statistics import arm_names, paired_speedup, summarise
+from specexp.bench.statistics import Speedup, arm_names, paired_speedup, summarise
 from specexp.bench.table import Cell, Column, Table
+from specexp.core.latency import MOST_OFF
 from specexp.sweep.backend import EAGER
 from specexp.sweep.confirm import AR
 from specexp.sweep.confirmed import Confirmed, Predicted
+
+_PREDICTED = ("tokens per step", "tokens/s", "speedup over AR")
 
 
 def table(
@@ -55,7 +58,7 @@ def table(
         Column("depth"),
         Column("tokens per step"),
         Column(f"{clock.adjective(used)}tokens/s", digits=0 if used == MEASURED else 2),
-        *(Column(f"predicted {what}") for what in ("tokens per step", "tokens/s") if predicts),
+        *(Column(f"predicted {what}") for what in _PREDICTED if predicts),
         *([Column("target busy")] if multi_sequence else []),
         *(
             Column(f"{clock.adjective(used)}speedup over {name}", interval=True)
@@ -99,6 +102,7 @@ def table(
     pooled = "" if confirmations == 1 else f" in {confirmations} confirmations"
     taught = ", begun with what the search's prompts taught" if warm else ""
     confirmation.notes = [
+        *([] if (wrong := misprediction(confirmed)) is None else [wrong]),
         *([] if pays else [about_plain(confirmed[0], noun_of(confirmed, records))]),
         f"{prompts} prompts the search did not see{pooled}, {own.verifier}, target {own.dtype}, state "
         f"{_states(records)}{taught}; "
@@ -154,13 +158,48 @@ def sentences(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -
 
 
 def answer(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> str:
-    """What the confirmation comes to, and whether the machine was busy."""
+    """Return the verdict. A misprediction of replay comes before it, a busy machine after it."""
     best = confirmed[0]
-    if best.over_ar.is_faster:
-        found = f"{best.label} decodes {best.over_ar} as fast as plain decoding, with the same output."
-    else:
-        found = about_plain(best, noun_of(confirmed, records))
-    return f"{found} {busy_machine_of(records, AR)}".rstrip()
+    verdict = (
+        f"{best.label} decodes {best.over_ar} as fast as plain decoding, with the same output."
+        if best.over_ar.is_faster
+        else about_plain(best, noun_of(confirmed, records))
+    )
+    return " ".join(filter(None, (misprediction(confirmed), verdict, busy_machine_of(records, AR))))
+
+
+def misprediction(confirmed: Sequence[Confirmed]) -> str | None:
+    """Return a sentence if a replayed speedup differs from the confirmed one by more than 10 %: the winner's, or else
+    the one furthest off.
+    """
+    wrong = [one for one in confirmed if abs(one.predicted_error or 0.0) > MOST_OFF]
+    if not wrong:
+        return None
+    worst = (
+        wrong[0] if wrong[0] is confirmed[0] else max(wrong, key=lambda one: abs(one.predicted_error or 0))
+    )
+    assert worst.predicted is not None
+    return (
+        f"Replayed speedups are off by more than {100 * MOST_OFF:.0f} %: {worst.predicted.over_ar} was predicted for "
+        f"{worst.label}, and {_clocked(worst)} it is {worst.over_ar}."
+    )
+
+
+def predicted_sentence(one: Confirmed, predicted: Predicted) -> str:
+    """Compare the speedup and the tokens per step that replay predicted with the confirmed ones."""
+    where = " on the search's prompts, because these were not recorded" if predicted.searched else ""
+    off = one.predicted_error
+    difference = "" if off is None else f" (off by {100 * off:+.1f} %)"
+    return (
+        f"Replay predicted a speedup of {predicted.over_ar} for {one.label}{where}; {_clocked(one)} it is "
+        f"{one.over_ar}{difference}. Tokens per step: {predicted.tokens_per_step:.3f} predicted, "
+        f"{one.tokens_per_step:.3f} live."
+    )
+
+
+def _clocked(one: Confirmed) -> str:
+    """How the confirmed speedup was timed."""
+    return "live" if one.over_ar.clock == MEASURED else "with live steps, timed by the same profile,"
 
 
 def about_plain(best: Confirmed, noun: str) -> str:
@@ -191,8 +230,10 @@ def _equality(
     return said
 
 
-def _predictions(predicted: Predicted | None) -> tuple[float | None, float | None]:
-    return (None, None) if predicted is None else (predicted.tokens_per_step, predicted.tokens_per_second)
+def _predictions(predicted: Predicted | None) -> tuple[float | Speedup | None, ...]:
+    if predicted is None:
+        return (None,) * len(_PREDICTED)
+    return predicted.tokens_per_step, predicted.tokens_per_second, predicted.over_ar
 
 
 def noun_of(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> str:

@@ -1,8 +1,7 @@
-"""A candidate on the prompts of the confirmation, and what replay predicted of it."""
+"""A candidate on the prompts of the confirmation, beside replay's prediction of it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,22 +10,19 @@ from specexp.bench.statistics import Speedup
 
 @dataclass(frozen=True)
 class Predicted:
-    """What replay says of a candidate, or of plain decoding.
+    """Replay's figures of a candidate, or of plain decoding.
 
     Attributes:
         tokens_per_step: All tokens / all steps.
         tokens_per_second: All tokens / all seconds of the latency profile.
         searched: Whether the figures are of the search's prompts, because the confirmation's were not recorded.
+        over_ar: Paired speedup over replayed plain decoding; None for plain decoding itself.
     """
 
     tokens_per_step: float
     tokens_per_second: float
     searched: bool
-
-    @staticmethod
-    def of(metrics: Mapping[str, float], *, searched: bool) -> Predicted:
-        """The figures of replayed records."""
-        return Predicted(metrics["tokens_per_step"], metrics["modelled_tokens_per_second"], searched)
+    over_ar: Speedup | None = None
 
 
 @dataclass(frozen=True)
@@ -45,7 +41,7 @@ class Confirmed:
         over_ar: Paired speedup over plain decoding in the same loop.
         over_eager: Paired speedup over Hugging Face's plain ``generate``; None where it was not run.
         choice: Its choice of the key whose choices are compared; None where the confirmation compares none.
-        predicted: What replay says of it; None where nothing was replayed, or nothing else.
+        predicted: Replay's prediction; None if nothing was replayed, or the confirmation is replayed too.
     """
 
     name: str
@@ -59,6 +55,14 @@ class Confirmed:
     over_eager: Speedup | None
     choice: str | None = None
     predicted: Predicted | None = None
+
+    @property
+    def predicted_error(self) -> float | None:
+        """Predicted / confirmed speedup over plain decoding, less 1; None if either is missing."""
+        predicted = None if self.predicted is None else self.predicted.over_ar
+        if predicted is None or predicted.refused is not None or self.over_ar.refused is not None:
+            return None
+        return predicted.ratio / self.over_ar.ratio - 1
 
     @property
     def is_chain(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ from typing_extensions import override
 from specexp.bench.arm import EngineArm
 from specexp.bench.experiment import check_prompts
 from specexp.bench.metrics import Counted, figures_of, figures_of_counts
-from specexp.bench.record import MEASURED
+from specexp.bench.statistics import paired_speedup
 from specexp.config import ConfigError, build_pair
 from specexp.config.stages import with_prompts_of
 from specexp.replay.backend import ReplayBackend
@@ -27,6 +27,7 @@ from specexp.replay.play.fidelity import fidelity_note, fixed_shape_of, is_plain
 from specexp.replay.play.ranks import RankTable, StaticCounts
 from specexp.replay.play.replay_arm import recorded_turns
 from specexp.sweep.backend import StudyBackend
+from specexp.sweep.confirmation_table import predicted_sentence
 from specexp.sweep.confirmed import Confirmed, Predicted
 from specexp.sweep.goodput_picture import SearchedTree, draw_goodput
 from specexp.sweep.live import LiveStudyBackend
@@ -36,6 +37,7 @@ from specexp.sweep.yardstick import yardstick_of
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from specexp.bench.record import PromptRecord
     from specexp.core.latency import LatencyProfile
     from specexp.data import Prompt
     from specexp.data.prompts import PromptDataModule
@@ -138,29 +140,37 @@ class ReplayedStudyBackend(StudyBackend):
 
     @override
     def predict(self, overrides: Mapping[str, Any] | None) -> Predicted | None:
-        prompts = self.data("confirm").prompts
-        if self.live is None or first_not_recorded(prompts, self.recording, self.samples) is not None:
-            return None
-        if overrides is None:
-            arm = self.plain()
-        else:
-            arm = self.deployed(self.compose("predicted", self.study_config.with_overrides(overrides)))
-        arm.reset()
-        records = [record for prompt in prompts for record in self.decode(arm, prompt)]
-        return Predicted.of(figures_of(records), searched=False)
-
-    @override
-    def predicted(self, overrides: Mapping[str, Any], searched: Mapping[str, float]) -> Predicted | None:
         if self.live is None:
             return None
-        return self.predict(overrides) or Predicted.of(searched, searched=True)
+        prompts, searched = self._predicted_prompts
+        records, over_ar = self._plain_records, None
+        if overrides is not None:
+            arm = self.compose("predicted", self.study_config.with_overrides(overrides))
+            arm = self.warm_started(arm) if searched else self.deployed(arm)
+            arm.reset()
+            records = [record for prompt in prompts for record in self.decode(arm, prompt)]
+            over_ar = paired_speedup([*self._plain_records, *records], arm.name, self.plain().name)
+        figures = figures_of(records)
+        return Predicted(figures["tokens_per_step"], figures["modelled_tokens_per_second"], searched, over_ar)
+
+    @cached_property
+    def _predicted_prompts(self) -> tuple[Sequence[Prompt], bool]:
+        """The confirmation's prompts and False, or the search's and True if those were not recorded."""
+        prompts = self.data("confirm").prompts
+        searched = first_not_recorded(prompts, self.recording, self.samples) is not None
+        return (self.data().prompts if searched else prompts), searched
+
+    @cached_property
+    def _plain_records(self) -> list[PromptRecord]:
+        prompts, _ = self._predicted_prompts
+        return [record for prompt in prompts for record in self.decode(self.plain(), prompt)]
 
     @override
     def sentences(self, winner: Confirmed) -> list[str]:
         worthy = fidelity_note(winner.attributes["fidelity"], self.recording.manifest)
         said = [f"Replayed counts of {winner.label} are {worthy}."]
         if winner.predicted is not None:
-            said.insert(0, _compared(winner, winner.predicted))
+            said.insert(0, predicted_sentence(winner, winner.predicted))
         if self.live is None:
             said.append(
                 f"Nothing was confirmed live, for the models are not here ({self.no_models}): these figures are "
@@ -257,16 +267,4 @@ def _total(counts: StaticCounts) -> Counted:
         drafted_nodes=float(counts.drafted.sum()),
         decode_seconds=float(counts.seconds.sum()),
         decode_tokens=tokens,
-    )
-
-
-def _compared(one: Confirmed, predicted: Predicted) -> str:
-    """A sentence: what was predicted of a candidate, what it took, and how far the two lie apart."""
-    off = 100 * (predicted.tokens_per_second / one.tokens_per_second - 1)
-    where = " on the search's prompts, for these were not recorded" if predicted.searched else ""
-    took = "live it reached" if one.over_ar.clock == MEASURED else "its live steps take, by the same profile,"
-    return (
-        f"Replay predicted {predicted.tokens_per_second:.1f} tokens/s of {one.label}{where}; {took} "
-        f"{one.tokens_per_second:.1f} (off by {off:+.1f} %). Tokens per step: {predicted.tokens_per_step:.3f} "
-        f"predicted, {one.tokens_per_step:.3f} live."
     )

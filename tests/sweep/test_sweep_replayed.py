@@ -137,15 +137,18 @@ def test_a_study_on_a_recording_is_confirmed_live(here: Path, capsys: pytest.Cap
     assert "asks for 12 candidates a node and 8 were recorded" in rows["too wide"]["reason"]
     assert "were not recorded; record with" in rows["not recorded"]["reason"]
     assert sum(row["state"] == "complete" for row in rows.values()) == 8  # the failed ones did not stop it
-    assert re.search(r"Replay predicted [\d.]+ tokens/s of .*; its live steps take", said)
-    assert (
-        "(off by +0.0 %)" in said or "(off by -0.0 %)" in said
-    )  # every count is the live one, and the clock is the same
+    assert re.search(
+        r"Replay predicted a speedup of [\d.]+x \[.*\] modelled for .*; with live steps, timed by the same profile, "
+        r"it is [\d.]+x \[.*\] modelled \(off by [+-]0\.0 %\)",  # every count is the live one, and the clock is the same
+        said,
+    )
+    assert "Replayed speedups are off" not in said
     assert "are exact." in said
     assert re.search(r"Yardstick: .* reaches [\d.]+ % of the best static tree", said)
     header = Path("runs/tree/confirm.csv").read_text().splitlines()[0]
     assert "predicted tokens per step" in header
     assert "predicted tokens/s" in header
+    assert "predicted speedup over AR" in header
     assert {"yardstick.md", "goodput_budget.png", "tree.png"} <= {
         path.name for path in Path("runs/tree").iterdir()
     }
@@ -155,6 +158,28 @@ def test_a_study_on_a_recording_is_confirmed_live(here: Path, capsys: pytest.Cap
     assert origin["folder"] == "recorded"
     assert origin["profile"] == "modelled: toy (assumed)"
     assert origin["fidelity"] == "exact"
+
+
+@pytest.mark.parametrize("offset", [None, 200])  # prompts that were recorded, and others
+def test_a_study_by_a_wrong_profile_begins_with_both_speedups(
+    here: Path, capsys: pytest.CaptureFixture[str], offset: int | None
+) -> None:
+    """Plain decoding priced far above its live time makes every tree look fast."""
+    wrong = {**LATENCY, "source": "measured", "overheads": {"plain": {"token_ms": 1000.0}}}
+    sweep = deepcopy(TREE["sweep"]) | {"n_trials": 3, "count_acceptances": None, "export": None}
+    del sweep["space"]["builder"]["choices"][1]
+    if offset is not None:
+        sweep["confirm"]["data"]["offset"] = offset
+    assert main([write(latency=wrong, sweep=sweep)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    first = r"Replayed speedups are off by more than 10 %: \d{2,}\.\d+x \[[\d., ]+\] modelled was predicted for [^;]+"
+    assert re.search(first + r", and live it is [\d.]+x \[", said)
+    assert re.search(r"Replay predicted a speedup of [^;]+ modelled for [^;]+; live it is [\d.]+x", said)
+    assert ("on the search's prompts, because" in said) == (offset is not None)
+    assert "tokens/s of" not in said
+    assert json.loads(Path("runs/tree/concluded.json").read_text())["answer"].startswith(
+        "Replayed speedups are off"
+    )
 
 
 def test_without_the_models_nothing_is_confirmed_live(
