@@ -135,10 +135,11 @@ class Profile:
             then random, in passes that take as long.
         draft_architecture: The same of the draft.
         max_tokens: Most tokens of a pass, the root among them.
-        prefixes: Tokens in the cache before a pass; the context must hold them and the deepest row of the largest pass.
+        prefixes: Tokens in the cache before a pass; the context must hold them, the deepest row of the largest pass,
+            and 15 tokens, since the cache grows over a block of passes.
         lanes: Numbers of sequences, from 2, that one pass answers together: such passes are measured, too, behind the
             middle prefix.
-        repeats: Measurements of every pass.
+        repeats: Blocks of passes of every size; each block gives one measurement.
         prompts: How many prompts of ``data`` are decoded by every composition.
         max_new_tokens: Most tokens of each of those answers.
     """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -127,13 +128,13 @@ def check_table(checks: Sequence[LiveCheck]) -> Table:
 
 
 def _two_trees(arms: Sequence[TimedSteps]) -> list[TimedSteps]:
-    """The arms with nodes per step nearest to 4 and to 16, in ratio."""
-    nodes = {arm: np.mean([step.tokens - 1 for step in arm.steps]) for arm in arms if arm.steps}
+    """The arms with nodes per step nearest to 4 and to 16."""
+    nodes = {arm: fmean(step.tokens - 1 for step in arm.steps) for arm in arms if arm.steps}
     found: list[TimedSteps] = []
     for wanted in _NODES:
         left = [arm for arm in nodes if arm not in found]
         if left:
-            found.append(min(left, key=lambda arm: abs(np.log(max(nodes[arm], 0.1) / wanted))))
+            found.append(min(left, key=lambda arm: abs(nodes[arm] - wanted)))
     return found
 
 

@@ -139,7 +139,7 @@ def test_a_study_on_a_recording_is_confirmed_live(here: Path, capsys: pytest.Cap
     assert sum(row["state"] == "complete" for row in rows.values()) == 8  # the failed ones did not stop it
     assert re.search(
         r"Replay predicted a speedup of [\d.]+x \[.*\] modelled for .*; with live steps, timed by the same profile, "
-        r"it is [\d.]+x \[.*\] modelled \(off by [+-]0\.0 %\)",  # every count is the live one, and the clock is the same
+        r"it is [\d.]+x \[.*\] modelled \(off by [+-]0\.0 %\)",
         said,
     )
     assert "Replayed speedups are off" not in said
