@@ -12,7 +12,7 @@ from specexp.bench.float32 import InFloat32
 from specexp.bench.record import MEASURED, PromptRecord
 from specexp.bench.report import clock_notes
 from specexp.bench.short_answers import short_answers
-from specexp.bench.statistics import Speedup, arm_names, paired_speedup, summarise
+from specexp.bench.statistics import arm_names, paired_speedup, summarise
 from specexp.bench.table import Cell, Column, Table
 from specexp.core.latency import MOST_OFF
 from specexp.sweep.backend import EAGER
@@ -179,9 +179,10 @@ def misprediction(confirmed: Sequence[Confirmed]) -> str | None:
         wrong[0] if wrong[0] is confirmed[0] else max(wrong, key=lambda one: abs(one.predicted_error or 0))
     )
     assert worst.predicted is not None
+    assert worst.predicted.over_ar is not None
     return (
-        f"Replayed speedups are off by more than {100 * MOST_OFF:.0f} %: {worst.predicted.over_ar} was predicted for "
-        f"{worst.label}, and {_clocked(worst)} it is {worst.over_ar}."
+        f"Replayed speedups are off by more than {100 * MOST_OFF:.0f} %: {worst.label} was predicted at "
+        f"{worst.predicted.over_ar.unlabelled}, and {_clocked(worst)} it is {worst.over_ar}."
     )
 
 
@@ -230,10 +231,11 @@ def _equality(
     return said
 
 
-def _predictions(predicted: Predicted | None) -> tuple[float | Speedup | None, ...]:
+def _predictions(predicted: Predicted | None) -> tuple[float | str | None, ...]:
     if predicted is None:
         return (None,) * len(_PREDICTED)
-    return predicted.tokens_per_step, predicted.tokens_per_second, predicted.over_ar
+    speedup = None if predicted.over_ar is None else predicted.over_ar.unlabelled
+    return predicted.tokens_per_step, predicted.tokens_per_second, speedup
 
 
 def noun_of(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> str:

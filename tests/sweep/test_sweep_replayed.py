@@ -172,7 +172,7 @@ def test_a_study_by_a_wrong_profile_begins_with_both_speedups(
         sweep["confirm"]["data"]["offset"] = offset
     assert main([write(latency=wrong, sweep=sweep)]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    first = r"Replayed speedups are off by more than 10 %: \d{2,}\.\d+x \[[\d., ]+\] modelled was predicted for [^;]+"
+    first = r"Replayed speedups are off by more than 10 %: [^:]+ was predicted at \d{2,}\.\d+x \[[\d., ]+\]"
     assert re.search(first + r", and live it is [\d.]+x \[", said)
     assert re.search(r"Replay predicted a speedup of [^;]+ modelled for [^;]+; live it is [\d.]+x", said)
     assert ("on the search's prompts, because" in said) == (offset is not None)
