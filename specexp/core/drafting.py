@@ -108,7 +108,14 @@ class _Growing:
         return drafter, self.drafting.context, self.request
 
     def take(self, answer: Candidates, passes: int, fed: int, seconds: float) -> None:
-        """The drafter's answer, the draft passes that it took, their tokens and their time."""
+        """The drafter's answer, the draft passes that it took, their tokens and their time.
+
+        Raises:
+            TypeError: the answer is something else than candidates.
+        """
+        if not isinstance(answer, Candidates):  # None would end the draft unnoticed
+            name = type(self.drafting.drafter).__name__
+            raise TypeError(f"{name}.propose must return Candidates, got {type(answer).__name__}")
         if passes:  # several of one answer share its tokens
             self._pass_tokens += [fed // passes] * passes
         self._drafted += seconds

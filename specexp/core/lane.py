@@ -97,12 +97,26 @@ class Lane:
         return self.result.finish_reason != ""
 
     def take(self, draft: Draft) -> None:
-        """A step begins: this is what the target checks in it."""
+        """A step begins: this is what the target checks in it.
+
+        Raises:
+            ValueError: a drafted token is not in the target's vocabulary.
+        """
+        tokens = draft.tree.tokens.tolist()  # for trees of this size numpy's reductions cost more
+        if not 0 <= min(tokens) <= max(tokens) < self.target.vocab_size:
+            raise ValueError(self._foreign_token(tokens))
         seconds = self.result.seconds
         self._seconds_before = dict(seconds)
         seconds["draft"] += draft.draft_seconds
         seconds["build"] += draft.build_seconds
         self.draft = draft
+
+    def _foreign_token(self, tokens: Sequence[int]) -> str:
+        known = self.target.vocab_size
+        token = next(token for token in tokens if not 0 <= token < known)
+        drafter = None if self.drafting is None else self.drafting.drafter
+        name = "the drafter" if drafter is None else type(drafter).__name__
+        return f"{name} proposed token {token}; the target's vocabulary has ids 0 to {known - 1}"
 
     def absorb(
         self, logits: torch.Tensor, hidden: torch.Tensor | None = None, verdict: Verdict | None = None

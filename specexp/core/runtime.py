@@ -100,12 +100,14 @@ class Target(ABC):
 
     Attributes:
         context_limit: positions it takes at most.
+        vocab_size: V; without bound where no model is run.
         keeps_hidden: whether hidden states are kept, because a drafter reads them.
         hidden: ``[rows, d]`` for every tree of the last pass, or of the last prefill alone, what the output layer read
             in every row; empty where they are not kept, or nothing was fed.
     """
 
     context_limit: int
+    vocab_size: int = 2**64
     keeps_hidden: bool = False
     hidden: Sequence[torch.Tensor] = ()
 

@@ -20,7 +20,7 @@ class Alone(Target):
 
     def __init__(self, target: Target) -> None:
         self.target = target
-        self.context_limit = target.context_limit
+        self.context_limit, self.vocab_size = target.context_limit, target.vocab_size
 
     @override
     def length(self, slot: int) -> int:

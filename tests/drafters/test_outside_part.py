@@ -1,14 +1,22 @@
 """A drafter written outside the project keeps the contract by inheriting one class."""
 
 import numpy as np
+import pytest
 
 from specexp.builders import Chain
+from specexp.core.decode import Decoding
 from specexp.core.decoder import Decoder
 from specexp.core.dialogue import Candidates
 from specexp.core.drafter import Drafter
+from specexp.core.drafting import Drafting
+from specexp.core.lane import Lane
+from specexp.core.language_model import LanguageModel
+from specexp.core.parts import Parts
 from specexp.core.tree import NO_CANDIDATE
+from specexp.serve.alone import Alone
 from specexp.testing.drafters import DrafterContract
 from specexp.testing.fakes import counting_model
+from specexp.verifiers import Greedy
 
 
 class Successor(Drafter):
@@ -36,3 +44,42 @@ def test_it_decodes_without_any_registration():
     result = Decoder(counting_model(24), Successor(), Chain(4)).generate([0], max_new_tokens=10)
     assert result.token_ids == list(range(1, 11))
     assert result.steps == 2
+
+
+class Nothing(Successor):
+    """Forgets its return statement."""
+
+    def propose(self, context, request):
+        super().propose(context, request)
+
+
+class Foreign(Successor):
+    """Proposes a token that no tokenizer has."""
+
+    def __init__(self, token: int):
+        self.token = token
+
+    def propose(self, context, request):
+        return Candidates(np.full((request.rows.size, request.k), self.token, dtype=np.int64))
+
+
+def test_a_drafter_that_returns_no_candidates_is_named():
+    with pytest.raises(TypeError, match=r"^Nothing\.propose must return Candidates, got NoneType"):
+        Decoder(counting_model(24), Nothing(), Chain(4)).generate([0], max_new_tokens=10)
+
+
+@pytest.mark.parametrize("token", [24, 1_000_000])
+def test_a_drafter_of_tokens_outside_the_vocabulary_is_named(token):
+    said = f"^Foreign proposed token {token}; the target's vocabulary has ids 0 to 23$"
+    with pytest.raises(ValueError, match=said):
+        Decoder(counting_model(24), Foreign(token), Chain(4)).generate([0], max_new_tokens=10)
+
+
+def test_tokens_outside_the_vocabulary_are_named_for_a_server_too():
+    parts = Parts(Foreign(24), Chain(2), Greedy())
+    with pytest.raises(ValueError, match="^Foreign proposed token 24"):
+        context = parts.context([1, 2], 0, 0)
+        target = Alone(LanguageModel(counting_model(24)))
+        decoding = Decoding(target)
+        decoding.start(Lane(context, target, parts.verifier, Drafting(parts, context), max_new_tokens=5))
+        decoding.step()
