@@ -73,8 +73,8 @@ def context_limit(config: PreTrainedConfig) -> int:
     limit = getattr(text, "max_position_embeddings", None)
     if not isinstance(limit, int):
         raise ValueError(
-            f"the configuration of the {text.model_type} model states no max_position_embeddings: use a decoder with "
-            "full attention, and positions that are learned or rotary"
+            f"the configuration of the {text.model_type} model states no max_position_embeddings, as that of a model "
+            "with ALiBi: use a decoder with full attention, and positions that are learned or rotary"
         )
     return min([limit, *_switches(text)])
 

@@ -164,8 +164,9 @@ def refusal(role: str, source: str, attn_implementation: str, error: Exception) 
         'attn_implementation="eager"' in str(error) and attn_implementation != "eager"
     ):  # as transformers advises
         return PairError(
-            "attn_implementation",
-            f"{role} {source!r} does not support attn_implementation {attn_implementation!r}; set it to 'eager'",
+            role,
+            f"{role} {source!r} does not support attn_implementation {attn_implementation!r}; set attn_implementation "
+            "to 'eager'",
         )
     why = first_line(error)
     if isinstance(error, KeyError):  # of a table of names
@@ -193,7 +194,7 @@ def _shapes(role: str, source: str, attn_implementation: str, offline: str) -> P
     import torch
     from transformers import AutoModelForCausalLM
 
-    from specexp.core.masks import check_layers
+    from specexp.core.masks import check_layers, context_limit
 
     config = _config(role, source, offline)
     text = config.get_text_config()
@@ -205,6 +206,7 @@ def _shapes(role: str, source: str, attn_implementation: str, offline: str) -> P
             )
     try:
         check_layers(config)
+        context_limit(config)
     except ValueError as error:
         raise PairError(role, f"{role} {source!r} cannot be used: {first_line(error)}") from error
     try:

@@ -106,6 +106,19 @@ SPOILT = {
         written("model/config.json", '{"model_type": "gemma2"}'),
         ("pair.target", "layers without full attention"),
     ),
+    "positions without a limit": Spoilt(
+        written("model/config.json", '{"model_type": "bloom"}'),
+        ("command line: pair.target", "bloom model states no max_position_embeddings", "learned or rotary"),
+    ),
+    "positions without a limit, attention by hand": Spoilt(
+        written("model/config.json", '{"model_type": "bloom"}'),
+        ("command line: pair.target", "bloom model states no max_position_embeddings"),
+        f"{TYPED} --pair.attn_implementation eager",
+    ),
+    "no fused attention": Spoilt(
+        written("model/config.json", '{"model_type": "gptj"}'),
+        ("command line: pair.target", "attn_implementation 'sdpa'; set attn_implementation to 'eager'"),
+    ),
     "no attention": Spoilt(
         written("model/config.json", '{"model_type": "mamba"}'), ("pair.target", "has no attention")
     ),
