@@ -346,7 +346,7 @@ def check_prompts(config: Config, prompts: Sequence[Prompt], pair: ModelPair) ->
         needed = prompt.longest_context(pair.tokenizer, most) - most + 1
         if needed > limit:
             raise config.checker.error(
-                ("data",),
+                ("data", "prompts"),
                 f": prompt {prompt.prompt_id!r} may take {needed} tokens and the target holds {limit}; set "
                 f"data.max_prompt_tokens: {max(len(prompt.token_ids) - needed + limit, 1)} with data.too_long: "
                 "keep-last, keep-first or skip",

@@ -142,6 +142,13 @@ def prompts_error(config: Config, error: PromptSetError) -> ConfigError:
         config: Configuration of the experiment.
         error: What the prompt set or the workload said.
     """
+    stage = config.source_of(("data", "offset"))
+    follows = stage.startswith("sweep.") and config.get(f"{stage}.offset", None) is None
+    if error.key == ("offset",) and follows:  # nobody set the offset: it is the end of the search's prompts
+        return ConfigError(
+            f"{stage}: the search and what follows it take all prompts and leave none: lower data.max_prompts, or give "
+            f"{stage}.prompts"
+        )
     if error.key:
         key = ("data", *error.key)
         if (

@@ -20,6 +20,7 @@ from specexp.core.start import acting
 
 DRY_RUN = "--dry-run"
 _PRINT_CONFIG = "--print-config"
+_OF_A_SWEEP = ("n-trials", "storage", "confirm-again", "cold", "require-gain")
 OPTIONS = (DRY_RUN, _PRINT_CONFIG, *SHOWING)
 STARTS_OVER = "the same command starts over"
 GOES_ON = "the same command goes on where it stopped"
@@ -158,6 +159,8 @@ def _check_sections(overrides: Sequence[str], short: Mapping[str, str]) -> None:
     """
     for dotted in [one[2:].partition("=")[0] for one in overrides if one.startswith("--") and len(one) > 2]:
         known = {*SECTIONS, "compose"}
+        if dotted in _OF_A_SWEEP:
+            raise ConfigError(f"{COMMAND_LINE}: --{dotted} is an option of python -m specexp.sweep alone")
         if dotted.partition(".")[0] not in known:
             from specexp.config.explain import keys_of_sections
 

@@ -168,6 +168,8 @@ def parse_overrides(arguments: Sequence[str]) -> list[tuple[str, Any]]:
                 raise ConfigError(
                     f"{COMMAND_LINE}: --{key} is followed by a lone =; write --{key} VALUE or --{key}=VALUE"
                 )
+        if not text.strip():
+            raise ConfigError(f"{COMMAND_LINE}: --{key} is given no value; write null where none is meant")
         try:
             found.append((key, yaml.load(text, _Loader)))
         except (yaml.YAMLError, ValueError, RecursionError) as error:
@@ -256,7 +258,9 @@ def _near_file(path: Path) -> str:
 
 
 def _quoting(text: str) -> str:
-    """What helps where the shell has cut a list or a mapping at a space."""
+    """What helps where the shell has cut a list or a mapping at a space, or a pattern of file names is given."""
+    if text[:1] == "*":
+        return "; a pattern is not expanded, name one file or a folder"
     return (
         "; quote a value that holds spaces" if text[:1] in ("[", "{") and text[-1] not in ("]", "}") else ""
     )

@@ -14,6 +14,7 @@ from specexp.core.messages import counted, first_line
 from specexp.pairs.gguf import is_local
 from specexp.pairs.hub import is_cached, why_unreachable
 from specexp.pairs.sources import PairError, check_source, not_here, sources_of
+from specexp.tracking.mode import asked_mode
 
 
 def check_here(config: Config, *written: str) -> None:
@@ -45,11 +46,15 @@ def check_here(config: Config, *written: str) -> None:
 
 
 def check_tracking(config: Config) -> None:
-    """Refuse names of a project and of its owner that W&B does not take.
+    """Refuse a mode, and names of a project and of its owner, that W&B does not take.
 
     Raises:
         ConfigError: One sentence with the key.
     """
+    try:
+        asked_mode(config.get("tracking.mode"))
+    except ValueError as error:  # of the environment: the file's own value is checked with the file
+        raise ConfigError(str(error)) from error
     for key, owner in (("project", "a project"), ("entity", "an entity")):
         name = config.get(f"tracking.{key}")
         if name is None:  # W&B's own default
@@ -76,7 +81,9 @@ def check_writable(folder: Path, error: ConfigError) -> None:
         raise ConfigError(
             f"{error} is {str(folder)!r}, and no name holds a null character: name another folder"
         )
-    there = next(path for path in (folder, *folder.parents, Path()) if path.exists())
+    there = next(path for path in (folder, *folder.parents, Path()) if path.exists() or path.is_symlink())
+    if not there.exists():
+        raise ConfigError(f"{error}: {folder} cannot be written ({there} is a link to nothing): name another folder")
     if not there.is_dir():
         raise ConfigError(f"{error}: {folder} cannot be written ({there} is a file): name another folder")
     if not os.access(there, os.W_OK | os.X_OK):

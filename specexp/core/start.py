@@ -35,7 +35,8 @@ class Interrupted(KeyboardInterrupt):
 
 
 def begin() -> None:
-    """Answer the signals that end a process, and hide passwords in the traceback of an error nobody expected.
+    """Answer the signals that end a process, hide passwords in the traceback of an error nobody expected, and draw
+    pictures for files alone.
 
     Signals that whoever started the process had it ignore, as ``nohup`` does, stay ignored.
     """
@@ -44,6 +45,7 @@ def begin() -> None:
         if number is not None and signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
             signal.signal(number, _answer)
     sys.excepthook = _show
+    os.environ["MPLBACKEND"] = "agg"  # another one, or a misspelt one, may be impossible to import here
 
 
 @contextmanager

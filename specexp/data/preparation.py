@@ -24,6 +24,7 @@ class Preparation:
         skipped: The same of those that were left out.
         opening_tokens: How many first tokens of raw texts are prompts; None of prompts that stand as they are.
         openings: Ids of the raw texts of which more was left.
+        repeated: Prompts whose text is an earlier one's.
         inside_a_token: Ids of prompts that end in white space that becomes other tokens when a word follows.
         remarks: What of the rows was not obeyed.
     """
@@ -35,6 +36,7 @@ class Preparation:
     skipped: dict[str, int] = field(default_factory=dict)
     opening_tokens: int | None = None
     openings: list[str] = field(default_factory=list)
+    repeated: int = 0
     inside_a_token: list[str] = field(default_factory=list)
     remarks: Sequence[str] = ()
 
@@ -55,6 +57,11 @@ class Preparation:
             said.append(
                 f"{len(self.openings)} of {counted(self.taken, 'prompt')} are the first {self.opening_tokens} tokens "
                 "of a longer text (prompt_tokens)."
+            )
+        if self.repeated:
+            said.append(
+                f"{self.repeated} of {counted(self.taken, 'prompt')} repeat the text of an earlier one, so the "
+                "intervals are narrower than they should be."
             )
         return [*said, *self.warnings()]
 
@@ -79,6 +86,7 @@ class Preparation:
             "cut": self.cut,
             "skipped": self.skipped,
             "first_tokens_of_longer_texts": {"prompt_tokens": self.opening_tokens, "prompts": self.openings},
+            "repeated": self.repeated,
             "end_inside_a_token": self.inside_a_token,
             "remarks": list(self.remarks),
         }

@@ -49,7 +49,9 @@ class Row:
 
     def error(self, key: str, expected: str, given: object) -> PromptSetError:
         """What to raise when the value under ``key`` is not what was expected."""
-        return self.refusal(f", key {key!r}: expected {expected}, found {shown(given)}.")
+        half = isinstance(given, str) and any("\ud800" <= mark <= "\udfff" for mark in given)
+        holds = ", which holds half a surrogate pair" if half else ""
+        return self.refusal(f", key {key!r}: expected {expected}, found {shown(given)}{holds}.")
 
     def refusal(self, sentence: str) -> PromptSetError:
         """What to raise of the row; the sentence goes on after where it stands."""

@@ -168,6 +168,8 @@ def _load_arguments(path: str, local: Path, subset: str | None, split: str) -> d
             raise PromptSetError(f"{path}: the data set is empty; at least one prompt is needed.")
         return {"path": reader, "data_files": path if "://" in path else str(local), "split": "train"}
     if _exists(local) and local.is_dir():
+        if (local / "config.json").is_file() and any(local.glob("*.safetensors")):
+            raise PromptSetError(f"{path}: the folder holds a model; a file of prompts is expected.", PATH)
         if not any(_ending(entry.name) in READERS for entry in local.rglob("*")):
             raise PromptSetError(
                 f"{path}: the folder holds no data set: neither one saved by datasets (state.json) nor a file that "

@@ -8,6 +8,8 @@ if __name__ == "__main__":  # before what takes seconds to import
     begin()
 
 import argparse
+import re
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,6 +34,8 @@ def _act(given: argparse.Namespace) -> int:
                 check_source(role, source)
             except PairError as error:
                 raise ConfigError(f"--{role}: {error}") from error
+    if not re.fullmatch(r"(cpu|cuda|mps|xpu|hpu|xla)(:\d+)?", given.device):  # importing torch takes seconds
+        raise ConfigError(f"--device must be a torch device such as cpu or cuda:1, got {given.device!r}")
     if not 0 <= given.temperature <= 10:
         raise ConfigError(f"--temperature is {given.temperature}; allowed is 0 (greedy) to 10")
     folder = Path(given.folder)
@@ -39,7 +43,7 @@ def _act(given: argparse.Namespace) -> int:
     start = Start(target, draft, given.device, given.dtype, given.prompts, given.temperature)
     for file in write_folder(folder, start):
         print(file)
-    print(f"Next: cd {folder} && python -m specexp.sweep experiment.yaml --dry-run")
+    print(f"Next: cd {shlex.quote(str(folder))} && python -m specexp.sweep experiment.yaml --dry-run")
     return 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -147,17 +148,18 @@ def _methods() -> str:
 def _readme(folder: Path, start: Start) -> str:
     drafting = " and its draft" if start.draft else ""
     draft = ", pair.draft" if start.draft or start.target == "stdlib" else ""  # the embedded one has a draft
-    models = start.target + (f" --draft {start.draft}" if start.draft else "")
+    models = shlex.join([start.target, *(["--draft", start.draft] if start.draft else [])])
+    artifacts = shlex.quote(f"artifacts/{folder.name}")
     second = f", {start.draft!r}" if start.draft else ""
     return f"""# The fastest lossless decoding of `{start.target}`{drafting}
 
 ```bash
-cd {folder}
+cd {shlex.quote(str(folder))}
 python -m specexp.doctor                                  # what this machine can do
 python -m specexp.sweep experiment.yaml --dry-run         # everything but the weights: answers mistakes in seconds
 python -m specexp.sweep experiment.yaml                   # search, confirmation on other prompts, artifact
-python -m specexp.verify experiment.yaml --artifact artifacts/{folder.name}/best-tree  # is its output the target's own?
-python -m specexp.serve artifacts/{folder.name}/best --target {models}  # an OpenAI-compatible server
+python -m specexp.verify experiment.yaml --artifact {artifacts}/best-tree  # is its output the target's own?
+python -m specexp.serve {artifacts}/best --target {models}  # an OpenAI-compatible server
 ```
 
 ```python

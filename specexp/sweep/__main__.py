@@ -99,6 +99,19 @@ def _act(
     if settings.enqueue[settings.n_trials :]:
         names = ", ".join(known.name for known in settings.known[settings.n_trials :])
         console.print(f"Not measured, for sweep.n_trials is {settings.n_trials}: {names}.", markup=False)
+    space = Space(settings)
+    for known in settings.known:
+        for at, value in space.beyond(known.overrides).items():
+            console.print(
+                f"{known.name}: {at} is {value}, outside the space ({space.entries[at]}): it is measured and compared, "
+                "not searched from.",
+                markup=False,
+            )
+    again = settings.confirm is not None and settings.confirm.again
+    if again and settings.storage is None and not (study_config.folder / "journal.log").exists():
+        raise ConfigError(
+            f"--confirm-again: there is no study in {study_config.folder}, so there is nothing to confirm again"
+        )
     if config.get("arms"):
         console.print(f"arms: is for python -m specexp.run {config.file}; a study measures its space alone.")
     if left_out:

@@ -57,6 +57,17 @@ class Space:
         except LookupError:
             return None
 
+    def beyond(self, overrides: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values of a known configuration that lie outside the range of their own key."""
+        found = {}
+        for key, value in overrides.items():
+            try:
+                if key in self.entries and "." in key:  # another part is another method, not a value out of range
+                    self.entries[key].label_of(value)
+            except LookupError:
+                found[key] = value
+        return found
+
     def __str__(self) -> str:
         return "; ".join(f"{key}: {entry}" for key, entry in self.entries.items())
 

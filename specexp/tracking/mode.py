@@ -35,6 +35,21 @@ def logged_in() -> bool:
     return False
 
 
+def asked_mode(mode: str | None = None) -> Mode:
+    """Return the mode as :func:`resolve_mode`, without a look at whether anybody is logged in for ``online``.
+
+    Raises:
+        ValueError: the mode is none of the three.
+    """
+    wanted = mode or os.environ.get("WANDB_MODE") or ("online" if logged_in() else "offline")
+    wanted = {"dryrun": "offline", "run": "online"}.get(wanted, wanted)  # W&B's own older spellings
+    for known in MODES:
+        if wanted == known:
+            return known
+    where = "" if mode else "WANDB_MODE: "
+    raise ValueError(f"{where}W&B mode {wanted!r} is not known: use one of {', '.join(MODES)}, or null")
+
+
 def resolve_mode(mode: str | None = None) -> Mode:
     """Choose the mode of a command's runs.
 
@@ -52,14 +67,8 @@ def resolve_mode(mode: str | None = None) -> Mode:
         >>> resolve_mode("disabled")
         'disabled'
     """
-    wanted = mode or os.environ.get("WANDB_MODE") or ("online" if logged_in() else "offline")
-    wanted = {"dryrun": "offline", "run": "online"}.get(wanted, wanted)  # W&B's own older spellings
-    for known in MODES:
-        if wanted == known:
-            if known == "online" and not logged_in():
-                log.warning(
-                    "W&B mode is online, but nobody is logged in (`wandb login`): runs are written offline"
-                )
-                return "offline"
-            return known
-    raise ValueError(f"W&B mode {wanted!r} is not known: use one of {', '.join(MODES)}, or null")
+    asked = asked_mode(mode)
+    if asked == "online" and not logged_in():
+        log.warning("W&B mode is online, but nobody is logged in (`wandb login`): runs are written offline")
+        return "offline"
+    return asked

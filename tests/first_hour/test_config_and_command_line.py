@@ -5,7 +5,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from helpers.first_hour import FILE, Row, check, make, table
+from helpers.first_hour import FILE, SWEEP, Row, check, make, table
 
 BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
     f"{b}: &{b} [{','.join(['*' + a] * 9)}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True)
@@ -14,6 +14,8 @@ DYSPEC = FILE.replace(
     "{class_path: Chain, init_args: {length: 3}}", "{class_path: DySpecGreedy, init_args: {nodes: 8}}"
 )
 REJECTION = "verifier: {class_path: RejectionSampling, init_args: {temperature: 0.7}}\n"
+CONFIRMED = SWEEP.replace("confirm: null", "confirm: {data: {max_prompts: 2}}")
+BIG = "{name: big, builder.init_args.length: 40}"
 SAMPLED = FILE.replace("verifier: {class_path: KeyedSampling, init_args: {temperature: 0.7}}\n", REJECTION)
 
 
@@ -439,7 +441,7 @@ OTHERS = [
     Row(
         "a flag of another command",
         "run mine.yaml --confirm-again --dry-run",
-        ("unknown key 'confirm-again'; did you mean '--sweep.confirm.again'?",),
+        ("--confirm-again is an option of python -m specexp.sweep alone",),
     ),
     Row(
         "an export below a home",
@@ -447,6 +449,34 @@ OTHERS = [
         ("--output is '~/x.json', in which nothing is expanded",),
     ),
     yaml("a path of Windows in quotes", FILE + 'output: "C:\\runs"\n', "output is 'C:", "nothing is expanded"),
+    dry("a value left empty", "--data.max_prompts=", "--data.max_prompts is given no value", "write null"),
+    dry("a pattern of files", "--data.prompts '*.jsonl'", "a pattern is not expanded, name one file or a folder"),
+    dry("trials of a run", "--n-trials 3", "--n-trials is an option of python -m specexp.sweep alone"),
+    Row(
+        "a long prompt from the command line",
+        "run mine.yaml --data.prompts long.jsonl --dry-run",
+        ("command line: data.prompts: prompt '0' may take",),
+        {"long.jsonl": f'{{"prompt": "{"a " * 9000}"}}\n'},
+    ),
+    Row(
+        "no prompts left to confirm",
+        "sweep confirmed.yaml --data.prompts few.jsonl --data.max_prompts 4 --dry-run",
+        ("sweep.confirm.data: the search and what follows it take all prompts", "lower data.max_prompts"),
+        {"confirmed.yaml": CONFIRMED, "few.jsonl": "".join(f'{{"prompt": "a{n}"}}\n' for n in range(4))},
+    ),
+    Row(
+        "a known setting outside the space",
+        "sweep known.yaml --dry-run",
+        ("big: builder.init_args.length is 40, outside the space (int 1 to 4)", "not searched from"),
+        {"known.yaml": SWEEP.replace("n_trials: 3", f"n_trials: 3, enqueue: [{BIG}]")},
+        code=0,
+    ),
+    dry(
+        "a second confirmation of no study",
+        "--confirm-again --name nosuch",
+        "--confirm-again: there is no study in runs/nosuch",
+        file="sweep.yaml",
+    ),
     Row("models into a file", "export stdlib --to gguf --output mine.yaml", ("--output: mine.yaml is no folder",)),
     Row("no baselines named", "verify mine.yaml --dry-run", ("token equality",), code=0),
 ]  # fmt: skip

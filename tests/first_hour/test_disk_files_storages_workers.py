@@ -1,6 +1,7 @@
 """Folders, files and databases that cannot be used or were left half-written, and workers that begin together."""
 
 import multiprocessing
+import os
 import re
 import shutil
 import sqlite3
@@ -260,3 +261,26 @@ def test_a_storage_that_cannot_be_opened_is_named_without_its_password(
     monkeypatch.setattr("specexp.sweep.database.LOST_SECONDS", 0.0)
     with pytest.raises(StudyError, match=r"storage 'postgresql://me:\*\*\*@host/x' cannot be opened: "):
         open_storage("postgresql://me:pa55word@host/x", tmp_path, lambda study, trial: None)
+
+
+def test_an_output_that_is_a_link_to_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make({}, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "gone").symlink_to("nowhere")
+    check(Row("", "run mine.yaml --output gone", ("output", "gone is a link to nothing")), capsys)
+
+
+def test_a_wrong_mode_of_wandb_is_told_before_anything_is_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make({"mine.yaml": FILE.replace("tracking: {mode: disabled}\n", "")}, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_MODE", "banana")
+    check(Row("", "run mine.yaml --dry-run", ("WANDB_MODE: W&B mode 'banana' is not known",)), capsys)
+
+
+def test_a_wrong_backend_of_pictures_stops_no_command() -> None:
+    drawn = "from specexp.core.start import begin; begin(); import matplotlib.pyplot"
+    subprocess.run([sys.executable, "-c", drawn], env={**os.environ, "MPLBACKEND": "foo"}, check=True)
