@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,10 @@ class Config:
         checked: A configuration of the same layers but for some sections, whose others are taken from it.
         sections: The sections that differ.
 
+    Attributes:
+        typed: The overrides of the command line, by dotted key.
+        artifact: The artifact whose parts took the place of the file's own; empty without one.
+
     Raises:
         ConfigError: a key is unknown or a value is not allowed.
     """
@@ -41,6 +45,8 @@ class Config:
     ) -> None:
         self.file = file
         self.layers = layers
+        self.typed: Sequence[tuple[str, Any]] = () if checked is None else checked.typed
+        self.artifact: str = "" if checked is None else checked.artifact
         self.checker = Checker(self.source_of)
         given = dict(layers.values)
         if checked is None or not SECTIONS.keys() >= set(sections):

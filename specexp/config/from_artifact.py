@@ -27,12 +27,15 @@ def with_artifact(config: Config) -> Config:
     from specexp.config.artifacts import load_artifact
 
     where = f"{config.source_of(('artifact',))}: artifact"
+    trust = config.get("trust")
     try:
-        artifact = load_artifact(path)
+        artifact = load_artifact(path, [trust] if isinstance(trust, str) else trust)
     except ArtifactError as error:
         raise ConfigError(f"{where}: {error}") from error
     if artifact.plain:
-        raise ConfigError(f"{where}: {path} decodes plainly, so that there is nothing to compare or prove")
+        raise ConfigError(
+            f"{where}: {path} decodes plainly, so that there is nothing to compare or prove; a study's best-tree drafts"
+        )
     specs = artifact.specs()
     if "drafter" not in specs or "builder" not in specs:
         raise ConfigError(
@@ -40,4 +43,6 @@ def with_artifact(config: Config) -> Config:
             "is expected"
         )
     parts: dict[str, Any] = {family: specs[family] for family in FAMILIES if family in specs}
-    return apply_overrides(config, {**parts, "artifact": None, "sweep": None, "arms": {}}, str(path))
+    found = apply_overrides(config, {**parts, "artifact": None, "sweep": None, "arms": {}}, str(path))
+    found.artifact = str(path)
+    return found

@@ -83,7 +83,9 @@ def check_writable(folder: Path, error: ConfigError) -> None:
         )
     there = next(path for path in (folder, *folder.parents, Path()) if path.exists() or path.is_symlink())
     if not there.exists():
-        raise ConfigError(f"{error}: {folder} cannot be written ({there} is a link to nothing): name another folder")
+        raise ConfigError(
+            f"{error}: {folder} cannot be written ({there} is a link to nothing): name another folder"
+        )
     if not there.is_dir():
         raise ConfigError(f"{error}: {folder} cannot be written ({there} is a file): name another folder")
     if not os.access(there, os.W_OK | os.X_OK):

@@ -8,7 +8,7 @@ from pathlib import Path
 from specexp.config.arms import check_arms
 from specexp.config.build import check_parts
 from specexp.config.config import Config
-from specexp.config.files import read_layers
+from specexp.config.files import parse_overrides, read_layers
 from specexp.config.methods import METHOD
 from specexp.config.replayed import check_replay
 from specexp.config.swept import check_sweep
@@ -28,6 +28,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
         >>> load_config("experiments/tree_shape.yaml", ["--generation.seed", "1"])  # doctest: +SKIP
     """
     config = Config(read_layers(path, overrides), str(path))
+    config.typed = parse_overrides(overrides)
     check_replay(config)
     varied = (config.get("sweep") or {}).get("space", {})
     if not varied.keys() & {"builder", "drafter", METHOD}:

@@ -311,6 +311,7 @@ class Experiment:
         sweep: What ``specexp.sweep`` searches.
         artifact: Artifact whose drafter, builder, verifier and controller take the place of the file's own, and of its
             arms and search, without what they had learned: to prove it, or to compare it on other prompts.
+        trust: Installed packages whose classes that artifact's parts may be.
         execution: How several sequences are decoded for a prompt: an item of ``TaskItems`` as a tree of thoughts, any
             other prompt with ``generation.samples`` continuations as one group. None decodes one sequence at a time;
             of a group, or of arms some of which have an execution, it is ``SerialSpeculative``. Plain decoding is then
@@ -345,6 +346,7 @@ class Experiment:
         default_factory=lambda: {"class_path": "Fixed"}
     )
     artifact: str | None = None
+    trust: str | list[str] = field(default_factory=list)
     execution: Annotated[Any, PartOf("specexp.scheduling.Execution")] | None = None
     reasoning: Reasoning = field(default_factory=Reasoning)
     generation: Generation = field(default_factory=Generation)

@@ -94,7 +94,9 @@ class Workload(metaclass=Checked):
         )
         prompts = [prompt for row in self.rows() if (prompt := self._prompt(tokenizer, row)) is not None]
         self.preparation.taken = len(prompts)
-        self.preparation.repeated = len(prompts) - len({(prompt.token_ids, prompt.turns) for prompt in prompts})
+        self.preparation.repeated = len(prompts) - len(
+            {(prompt.token_ids, prompt.turns) for prompt in prompts}
+        )
         self.preparation.remarks = self.prompts.remarks()
         if not prompts:
             raise PromptSetError(

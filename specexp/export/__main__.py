@@ -13,6 +13,7 @@ if __name__ == "__main__":  # before what takes seconds to import
 
 import argparse
 import json
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -114,7 +115,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(as_text(made.content) if output is None else f"{output}\n", end="")
     told = f"{made.dropped}; " if made.dropped else f"{given.to}: "
     print(f"{told}read for {chosen.read_for}", file=sys.stderr)
-    print("Next: docs/deploy.md says where the engine takes it", file=sys.stderr)
+    file = made.content[0] if chosen.folder else output or "FILE"
+    print(f"Next: {chosen.deployed_by(shlex.quote(str(file)), made)}", file=sys.stderr)
     return 0
 
 

@@ -81,12 +81,15 @@ class Format:
         options: what it takes beside the source and ``--output``.
         folder: whether it writes a folder itself.
         updates: whether an existing file keeps its other keys.
+        deployment: the line that deploys the file, in which ``{file}`` is its path; ``MODEL``, ``DRAFT`` and ``FOLDER``
+            are the user's to fill.
     """
 
     read_for: ClassVar[str]
     options: ClassVar[tuple[str, ...]] = ()
     folder: ClassVar[bool] = False
     updates: ClassVar[bool] = False
+    deployment: ClassVar[str]
 
     def make(self, given: Given) -> ExportedFile:
         """What the command asks for.
@@ -95,6 +98,15 @@ class Format:
             ArtifactError: one sentence.
         """
         raise NotImplementedError
+
+    def deployed_by(self, file: str, made: ExportedFile) -> str:
+        """Return the line that deploys what was made.
+
+        Args:
+            file: its path, quoted for a shell.
+            made: what was made.
+        """
+        return self.deployment.format(file=file)
 
 
 class ExportFormat(Format):

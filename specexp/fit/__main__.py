@@ -23,6 +23,7 @@ from specexp.config.command import DRY_RUN, GOES_ON, HELP, OPTIONS, answered, fa
 from specexp.config.config import check_trainer
 from specexp.config.files import COMMAND_LINE, read_layers
 from specexp.config.here import check_here
+from specexp.config.next_step import command_line, experiment_again
 from specexp.config.told import telling, told
 from specexp.core.annotations import PartOf
 from specexp.core.arguments import arguments_of
@@ -150,7 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             told().folder = str(to)
             # A model is a study's target; heads and corpora are named where an experiment asks for them.
             if Path(to, "config.json").exists():
-                told().next = f"python -m specexp.init my-study --target {to}"
+                told().next = command_line("init", "my-study", "--target", to)
         return 0
 
     with telling(given) as found:
@@ -216,7 +217,8 @@ def _learn(config: Config, dry: bool) -> int:
         if found.artifacts:
             told().artifact = str(found.artifacts[0].folder)
             name = f"{config.get('name')}_learned"  # its own folder holds the results of learning
-            told().next = f"python -m specexp.run {config.file} --artifact {told().artifact} --name {name}"
+            again = experiment_again(config)
+            told().next = command_line("run", *again, "--artifact", told().artifact, "--name", name)
     except ArtifactError as error:
         return fail(error, 1)
     return fail(f"{why}; it learned from the others", 1) if module.failed else 0

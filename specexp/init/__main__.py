@@ -25,6 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _act(given: argparse.Namespace) -> int:
     from specexp.config.errors import ConfigError
+    from specexp.config.next_step import command_line
     from specexp.init.folder import Start, from_anywhere, write_folder
     from specexp.pairs.sources import PairError, check_source
 
@@ -43,7 +44,7 @@ def _act(given: argparse.Namespace) -> int:
     start = Start(target, draft, given.device, given.dtype, given.prompts, given.temperature)
     for file in write_folder(folder, start):
         print(file)
-    print(f"Next: cd {shlex.quote(str(folder))} && python -m specexp.sweep experiment.yaml --dry-run")
+    print(f"Next: cd {shlex.quote(str(folder))} && {command_line('sweep', 'experiment.yaml', '--dry-run')}")
     return 0
 
 

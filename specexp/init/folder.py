@@ -12,6 +12,7 @@ from tempfile import mkdtemp
 import yaml
 
 from specexp.config.errors import ConfigError
+from specexp.config.places import check_folder_name
 from specexp.core.messages import counted
 
 FEWEST_PROMPTS = 6
@@ -57,6 +58,7 @@ def write_folder(folder: Path, start: Start) -> list[Path]:
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"FOLDER: {folder} is there and not empty; name a new one")
+    check_folder_name(folder.name, ConfigError("FOLDER"))  # the study is called so
     path, count, examples = _prompts(start)
     files = {
         "experiment.yaml": _experiment(start, folder.name, path, count),

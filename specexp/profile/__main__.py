@@ -22,7 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 from specexp.config import Config, save_resolved
 from specexp.config.command import fail, run_command
+from specexp.config.config import recording_folder
 from specexp.config.here import check_here
+from specexp.config.next_step import command_line, experiment_again, measured_by
 from specexp.config.told import told
 from specexp.profile.run import check_profiling
 
@@ -135,8 +137,19 @@ def run(config: Config, pair: ModelPair | None = None) -> list[LoadedArtifact]:
     found = standing(met, checks, artifacts) if several else report(profile, measured, checks, artifacts[0])
     publish(found, folder, tracker_of(config, name, folder), console, kind="profile", config=config.to_dict())
     told().artifact = str(artifacts[0].folder)
-    told().next = f"--latency.artifact {artifacts[0].folder} models this device's seconds in any experiment"
+    told().next = next_step(config, artifacts[0].folder)
     return artifacts
+
+
+def next_step(config: Config, profile: Path) -> str:
+    """The experiment by these seconds: replayed where its answers are recorded, otherwise with the models."""
+    recording = recording_folder(config)
+    changed: dict[str, Any] = {"latency": {"artifact": str(profile)}}
+    replayed = recording.is_dir()
+    if replayed:
+        changed |= {"backend": "replay", "recording": str(recording)}
+    why = "decodes without the models" if replayed else "in the seconds of this device"
+    return command_line(measured_by(config), *experiment_again(config, changed), why=why)
 
 
 def metrics_of(measured: Measured, checks: Sequence[LiveCheck]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from specexp.cluster.shard import Shard, ends_last, take_shard
 from specexp.config import Config, ConfigError, build_outline
 from specexp.config.command import GOES_ON, fail, run_command
 from specexp.config.here import check_here
+from specexp.config.next_step import command_line, experiment_again, measured_by
 from specexp.config.told import told
 from specexp.core.messages import counted
 
@@ -127,9 +128,15 @@ def run(config: Config, pair: ModelPair | None = None, shard: Shard | None = Non
         f"{counted(turns, 'answer')}, {size_of(recording.bytes)}, in {recording.folder}", markup=False
     )
     told().folder = str(recording.folder)
-    told().next = (
-        f"--backend replay --recording {recording.folder} answers run, sweep and what_if without the models"
-    )
+    if config.get("latency") is None:  # a replay needs seconds
+        told().next = command_line(
+            "profile",
+            *experiment_again(config),
+            why="measures the seconds by which the recording is replayed",
+        )
+    else:
+        replayed = experiment_again(config, {"backend": "replay", "recording": str(recording.folder)})
+        told().next = command_line(measured_by(config), *replayed, why="decodes without the models")
     return recording
 
 

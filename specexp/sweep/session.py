@@ -97,7 +97,7 @@ class Session:
             ended = self._ended()
             if ended is not None:
                 self.output.console.print(ended.said, end="", markup=False, highlight=False, soft_wrap=True)
-                self._tell(ended.answer)
+                self._tell(ended)
                 self.output.say(
                     f"Study {self.study_config.name} has ended, so nothing was measured; --confirm-again confirms its "
                     f"best once more, and pools both."
@@ -130,18 +130,21 @@ class Session:
                 )
         if hint := self.output.tracker.sync_hint():
             self.output.say(f"W&B: {hint}")
-        self._tell("" if ended is None else ended.answer)
+        self._tell(ended)
         return ended is None or ended.gain
 
-    def _tell(self, answer: str) -> None:
+    def _tell(self, ended: Concluded | None) -> None:
         """What came out, for the command's last line and for machines."""
         found, folder = told(), self.output.folder
+        answer = "" if ended is None else ended.answer
         found.answer, found.folder = answer, str(folder)
         if (folder / PAGE).exists():
             found.page = str(folder / PAGE)
-        if self.settings.export is not None and answer:
+        # without an end of its own another worker confirms and exports
+        exports = self.settings.confirm is not None if ended is None else ended.deployed is not None
+        if self.settings.export is not None and answer and exports:
             found.artifact = f"{self.settings.export.to}/best"
-        found.next = next(iter(onward(self.settings, self.study_config).values()), "")
+        found.next = next(iter(onward(self.settings, self.study_config).values()), "") if exports else ""
 
     def _ended(self) -> Concluded | None:
         """What a study that has ended keeps; None where there is something to do. No model is loaded for it."""

@@ -8,10 +8,18 @@ from typing import TYPE_CHECKING, Any
 from optuna import Study
 
 from specexp.bench.page.charts import importances_chart, ratios_chart, search_chart
-from specexp.config import Config
+from specexp.config import build_engine
+from specexp.config.next_step import (
+    command_line,
+    experiment_again,
+    model_options,
+    trust_options,
+    trusted_packages,
+)
 from specexp.config.sweep import Sweep
 from specexp.sweep.backend import StudyBackend
 from specexp.sweep.confirm import AR, Confirmation
+from specexp.sweep.export import BEST_TREE
 from specexp.sweep.plots import importances
 from specexp.sweep.study_config import StudyConfig
 from specexp.sweep.trials import trial_row
@@ -36,26 +44,31 @@ def charts_of(
 
 
 def onward(settings: Sweep, study_config: StudyConfig) -> dict[str, str]:
-    """What to do with the artifact, where one is exported."""
+    """What to do with the artifact, where one is exported; ``best`` may decode plainly, ``best-tree`` always drafts."""
     if settings.export is None:
         return {}
-    best = f"{settings.export.to}/best"
-    carried = f"python -m specexp.export {best} --to FORMAT"
+    config, best, tree = (
+        study_config.config,
+        f"{settings.export.to}/best",
+        f"{settings.export.to}/{BEST_TREE}",
+    )
     if study_config.of_engine:
-        return {"write the engine's own settings": carried}
+        form = build_engine(config).exported_as
+        return {"write the engine's own settings": command_line("export", tree, "--to", form)}
+    trust = trust_options(config)
+    pair = ", ".join(repr(one) for one in (config.get("pair.target"), config.get("pair.draft")) if one)
+    trusted = f", trust={trusted_packages(config)!r}" if trust else ""
     return {
-        "prove that its output is unchanged": f"python -m specexp.verify {study_config.config.file} --artifact {best}",
-        "serve it": f"python -m specexp.serve {best}{_models(study_config.config)} --port 8000",
-        "use it in Python": f'specexp.load_artifact("{best}").decoder(specexp.load_pair(...).target)',
-        "carry it to another engine": carried,
+        "prove that its output is unchanged": command_line(
+            "verify", *experiment_again(config), "--artifact", tree, *trust
+        ),
+        "serve it": command_line("serve", best, *model_options(config), *trust, "--port", 8000),
+        "use it in Python": (
+            f"pair = specexp.load_pair({pair}); "
+            f"decoder = specexp.load_artifact({best!r}{trusted}).decoder(pair.target, pair.draft)"
+        ),
+        "carry it to another engine": command_line("export", "--help", why="lists the engines"),
     }
-
-
-def _models(config: Config) -> str:
-    """The options that name other models than the embedded pair."""
-    target, draft = config.get("pair.target"), config.get("pair.draft")
-    named = "" if target == "stdlib" else f" --target {target}"
-    return named + (f" --draft {draft}" if draft else "")
 
 
 def titles_of(confirmation: Confirmation) -> dict[str, str]:

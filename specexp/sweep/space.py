@@ -62,7 +62,9 @@ class Space:
         found = {}
         for key, value in overrides.items():
             try:
-                if key in self.entries and "." in key:  # another part is another method, not a value out of range
+                if (
+                    key in self.entries and "." in key
+                ):  # another part is another method, not a value out of range
                     self.entries[key].label_of(value)
             except LookupError:
                 found[key] = value

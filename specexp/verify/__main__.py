@@ -13,14 +13,14 @@ if __name__ == "__main__":  # before what takes seconds to import
 
 import sys
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specexp.bench.experiment import check_experiment
-from specexp.config import Config, save_resolved
+from specexp.config import Config, ConfigError, save_resolved
 from specexp.config.command import run_command
 from specexp.config.here import check_here
+from specexp.config.next_step import command_line, experiment_again, model_options, trust_options
 from specexp.config.told import told
 
 if TYPE_CHECKING:
@@ -49,11 +49,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from specexp.verify.endpoint_command import verify_endpoint
 
         return verify_endpoint(given)
-    at = given.index("--artifact") + 1 if "--artifact" in given else len(given)
-    return run_command(USAGE, arguments, partial(_act, artifact="".join(given[at : at + 1])))
+    return run_command(USAGE, arguments, _act)
 
 
-def _act(config: Config, dry_run: bool, artifact: str) -> int:
+def _act(config: Config, dry_run: bool) -> int:
     check_experiment(config)
     check_here(config)
     if config.get("engine") is not None:
@@ -67,17 +66,37 @@ def _act(config: Config, dry_run: bool, artifact: str) -> int:
         from specexp.bench.rehearsal import rehearse
         from specexp.verify.arms import ours
 
-        rehearse(ours(config)[0])
+        check_owner(config, rehearse(ours(config)[0]).pair)
         list_tests(config)
         return 0
     found = run(config)
     if not found.passed:
-        told().next = "python -m specexp.doctor says what belongs beside the report into an issue"
-    elif artifact:
-        told().next = f"python -m specexp.serve {artifact} --target {config.get('pair.target')} --port 8000"
+        told().next = command_line("doctor", why="its lines belong beside the report into an issue")
+    elif config.artifact:
+        options = [*model_options(config), *trust_options(config)]
+        told().next = command_line("serve", config.artifact, *options, "--port", 8000)
     else:
-        told().next = f"python -m specexp.run {config.file} says what it is worth"
+        told().next = command_line("run", *experiment_again(config), why="says what it is worth")
     return (0 if found.known else 3) if found.passed else 1
+
+
+def check_owner(config: Config, pair: ModelPair) -> None:
+    """Refuse an artifact of another model or tokenizer than the file's, as a deployment does.
+
+    Raises:
+        ConfigError: the first field of its fingerprint that differs.
+    """
+    if not config.artifact:
+        return
+    from specexp.artifacts import ArtifactError, read_artifact
+    from specexp.config.named_artifacts import local
+    from specexp.core.runtime import Runtime
+
+    model = pair.target.model if isinstance(pair.target, Runtime) else pair.target
+    try:
+        read_artifact(local(config.artifact)).check(model, pair.tokenizer)
+    except ArtifactError as error:
+        raise ConfigError(str(error)) from error
 
 
 def list_tests(config: Config) -> None:
@@ -111,9 +130,10 @@ def run(config: Config, pair: ModelPair | None = None) -> LosslessReport:
     from specexp.verify.report import report
 
     quiet_libraries()
-    config, skipped = ours(config)
+    given, (config, skipped) = config, ours(config)
     claims_of(config)  # a verifier of unknown law is refused before models are loaded
     backend = LiveBackend.of(config, pair)
+    check_owner(given, backend.pair)
     prompts = load_prompts(config, backend.pair).prompts
     folder = Path(config.get("output")) / "verify" / config.get("name")
     save_resolved(config, folder)

@@ -76,7 +76,9 @@ def run(config: Config) -> Answer:
     tracker = tracker_of(config, name, folder)
     title = config.get("question") or "What if"
     publish(report(found, title), folder, tracker, terminal(_WIDTH), kind="what_if", config=config.to_dict())
-    told().next = "python -m specexp.run on that device, with models, confirms the tree of a device"
+    told().next = (
+        f"run the tree of a device ({folder / 'trees.json'}) with models on such a device, to confirm it"
+    )
     return found
 
 

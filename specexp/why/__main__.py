@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from specexp.config import Config, ConfigError, apply_overrides, is_replayed, save_resolved
 from specexp.config.command import run_command
 from specexp.config.here import check_here
+from specexp.config.next_step import command_line, experiment_again, init_options
 from specexp.config.told import told
 from specexp.why.answer import check_explained
 
@@ -56,11 +57,14 @@ def _act(config: Config, dry_run: bool) -> int:
     found = run(config)
     best = found.settings[0]
     if best.over_now.is_faster:
-        told().next = (
-            f"python -m specexp.run {config.file} with {best.name} says what it is worth with models"
+        changed = {**({"backend": "live"} if is_replayed(config) else {}), **best.overrides}
+        told().next = command_line(
+            "run", *experiment_again(config, changed), why="says what it is worth with models"
         )
+    elif config.get("sweep") is not None:
+        told().next = command_line("sweep", *experiment_again(config), why="searches further away")
     else:
-        told().next = f"python -m specexp.sweep {config.file} searches further away, with a sweep: section"
+        told().next = command_line("init", "my-study", *init_options(config), why="searches further away")
     return 0
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from specexp.config import apply_overrides, build_generation, build_latency, build_parts
 from specexp.core.messages import first_line
@@ -27,12 +27,14 @@ class Effect:
 
     Attributes:
         name: The change.
+        overrides: Of the experiment; empty for a cost that goes.
         records: Every prompt, as it would be decoded.
         over_now: Speed over the composition as it is, prompt by prompt.
         over_plain: Speed over plain decoding.
     """
 
     name: str
+    overrides: Mapping[str, Any]
     records: Sequence[PromptRecord]
     over_now: Speedup
     over_plain: Speedup
@@ -108,20 +110,21 @@ def explain(config: Config) -> Explained:
     label = build_parts(config, backend.draft).label
     plain_change = next(settings_to_try(config, latency))
     plain = _decoded(PLAIN, plain_change, config, backend, prompts)
-    arm_note, now = _decoded_with_note(NOW, Change(NOW, {}, latency), config, backend, prompts)
+    unchanged = Change(NOW, {}, latency)
+    arm_note, now = _decoded_with_note(NOW, unchanged, config, backend, prompts)
     settings, refused = [], {}
     for change in settings_to_try(config, latency):
         try:
             records = _decoded(change.name, change, config, backend, prompts)
-            settings.append(_effect(change.name, records, now, plain))
+            settings.append(_effect(change, records, now, plain))
         except ValueError as error:
             refused[change.name] = first_line(error)
     costs = [
-        _effect(change.name, _decoded(change.name, change, config, backend, prompts), now, plain)
+        _effect(change, _decoded(change.name, change, config, backend, prompts), now, plain)
         for change in costs_that_could_go(latency, label)
     ]
     return Explained(
-        _effect(NOW, now, now, plain),
+        _effect(unchanged, now, now, plain),
         _best_first(costs),
         _best_first(settings),
         refused,
@@ -155,9 +158,15 @@ def _decoded_with_note(
 
 
 def _effect(
-    name: str, records: Sequence[PromptRecord], now: Sequence[PromptRecord], plain: Sequence[PromptRecord]
+    change: Change,
+    records: Sequence[PromptRecord],
+    now: Sequence[PromptRecord],
+    plain: Sequence[PromptRecord],
 ) -> Effect:
     from specexp.bench.statistics import paired_speedup
 
+    name = change.name
     both = [*now, *plain, *(records if name not in (NOW, PLAIN) else ())]
-    return Effect(name, records, paired_speedup(both, name, NOW), paired_speedup(both, name, PLAIN))
+    return Effect(
+        name, change.overrides, records, paired_speedup(both, name, NOW), paired_speedup(both, name, PLAIN)
+    )

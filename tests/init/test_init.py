@@ -75,6 +75,7 @@ def test_few_prompts_are_halved_between_search_and_confirmation(here: Path) -> N
         (["study", "--draft", "empty"], "--draft: draft 'empty' is a folder without config.json"),
         (["study", "--prompts", "none.jsonl"], "--prompts: "),
         (["study", "--prompts", "two.txt"], "--prompts: two.txt has 2 prompts; a search and a confirmation"),
+        (["x: y"], "FOLDER is 'x: y'; a plain folder name is allowed, such as tree_shape"),
         (["study", "--device", "tpu"], "--device must be a torch device such as cpu or cuda:1, got 'tpu'"),
         (["study", "--temperature", "-1"], "--temperature is -1.0; allowed is 0 (greedy) to 10"),
     ],
@@ -97,13 +98,13 @@ def test_a_mistake_is_answered_in_one_sentence_and_leaves_nothing(
 def test_the_next_line_and_the_commands_of_the_readme_are_quoted_for_a_shell(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["a b/x: y"]) == 0
+    assert main(["a b/ü x"]) == 0
     assert capsys.readouterr().out.endswith(
-        "Next: cd 'a b/x: y' && python -m specexp.sweep experiment.yaml --dry-run\n"
+        "Next: cd 'a b/ü x' && python -m specexp.sweep experiment.yaml --dry-run\n"
     )
-    readme = (here / "a b" / "x: y" / "README.md").read_text()
-    assert "\ncd 'a b/x: y'\n" in readme
-    assert "--artifact 'artifacts/x: y'/best-tree" in readme
+    readme = (here / "a b" / "ü x" / "README.md").read_text()
+    assert "\ncd 'a b/ü x'\n" in readme
+    assert "--artifact 'artifacts/ü x'/best-tree" in readme
 
 
 def test_a_model_folder_is_found_from_the_new_folder(here: Path, model_folder: str) -> None:

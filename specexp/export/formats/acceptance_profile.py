@@ -28,6 +28,7 @@ class AcceptanceProfile(Format):
 
     read_for = "Model-Optimizer's schema 1.0, vLLM 0.32.0, llama.cpp 00dc8057, SGLang and TensorRT-LLM of autumn 2026"
     options = ("length",)
+    deployment = 'vllm serve MODEL --speculative-config "$(jq -c .synthetic_acceptance.vllm {file})"'
 
     @override
     def make(self, given: Given) -> ExportedFile:

@@ -21,6 +21,7 @@ class Endpoint(ExportFormat):
 
     kinds = ("engine-settings",)
     read_for = "the server that was measured"
+    deployment = """sh -c "$(sed 's/{{port}}/8000/; s/{{target}}/MODEL/' {file})\""""
 
     @override
     def export(self, artifact: Any, **options: str) -> ExportedFile:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,6 +23,12 @@ class Gguf(Format):
     def make(self, given: Given) -> ExportedFile:
         folder = given.output or Path("models") / Path(given.source).name
         return ExportedFile(*export_pair(str(given.source), folder, **given.options))
+
+    @override
+    def deployed_by(self, file: str, made: ExportedFile) -> str:
+        target, *draft = (shlex.quote(str(path)) for path in made.content)
+        drafted = "".join(f" --spec-type draft-simple --spec-draft-model {path}" for path in draft)
+        return f"llama-server --model {target}{drafted}"
 
 
 def export_pair(

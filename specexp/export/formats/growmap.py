@@ -14,6 +14,7 @@ class Growmap(ExportFormat):
 
     kinds = ("static-tree", "composition")
     read_for = "Sequoia and UMbreLLa"
+    deployment = "Sequoia and UMbreLLa read {file} as their growmap"
 
     @override
     def export(self, artifact: Tuned, **options: str) -> ExportedFile:

@@ -41,3 +41,10 @@ class HfGenerationConfig(ExportFormat):
             if chain.drafter:
                 lost = (f"the {chain.drafter} drafter (give generate an assistant_model instead)",)
         return ExportedFile(made.deployed(), chain.told(name, *lost))
+
+    @override
+    def deployed_by(self, file: str, made: ExportedFile) -> str:
+        # the file lies in the model's folder, from which generate takes its settings
+        draft = "" if "prompt_lookup_num_tokens" in made.content else ', assistant_model="DRAFT"'
+        code = f'print(pipeline("text-generation", "MODEL"{draft})("Hello", max_new_tokens=32))'
+        return f"python -c 'from transformers import pipeline; {code}'"

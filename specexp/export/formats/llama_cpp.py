@@ -14,6 +14,7 @@ class LlamaCpp(ChainFormat):
 
     settings = LlamaCppSettings
     read_for = LlamaCppSettings.read_for
+    deployment = "llama-server --models-dir FOLDER --models-preset {file}"
 
     @override
     def drafted(self, chain: ChainDraft, draft: str) -> Settings:

@@ -12,6 +12,7 @@ class MedusaChoices(RankPaths):
     """``medusa_choices = [[0], [1], [0, 0]]``, a line for their ``medusa_choices.py``."""
 
     read_for = "Medusa and EAGLE-1"
+    deployment = "the line of {file} belongs into medusa_choices.py of Medusa or EAGLE-1"
 
     @override
     def export(self, artifact: Tuned, **options: str) -> ExportedFile:

@@ -6,6 +6,7 @@ from typing_extensions import override
 
 from specexp.engines.settings.openvino import OpenVinoSettings
 from specexp.engines.settings.settings import Settings
+from specexp.export.export_format import ExportedFile
 from specexp.export.formats._chain import ChainDraft, ChainFormat
 
 
@@ -30,3 +31,11 @@ class OpenVino(ChainFormat):
         made = OpenVinoSettings(chain.length, max_ngram_size=longest)
         lost = "the order of matches, for OpenVINO GenAI has its own"
         return made, (lost,) if shortest == 1 else (lost, f"min_ngram={shortest}")
+
+    @override
+    def deployed_by(self, file: str, made: ExportedFile) -> str:
+        # the file lies in the model's folder, from which the pipeline takes its settings
+        lookup = "max_ngram_size" in made.content
+        draft = "prompt_lookup=True" if lookup else 'draft_model=genai.draft_model("DRAFT", "CPU")'
+        code = f'print(genai.LLMPipeline("MODEL", "CPU", {draft}).generate("Hello"))'
+        return f"python -c 'import openvino_genai as genai; {code}'"

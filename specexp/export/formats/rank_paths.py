@@ -13,6 +13,7 @@ class RankPaths(ExportFormat):
 
     kinds = ("static-tree", "composition")
     read_for = "Medusa, EAGLE-1 and TensorRT-LLM to 1.3 rc"
+    deployment = "Medusa and EAGLE-1 take the list of {file} as their choices"
 
     @override
     def export(self, artifact: Tuned, **options: str) -> ExportedFile:

@@ -13,6 +13,7 @@ class Samd(ExportFormat):
 
     kinds = ("static-tree", "composition")
     read_for = "SAM-Decoding"
+    deployment = "SAM-Decoding reads {file} as its tree"
 
     @override
     def export(self, artifact: Tuned, **options: str) -> ExportedFile:

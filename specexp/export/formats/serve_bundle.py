@@ -27,6 +27,7 @@ class ServeBundle(Format):
     """
 
     read_for = "transformers 5.23"
+    deployment = "transformers serve --trust-remote-code {file}"
     options = ("target", "draft")
     folder = True
 

@@ -14,6 +14,7 @@ class Sglang(ChainFormat):
 
     settings = SglangSettings
     read_for = SglangSettings.read_for
+    deployment = "python -m sglang.launch_server --model-path MODEL $(head -n 1 {file})"
 
     @override
     def drafted(self, chain: ChainDraft, draft: str) -> Settings:

@@ -14,6 +14,7 @@ class Trtllm(ChainFormat):
 
     settings = TrtllmSettings
     read_for = TrtllmSettings.read_for
+    deployment = "trtllm-serve MODEL --config {file}"
 
     @override
     def drafted(self, chain: ChainDraft, draft: str) -> Settings:

@@ -16,6 +16,7 @@ class Vllm(ChainFormat):
 
     settings = VllmSettings
     read_for = VllmSettings.read_for
+    deployment = 'vllm serve MODEL --speculative-config "$(cat {file})"'
 
     @override
     def drafted(self, chain: ChainDraft, draft: str) -> Settings:

@@ -1,0 +1,363 @@
+"""The line that a command prints last can be typed: of every verdict it is, or its words are held against what reads
+them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from helpers.next_steps import next_line, typed
+from sweep.test_deployed import DEAR, FREE, study
+from sweep.test_sweep import target, write  # noqa: F401
+
+from specexp.artifacts.validated import validated
+from specexp.config import load_config
+from specexp.config.artifacts import load_artifact, save_artifact
+from specexp.engines.settings.llama_cpp import LlamaCppSettings
+from specexp.engines.settings.settings import Settings
+from specexp.engines.settings.sglang import SglangSettings
+from specexp.engines.settings.trtllm import TrtllmSettings
+from specexp.engines.settings.vllm import VllmSettings
+from specexp.export.__main__ import main as export
+from specexp.fit.__main__ import main as fit
+from specexp.init.__main__ import main as init
+from specexp.profile.__main__ import main as profile
+from specexp.record.__main__ import main as record
+from specexp.run.__main__ import main as run
+from specexp.sweep.__main__ import main as sweep
+from specexp.verify.__main__ import main as verify
+
+Write = Callable[..., str]
+Capture = pytest.CaptureFixture[str]
+TREE = {"tree.json": [[0], [1], [0, 0]], "parts.json": {"drafter": {"class_path": "TokenRecycling"}}}
+LOOKUP = {"class_path": "PromptLookup", "init_args": {"max_ngram": 3}}
+SHORT = {"max_tokens": 4, "prefixes": [8], "repeats": 2, "prompts": 1, "max_new_tokens": 8}
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    return tmp_path
+
+
+class TestSweep:
+    @pytest.fixture(autouse=True)
+    def _no_plots(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("specexp.sweep.session.save_plots", lambda *study: [])
+
+    @pytest.mark.parametrize(("latency", "kind"), [(DEAR, "plain-decoding"), (FREE, "static-tree")])
+    def test_whatever_wins_its_tree_can_be_proved_and_the_winner_served(
+        self,
+        here: Path,
+        target: Path,  # noqa: F811
+        capsys: Capture,
+        monkeypatch: pytest.MonkeyPatch,
+        latency: dict[str, Any],
+        kind: str,
+    ) -> None:
+        from specexp.sweep import conclusion
+
+        pages = []
+        publish = conclusion.publish
+        monkeypatch.setattr(
+            conclusion,
+            "publish",
+            lambda report, *rest, **more: pages.append(report) or publish(report, *rest, **more),
+        )
+        content = study(target, latency)
+        named = content["pair"].pop("target")  # what was typed belongs into what is to be typed
+        assert sweep([write(content), "--pair.target", named, "--n-trials", "1"]) == 0
+        assert load_artifact("artifacts/small/best").kind == kind
+        line = next_line(capsys)
+        assert "--artifact artifacts/small/best-tree" in line
+        assert typed(line, monkeypatch) == ["verify"]
+        (onward,) = (report.onward for report in pages)
+        assert onward["prove that its output is unchanged"] == line
+        assert typed(onward["serve it"], monkeypatch) == ["serve"]
+        exec(f"import specexp; {onward['use it in Python']}", {})
+        with pytest.raises(SystemExit, match="0"):
+            typed(onward["carry it to another engine"], monkeypatch)
+
+    def test_nothing_to_prove_is_printed_where_nothing_was_exported(
+        self,
+        here: Path,
+        target: Path,  # noqa: F811
+        capsys: Capture,
+    ) -> None:
+        content = study(target, FREE)
+        content["sweep"]["export"]["kind"] = "q-table"
+        assert sweep([write(content)]) == 0
+        assert "Next:" not in capsys.readouterr().out
+
+
+def installed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package of one's own with a drafter, where packages are installed."""
+    site = folder / "site"
+    site.mkdir()
+    (site / "foreign_parts.py").write_text(
+        "from specexp.drafters import TokenRecycling\nclass Foreign(TokenRecycling):\n    pass\n"
+    )
+    monkeypatch.syspath_prepend(site)
+    monkeypatch.setattr("specexp.artifacts.trust.site_folders", lambda: [site])
+    monkeypatch.delitem(sys.modules, "foreign_parts", raising=False)
+
+
+class TestVerify:
+    def test_of_an_artifact_it_is_the_server_of_the_same_models(
+        self, here: Path, experiment: Write, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        folder = save_artifact("found", "static-tree", TREE).folder
+        assert verify([experiment(), f"--artifact={folder}", "--verifier", "Greedy"]) == 0
+        line = next_line(capsys)
+        assert " --draft " in line
+        assert typed(line, monkeypatch) == ["serve"]
+
+    def test_of_a_file_it_is_its_run(
+        self, here: Path, experiment: Write, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert verify([experiment(), "--verifier", "Greedy"]) == 0
+        line = next_line(capsys)
+        assert "--verifier Greedy" in line
+        assert typed(line, monkeypatch) == ["run"]
+
+    def test_of_a_mistake_it_is_the_doctor(
+        self, here: Path, experiment: Write, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        broken = experiment(drafter={"class_path": "verify.test_verify.Failing"}, verifier="Greedy")
+        assert verify([broken]) == 1
+        assert typed(next_line(capsys), monkeypatch) == ["doctor"]
+
+    def test_a_drafter_of_ones_own_is_proved_and_served_by_trusting_its_package(
+        self, here: Path, experiment: Write, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        installed(here, monkeypatch)
+        parts = {**TREE["parts.json"], "drafter": {"class_path": "foreign_parts.Foreign"}}
+        folder = save_with(parts)
+        asked = [experiment(verifier="Greedy"), "--artifact", folder]
+        assert verify([*asked, "--dry-run"]) == 2
+        assert "or --trust foreign_parts" in capsys.readouterr().err
+        assert verify([*asked, "--trust", "foreign_parts"]) == 0
+        line = next_line(capsys)
+        assert "--trust foreign_parts" in line
+        assert typed(line, monkeypatch) == ["serve"]
+        assert run([*asked, "--trust", "[foreign_parts]", "--dry-run"]) == 0
+
+    def test_a_sweep_over_a_drafter_of_ones_own_names_its_package(self, experiment: Write) -> None:
+        from specexp.config.next_step import trust_options
+
+        space = {
+            "drafter": {
+                "type": "categorical",
+                "choices": [{"name": "a", "class_path": "verify.test_verify.Failing"}],
+            }
+        }
+        path = experiment(sweep={"space": space, "n_trials": 1, "confirm": None})
+        assert trust_options(load_config(path)) == ["--trust", "verify"]
+        assert trust_options(load_config(experiment())) == []
+
+    def test_an_artifact_of_another_model_is_refused_with_the_sentence_of_the_server(
+        self,
+        here: Path,
+        experiment: Write,
+        target: Path,  # noqa: F811
+        capsys: Capture,
+    ) -> None:
+        import specexp
+        from specexp.artifacts import fingerprint
+        from specexp.serve.__main__ import main as serve
+
+        pair = specexp.load_pair(str(target), target_dtype="float32")
+        print_of = fingerprint(pair.target, pair.tokenizer)
+        folder = save_artifact("found", "static-tree", TREE, fingerprint=print_of).folder
+        model = load_config(experiment()).get("pair.target")
+        assert serve([str(folder), "--target", model, "--port", "0"]) == 2
+        said = capsys.readouterr().err
+        assert "the artifact belongs to another model" in said
+        for dry in ([], ["--dry-run"]):
+            assert verify([experiment(verifier="Greedy"), "--artifact", str(folder), *dry]) == 2
+            assert capsys.readouterr().err == said
+
+
+def save_with(parts: dict[str, Any]) -> str:
+    """An artifact of these parts; its writer has imported them, as a study has."""
+    import foreign_parts  # noqa: F401
+
+    return str(save_artifact("own", "static-tree", {**TREE, "parts.json": parts}).folder)
+
+
+def test_of_a_run_it_is_the_proof_of_what_was_run(
+    here: Path, experiment: Write, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = save_artifact("found", "static-tree", TREE).folder
+    greedy = ["--verifier", "Greedy", "--baselines", "[engine]"]
+    assert run([experiment(), *greedy, "--artifact", str(folder), "--data.max_prompts", "1"]) == 0
+    line = next_line(capsys)
+    assert f"--artifact {folder}" in line
+    assert typed(line, monkeypatch) == ["verify"]
+
+
+def test_a_recording_is_profiled_and_then_replayed(
+    here: Path, experiment: Write, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sections = {"profile": {**SHORT, "to": "costs"}, "record": {"to": "answers", "live_sample": 0}}
+    path = experiment(**sections, verifier="Greedy", baselines=["engine"])
+    assert profile([path]) == 0
+    assert typed(next_line(capsys), monkeypatch) == ["run"], "in the seconds of this device, with the models"
+    capsys.readouterr()
+    assert record([path, "--data.max_prompts", "2"]) == 0
+    line = next_line(capsys)
+    assert typed(line, monkeypatch) == ["profile"]
+    capsys.readouterr()
+    assert profile([path, "--data.max_prompts", "2"]) == 0
+    line = next_line(capsys)
+    assert "--backend replay --recording answers" in line
+    assert typed(line, monkeypatch) == ["run"]
+    capsys.readouterr()
+    assert record([path, "--data.max_prompts", "2", "--latency.artifact", "costs/best"]) == 0
+    assert typed(next_line(capsys), monkeypatch) == ["run"]
+
+
+def test_a_controller_that_was_fitted_is_run(
+    here: Path, experiment: Write, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = experiment(
+        controller={"class_path": "QLearning", "init_args": {"warm_up": 2, "draft_cost": 0.1}},
+        drafter="DraftModel",
+        verifier="Greedy",
+        trainer={"logger": False, "enable_progress_bar": False},
+        fit={"export": {"to": "exported"}},
+    )
+    assert fit([path, "--data.max_prompts", "1"]) == 0
+    assert typed(next_line(capsys), monkeypatch) == ["run"]
+
+
+def test_a_new_folder_is_tried_by_a_dry_run(
+    here: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert init(["a b/ü x"]) == 0
+    assert typed(next_line(capsys), monkeypatch) == ["sweep"]
+
+
+class TestExport:
+    """Programs that are not here are played by ones that say what they were given."""
+
+    @pytest.fixture
+    def shell(self, here: Path) -> Callable[[str], list[list[str]]]:
+        programs = here / "programs"
+        (programs / "sglang").mkdir(parents=True)
+        says = "#!/usr/bin/env python3\nimport json, sys\nprint(json.dumps(sys.argv[1:]))\n"
+        for name in ("vllm", "trtllm-serve", "llama-server", "transformers", "sglang/launch_server.py"):
+            (programs / name).write_text(says)
+            (programs / name).chmod(0o755)
+        (programs / "python").symlink_to(sys.executable)
+
+        def type_(line: str) -> list[str]:
+            path = {"PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": str(programs)}
+            shown = subprocess.run(
+                line, shell=True, check=True, capture_output=True, text=True, env={**os.environ, **path}
+            )
+            found: list[str] = json.loads(shown.stdout)
+            return found
+
+        return type_
+
+    def written(self, capsys: Capture, to: str, drafter: dict[str, Any] = LOOKUP, *options: str) -> str:
+        payloads = {**TREE, "parts.json": {"drafter": drafter}}
+        folder = save_artifact("tuned", "static-tree", payloads).folder
+        assert export([str(folder), "--to", to, "--output", "a file", *options]) == 0
+        return next_line(capsys)
+
+    def test_vllm_reads_the_object(self, shell: Any, capsys: Capture) -> None:
+        *words, given = shell(self.written(capsys, "vllm"))
+        assert words == ["serve", "MODEL", "--speculative-config"]
+        assert holds(VllmSettings, json.loads(given)).method == "ngram"
+
+    def test_sglang_reads_the_flags(self, shell: Any, capsys: Capture) -> None:
+        model, name, *flags = shell(self.written(capsys, "sglang"))
+        assert (model, name) == ("--model-path", "MODEL")
+        given = {
+            flag.removeprefix("--speculative-").replace("-", "_"): yaml.safe_load(value)
+            for flag, value in zip(flags[::2], flags[1::2], strict=True)
+        }
+        assert holds(SglangSettings, given).algorithm == "NGRAM"
+
+    def test_tensorrt_llm_reads_the_block(self, shell: Any, capsys: Capture) -> None:
+        *words, file = shell(self.written(capsys, "trtllm"))
+        assert words == ["MODEL", "--config"]
+        given = yaml.safe_load(Path(file).read_text())["speculative_config"]
+        assert holds(TrtllmSettings, given).decoding_type == "NGram"
+
+    def test_llama_cpp_reads_the_preset(self, shell: Any, capsys: Capture) -> None:
+        *words, file = shell(self.written(capsys, "llama-cpp"))
+        assert words == ["--models-dir", "FOLDER", "--models-preset"]
+        lines = [line.partition(" = ") for line in Path(file).read_text().splitlines() if "spec-" in line]
+        given = {name.replace("-", "_"): yaml.safe_load(value) for name, _, value in lines}
+        assert holds(LlamaCppSettings, given).spec_type == "ngram-simple"
+
+    def test_hugging_face_decodes_with_the_config(
+        self, here: Path, shell: Any, capsys: Capture, model_folder: str
+    ) -> None:
+        line = self.written(capsys, "hf-generation-config")
+        run_python(line.replace("MODEL", model_folder).replace("32", "3"))
+        drafted = self.written(capsys, "hf-generation-config", {"class_path": "DraftModel"})
+        assert 'assistant_model="DRAFT"' in drafted
+
+    def test_openvino_takes_the_drafter_where_the_pipeline_is_made(self, here: Path, capsys: Capture) -> None:
+        code = python_of(self.written(capsys, "openvino"))
+        compile(code, "typed", "exec")
+        assert 'LLMPipeline("MODEL", "CPU", prompt_lookup=True)' in code
+        code = python_of(self.written(capsys, "openvino", {"class_path": "DraftModel"}))
+        compile(code, "typed", "exec")
+        assert 'draft_model=genai.draft_model("DRAFT", "CPU")' in code
+
+    def test_a_command_that_was_measured_is_typed_with_its_port_and_model(
+        self, here: Path, shell: Any, capsys: Capture
+    ) -> None:
+        command = "vllm serve {target} --port {port} --speculative-config '{{\"a\": {tokens}}}'"
+        settings = {"engine": "endpoint", "version": "1", "settings": {"command": command, "tokens": 4}}
+        folder = save_artifact("measured", "engine-settings", {"settings.json": settings}).folder
+        assert export([str(folder), "--to", "endpoint", "--output", "start.sh"]) == 0
+        typed_ = next_line(capsys)
+        assert shell(typed_) == ["serve", "MODEL", "--port", "8000", "--speculative-config", '{"a": 4}']
+
+    def test_models_for_llama_cpp_and_bundles_name_their_files(
+        self, here: Path, shell: Any, capsys: Capture, model_folder: str
+    ) -> None:
+        folder = save_artifact("tuned", "static-tree", TREE).folder
+        assert export([str(folder), "--to", "serve-bundle", "--target", model_folder, "--output", "b u"]) == 0
+        assert shell(next_line(capsys)) == ["serve", "--trust-remote-code", "b u"]
+
+    @pytest.mark.parametrize("to", ["rank-paths", "medusa", "growmap", "samd"])
+    def test_a_tree_for_a_research_repository_says_where_it_belongs(
+        self, here: Path, capsys: Capture, to: str
+    ) -> None:
+        assert "'a file'" in self.written(capsys, to)
+
+    def test_without_an_output_the_file_is_called_so(self, here: Path, capsys: Capture) -> None:
+        folder = save_artifact("tuned", "static-tree", TREE).folder
+        assert export([str(folder), "--to", "samd"]) == 0
+        assert "FILE" in next_line(capsys)
+
+
+def holds(settings: type[Settings], given: dict[str, Any]) -> Any:
+    """The settings, checked as a study's are."""
+    return validated(settings, given, "typed")
+
+
+def python_of(line: str) -> str:
+    assert line.startswith("python -c '")
+    assert line.endswith("'")
+    return line.removeprefix("python -c '").removesuffix("'")
+
+
+def run_python(line: str) -> None:
+    exec(python_of(line), {})
