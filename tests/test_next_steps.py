@@ -18,6 +18,7 @@ from helpers.next_steps import next_line, typed
 from sweep.test_deployed import DEAR, FREE, study
 from sweep.test_sweep import target, write  # noqa: F401
 
+from specexp.artifacts.plugins import class_in
 from specexp.artifacts.validated import validated
 from specexp.config import load_config
 from specexp.config.artifacts import load_artifact, save_artifact
@@ -26,7 +27,9 @@ from specexp.engines.settings.settings import Settings
 from specexp.engines.settings.sglang import SglangSettings
 from specexp.engines.settings.trtllm import TrtllmSettings
 from specexp.engines.settings.vllm import VllmSettings
+from specexp.export import formats
 from specexp.export.__main__ import main as export
+from specexp.export.export_format import Format
 from specexp.fit.__main__ import main as fit
 from specexp.init.__main__ import main as init
 from specexp.profile.__main__ import main as profile
@@ -152,7 +155,7 @@ class TestVerify:
         assert run([*asked, "--trust", "[foreign_parts]", "--dry-run"]) == 0
 
     def test_a_sweep_over_a_drafter_of_ones_own_names_its_package(self, experiment: Write) -> None:
-        from specexp.config.next_step import trust_options
+        from specexp.config.next_step import artifact_again, trust_options
 
         space = {
             "drafter": {
@@ -162,6 +165,7 @@ class TestVerify:
         }
         path = experiment(sweep={"space": space, "n_trials": 1, "confirm": None})
         assert trust_options(load_config(path)) == ["--trust", "verify"]
+        assert artifact_again(load_config(path), "a/best") == {"artifact": "a/best", "trust": "verify"}
         assert trust_options(load_config(experiment())) == []
 
     def test_an_artifact_of_another_model_is_refused_with_the_sentence_of_the_server(
@@ -341,6 +345,12 @@ class TestExport:
         self, here: Path, capsys: Capture, to: str
     ) -> None:
         assert "'a file'" in self.written(capsys, to)
+
+    @pytest.mark.parametrize("to", ["vllm", "sglang", "trtllm", "llama-cpp", "serve-bundle"])
+    def test_the_page_has_the_same_lines(self, to: str) -> None:
+        line = class_in(formats, to, Format).deployment.format(file="FILE")
+        page = Path(__file__).parents[1] / "docs" / "deploy.md"
+        assert f"| `{to}` | `{line}` |" in page.read_text()
 
     def test_without_an_output_the_file_is_called_so(self, here: Path, capsys: Capture) -> None:
         folder = save_artifact("tuned", "static-tree", TREE).folder

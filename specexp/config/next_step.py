@@ -89,8 +89,15 @@ def trusted_packages(config: Config) -> list[str]:
 
 
 def trust_options(config: Config) -> list[str]:
-    """Return ``--trust PACKAGE`` for each of :func:`trusted_packages`."""
+    """Return the options of a deployment that trust these packages."""
     return [word for package in trusted_packages(config) for word in ("--trust", package)]
+
+
+def artifact_again(config: Config, artifact: str) -> dict[str, Any]:
+    """Return what :func:`experiment_again` changes where an artifact's parts take the place of the file's own."""
+    packages = trusted_packages(config)
+    trust: str | list[str] = packages[0] if len(packages) == 1 else packages
+    return {"artifact": artifact, **({"trust": trust} if packages else {})}
 
 
 def _class_paths(value: Any) -> Iterator[str]:

@@ -23,7 +23,7 @@ from specexp.bench.report import (
 )
 from specexp.bench.statistics import Speedup, arm_names, paired_speedup
 from specexp.config import Config, is_replayed
-from specexp.config.next_step import command_line, experiment_again, init_options, trust_options
+from specexp.config.next_step import artifact_again, command_line, experiment_again, init_options
 from specexp.tracking.names import SPEEDUP
 
 if TYPE_CHECKING:
@@ -84,7 +84,10 @@ def report(
         charts={} if chart is None else {"prompts": chart},
         onward={
             "prove that the output is unchanged": command_line(
-                "verify", *experiment_again(config), *_artifact(config)
+                "verify",
+                *experiment_again(
+                    config, artifact_again(config, config.artifact) if config.artifact else None
+                ),
             ),
             "find the best setting": command_line("init", "my-study", *init_options(config)),
         },
@@ -94,10 +97,6 @@ def report(
             *(analysis.report(records) for analysis in experiment.analyses),
         ],
     )
-
-
-def _artifact(config: Config) -> list[str]:
-    return ["--artifact", config.artifact, *trust_options(config)] if config.artifact else []
 
 
 def answer_of(records: Sequence[PromptRecord], baseline: str) -> str:

@@ -10,6 +10,7 @@ from optuna import Study
 from specexp.bench.page.charts import importances_chart, ratios_chart, search_chart
 from specexp.config import build_engine
 from specexp.config.next_step import (
+    artifact_again,
     command_line,
     experiment_again,
     model_options,
@@ -60,7 +61,7 @@ def onward(settings: Sweep, study_config: StudyConfig) -> dict[str, str]:
     trusted = f", trust={trusted_packages(config)!r}" if trust else ""
     return {
         "prove that its output is unchanged": command_line(
-            "verify", *experiment_again(config), "--artifact", tree, *trust
+            "verify", *experiment_again(config, artifact_again(config, tree))
         ),
         "serve it": command_line("serve", best, *model_options(config), *trust, "--port", 8000),
         "use it in Python": (

@@ -240,3 +240,14 @@ def test_policies_that_would_leave_nothing_or_break_a_template_are_refused(token
 def test_a_field_is_chosen_of_own_prompts_alone():
     with pytest.raises(ValueError, match="field is for prompts of your own; Letters knows its fields"):
         Workload(Letters(), field="text")
+
+
+def test_prompts_of_the_same_text_are_told_for_they_narrow_the_interval(tokenizer):
+    workload = Workload(Letters(list("AABA")))
+    workload.load(tokenizer)
+    (note,) = workload.preparation.notes()
+    assert note.startswith("2 of 4 prompts repeat the text of an earlier one")
+    assert '"repeated": 2' in workload.preparation.files()["prompts.json"]
+    workload = Workload(Letters(list("AABA")), offset=1, max_prompts=2)
+    workload.load(tokenizer)
+    assert workload.preparation.notes() == []

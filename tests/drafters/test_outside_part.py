@@ -77,9 +77,9 @@ def test_a_drafter_of_tokens_outside_the_vocabulary_is_named(token):
 
 def test_tokens_outside_the_vocabulary_are_named_for_a_server_too():
     parts = Parts(Foreign(24), Chain(2), Greedy())
-    with pytest.raises(ValueError, match="^Foreign proposed token 24"):
-        context = parts.context([1, 2], 0, 0)
-        target = Alone(LanguageModel(counting_model(24)))
-        decoding = Decoding(target)
-        decoding.start(Lane(context, target, parts.verifier, Drafting(parts, context), max_new_tokens=5))
+    context = parts.context([1, 2], 0, 0)
+    target = Alone(LanguageModel(counting_model(24)))
+    decoding = Decoding(target)
+    decoding.start(Lane(context, target, parts.verifier, Drafting(parts, context), max_new_tokens=5))
+    with pytest.raises(ValueError, match=r"^Foreign proposed token 24"):
         decoding.step()

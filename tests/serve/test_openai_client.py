@@ -281,6 +281,28 @@ def test_what_cannot_be_done_is_refused_in_a_sentence(client, asked, status, wor
     assert words in refused.value.body["message"]
 
 
+def test_an_output_ends_where_the_context_does_however_much_is_asked_for(client):
+    answer = complete(client, prompt=[5] * 180, max_tokens=10**9)
+    assert answer.choices[0].finish_reason == "length"
+    assert answer.usage.total_tokens <= 192
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"prompt": [-1]}, "prompt.0 must be an integer >= 0, got -1"),
+        ({"prompt": ["a", 3]}, "prompt.1 must be a text"),
+        ({"stop": ""}, "stop must not be empty"),
+        ({"prompt": []}, "prompt must not be empty"),
+    ],
+)
+@pytest.mark.xfail(strict=True, reason="sentences of requests: prompt: [-1], stop: '', prompt: []")
+def test_wrong_prompts_and_stops_are_refused_by_what_is_wrong_with_them(client, asked, words):
+    with pytest.raises(openai.BadRequestError) as refused:
+        complete(client, **asked)
+    assert words in refused.value.body["message"]
+
+
 @pytest.mark.parametrize(
     ("messages", "words"),
     [
