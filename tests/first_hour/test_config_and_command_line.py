@@ -72,7 +72,7 @@ FILES = [
 KEYS = [
     dry("a key of nothing", "--=3", "command line: unknown key ''", "allowed are --analyses, --arms"),
     yaml(
-        "a key that YAML reads as true", FILE + "yes: 3\n", "unknown key 'True'; allowed are analyses, arms"
+        "a key that YAML reads as true", FILE + "yes: 3\n", "mine.yaml: unknown key 'True'"
     ),
     dry(
         "an option given twice",
