@@ -71,9 +71,7 @@ FILES = [
 ]
 KEYS = [
     dry("a key of nothing", "--=3", "command line: unknown key ''", "allowed are --analyses, --arms"),
-    yaml(
-        "a key that YAML reads as true", FILE + "yes: 3\n", "mine.yaml: unknown key 'True'"
-    ),
+    yaml("a key that YAML reads as true", FILE + "yes: 3\n", "mine.yaml: unknown key 'True'"),
     dry(
         "an option given twice",
         "--generation.seed 1 --generation.seed 2",

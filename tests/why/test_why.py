@@ -102,7 +102,8 @@ def test_the_report_names_every_share_and_its_setting(file, tmp_path, capsys) ->
     assert capsys.readouterr().out.startswith("tiny, from its recording\n")
     assert main([path]) == 0
     assert re.search(
-        r"\nNext: python -m specexp.run .*tiny.yaml --backend live .*  # says what it is worth", capsys.readouterr().out
+        r"\nNext: python -m specexp.run .*tiny.yaml --backend live .*  # says what it is worth",
+        capsys.readouterr().out,
     )
     page = (tmp_path / "runs" / "tiny" / "why" / "why.md").read_text()
     for words in (
