@@ -57,7 +57,7 @@ SHORT = {
     "specexp.fit": ["--data.max_prompts", "1", "--generation.max_new_tokens", "16"],
     "specexp.export": [],
     "specexp.dashboard": [],
-    "specexp.reproduce": [],
+    "experiments.reproduce": [],
 }
 FEW_COUNTED = ["--sweep.count_acceptances.data.max_prompts", "2"]
 SHORT_TOO = {

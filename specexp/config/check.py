@@ -315,7 +315,7 @@ class Checker:
 
 
 def announce_import(dotted: str, where: str, base: type | str = "specexp") -> None:
-    """Name a foreign module on the console, before it is imported.
+    """Name a foreign module on the console, before its package is first imported.
 
     Args:
         dotted: the class in it.
@@ -324,7 +324,8 @@ def announce_import(dotted: str, where: str, base: type | str = "specexp") -> No
     """
     module = dotted.rpartition(".")[0]
     own = base if isinstance(base, str) else base.__module__.partition(".")[0]
-    if module and module not in sys.modules and module.partition(".")[0] not in ("specexp", own):
+    package = module.partition(".")[0]
+    if package and package not in sys.modules and package not in ("specexp", own):
         print(f"{where} imports the module {module!r}, which is not part of specexp", file=sys.stderr)
 
 

@@ -20,7 +20,7 @@ FOLDERS = {
     "TreeBuilder": "specexp.builders",
     "Verifier": "specexp.verifiers",
     "Controller": "specexp.controllers",
-    "Analysis": "specexp.papers",
+    "Analysis": "experiments.papers",
 }
 """Packages of families whose contract lies elsewhere in specexp; any other family lies beside its contract."""
 

@@ -51,8 +51,6 @@ def fit(
     trainer: dict[str, Any] | None = None,
     export_to: str | Path | None = None,
     checkpoint_every: Annotated[int, Field(ge=1)] = 100,
-    mean_from: Annotated[float, Field(ge=0, lt=1)] | None = None,
-    mean_every: Annotated[int, Field(ge=1)] = 50,
     name: str = "fit",
 ) -> Any:
     """Train ``model`` on ``data``, continuing from ``work_dir/checkpoints/last.ckpt`` where it exists.
@@ -64,16 +62,10 @@ def fit(
         trainer: Arguments of `lightning.Trainer`.
         export_to: Where what was trained is written, a model as a Hugging Face folder; nowhere when absent.
         checkpoint_every: Steps between two checkpoints.
-        mean_from: Share of the budget of ``model``, a `BudgetedTraining`, from which the mean of its weights is what is
-            validated and exported (`PlateauMean`); the last weights are when absent.
-        mean_every: Steps between two weights of that mean.
         name: Name of the Weights & Biases run.
 
     Returns:
         The trainer, after the run.
-
-    Raises:
-        ConfigError: ``mean_from`` is given for a model without a budget.
     """
     os.environ.setdefault("WANDB_MODE", "offline")
     import lightning
@@ -90,16 +82,6 @@ def fit(
         every_n_train_steps=checkpoint_every,
         enable_version_counter=False,
     )
-    mean = None
-    if mean_from is not None:
-        from specexp.fit.training.averaging import PlateauMean
-        from specexp.fit.training.budgeted import BudgetedTraining
-
-        if not isinstance(model, BudgetedTraining):
-            raise ConfigError(
-                f"mean_from is a share of a budget, and {type(model).__name__} has none; leave it out"
-            )
-        mean = PlateauMean(model, begin=mean_from, every=mean_every)
     arguments = {
         "max_steps": -1,
         "max_epochs": -1,
@@ -108,15 +90,11 @@ def fit(
     }
     if "logger" not in arguments:
         arguments["logger"] = WandbLogger(name=name, project="specexp", save_dir=str(work))
-    runner = lightning.Trainer(
-        default_root_dir=work, callbacks=[*([mean] if mean else []), checkpoints], **arguments
-    )
+    runner = lightning.Trainer(default_root_dir=work, callbacks=[checkpoints], **arguments)
     last = work / "checkpoints" / "last.ckpt"
     with interruptible():
         runner.fit(model, datamodule=data, ckpt_path=str(last) if last.exists() else None, weights_only=True)
     runner.save_checkpoint(last, weights_only=False)
-    if mean is not None:
-        mean.give(runner)
     if export_to is not None and runner.is_global_zero:
         model.export(data.tokenizer(), export_to)
     return runner

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from experiments.papers.post_use_pre_cut.component_times import GRAFT, ComponentTimes
 from specexp.bench.publish import terminal
 from specexp.bench.table import Cell, Column, Table
 from specexp.builders import Chain, DySpecGreedy, DySpecThreshold, Graft
@@ -34,7 +35,6 @@ from specexp.data import StdlibFunctions, Workload
 from specexp.drafters import DraftModel, PhraseCache
 from specexp.drafters.drawing import draw
 from specexp.pairs.pair import ModelPair, load_pair
-from specexp.papers.post_use_pre_cut.component_times import GRAFT, ComponentTimes
 from specexp.profile.clocked import clocked
 
 Answer = Callable[[Request], Candidates]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from typing_extensions import override
 
-from specexp.data.corpus.arithmetic import Arithmetic
+from experiments.pair.corpus.arithmetic import Arithmetic
 from specexp.data.corpus.text_source import Text, TextSource
 from specexp.data.held_out import HeldOut
 from specexp.testing.prompt_sets import PromptSetContract

@@ -178,8 +178,8 @@ CLASSES = [
     Row(
         "a class that its module does not have",
         "fit mine.yaml --dry-run",
-        ("'specexp.fit.training.module.Nope' cannot be imported", "; allowed are "),
-        {"mine.yaml": "model: {class_path: specexp.fit.training.module.Nope}\ndata: {class_path: X}\n"},
+        ("'experiments.pair.module.Nope' cannot be imported", "; allowed are "),
+        {"mine.yaml": "model: {class_path: experiments.pair.module.Nope}\ndata: {class_path: X}\n"},
     ),
     dry("a contract", "--builder specexp.core.tree_builder.TreeBuilder", "only the contract of its family"),
     dry("a module that is not there", "--builder my_parts.Tree", "'my_parts.Tree' cannot be imported"),

@@ -13,8 +13,7 @@ import pytest
 import torch
 import yaml
 
-from specexp.config import ConfigError
-from specexp.data.corpus.python_source import PythonLibrary
+from experiments.pair.corpus.python_source import PythonLibrary
 from specexp.fit.__main__ import fit, main
 from specexp.pairs.pair import load_pair
 
@@ -39,15 +38,14 @@ def train(
     *,
     stop_at: int = -1,
     export_to: Path | None = None,
-    mean_from: float | None = None,
     **arguments: Any,
 ) -> Any:
     from lightning.pytorch.loggers import CSVLogger
 
-    from specexp.fit.training.data import CorpusRows
-    from specexp.fit.training.module import CausalLMTraining
+    from experiments.pair.module import CausalLMTraining
+    from specexp.fit.data import CorpusRows
 
-    arguments = {"max_steps": 6, "repetition_from": 0.3, **arguments}
+    arguments = {"max_steps": 6, "repetition_from": 0.3, "mean_every": 1, **arguments}
     model = CausalLMTraining(ARCHITECTURE, **arguments)
     sources: dict[str, Any] = {
         "library": PythonLibrary(),
@@ -64,7 +62,7 @@ def train(
         "enable_model_summary": False,
     }
     given = {"work_dir": work, "export_to": export_to, "checkpoint_every": 2}
-    fit(model, data, trainer=trainer, mean_from=mean_from, mean_every=1, **given)
+    fit(model, data, trainer=trainer, **given)
     return model
 
 
@@ -136,14 +134,14 @@ def test_a_budget_in_minutes_ends_the_training(cache: Path, tmp_path: Path) -> N
 
 
 def test_wrong_arguments_are_refused() -> None:
-    from specexp.fit.training.module import CausalLMTraining
+    from experiments.pair.module import CausalLMTraining
 
     with pytest.raises(ValueError, match="neither minutes nor max_steps"):
         CausalLMTraining(ARCHITECTURE)
 
 
 def test_a_teacher_with_another_vocabulary_is_refused(whole: tuple[Path, Any]) -> None:
-    from specexp.fit.training.module import CausalLMTraining
+    from experiments.pair.module import CausalLMTraining
 
     with pytest.raises(ValueError, match=r"has 400 tokens, but architecture.vocab_size is 401"):
         CausalLMTraining({**ARCHITECTURE, "vocab_size": 401}, max_steps=1, teacher=str(whole[0] / "export"))
@@ -154,7 +152,7 @@ def test_a_teacher_with_another_vocabulary_is_refused(whole: tuple[Path, Any]) -
     [
         (["--model.init_args.minuts", "5"], "did you mean 'model.init_args.minutes'"),
         (["--model.init_args.seed", "first"], "model.init_args.seed is 'first'; allowed is an integer"),
-        (["--model.class_path", "specexp.fit.training.data.CorpusRows"], "is no LightningModule"),
+        (["--model.class_path", "specexp.fit.data.CorpusRows"], "is no LightningModule"),
         (["--model.init_args.minutes", "null"], "model: a training needs a budget"),
         (["--trainer.precisoin", "32-true"], "did you mean 'trainer.precision'"),
         (["--checkpoint_every", "0"], "an integer of at least 1"),
@@ -173,7 +171,10 @@ def test_the_command_names_a_mistake_in_one_sentence(
 def test_a_source_that_is_not_there_is_named_in_one_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    source = {"class_path": "PythonDocumentation", "init_args": {"path": "missing"}}
+    source = {
+        "class_path": "experiments.pair.corpus.documentation.PythonDocumentation",
+        "init_args": {"path": "missing"},
+    }
     config = yaml.safe_load((RECIPES / "target.yaml").read_text())
     config["model"]["init_args"].update(architecture=ARCHITECTURE)
     config["data"]["init_args"].update(
@@ -192,7 +193,7 @@ def test_the_command_names_a_missing_file(capsys: pytest.CaptureFixture[str]) ->
 
 def test_processes_share_the_stream_of_rows_out() -> None:
     """Their batches beside each other are those of one process with a batch as many times as large."""
-    from specexp.fit.training.data import MixedRows
+    from specexp.fit.data import MixedRows
 
     documents = {
         "a": [[number] * 5 for number in range(40)],
@@ -222,14 +223,16 @@ def test_two_processes_train_what_one_does(cache: Path, tmp_path: Path) -> None:
             "work_dir": str(tmp_path / name / "work"),
             "export_to": str(tmp_path / name / "export"),
             "model": {
-                "class_path": "specexp.fit.training.module.CausalLMTraining",
+                "class_path": "experiments.pair.module.CausalLMTraining",
                 "init_args": {"architecture": ARCHITECTURE, "max_steps": 12, "repetition_from": 1.0},
             },
             "data": {
-                "class_path": "specexp.fit.training.data.CorpusRows",
+                "class_path": "specexp.fit.data.CorpusRows",
                 "init_args": {
                     "cache_dir": str(cache),
-                    "sources": {"library": {"class_path": "PythonLibrary"}},
+                    "sources": {
+                        "library": {"class_path": "experiments.pair.corpus.python_source.PythonLibrary"}
+                    },
                     "row_length": 128,
                     "batch_size": batch_size,
                     "vocab_size": 400,
@@ -281,7 +284,10 @@ def test_the_command_runs_the_shipped_recipe(
     model.update(architecture=ARCHITECTURE, minutes=None, max_steps=2)
     model.update({role: before for role in ("start", "teacher") if model.get(role)})
     data = config["data"]["init_args"]
-    data.update(sources={"library": {"class_path": "PythonLibrary"}}, weights=None)
+    data.update(
+        sources={"library": {"class_path": "experiments.pair.corpus.python_source.PythonLibrary"}},
+        weights=None,
+    )
     data.update(cache_dir=str(cache), tokenizer_from=None, row_length=128, batch_size=2, vocab_size=400)
     config["trainer"].update(logger=False, accelerator="cpu", val_check_interval=2)
     config.update(work_dir=str(tmp_path / "work"), export_to=str(tmp_path / "export"))
@@ -293,7 +299,7 @@ def test_the_command_runs_the_shipped_recipe(
 
 
 def test_a_phase_starts_from_weights_alone_and_stays_on_its_plateau(whole: tuple[Path, Any]) -> None:
-    from specexp.fit.training.module import CausalLMTraining
+    from experiments.pair.module import CausalLMTraining
 
     phase = CausalLMTraining(ARCHITECTURE, max_steps=100, plateau=1.0, start=str(whole[0] / "export"))
     trained = whole[1].model.state_dict()
@@ -312,7 +318,15 @@ def weights_of(model: Any) -> dict[str, torch.Tensor]:
 def test_the_end_of_a_plateau_can_be_averaged_also_after_a_kill(cache: Path, tmp_path: Path) -> None:
     def ended(after: int, work: str, **more: Any) -> dict[str, torch.Tensor]:
         return weights_of(
-            train(tmp_path / work, cache, max_steps=after, plateau=1.0, repetition_from=1.0, **more)
+            train(
+                tmp_path / work,
+                cache,
+                max_steps=after,
+                plateau=1.0,
+                repetition_from=1.0,
+                export_to=tmp_path / work / "out",
+                **more,
+            )
         )
 
     last = [ended(steps, f"alone {steps}") for steps in (4, 5, 6)]
@@ -324,18 +338,11 @@ def test_the_end_of_a_plateau_can_be_averaged_also_after_a_kill(cache: Path, tmp
         torch.testing.assert_close(resumed[name], weight, rtol=1e-5, atol=1e-6)
 
 
-def test_a_mean_of_what_has_no_budget_is_refused(tmp_path: Path) -> None:
-    import lightning
-
-    with pytest.raises(ConfigError, match="mean_from is a share of a budget, and LightningModule has none"):
-        fit(lightning.LightningModule(), None, work_dir=tmp_path, mean_from=0.5)
-
-
 def test_a_start_with_fewer_layers_is_deepened_without_changing_what_it_computes(
     whole: tuple[Path, Any],
 ) -> None:
     """Each new layer has trained weights and two silent outputs, from which its gradients come."""
-    from specexp.fit.training.module import CausalLMTraining
+    from experiments.pair.module import CausalLMTraining
 
     start = str(whole[0] / "export")
     deep = CausalLMTraining(
@@ -368,7 +375,7 @@ def test_a_start_with_fewer_layers_is_deepened_without_changing_what_it_computes
 def test_a_start_of_another_shape_is_refused(
     whole: tuple[Path, Any], change: dict[str, int], words: str
 ) -> None:
-    from specexp.fit.training.module import CausalLMTraining
+    from experiments.pair.module import CausalLMTraining
 
     with pytest.raises(ValueError, match=words):
         CausalLMTraining({**ARCHITECTURE, **change}, max_steps=1, start=str(whole[0] / "export"))
@@ -381,14 +388,19 @@ def test_a_run_killed_six_times_ends_with_the_weights_of_an_undisturbed_one(
 ) -> None:
     config = {
         "model": {
-            "class_path": "specexp.fit.training.module.CausalLMTraining",
+            "class_path": "experiments.pair.module.CausalLMTraining",
             "init_args": {"architecture": ARCHITECTURE, "max_steps": 40, "repetition_from": 0.3},
         },
         "data": {
-            "class_path": "specexp.fit.training.data.CorpusRows",
+            "class_path": "specexp.fit.data.CorpusRows",
             "init_args": {
                 "cache_dir": str(tmp_path / "cache"),
-                "sources": {"library": {"class_path": "PythonLibrary", "init_args": {"root": str(library)}}},
+                "sources": {
+                    "library": {
+                        "class_path": "experiments.pair.corpus.python_source.PythonLibrary",
+                        "init_args": {"root": str(library)},
+                    }
+                },
                 **{"row_length": 128, "batch_size": 2, "validation_rows": 2, "vocab_size": 400},
             },
         },

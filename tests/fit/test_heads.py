@@ -10,8 +10,8 @@ from specexp.config.artifacts import load_artifact
 from specexp.core.context import Context
 from specexp.core.decoder import Decoder
 from specexp.core.dialogue import Request
-from specexp.fit.training.heads import EagleTraining, HeadTraining, MedusaTraining
-from specexp.fit.training.suffix_corpus import SuffixCorpus
+from specexp.fit.heads import EagleTraining, HeadTraining, MedusaTraining
+from specexp.fit.suffix_corpus import SuffixCorpus
 from specexp.pairs.pair import load_pair
 
 ROWS = torch.arange(96).view(2, 48) * 7 % 300

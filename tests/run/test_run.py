@@ -222,7 +222,13 @@ class StepCount(Analysis):
 
 
 def test_analyses_watch_our_own_arms(experiment, tmp_path, capsys):
-    analyses = ["TreeSizes", {"class_path": "AcceptanceVector", "init_args": {"width": 1}}]
+    analyses = [
+        "TreeSizes",
+        {
+            "class_path": "experiments.papers.dyspec.acceptance_vector.AcceptanceVector",
+            "init_args": {"width": 1},
+        },
+    ]
     path = experiment(arms={"chain": {}, "lookup": {"reference": "hf-prompt-lookup"}}, analyses=analyses)
     assert main([path, "--data.max_prompts", "2", "--analyses.0.init_args.most_steps", "5"]) == 0
     folder = tmp_path / "runs" / "tiny"
@@ -237,7 +243,10 @@ def test_analyses_watch_our_own_arms(experiment, tmp_path, capsys):
     assert json.loads((folder / "acceptance.json").read_text())["arm"] == "chain"
     assert "Size of the trees" in capsys.readouterr().out
     resolved = yaml.safe_load((folder / "config.yaml").read_text())["analyses"]
-    assert resolved[0] == {"class_path": "TreeSizes", "init_args": {"most_steps": 5, "arms": None}}
+    assert resolved[0] == {
+        "class_path": "experiments.papers.dyspec.tree_sizes.TreeSizes",
+        "init_args": {"most_steps": 5, "arms": None},
+    }
     assert resolved[1]["init_args"] == {"width": 1, "arm": None}
 
 
@@ -444,7 +453,10 @@ def test_usage(capsys):
 
 def test_an_analysis_of_an_arm_that_is_left_out_is_told_before_anything_is_decoded(experiment, capsys):
     arms = {"one": {}, "two": {"title": "second"}}
-    over = {"class_path": "TokensPerStep", "init_args": {"over": "second"}}
+    over = {
+        "class_path": "experiments.papers.dyspec.tokens_per_step.TokensPerStep",
+        "init_args": {"over": "second"},
+    }
     for more in ([], ["--dry-run"]):
         assert main([experiment(arms=arms, analyses=[over]), "--arms", "one", *more]) == 2
         told = capsys.readouterr().err

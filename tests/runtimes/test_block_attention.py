@@ -6,8 +6,8 @@ import torch
 from helpers.examples import examples
 from hypothesis import given, strategies as st
 
+from experiments.papers.dyspec.token_order import block_count, order_of, random_shape
 from specexp.core.tree import TreeShape
-from specexp.papers.dyspec.token_order import block_count, order_of, random_shape
 from specexp.runtimes.block_attention import BlockMask
 
 

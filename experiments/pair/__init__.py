@@ -1,0 +1,1 @@
+"""The recipe of the embedded pair: tokenizer, corpus, training, export and its figures."""

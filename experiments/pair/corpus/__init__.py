@@ -1,0 +1,1 @@
+"""Sources of the text that the embedded pair is trained on."""

@@ -1,0 +1,158 @@
+"""What the passes of a run would cost with other models: DySpec's offloaded target (Xiong et al. 2024, table 3)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import numpy as np
+from matplotlib.figure import Figure
+from typing_extensions import override
+
+from experiments.papers.published import NOT_RUN, Row, add_rows, check_rows, figure_of
+from specexp.bench.analysis import Analysis
+from specexp.bench.arm import sequence_name
+from specexp.bench.figures import bars_of
+from specexp.bench.publish import Report
+from specexp.bench.record import PromptRecord
+from specexp.bench.statistics import Speedup, arm_names, mean_by_prompt, summarise
+from specexp.bench.table import Cell, Table, columns
+from specexp.core.drafter import Drafter
+from specexp.core.latency import LatencyProfile
+from specexp.core.outcome import Outcome
+from specexp.core.parts import Parts
+
+PLAIN = "plain decoding"
+SPEEDUP = f"modelled vs {PLAIN}"
+PUBLISHED = {"tokens_per_step": "tokens/step", "seconds_per_token": "modelled s/token", "speedup": SPEEDUP}
+
+
+class ModelledLatency(Analysis):
+    """Seconds per token as a latency profile has them, from the tokens fed in every pass of the run, beside whatever
+    clock the run itself has.
+
+    The passes and tokens are counted in this run, with its own models: the profile's are not run, and everything shown
+    is called modelled. Hugging Face's own loops cannot be watched: their passes are known where they draft nothing, or
+    the profile has one figure for any number of tokens.
+
+    Args:
+        profile: Milliseconds of the passes.
+        published: Rows of a paper's table to show beside it: ``method``, and any of ``tokens_per_step``,
+            ``seconds_per_token`` and ``speedup`` (over plain decoding).
+    """
+
+    name: ClassVar[str] = "modelled_latency"
+
+    def __init__(self, profile: LatencyProfile, published: list[Row] | None = None) -> None:
+        self.profile = profile
+        self.published = check_rows(published, PUBLISHED)
+        self._of: dict[str, LatencyProfile] = {}
+        self._watched: dict[tuple[str, int | str], float] = defaultdict(float)
+
+    @override
+    def begin(self, arms: Mapping[str, Parts]) -> None:
+        self._watched.clear()
+        self._of = {arm: self.profile.of(parts.label) for arm, parts in arms.items()}
+        for arm, parts in arms.items():
+            if not self.profile.draft_ms and _runs_a_model(parts.drafter):
+                raise ValueError(
+                    f"ModelledLatency's profile {self.profile.name!r} states no draft_ms, but {arm!r} runs a "
+                    "draft model"
+                )
+
+    @override
+    def observe(self, arm: str, outcome: Outcome) -> None:
+        self._watched[arm, outcome.context.sequence] += self._of[arm].outcome_seconds(outcome)
+
+    @override
+    def report(self, records: Sequence[PromptRecord]) -> Report:
+        title = f"{self.profile.name} ({self.profile.source}), {_passes(self.profile)}"
+        table = Table(
+            f"Modelled latency: {title}",
+            columns(f"arm | tokens/step | draft passes/step:.1 | modelled s/token:.3 | {SPEEDUP}:interval"),
+            notes=[
+                "Modelled: the profile's milliseconds for the tokens of every pass, counted in this run with its own "
+                f"models. {PLAIN.capitalize()} takes a target pass a token; geometric mean over prompts, 95 % "
+                "bootstrap interval."
+            ],
+        )
+        speedups = {name: self._speedup(records, name) for name in arm_names(records)}
+        for name, speedup in speedups.items():
+            summary = summarise(records, name)
+            row: dict[str, Cell] = {"arm": name, SPEEDUP: speedup}
+            if summary.tokens_per_step:
+                row |= {
+                    "tokens/step": summary.tokens_per_step,
+                    "draft passes/step": summary.draft_passes_per_step,
+                    "modelled s/token": self._seconds_per_token(records, name),
+                }
+            table.add(row)
+        add_rows(table, self.published, PUBLISHED)
+        if self.published:
+            table.notes.append(NOT_RUN)
+        shown = [speedup for speedup in speedups.values() if speedup.refused is None]
+        return Report({self.name: table}, {self.name: self._draw(shown, title)} if shown else {})
+
+    def _draw(self, speedups: Sequence[Speedup], title: str) -> Figure:
+        stated = [row for row in self.published if "speedup" in row]
+        theirs = {str(row["method"]): figure_of(row, "speedup") for row in stated}
+        axis = f"modelled speedup over {PLAIN} (95 % interval)"
+        return bars_of(speedups, [" modelled"] * len(speedups), f"Modelled: {title}", axis, theirs)
+
+    def _seconds(self, record: PromptRecord) -> float | None:
+        """Of one prompt; None where its passes are not known."""
+        watched = self._watched.get((record.arm, sequence_name(record, record.sample)))
+        if watched is not None:
+            return watched
+        plain = not record.draft_passes and not record.drafted_nodes
+        if plain:
+            return self.profile.plain_seconds(record.prompt_tokens, round(record.steps))
+        profile = self._of.get(record.arm, self.profile)
+        constant = max(len(profile.target_ms), len(profile.draft_ms)) == 1
+        if not constant or (record.draft_passes and not profile.draft_ms):
+            return None
+        prefix = record.prompt_tokens + record.new_tokens // 2
+        drafting = record.draft_passes * profile.draft_seconds(1, prefix) if record.draft_passes else 0.0
+        beside = profile.step_ms * record.steps + profile.node_ms * record.drafted_nodes
+        beside += profile.token_ms * record.new_tokens
+        return record.steps * profile.target_seconds(1, prefix) + drafting + beside / 1e3
+
+    def _seconds_per_token(self, records: Sequence[PromptRecord], arm: str) -> float | None:
+        own = [record for record in records if record.arm == arm and not record.error]
+        seconds = [self._seconds(record) for record in own]
+        tokens = sum(record.new_tokens for record in own)
+        if not tokens or None in seconds:
+            return None
+        return sum(taken for taken in seconds if taken is not None) / tokens
+
+    def _speedup(self, records: Sequence[PromptRecord], arm: str) -> Speedup:
+        """Over plain decoding, prompt by prompt."""
+        ratios: list[tuple[str, float]] = []
+        for record in records:
+            if record.arm == arm and not record.error and record.new_tokens:
+                seconds = self._seconds(record)
+                if seconds is None:
+                    reason = f"nobody watched how many tokens {arm} fed in its passes"
+                    return Speedup.refuse(arm, PLAIN, reason)
+                plain = self.profile.plain_seconds(record.prompt_tokens, record.new_tokens)
+                ratios.append((record.prompt_id, float(np.log(plain / seconds))))
+        if not ratios:
+            return Speedup.refuse(arm, PLAIN, f"no prompt was answered by {arm}")
+        return Speedup.of(arm, PLAIN, mean_by_prompt(ratios), f"modelled: {_passes(self.profile)}")
+
+
+def _passes(profile: LatencyProfile) -> str:
+    """The milliseconds in short, for a title."""
+    draft = f", a draft pass of {_range(profile.draft_ms)}" if profile.draft_ms else ""
+    return f"a target pass of {_range(profile.target_ms)}{draft}"
+
+
+def _range(milliseconds: Mapping[int, float]) -> str:
+    first, last = milliseconds[1], max(milliseconds)
+    seconds = [f"{ms / 1e3:g} s" if first >= 1e3 else f"{ms:g} ms" for ms in (first, milliseconds[last])]
+    return seconds[0] if last == 1 else f"{seconds[0]} (1 token) to {seconds[1]} ({last} tokens)"
+
+
+def _runs_a_model(drafter: Drafter | None) -> bool:
+    return drafter is not None and (drafter.runs_model or any(map(_runs_a_model, drafter.inner)))

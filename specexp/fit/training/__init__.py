@@ -1,1 +1,0 @@
-"""The recipe of the embedded pair: tokenizer, training, export and its figures."""

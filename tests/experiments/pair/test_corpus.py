@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments.pair.corpus.python_source import PythonLibrary, PythonPackages
+from specexp.data.corpus.sources import Document, documents_of, fingerprint, is_repetitive
+from specexp.data.corpus.split import TEST_MODULES, VALIDATION_MODULES, split_of
+from specexp.fit.corpus import held_out_texts
+
+
+@pytest.mark.parametrize(
+    ("module", "split"),
+    [
+        ("json.decoder", "train"),
+        ("zipfile", "test"),
+        ("zipfile._path", "test"),
+        ("test.test_zipfile64", "test"),
+        ("test.test_zipfile.test_core", "test"),
+        ("xmlrpc.client", "validation"),
+        ("_random", "validation"),
+        ("test.test_random", "validation"),
+        ("copyreg", "train"),
+        ("test.support.random", "validation"),
+    ],
+)
+def test_a_module_and_its_tests_belong_to_one_split(module: str, split: str) -> None:
+    assert split_of(module) == split
+
+
+def test_no_module_is_in_two_splits() -> None:
+    assert not VALIDATION_MODULES & TEST_MODULES
+
+
+@pytest.fixture(scope="module")
+def corpus(cache: Path) -> Any:
+    import datasets
+
+    return datasets.load_from_disk(str(cache / "corpus"))
+
+
+def test_held_out_modules_their_tests_and_copies_of_them_are_not_training_text(corpus: Any) -> None:
+    modules = {split: set(corpus[split]["name"]) for split in corpus}
+    assert modules["train"] == {"json", "asyncio", "copied", "test.test_asyncio"}
+    assert modules["validation"] == {"random"}
+    assert modules["test"] == {"zipfile"}
+    train = {fingerprint(text) for text in corpus["train"]["text"]}
+    held = {fingerprint(text) for split in ("validation", "test") for text in corpus[split]["text"]}
+    assert not train & held
+    assert not any("archive" in text for text in corpus["train"]["text"])
+    assert any("original_1" in text for text in corpus["train"]["text"])
+
+
+def test_rows_name_their_source(corpus: Any) -> None:
+    source_of = {row["name"]: row["source"] for row in corpus["train"]}
+    assert source_of["test.test_asyncio"] == "library-tests"
+    assert source_of["asyncio"] == "library"
+
+
+def test_packages_are_training_text_alone_and_missing_ones_are_left_out() -> None:
+    source = PythonPackages(["click", "jsonargparse"])
+    assert all(text.name.startswith(("click.", "jsonargparse.")) for text in source.texts("train"))
+    assert not list(source.texts("test"))
+    with pytest.raises(ValueError, match="licence of 'no_such_package' is not known"):
+        PythonPackages(["no_such_package"])
+
+
+def test_held_out_texts_are_those_of_the_corpus(library: Path, corpus: Any) -> None:
+    texts = held_out_texts(PythonLibrary(root=str(library)), "test")
+    assert [text.text for text in texts] == list(corpus["test"]["text"])
+
+
+def test_documents_are_dedented_outermost_functions_with_their_decorators(tmp_path: Path) -> None:
+    file = tmp_path / "module.py"
+    file.write_text(
+        "class Stack:\n"
+        "    @property\n"
+        "    def height(self):   \n"
+        "        def inner(item):\n"
+        "            return len(item) + self.offset + self.base\n"
+        "        return max(inner(item) for item in self.items)\n"
+    )
+    functions = [document for document in documents_of(file, "module") if document.kind == "function"]
+    assert [document.text for document in functions] == [
+        "@property\n"
+        "def height(self):\n"
+        "    def inner(item):\n"
+        "        return len(item) + self.offset + self.base\n"
+        "    return max(inner(item) for item in self.items)\n"
+    ]
+
+
+def test_a_file_that_does_not_parse_gives_nothing(library: Path) -> None:
+    assert list(documents_of(library / "broken.py", "broken")) == []
+
+
+def test_fingerprint_ignores_comments_and_white_space() -> None:
+    assert (
+        fingerprint("a = 1  # one\n\nb = 2") == fingerprint("a = 1\nb = 2\n") != fingerprint("a = 1\nb = 3\n")
+    )
+
+
+def test_tables_are_repetitive_and_ordinary_code_is_not() -> None:
+    assert is_repetitive(
+        "def f(self):\n" + "".join(f"    self.assertEqual(f({i}), {i * 7})\n" for i in range(9))
+    )
+    assert not is_repetitive(Document.__doc__ or "")

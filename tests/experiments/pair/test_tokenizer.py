@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from helpers.examples import examples
+from hypothesis import given, strategies as st
+
+from experiments.pair.tokenizer import BOS, EOS, train_tokenizer
+from specexp.pairs.sources import PAIRS
+from specexp.runtimes.gguf_text import pre_tokenizer_name
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+RECIPE = Path(__file__).parents[3] / "experiments" / "pair" / "tokenizer"
+CODE = "class A:\n    def f(self, x):\n        if x:\n            return self.f(x - 1)\n        return None\n"
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> PreTrainedTokenizerBase:
+    from transformers import AutoTokenizer
+
+    folder = tmp_path_factory.mktemp("tokenizer")
+    train_tokenizer([CODE] * 20, vocab_size=320).save_pretrained(folder)
+    loaded: Any = AutoTokenizer.from_pretrained(folder)
+    return loaded
+
+
+@given(text=st.text(max_size=200))
+@examples(300)
+def test_any_text_is_restored(tokenizer: PreTrainedTokenizerBase, text: str) -> None:
+    if BOS in text or EOS in text:
+        return
+    ids = tokenizer(text)["input_ids"]
+    assert tokenizer.decode(ids, skip_special_tokens=True) == text
+
+
+@given(text=st.text(max_size=200))
+@examples(300)
+def test_any_text_is_restored_by_the_shipped_tokenizer(text: str) -> None:
+    assert shipped().decode(shipped()(text)["input_ids"], skip_special_tokens=True) == text
+
+
+def test_a_text_begins_with_bos_and_does_not_end_with_eos(tokenizer: PreTrainedTokenizerBase) -> None:
+    ids = tokenizer(CODE)["input_ids"]
+    assert ids[0] == tokenizer.bos_token_id
+    assert tokenizer.eos_token_id not in ids
+
+
+def test_digits_are_single_and_line_breaks_stand_apart_from_indentation(
+    tokenizer: PreTrainedTokenizerBase,
+) -> None:
+    tokens = tokenizer.tokenize("        if x:\n        return 123")
+    assert tokens[-3:] == ["1", "2", "3"]
+    assert not any("ĊĠ" in token for token in tokenizer.get_vocab())
+
+
+def test_a_prompt_may_end_behind_a_line_break(tokenizer: PreTrainedTokenizerBase) -> None:
+    head, rest = "    def f(self, x):\n", "        if x:"
+    joined = tokenizer(head + rest, add_special_tokens=False)["input_ids"]
+    parts = [tokenizer(part, add_special_tokens=False)["input_ids"] for part in (head, rest)]
+    assert joined == parts[0] + parts[1]
+
+
+ODD = [
+    CODE,
+    "  x\\n\\n  y",
+    "\\t\\tx = 10\\r\\ny",
+    "don't I'LL",
+    "été 日本語 ½ ٣ 🙂",
+    "\\u00a0 a\\u2028b",
+    "x" * 99,
+    "Janet's 3 eggs, 12.50 $ each.\\n\\n- it's;\\n  (a)\\n",
+    "é\\u3000x\\u200b\\n \\n",
+    " " * 40 + "x" + " " * 7,
+]
+
+
+def llama_ids(tokenizer: Any, folder: Path) -> Callable[[str], list[int]]:
+    llama_cpp = pytest.importorskip("llama_cpp")
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from specexp.runtimes.gguf_writing import write_gguf
+
+    sizes = dict.fromkeys(("num_hidden_layers", "num_attention_heads", "num_key_value_heads"), 1)
+    config = LlamaConfig(vocab_size=len(tokenizer), hidden_size=32, intermediate_size=32, **sizes)
+    assert not write_gguf(LlamaForCausalLM(config), tokenizer, folder / "one.gguf")
+    model = llama_cpp.Llama(str(folder / "one.gguf"), vocab_only=True, verbose=False)
+    return lambda text: list(model.tokenize(text.encode(), add_bos=True, special=False))
+
+
+def openvino_ids(tokenizer: Any, folder: Path) -> Callable[[str], list[int]]:
+    openvino = pytest.importorskip("openvino")
+    made = pytest.importorskip("openvino_tokenizers").convert_tokenizer(tokenizer)
+    compiled = openvino.compile_model(made, "CPU")
+    return lambda text: [int(token) for token in compiled([text])["input_ids"][0]]
+
+
+@pytest.mark.parametrize("other", [llama_ids, openvino_ids])
+def test_other_engines_cut_text_equally(
+    tokenizer: PreTrainedTokenizerBase, tmp_path: Path, other: Any
+) -> None:
+    ids = other(tokenizer, tmp_path)
+    for text in ODD:
+        assert ids(text) == tokenizer(text)["input_ids"], text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("other", [llama_ids, openvino_ids])
+def test_other_engines_cut_a_thousand_held_out_texts_as_the_recipe_does(tmp_path: Path, other: Any) -> None:
+    """Functions, word problems and plans, 1,000 of them, none of which the tokenizer was trained on."""
+    from transformers import AutoTokenizer
+
+    from experiments.pair.corpus.arithmetic import Arithmetic
+    from experiments.pair.corpus.blocks_plans import BlocksPlans
+    from experiments.pair.corpus.python_source import PythonLibrary
+    from specexp.fit.corpus import held_out_texts
+
+    sources: tuple[Any, ...] = (
+        PythonLibrary(),
+        PythonLibrary("tests"),
+        Arithmetic(10_000),
+        BlocksPlans(10_000),
+    )
+    texts = [text.text for source in sources for text in held_out_texts(source, "test")[:500]]
+    assert len(texts) >= 1000
+    recipe: Any = AutoTokenizer.from_pretrained(RECIPE)
+    ids = other(recipe, tmp_path)
+    for text in [*ODD, *texts]:
+        assert ids(text) == recipe(text)["input_ids"], text
+
+
+def test_the_recipe_has_its_tokenizer() -> None:
+    from transformers import AutoTokenizer
+
+    kept: Any = AutoTokenizer.from_pretrained(RECIPE)
+    assert len(kept) == 4096
+    assert pre_tokenizer_name(json.loads(kept.backend_tokenizer.to_str())) == "qwen2"
+    assert kept.decode(kept(CODE)["input_ids"], skip_special_tokens=True) == CODE
+
+
+_SHIPPED: list[Any] = []
+
+
+def shipped() -> Any:
+    if not _SHIPPED:
+        from transformers import AutoTokenizer
+
+        _SHIPPED.append(AutoTokenizer.from_pretrained(Path(PAIRS) / "stdlib" / "target"))
+    return _SHIPPED[0]

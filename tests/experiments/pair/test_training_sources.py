@@ -1,0 +1,161 @@
+"""Generated training text says what is true, in the very forms in which the tasks ask, and keeps splits apart."""
+
+from __future__ import annotations
+
+import random
+import re
+
+import pytest
+
+from experiments.pair.corpus import arithmetic, blocks_plans
+from experiments.pair.corpus.documentation import descriptions, plain, sections
+from experiments.pair.corpus.grade_school import worked_of
+from experiments.pair.corpus.passages import Passage
+from experiments.pair.corpus.worked import Worked, WorkedStep, corrupted, head_of, judgement, probes, solution
+from experiments.pair.planner import distances, moves
+from specexp.data.planning.blocks import BlocksProblem, run_plan
+from specexp.data.tasks.blocksworld import Blocksworld
+from specexp.data.tasks.gsm8k import GSM8K
+from specexp.data.tasks.task import Item
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_every_calculation_of_a_word_problem_is_right(seed: int) -> None:
+    worked = arithmetic.word_problem(random.Random(seed))
+    for step in worked.steps:
+        left, right = re.search(r"(\d+ [-+*/] \d+) = \$?(\d+)", step.answer).groups()  # type: ignore[union-attr]
+        assert eval(left) == int(right)
+    assert worked.steps[-1].answer.rstrip(".").split("= ")[1].split()[0].strip("$") == worked.answer
+    assert worked.problem.endswith(worked.steps[-1].question)
+
+
+def test_splits_share_no_problem() -> None:
+    problems = {split: {one.problem for one in arithmetic.problems(split, 30)} for split in ("train", "test")}
+    assert len(problems["train"]) == len(problems["test"]) == 30
+    assert not problems["train"] & problems["test"]
+
+
+def test_a_solution_is_what_the_thought_prompt_asks_for() -> None:
+    worked = arithmetic.problems("test", 1)[0]
+    item = Item("", 0, worked.problem, (worked.answer,))
+    prompt = GSM8K("").thought_prompt(item, [])
+    assert f"{head_of(prompt, worked.problem)}\n\n{solution(worked)}".startswith(prompt)
+    assert GSM8K("").check(item, [solution(worked).rsplit("Answer:")[-1]]).correct
+
+
+def test_a_corrupted_step_has_another_result_and_is_scored_low() -> None:
+    assert corrupted("6 * 12 = 72 rolls.", random.Random(0)) not in (
+        "6 * 12 = 72 rolls.",
+        "72 * 12 = 72 rolls.",
+    )
+    worked = arithmetic.problems("test", 1)[0]
+    for seed in range(10):
+        text = judgement(worked, random.Random(seed))
+        right = all(answer in solution(worked) for answer in re.findall(r"Sub-answer: (.*)", text))
+        assert text.endswith("Score: 9" if right else "Score: 2")
+
+
+def test_a_problem_of_the_original_file_gets_questions_of_its_own() -> None:
+    worked = worked_of(
+        "Ann had 48 clips. How many are left?",
+        "She sold 48/2 = <<48/2=24>>24 clips in May.\nThat is half.\nSo 48-24 = <<48-24=24>>24 are left.\n#### 24",
+    )
+    assert [step.question for step in worked.steps] == [
+        "She sold how much clips in May?",
+        "How many are left?",
+    ]
+    assert worked.steps[1].answer == "That is half. So 48-24 = 24 are left."
+
+
+def test_plans_are_shortest_and_reach_the_goal() -> None:
+    rng = random.Random(1)
+    for _ in range(20):
+        planned = blocks_plans.random_problem(rng)
+        problem = planned.problem
+        assert problem.goal <= run_plan(problem.start, planned.plan)
+        assert len(planned.plan) == distances(problem.blocks, problem.goal)[problem.start]
+
+
+def test_four_blocks_have_125_arrangements() -> None:
+    assert len(moves(("a", "b", "c", "d"))) == 125
+
+
+def test_a_plan_is_what_the_thought_prompt_asks_for_and_judgements_are_readable() -> None:
+    planned, task = blocks_plans.random_problem(random.Random(2)), Blocksworld("", "")
+    prompt = task.thought_prompt(planned.item, [])
+    assert f"{head_of(prompt, planned.item.problem)}\n\n{blocks_plans.solution(planned)}".startswith(prompt)
+    for seed in range(10):
+        text = blocks_plans.judgement(planned, random.Random(seed))
+        assert task.read_value(text.rpartition("Evaluation:")[2]) is not None
+
+
+def test_problems_that_differ_in_the_names_of_blocks_alone_are_one() -> None:
+    problem = blocks_plans.random_problem(random.Random(3)).problem
+    last, *others = reversed(problem.blocks)
+    names = dict(zip(problem.blocks, [last, *reversed(others)], strict=True))
+    start, goal = (
+        frozenset((fact[0], *(names[block] for block in fact[1:])) for fact in facts)
+        for facts in (problem.start, problem.goal)
+    )
+    renamed = BlocksProblem(problem.blocks, start, goal)
+    assert blocks_plans.shape(problem) == blocks_plans.shape(renamed)
+
+
+PAGE = """\
+Is it a page?
+=============
+
+.. index:: page
+
+Yes, see :func:`heapq.heappush` and ``x``.  It has enough words to be kept, which takes more than a hundred characters.
+
+.. function:: heappush(heap, item)
+
+   Push the value *item* onto the *heap*, maintaining the heap invariant at all times.
+
+   .. versionadded:: 3.1
+"""
+
+
+def test_pages_become_sections_and_descriptions() -> None:
+    ((title, body),) = sections(PAGE)
+    assert title == "Is it a page?"
+    assert body.startswith("Yes, see heapq.heappush and `x`.")
+    assert "versionadded" not in body
+    ((name, meaning),) = descriptions(PAGE)
+    assert name == "heappush(heap, item)"
+    assert meaning == "Push the value *item* onto the *heap*, maintaining the heap invariant at all times."
+    assert plain(".. note::\n\n   Text.") == "Text."
+
+
+def test_a_passage_ends_its_paragraphs_with_the_given_sentences() -> None:
+    passage = Passage(tuple((f"First {n}.", f"Last {n}.") for n in range(4)))
+    assert passage.item.problem.splitlines()[0] == "1. Last 0."
+    assert passage.plan.splitlines()[3] == "4. First 3."
+    assert passage.text.endswith("First 3. Last 3.\n[end]")
+
+
+def test_probes_know_right_wrong_and_unreadable_answers() -> None:
+    worked = arithmetic.problems("test", 1)[0]
+    solved, judged = (
+        next(iter(arithmetic.Arithmetic(1).probes("test"))),
+        list(arithmetic.Arithmetic(1).probes("test"))[1],
+    )
+    whole = f"{head_of(solved.prompt, worked.problem)}\n\n{solution(worked)}"
+    assert solved.is_right(whole.removeprefix(solved.prompt)) is True
+    assert solved.is_right(" What?\nAnswer: -5") is False
+    assert solved.is_right(" What?") is None
+    assert {judged.is_right(" 9"), judged.is_right(" 2")} == {True, False}
+    assert judged.is_right(" high") is None
+    thousands = Worked("How many?", (WorkedStep("How many?", "There are 1200."),), "1,200")
+    assert next(probes([thousands])).is_right(" What?\nAnswer: 1200") is True
+
+
+def test_probes_of_blocks_simulate_the_plan() -> None:
+    planned = blocks_plans.random_problem(random.Random(4))
+    first, *others = planned.thoughts
+    plan = "\n".join([f" {first}", *(f"Action {n}: {action}" for n, action in enumerate(others, start=2))])
+    assert planned.is_solved(plan) is True
+    assert planned.is_solved(f" {first}\nAction 2: done") is False
+    assert planned.is_solved(f" {first}\nAction 2: {first}") is False
+    assert planned.is_solved(" wait") is None

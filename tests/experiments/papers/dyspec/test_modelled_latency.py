@@ -1,0 +1,173 @@
+"""Modelled latency is arithmetic on counts: every figure here is computed by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from helpers.made_outcomes import outcome_of, strategy
+
+from experiments.papers.dyspec.modelled_latency import ModelledLatency
+from experiments.papers.published import Row
+from specexp.bench.record import PromptRecord
+from specexp.builders import Chain
+from specexp.config import ConfigError, build_analyses, load_config
+from specexp.controllers import Fixed
+from specexp.core.context import Context
+from specexp.core.latency import LatencyProfile
+from specexp.core.parts import Parts
+from specexp.drafters import DraftModel
+from specexp.testing.analyses import AnalysisContract
+from specexp.verifiers import Greedy
+
+NAME = "modelled_latency"
+PROFILE = {"name": "x", "target_ms": {1: 5}}
+
+OFFLOADED = LatencyProfile("offloaded", {1: 5000}, {1: 25}, source="published")
+
+
+def constant(target_ms: float, draft_ms: float) -> LatencyProfile:
+    return LatencyProfile("made up", {1: target_ms}, {1: draft_ms})
+
+
+def record(arm: str, prompt: int, **given: Any) -> PromptRecord:
+    return PromptRecord(arm, f"p{prompt}", "a", token_ids=(5,) * 12, turn_tokens=(12,), **given)
+
+
+RECORDS = [
+    *(record("engine", prompt, steps=12) for prompt in range(3)),
+    *(record("tree", prompt, steps=3, draft_passes=15) for prompt in range(3)),
+    *(record("broken", prompt, error="ValueError: no") for prompt in range(3)),
+]
+
+
+C4: Row = {"method": "DySpec, C4", "tokens_per_step": 9.1, "seconds_per_token": 0.537, "speedup": 10.42}
+
+
+class TestModelledLatency(AnalysisContract):
+    def make_analysis(self) -> ModelledLatency:
+        return ModelledLatency(OFFLOADED, [C4])
+
+
+def test_seconds_per_token_are_passes_times_their_seconds() -> None:
+    report = ModelledLatency(constant(5000, 100)).report(RECORDS)
+    rows = {row["arm"]: row for row in report.tables["modelled_latency"].records()}
+
+    assert rows["engine"]["modelled s/token"] == pytest.approx(5.0)
+    assert rows["engine"]["modelled vs plain decoding"] == "1.00x [1.00, 1.00]"
+    assert rows["tree"]["modelled s/token"] == pytest.approx((3 * 5.0 + 15 * 0.1) / 12)
+    assert rows["tree"]["draft passes/step"] == 5
+    assert rows["tree"]["modelled vs plain decoding"] == "3.64x [3.64, 3.64]"  # 5 / 1.375
+    assert rows["broken"]["modelled s/token"] is None
+    assert rows["broken"]["modelled vs plain decoding"] == "refused: no prompt was answered by broken"
+
+
+def test_the_interval_is_of_prompts_not_of_tokens() -> None:
+    records = [record("tree", 0, steps=3), record("tree", 1, steps=12), record("tree", 1, steps=12, sample=1)]
+    (row,) = ModelledLatency(constant(2000, 0)).report(records).tables["modelled_latency"].rows
+    speedup: Any = row[-1]
+    assert speedup.ratio == pytest.approx(2.0)  # sqrt(4 * 1), the second prompt once
+    assert (speedup.low, speedup.high, speedup.n) == (pytest.approx(1.0), pytest.approx(4.0), 2)
+
+
+def test_published_rows_stand_beside_and_everything_is_called_modelled() -> None:
+    published = [C4, {"method": "somebody's"}]
+    report = ModelledLatency(OFFLOADED, published).report(RECORDS)
+    table = report.tables["modelled_latency"]
+
+    assert table.rows[-2] == ["DySpec, C4 (not run here)", 9.1, None, 0.537, "10.42x published"]
+    assert table.rows[-1] == ["somebody's (not run here)", None, None, None, None]
+    assert (
+        table.title == "Modelled latency: offloaded (published), a target pass of 5 s, a draft pass of 25 ms"
+    )
+    assert all("s/token" not in column.title or "modelled" in column.title for column in table.columns)
+    (axes,) = report.figures["modelled_latency"].axes
+    labels = [text.get_text() for text in axes.get_yticklabels()]
+    assert labels == ["engine", "tree", "DySpec, C4 (not run here)"]
+    assert "Modelled" in str(report.figures["modelled_latency"].get_suptitle())
+
+
+def test_without_an_answer_there_is_no_picture() -> None:
+    report = ModelledLatency(OFFLOADED).report(RECORDS[-3:])
+    assert report.figures == {}
+    assert "refused" in report.tables["modelled_latency"].to_markdown()
+
+
+BY_TOKENS = LatencyProfile("by tokens", {1: 100, 9: 180}, {1: 10, 3: 20}, step_ms=4)
+
+
+def test_watched_passes_are_modelled_by_the_tokens_they_were_fed() -> None:
+    analysis = ModelledLatency(BY_TOKENS)
+    analysis.begin({"drafts": strategy(Greedy())})
+    for fed in ((1,), (1, 3)):  # two steps over 4 nodes each: 5 tokens take 140 ms
+        outcome = outcome_of([-1, 0, 1, 2, 3], [1, 2])
+        outcome.context, outcome.pass_tokens = Context([1, 2], sequence="p0#0"), fed
+        analysis.observe("drafts", outcome)
+    records = [record("drafts", 0, steps=2, draft_passes=3, drafted_nodes=8)]
+    (row,) = analysis.report(records).tables["modelled_latency"].records()
+
+    seconds = 2 * (0.140 + 0.004) + 3 * 0.010 + 0.010
+    assert row["modelled s/token"] == pytest.approx(seconds / 12)
+    assert row["modelled vs plain decoding"].startswith(f"{12 * 0.1 / seconds:.2f}x")
+
+
+def test_passes_that_nobody_watched_are_modelled_only_where_their_tokens_are_known() -> None:
+    records = [
+        record("plain", 0, steps=12),
+        record("assisted", 0, steps=4, draft_passes=12, drafted_nodes=12),
+        record("lookup", 0, steps=4, drafted_nodes=12),
+    ]
+    rows = {row["arm"]: row for row in ModelledLatency(BY_TOKENS).report(records).tables[NAME].records()}
+    assert rows["plain"]["modelled s/token"] == pytest.approx(0.1)
+    assert rows["lookup"]["modelled s/token"] is rows["assisted"]["modelled s/token"] is None
+    said = rows["assisted"]["modelled vs plain decoding"]
+    assert said == "refused: nobody watched how many tokens assisted fed in its passes"
+    one = LatencyProfile("one figure", {1: 100}, {1: 10}, step_ms=5)
+    rows = {row["arm"]: row for row in ModelledLatency(one).report(records).tables[NAME].records()}
+    assert rows["assisted"]["modelled s/token"] == pytest.approx((4 * 0.105 + 12 * 0.01) / 12)
+    assert rows["plain"]["modelled s/token"] == pytest.approx(0.1)
+
+
+def test_a_draft_model_needs_milliseconds() -> None:
+    with pytest.raises(ValueError, match="'target only' states no draft_ms, but 'drafts' runs a draft model"):
+        ModelledLatency(LatencyProfile("target only", {1: 5})).begin(
+            {"drafts": Parts(DraftModel(), Chain(2), Greedy(), Fixed())}
+        )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({}, "profile is missing"),
+        ({"profile": {"name": "x", "target_ms": {1: 0}}}, "must hold milliseconds above 0"),
+        (
+            {"profile": {"name": "x", "target_ms": {1: 5}, "draft_ms": {1: -1}}},
+            "draft_ms.1 is -1; allowed",
+        ),
+        (
+            {"profile": PROFILE, "published": [{"method": "x", "speedup": "fast"}]},
+            "published.0.speedup is 'fast'; allowed",
+        ),
+        ({"profile": PROFILE, "published": [{"metod": "x"}]}, "has no 'metod'; did you mean 'method'?"),
+    ],
+)
+def test_wrong_arguments_are_one_sentence(tmp_path: Path, arguments: dict[str, Any], said: str) -> None:
+    file = tmp_path / "one.yaml"
+    file.write_text(
+        yaml.safe_dump(
+            {
+                "analyses": [
+                    {
+                        "class_path": "experiments.papers.dyspec.modelled_latency.ModelledLatency",
+                        "init_args": arguments,
+                    }
+                ]
+            }
+        )
+    )
+    with pytest.raises(ConfigError) as raised:
+        build_analyses(load_config(file))
+    assert said in str(raised.value)
+    assert "\n" not in str(raised.value)

@@ -1,0 +1,117 @@
+"""Which seconds stand where; what is timed on copies changes nothing of the run."""
+
+from dataclasses import replace
+
+import pytest
+from helpers.made_outcomes import outcome_of, strategy
+
+from experiments.papers.post_use_pre_cut.component_times import (
+    CACHE,
+    DECISION,
+    GRAFT,
+    INSERTION,
+    LEARNING,
+    ComponentTimes,
+)
+from specexp.bench.record import PromptRecord
+from specexp.builders import Chain, Graft
+from specexp.controllers import Oracle, ThresholdTracker
+from specexp.core.parts import Parts
+from specexp.drafters import PhraseCache
+from specexp.testing.analyses import AnalysisContract
+from specexp.verifiers import Greedy
+
+PUBLISHED = {
+    "method": "Llama 2",
+    "draft_ms": 21,
+    "target_ms": 152,
+    "cache_ms": 0.1,
+    "roll_back_ms": 2,
+    "controller_ms": 0.1,
+}
+
+
+class TestComponentTimes(AnalysisContract):
+    def make_analysis(self):
+        return ComponentTimes([PUBLISHED])
+
+
+PHASES = {"draft": 0.6, "build": 0.1, "target": 1.0, "verify": 0.1, "commit": 0.02, "update": 0.18}
+REUSE = Parts(PhraseCache(), Graft(Chain(4), num_anchors=2), Greedy(), ThresholdTracker(budget=8))
+
+
+def record(arm, clock="measured", **seconds):
+    phases = {**PHASES, **seconds}
+    return PromptRecord(
+        arm, "p", "a", steps=10, draft_passes=40, seconds=phases, decode_seconds=2.0, clock=clock
+    )
+
+
+def table_of(analysis, *records):
+    return analysis.report(records).tables["component_times"]
+
+
+def test_passes_and_roll_back_are_the_runs_own_means():
+    analysis = ComponentTimes()
+    analysis.begin({"a": strategy(Greedy())})
+    (row,) = table_of(analysis, record("a")).records()
+    assert row["draft forward"] == pytest.approx(15)  # 0.6 s over 40 passes
+    assert row["target forward"] == pytest.approx(100)
+    assert row["roll back"] == pytest.approx(2)
+    assert row["step"] == pytest.approx(200)
+    assert all(row[operation] is None for operation in (CACHE, GRAFT, INSERTION, DECISION, LEARNING))
+
+
+def test_reuse_and_decisions_are_timed_on_copies():
+    """The arm's own cache and controller stay as they were."""
+    analysis = ComponentTimes()
+    analysis.begin({"a": REUSE})
+    before = REUSE.controller.state_dict()
+    step = outcome_of([-1, 0, 1, 2, 3], [1, 2], values=[1, 0.9, 0.8, 0.7, 0.6])
+    for _ in range(3):
+        analysis.observe("a", replace(step, pass_tokens=(1, 1)))
+    assert len(REUSE.drafter.store) == 0
+    assert REUSE.controller.state_dict() == before
+    own = analysis.milliseconds("a")
+    assert {operation: len(times) for operation, times in own.items()} == dict.fromkeys(own, 3)
+    (row,) = table_of(analysis, record("a")).records()
+    assert all(row[operation] > 0 for operation in (CACHE, GRAFT, INSERTION, DECISION, LEARNING))
+    spent = sum(row[operation] for operation in (CACHE, GRAFT, INSERTION, DECISION, LEARNING))
+    assert row["cache, graft and controller of a step"] == pytest.approx(spent / 200)
+
+
+def test_the_copy_of_a_cache_learns_as_the_cache_does():
+    analysis = ComponentTimes()
+    analysis.begin({"a": REUSE})
+    analysis.observe("a", outcome_of([-1, 0, 1], [1, 2], tokens=[4, 5, 6], values=[1, 0.9, 0.8]))
+    assert analysis._copies["a"].cache.store.lookup(5, 1) == [(6, 7)]
+
+
+def test_an_oracle_decides_nothing():
+    """It is told before a prompt what to do, and a copy would not be."""
+    analysis = ComponentTimes()
+    analysis.begin({"a": Parts(PhraseCache(), Chain(4), Greedy(), Oracle())})
+    analysis.observe("a", outcome_of([-1, 0, 1], [1]))
+    assert set(analysis.milliseconds("a")) == {INSERTION}
+
+
+def test_modelled_passes_are_called_so_and_have_no_roll_back():
+    analysis = ComponentTimes()
+    analysis.begin({"a": strategy(Greedy())})
+    report = analysis.report([record("a", clock="modelled: 7B for 70B (published)")])
+    table = report.tables["component_times"]
+    (row,) = table.records()
+    assert row["modelled target forward"] == pytest.approx(100)
+    assert row["roll back"] is None
+    assert "modelled: 7B for 70B" in table.title
+    (axes,) = report.figures["component_times"].axes
+    assert axes.lines[0].get_label() == "a (modelled passes)"
+
+
+def test_published_rows_are_marked():
+    analysis = ComponentTimes([PUBLISHED])
+    analysis.begin({"a": strategy(Greedy())})
+    row = table_of(analysis, record("a")).records()[-1]
+    assert row["arm"] == "Llama 2 (not run here)"
+    assert (row["draft forward"], row["target forward"], row[CACHE]) == (21, 152, 0.1)
+    assert (row["roll back"], row[DECISION], row[GRAFT]) == (2, 0.1, None)

@@ -1,0 +1,126 @@
+"""Which tokens count as drafted before: every figure here is computed by hand."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from helpers.made_outcomes import strategy
+
+from experiments.papers.post_use_pre_cut.reuse_potential import ReusePotential
+from specexp.core.context import Context
+from specexp.core.outcome import Outcome
+from specexp.core.tree import TokenTree, TreeShape
+from specexp.testing.analyses import AnalysisContract
+from specexp.verifiers import Greedy
+
+
+class TestReusePotential(AnalysisContract):
+    def make_analysis(self):
+        return ReusePotential()
+
+
+class Prompt:
+    """A continuation whose steps are told: the drafted chain, and how much of it is accepted."""
+
+    def __init__(self, analysis, *prompt):
+        self.analysis = analysis
+        self.context = Context(prompt)
+
+    def step(self, drafted, accepted, bonus, grafted=0, parents=None):
+        parents = range(-1, len(drafted)) if parents is None else [-1, *parents]
+        shape = TreeShape(list(parents), [-1, *range(len(drafted))])
+        tree = TokenTree(shape, np.array([self.context.root, *drafted]))
+        if grafted:
+            tree = replace(tree, grafted=np.arange(len(drafted) + 1) > len(drafted) - grafted)
+        new = (*drafted[:accepted], bonus)
+        self.context.append(new)
+        rows = tuple(range(1, accepted + 1))
+        self.analysis.observe("a", Outcome(self.context, tree, torch.zeros(len(drafted) + 1, 2), rows, new))
+        return self
+
+
+def watching(longest=4):
+    analysis = ReusePotential(longest, over_steps=2)
+    analysis.begin({"a": strategy(Greedy())})
+    return analysis
+
+
+def shares(analysis):
+    """By phrase length: share of the drafted tokens and of the output."""
+    table = analysis.report([]).tables["reuse_potential"]
+    return {
+        row["phrase length from"]: (row["after draft passes"], row["after target passes"])
+        for row in table.records()
+    }
+
+
+def unread(analysis):
+    """By phrase length: as :func:`shares`, of phrases that only rejected drafts held."""
+    table = analysis.report([]).tables["reuse_potential"]
+    return {
+        row["phrase length from"]: (row["only rejected before"], row["put out, only rejected before"])
+        for row in table.records()
+    }
+
+
+def test_a_rejected_draft_that_comes_later_is_found():
+    """First step: 5 6 7 8 rejected, 1 put out. Second: 5 6 7 9 drafted, 5 6 7 accepted, then 3."""
+    analysis = watching()
+    Prompt(analysis, 0).step([5, 6, 7, 8], 0, 1).step([5, 6, 7, 9], 3, 3)
+    assert shares(analysis) == {2: (3 / 8, 3 / 5), 3: (3 / 8, 3 / 5), 4: (0, 0)}
+    assert unread(analysis)[3] == (3 / 8, 3 / 5)
+
+
+def test_a_phrase_may_begin_in_the_text_before():
+    """Drafted 5 6 7 and rejected; then 5 is put out, and 6 7 drafted after it: 5 6 7 is a phrase of 3."""
+    analysis = watching()
+    Prompt(analysis, 0).step([4, 5, 6, 7], 0, 5).step([6, 7], 1, 2)
+    drafted, output = shares(analysis)[3]
+    assert drafted == 2 / 6
+    assert output == 0  # 5 6, and 5 stood there before
+    assert shares(analysis)[2] == (2 / 6, 1 / 3)
+
+
+def test_what_stood_in_the_text_too_is_told_apart():
+    """8 9 is in the prompt, and was drafted; drafted again it could have been looked up there."""
+    analysis = watching()
+    Prompt(analysis, 8, 9, 0).step([8, 9], 0, 1).step([8, 9], 0, 2)
+    assert shares(analysis)[2] == (2 / 4, 0)
+    assert unread(analysis)[2] == (0, 0)
+
+
+def test_the_phrases_of_one_prompt_are_not_anothers():
+    analysis = watching()
+    Prompt(analysis, 0).step([5, 6], 0, 1)
+    Prompt(analysis, 0).step([5, 6], 0, 1)
+    assert shares(analysis)[2] == (0, 0)
+
+
+def test_the_drafts_of_a_step_are_not_earlier_ones():
+    """What a step drafts and accepts itself does not count."""
+    analysis = watching()
+    Prompt(analysis, 0).step([5, 6, 5, 6], 4, 7)
+    assert shares(analysis)[2] == (0, 0)
+
+
+def test_every_path_of_a_tree_is_a_draft():
+    """5 with 6 and 7 below it: 5 7 is found later; 6 7 never stood in a row."""
+    analysis = watching()
+    prompt = (
+        Prompt(analysis, 0).step([5, 6, 7], 0, 1, parents=[0, 1, 1]).step([5, 7], 0, 2).step([6, 7], 0, 3)
+    )
+    assert prompt.context.token_ids.tolist() == [0, 1, 2, 3]
+    assert shares(analysis)[2] == (2 / 7, 0)
+
+
+def test_grafts_are_no_drafts():
+    analysis = watching()
+    Prompt(analysis, 0).step([5, 6], 0, 1).step([5, 6], 0, 2, grafted=1)
+    assert shares(analysis)[2] == (0, 0)  # of 3 drafted tokens; 6 was hung there
+    assert analysis.report([]).tables["reuse_potential"].records()[0]["drafted tokens"] == 3
+
+
+def test_a_length_that_is_not_looked_for_cannot_be_drawn():
+    with pytest.raises(ValueError, match="over_steps was 5"):
+        ReusePotential(longest=4, over_steps=5)

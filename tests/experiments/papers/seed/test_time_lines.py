@@ -1,0 +1,72 @@
+"""The first time lines of every arm, as pictures and traces."""
+
+import json
+
+from helpers.made_groups import overlapping
+
+from experiments.papers.seed.time_lines import TimeLines, file_names
+from specexp.testing.analyses import AnalysisContract
+
+
+class TestTimeLines(AnalysisContract):
+    def make_analysis(self):
+        return TimeLines(window_ms=5)
+
+
+def watched(arms, prompts, **given):
+    analysis = TimeLines(**given)
+    analysis.begin(dict.fromkeys(arms))
+    for prompt in prompts:
+        for arm in arms:
+            analysis.observe_run(arm, prompt, overlapping())
+    return analysis.report([])
+
+
+def test_an_arm_has_a_trace_with_a_process_for_every_prompt_kept():
+    report = watched(["engine", "SEED, n=3"], ["p0", "p1", "p2"], items=2)
+    assert list(report.files) == ["time_lines_trace_engine.json", "time_lines_trace_seed_n_3.json"]
+    events = json.loads(report.files["time_lines_trace_seed_n_3.json"])["traceEvents"]
+    names = [event["args"]["name"] for event in events if event["name"] == "process_name"]
+    assert names == ["SEED, n=3: p0", "SEED, n=3: p1"]
+
+
+def test_arms_are_drawn_below_each_other_prompt_by_prompt():
+    report = watched(["engine", "seed"], ["p0", "p1"], items=2, window_ms=None)
+    assert list(report.figures) == ["time_lines", "time_lines_2"]
+    assert [len(figure.axes) for figure in report.figures.values()] == [2, 2]
+
+
+def test_a_window_is_drawn_beside_the_whole():
+    report = watched(["engine"], ["p0"], window_ms=200)
+    assert list(report.figures) == ["time_lines", "time_lines_whole"]
+    assert [round(figure.axes[0].get_xlim()[1]) for figure in report.figures.values()] == [200, 1000]
+
+
+def test_a_run_shorter_than_the_window_is_drawn_once():
+    assert list(watched(["engine"], ["p0"], window_ms=2000).figures) == ["time_lines"]
+
+
+def test_of_several_samples_of_a_prompt_the_first_is_kept():
+    analysis = TimeLines(items=3)
+    analysis.begin({"engine": None})
+    first = overlapping()
+    for line in (first, overlapping(200.0)):
+        analysis.observe_run("engine", "p0", line)
+    (row,) = analysis.report([]).tables["time_lines"].records()
+    assert row == {
+        "arm": "engine",
+        "prompt": "p0",
+        "ms": first.seconds * 1000,
+        "target passes": 2,
+        "sequences/pass": 1,
+        "target busy": first.utilisation(),
+    }
+
+
+def test_files_of_different_arms_have_different_names():
+    assert file_names(["a, n=1", "a (n=1)", "../../a", "?"]) == {
+        "a, n=1": "a_n_1",
+        "a (n=1)": "a_n_1_2",
+        "../../a": "a",
+        "?": "arm",
+    }

@@ -1,0 +1,39 @@
+"""Rows of a paper's table: plain data, checked, and shown where they belong."""
+
+import pytest
+
+from experiments.papers.published import add_rows, check_rows
+from specexp.bench.table import Table, columns
+
+ROWS = [{"method": "theirs", "speedup": 2.0, "share": 0.5}, {"method": "others"}]
+
+
+def checked(*rows):
+    return check_rows(list(rows), ["speedup", "by length"], shares=["share"])
+
+
+def test_rows_stand_under_their_headings_and_what_is_not_stated_is_empty():
+    table = Table("Arms", columns("arm | busy:.1% | gain:interval"))
+    add_rows(table, checked(*ROWS), {"speedup": "gain", "share": "busy"})
+    assert table.shown() == [
+        ["theirs (not run here)", "50.0 %", "2.00x published"],
+        ["others (not run here)", "-", "-"],
+    ]
+    assert check_rows(None, ["speedup"]) == []
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"speedup": 2.0}, "published.1.method is missing"),
+        ({"method": 3}, "published.1.method is missing"),
+        ({"method": "x", "speed": 2.0}, "published.1 has no 'speed'; did you mean 'speedup'?"),
+        ({"method": "x", "speedup": 0}, "published.1.speedup is 0; allowed is a number above 0"),
+        ({"method": "x", "speedup": True}, "published.1.speedup is True; allowed"),
+        ({"method": "x", "by length": {4: "fast"}}, "published.1.by length is 'fast'; allowed"),
+        ({"method": "x", "share": 1.5}, "published.1.share is 1.5; allowed is a share from 0 to 1"),
+    ],
+)
+def test_a_mistake_names_its_row_and_key(row, said):
+    with pytest.raises(ValueError, match=said.replace("?", r"\?")):
+        checked(ROWS[0], row)

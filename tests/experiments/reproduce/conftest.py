@@ -1,0 +1,55 @@
+"""A row made by hand, and what a run of it leaves."""
+
+import json
+
+import pytest
+
+from experiments.reproduce.paper_row import PaperRow
+from experiments.reproduce.trend import Clause
+from specexp.bench.record import PromptRecord, write_records
+
+ENVIRONMENT = {
+    "time": "2026-01-01T00:00:00+00:00", "git_commit": None, "git_dirty": None, "device": "cpu", "device_name": "a CPU",
+    "cpu_count": 2, "threads": 1, "packages": {"torch": "2", "transformers": "5"},
+}  # fmt: skip
+TABLE = "arm,nodes,share,share low,share high\ntree,32,0.9,0.8,1.0\ntree,64,0.5,,\n"
+
+
+@pytest.fixture
+def row():
+    return PaperRow(
+        "dyspec.made",
+        "DySpec",
+        "Table 0",
+        "Trees give more.",
+        "3 and 2",
+        {"": ("experiments/made.yaml",)},
+        (
+            Clause.of("tokens_per_step{tree} > tokens_per_step{engine}"),
+            Clause.of("speedup{tree | b} > 1.5"),
+            Clause.of("sizes: share{tree / 64} > 0.4"),
+        ),
+        ("sizes",),
+    )
+
+
+@pytest.fixture
+def leave_results():
+    """Write what a run leaves: the tree takes a third of the steps, half the time; its table has a row of each size."""
+
+    def leave(run):
+        run.mkdir(parents=True, exist_ok=True)
+        records = [
+            PromptRecord(
+                arm, str(prompt), "ab"[prompt % 2], token_ids=tuple(range(12)), turn_tokens=(12,), steps=steps,
+                decode_tokens=12, decode_seconds=seconds, dtype="float32", device="cpu", verifier="Greedy",
+            )
+            for prompt in range(6)
+            for arm, steps, seconds in (("engine", 12, 2.0), ("tree", 4, 1.0))
+        ]  # fmt: skip
+        write_records(run / "records.jsonl", records)
+        (run / "environment.json").write_text(json.dumps(ENVIRONMENT))
+        (run / "sizes.csv").write_text(TABLE + '"tree, C4 (not run here)",64,0.1,,\n')
+        return run
+
+    return leave

@@ -1,0 +1,70 @@
+"""The test of a trend is arithmetic: figures with intervals made by hand, inequalities read from text."""
+
+import pytest
+
+from experiments.reproduce.trend import Clause, Figure, verdict
+
+FIGURES = {"tree": Figure(3.0, 2.8, 3.2), "chain": Figure(2.0, 1.9, 2.1), "wide": Figure(3.1, 2.9, 3.3)}
+
+
+def outcome_of(text):
+    return Clause.of(text).test(lambda term: FIGURES[term.place[0]])
+
+
+@pytest.mark.parametrize(
+    ("text", "holds", "within_noise"),
+    [
+        ("tokens_per_step{tree} > tokens_per_step{chain}", True, False),
+        ("tokens_per_step{chain} >= tokens_per_step{tree}", False, False),
+        ("tokens_per_step{wide} > tokens_per_step{tree} > tokens_per_step{chain}", True, True),
+        ("tokens_per_step{tree} > 1.6 * tokens_per_step{chain}", False, True),
+        ("tokens_per_step{tree} > 1.2 * tokens_per_step{chain}", True, False),
+        ("2.5 > tokens_per_step{chain} > 1", True, False),
+        ("tokens_per_step{chain} < 2.05", True, True),
+    ],
+)
+def test_a_clause_holds_where_every_inequality_does_and_is_noise_where_intervals_meet(
+    text, holds, within_noise
+):
+    outcome = outcome_of(text)
+    assert (outcome.holds, outcome.within_noise) == (holds, within_noise)
+
+
+def test_a_term_names_a_metric_or_a_column_of_a_table_and_its_place():
+    (term, other) = Clause.of("roles: with prefills{main | SEED, (4,2,1,1) | GSM8K} > 0.9 * alpha{x}").terms
+    assert (term.figure, term.place, term.factor) == (
+        "roles: with prefills",
+        ("main", "SEED, (4,2,1,1)", "GSM8K"),
+        1.0,
+    )
+    assert (other.figure, other.place, other.factor) == ("alpha", ("x",), 0.9)
+
+
+def test_an_outcome_says_figures_with_intervals_and_what_became_of_them():
+    assert str(outcome_of("tokens_per_step{tree} > 2 * tokens_per_step{chain}")) == (
+        "tokens_per_step of tree 3 [2.8, 3.2] > 2 * tokens_per_step of chain 4 [3.8, 4.2]: does not hold"
+    )
+
+
+def test_a_verdict_counts_clauses():
+    right, wrong = outcome_of("tokens_per_step{tree} > 1"), outcome_of("tokens_per_step{tree} < 1")
+    assert verdict([right, right]) == "agrees"
+    assert verdict([right, wrong]) == "partly (1 of 2 tests)"
+    assert verdict([wrong]) == "disagrees"
+    assert (
+        verdict([right, outcome_of("tokens_per_step{wide} > tokens_per_step{tree}")])
+        == "agrees, within noise"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("alpha{tree}", "compares nothing"),
+        ("1 > 2", "compares nothing"),
+        ("alpha{tree} > alpha", "has the term 'alpha'; a number, FIGURE{ARM}"),
+    ],
+)
+def test_what_is_no_test_is_refused(text, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        Clause.of(text)
