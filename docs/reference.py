@@ -1,6 +1,5 @@
 """The reference: every part, key, metric, artifact kind, format and command, from what the code itself says."""
 
-import ast
 import inspect
 import re
 import textwrap
@@ -11,6 +10,7 @@ from typing import Any
 
 import specexp
 from specexp import export
+from specexp.__main__ import COMMANDS
 from specexp.artifacts import kinds
 from specexp.artifacts.artifact import Artifact
 from specexp.artifacts.plugins import class_in, names_in
@@ -19,8 +19,8 @@ from specexp.config.explain import argument_docs, contracts, default_words
 from specexp.config.families import find_part, parts_of
 from specexp.config.schema import Experiment
 from specexp.core.arguments import arguments_of
-from specexp.deployment import custom_generate
-from specexp.export.export_format import Format
+from specexp.deploy.export.export_format import Format
+from specexp.deploy.hugging_face import custom_generate
 
 PACKAGE = Path(export.__file__).parents[1]
 FAMILIES = {
@@ -118,7 +118,7 @@ def _artifacts() -> str:
 
 
 def _formats() -> str:
-    formats = import_module("specexp.export.formats")
+    formats = import_module("specexp.deploy.export.formats")
     found = ["# Formats to export to", "`python -m specexp.export ARTIFACT --to FORMAT`."]
     for name in names_in(formats):
         one = class_in(formats, name, Format)
@@ -133,20 +133,10 @@ def _commands() -> str:
         "# Commands",
         "Each answers `--help`; those that take a file `--help KEY` and `--print-config` too.",
     ]
-    for file in sorted(PACKAGE.glob("*/__main__.py")):
-        tree = ast.parse(file.read_text(encoding="utf-8"))
-        usage = next(
-            (
-                ast.literal_eval(node.value)
-                for node in tree.body
-                if isinstance(node, ast.Assign)
-                and getattr(node.targets[0], "id", "") == "USAGE"
-                and isinstance(node.value, ast.Constant)
-            ),
-            None,
-        )
-        found += [f"## specexp.{file.parent.name}", _text(ast.get_docstring(tree) or "")]
-        if usage:
+    for name, (home, _) in COMMANDS.items():
+        module = import_module(home)
+        found += [f"## specexp.{name}", _text(inspect.getdoc(module) or "")]
+        if usage := getattr(module, "USAGE", None):
             found.append(f"```text\n{usage}\n```")
     return "\n\n".join(found) + "\n"
 

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from specexp.config.artifacts import load_artifact
     from specexp.core.decoder import Decoder
     from specexp.core.generation import GenerationResult
-    from specexp.pairs.pair import load_pair
+    from specexp.models.pair import load_pair
 
 __version__ = "0.1.0"
 __all__ = ["Decoder", "GenerationResult", "load_artifact", "load_pair"]
@@ -19,7 +19,7 @@ _HOME = {
     "Decoder": "specexp.core.decoder",
     "GenerationResult": "specexp.core.generation",
     "load_artifact": "specexp.config.artifacts",
-    "load_pair": "specexp.pairs.pair",
+    "load_pair": "specexp.models.pair",
 }
 
 

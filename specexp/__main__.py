@@ -1,30 +1,61 @@
-"""``python -m specexp``: the list of commands."""
+"""The entry of all commands: ``python -m specexp COMMAND`` or ``specexp COMMAND``."""
 
 from __future__ import annotations
 
-import ast
 import sys
-from pathlib import Path
+from collections.abc import Sequence
+from difflib import get_close_matches
+from importlib import import_module
+from typing import NoReturn
+
+from specexp.core.start import begin
+
+COMMANDS = {
+    "sweep": ("specexp.sweep.command", "search with Optuna, confirm the best few, export an artifact"),
+    "run": ("specexp.commands.run.command", "compare compositions with plain decoding on the same prompts"),
+    "fit": ("specexp.fit.command", "learn a controller, or train draft heads"),
+    "verify": ("specexp.verify.command", "test whether a composition, or an endpoint, is lossless"),
+    "profile": ("specexp.profile.command", "measure what a step costs on this device"),
+    "record": ("specexp.replay.record.command", "record the answers of target and draft for replay"),
+    "what_if": ("specexp.replay.what_if.command", "find the best tree on many devices from one recording"),
+    "why": ("specexp.replay.why.command", "show where speculation loses time and what would help"),
+    "export": ("specexp.deploy.export.command", "write an artifact in another engine's format"),
+    "serve": ("specexp.deploy.server.command", "serve an artifact behind an OpenAI-compatible API"),
+    "init": ("specexp.commands.init.command", "write a study of your own model and prompts"),
+    "doctor": ("specexp.commands.doctor.command", "show what this machine can do"),
+    "dashboard": ("specexp.commands.dashboard.command", "save a W&B workspace for an experiment"),
+}
+"""The module of each command and what it does, in the order of the list that a user sees."""
 
 
-def commands() -> dict[str, str]:
-    """Return the first sentence about each command, by name. No command is imported."""
-    found = {}
-    for file in sorted(Path(__file__).parent.glob("*/__main__.py")):
-        doc = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
-        sentence = " ".join(doc.partition("\n\n")[0].split())
-        found[file.parent.name] = sentence.partition("``: ")[2].replace("``", "")
-    return found
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; returns its exit code."""
+    name, *rest = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    if name in COMMANDS:
+        code: int = import_module(COMMANDS[name][0]).main(rest)
+        return code
+    if name in ("-h", "--help"):
+        print("usage: specexp COMMAND ...; --help after a command explains it.\n")
+        print(*(f"  {command:<10} {does}" for command, (_, does) in COMMANDS.items()), sep="\n")
+        print("\nNext: specexp doctor")
+        return 0
+    near = get_close_matches(name, COMMANDS, 1)
+    hint = f"; did you mean {near[0]!r}?" if near else f"; commands are {', '.join(COMMANDS)}"
+    print(f"error: there is no command {name!r}{hint}", file=sys.stderr)
+    return 2
 
 
-def main() -> int:
-    """Print the list."""
-    print("usage: python -m specexp.COMMAND ...; --help after a command explains it.\n")
-    for name, sentence in commands().items():
-        print(f"  {name:<10} {sentence}")
-    print("\nNext: python -m specexp.doctor")
-    return 0
+def start(*command: str) -> NoReturn:
+    """Run a command as a process: signals are answered from the first moment, and its exit code is the process's."""
+    begin()
+    sys.exit(main([*command, *sys.argv[1:]]))
+
+
+def script() -> NoReturn:
+    """The ``specexp`` script. Like ``python -m``, it finds modules of the current folder."""
+    sys.path.insert(0, "")
+    start()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    start()

@@ -20,23 +20,23 @@ from sweep.test_sweep import target, write  # noqa: F401
 
 from specexp.artifacts.plugins import class_in
 from specexp.artifacts.validated import validated
+from specexp.commands.init.command import main as init
+from specexp.commands.run.command import main as run
 from specexp.config import load_config
 from specexp.config.artifacts import load_artifact, save_artifact
+from specexp.deploy.export import formats
+from specexp.deploy.export.command import main as export
+from specexp.deploy.export.export_format import Format
 from specexp.engines.settings.llama_cpp import LlamaCppSettings
 from specexp.engines.settings.settings import Settings
 from specexp.engines.settings.sglang import SglangSettings
 from specexp.engines.settings.trtllm import TrtllmSettings
 from specexp.engines.settings.vllm import VllmSettings
-from specexp.export import formats
-from specexp.export.__main__ import main as export
-from specexp.export.export_format import Format
-from specexp.fit.__main__ import main as fit
-from specexp.init.__main__ import main as init
-from specexp.profile.__main__ import main as profile
-from specexp.record.__main__ import main as record
-from specexp.run.__main__ import main as run
-from specexp.sweep.__main__ import main as sweep
-from specexp.verify.__main__ import main as verify
+from specexp.fit.command import main as fit
+from specexp.profile.command import main as profile
+from specexp.replay.record.command import main as record
+from specexp.sweep.command import main as sweep
+from specexp.verify.command import main as verify
 
 Write = Callable[..., str]
 Capture = pytest.CaptureFixture[str]
@@ -177,7 +177,7 @@ class TestVerify:
     ) -> None:
         import specexp
         from specexp.artifacts import fingerprint
-        from specexp.serve.__main__ import main as serve
+        from specexp.deploy.server.command import main as serve
 
         pair = specexp.load_pair(str(target), target_dtype="float32")
         print_of = fingerprint(pair.target, pair.tokenizer)

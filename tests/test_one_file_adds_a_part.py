@@ -88,7 +88,7 @@ class Spelling(Task):
         return Check(False, "nobody can spell")
 """,
     "reasoning/first_thought.py": """
-from specexp.reasoning.search import Search
+from specexp.data.searches.search import Search
 
 
 class FirstThought(Search):
@@ -146,7 +146,7 @@ class TreeSizeArtifact(Artifact):
             raise ArtifactError(f"{self.where('size.json')} is no number")
 """,
     "export/formats/node_flag.py": """
-from specexp.export.export_format import ExportedFile, ExportFormat
+from specexp.deploy.export.export_format import ExportedFile, ExportFormat
 
 
 class NodeFlag(ExportFormat):
@@ -186,13 +186,13 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 PROGRAM = """
 import io, json, sys
 from contextlib import redirect_stderr, redirect_stdout
-from importlib import import_module
+from specexp.__main__ import main
 
 said = []
 for command, *arguments in json.loads(sys.argv[1]):
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
-        code = import_module(f"specexp.{command}.__main__").main(arguments)
+        code = main([command, *arguments])
     said.append({"code": code, "out": out.getvalue(), "err": err.getvalue()})
 print(json.dumps(said))
 """

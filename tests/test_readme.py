@@ -13,10 +13,10 @@ import shutil
 from collections.abc import Mapping
 from contextlib import chdir, redirect_stderr, redirect_stdout, suppress
 from hashlib import sha256
-from importlib import import_module
 from pathlib import Path
 
 import pytest
+from helpers.commands import main_of
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -174,7 +174,7 @@ def run_command(words: list[str], folder: Path) -> None:
     """In this process, so that thirty commands do not import torch and Lightning thirty times."""
     module, *given = words[2:]
     extra = [] if "--dry-run" in given else SHORT[module] + SHORT_TOO.get((module, *given[:1]), [])
-    main = import_module(f"{module}.__main__").main
+    main = main_of(module)
     said = io.StringIO()
     with chdir(folder), redirect_stdout(said), redirect_stderr(said):
         status = main([*given, *extra])

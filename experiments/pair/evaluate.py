@@ -204,7 +204,7 @@ def tables(
     The first of these alone takes a tenth of the time.
     """
     from specexp.fit.corpus import held_out_texts
-    from specexp.pairs.pair import load_pair
+    from specexp.models.pair import load_pair
 
     pair = load_pair(target)
     models: dict[str, Any] = {"target": pair.target}
@@ -289,7 +289,7 @@ def main(arguments: list[str] | None = None) -> int:
     options, overrides = parser.parse_known_args(arguments)
     sources = without_files()
     if options.recipe is not None:
-        from specexp.fit.__main__ import read_fit
+        from specexp.fit.command import read_fit
 
         sources = read_fit(options.recipe, overrides)["data"].sources
     if options.human_eval is not None:

@@ -18,7 +18,7 @@ from experiments.pair.export import export_model
 from experiments.pair.optimizer import MuonAdamW
 from experiments.pair.repetition import repeating_rows, unlikelihood
 from specexp.fit.budgeted import BudgetedTraining
-from specexp.pairs.sources import check_source
+from specexp.models.sources import check_source
 
 if TYPE_CHECKING:
     from lightning import Callback

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from specexp.runtimes.gguf_text import PATTERNS
+from specexp.models.gguf_text import PATTERNS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

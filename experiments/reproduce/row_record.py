@@ -16,7 +16,7 @@ from typing import Any
 from experiments.reproduce.paper_row import PaperRow
 from experiments.reproduce.trend import Figure, Term
 from specexp.artifacts.atomic_write import atomic_write
-from specexp.pairs.sources import sources_of
+from specexp.models.sources import sources_of
 
 FORMAT = 1
 _WITH_INTERVAL = ("tokens_per_step", "alpha", "utilisation")

@@ -27,7 +27,7 @@ import numpy as np
 from clients import free_port, made_artifact, ours, process, prompts, streamed
 
 from specexp.bench.trainer import quiet_libraries
-from specexp.pairs.pair import load_pair
+from specexp.models.pair import load_pair
 
 
 def arms(given, work):

@@ -21,8 +21,8 @@ from clients import free_port, made_artifact, ours, process, prompts, streamed
 from specexp.bench.arm import eos_of
 from specexp.bench.trainer import quiet_libraries
 from specexp.core.decoder import Decoder
-from specexp.pairs.pair import load_pair
-from specexp.pairs.runtime import runtime_of
+from specexp.models.pair import load_pair
+from specexp.models.runtime import runtime_of
 from specexp.verifiers import KeyedSampling
 
 DTYPE = "float32"

@@ -28,7 +28,7 @@ from specexp.config import (
     prompts_error,
 )
 from specexp.core.messages import first_line
-from specexp.pairs.gguf import is_gguf
+from specexp.models.gguf import is_gguf
 
 if TYPE_CHECKING:
     from specexp.bench.analysis import Analysis
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from specexp.bench.figures import Curve
     from specexp.data import Prompt
     from specexp.data.prompts import PromptDataModule
-    from specexp.pairs.pair import ModelPair
+    from specexp.models.pair import ModelPair
 
 ENGINE, EAGER = "engine", "hf-eager"
 """Names of the arms of plain decoding: in our loop, and in Hugging Face's."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from specexp.bench.arm import EngineArm
     from specexp.bench.record import PromptRecord
     from specexp.data import Prompt
-    from specexp.pairs.pair import ModelPair
+    from specexp.models.pair import ModelPair
 
 SECONDS = 15.0
 """Most seconds that the comparison may take; a prompt that is begun is finished."""

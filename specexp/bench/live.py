@@ -22,7 +22,7 @@ from specexp.config import (
     is_multi_sequence,
 )
 from specexp.core.decoder import Decoder
-from specexp.pairs.gguf import is_gguf
+from specexp.models.gguf import is_gguf
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from specexp.artifacts.fingerprint import Fingerprint
     from specexp.core.runtime import Runtime
     from specexp.data.task_items import Problem
-    from specexp.pairs.pair import ModelPair
+    from specexp.models.pair import ModelPair
 
 
 class LiveBackend:

@@ -84,25 +84,27 @@ def remove_unused(folder: Path, made: Sequence[Path]) -> None:
 
 
 def check_run_folder(config: Config, folder: Path) -> None:
-    """Check that a run would replace no results but those of an earlier run of the same experiment.
-
-    Args:
-        config: Configuration of the run.
-        folder: Its folder.
+    """Check that a run would not replace the results of a study.
 
     Raises:
-        ConfigError: The folder holds other results.
+        ConfigError: The folder holds the results of a study.
     """
     if any((folder / name).exists() for name in OF_A_STUDY):
         _refuse(config, folder, "the results of a sweep")
+
+
+def replaced_results(config: Config, folder: Path) -> str | None:
+    """Return a sentence about the finished results that a run replaces, None if they are of the same experiment."""
     if not (folder / PAGE).exists():
-        return  # an earlier run has not ended
-    if not (folder / RECORDS).exists():
-        _refuse(config, folder, "the results of another command")
-    earlier = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
-    key = _difference(earlier, config.to_dict())
-    if key:
-        _refuse(config, folder, f"the results of another experiment ({key} differs)")
+        return None  # an earlier run has not ended
+    whose = "another command"
+    if (folder / RECORDS).exists():
+        earlier = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+        key = _difference(earlier, config.to_dict())
+        if not key:
+            return None
+        whose = f"an earlier run ({key} differs)"
+    return f"This run replaces the results of {whose} in {folder}; --name NEW keeps both."
 
 
 def check_study_folder(config: Config, folder: Path) -> None:

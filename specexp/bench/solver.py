@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Literal
 
+from specexp.data.searches.search import Continuations, Values
 from specexp.data.tasks import Check, Ending, Item, Task
-from specexp.reasoning.search import Continuations, Values
 from specexp.scheduling import Job, Run, TimeLine
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from specexp.core.outcome import Outcome
-    from specexp.reasoning.search import Request, Search, SearchResult
+    from specexp.data.searches.search import Request, Search, SearchResult
     from specexp.scheduling import Executor
 
 Role = Literal["generator", "evaluator"]

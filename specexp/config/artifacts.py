@@ -180,7 +180,7 @@ class LoadedArtifact:
         Raises:
             ValueError: the target cannot be run in the mode that it was loaded in.
         """
-        from specexp.pairs.runtime import runtime_of, tell_once
+        from specexp.models.runtime import runtime_of, tell_once
 
         recorded = {key: self.content.provenance.get(key) for key in ("runtime", "dtype")}
         why: list[str] = []
@@ -197,7 +197,7 @@ class LoadedArtifact:
 
     def draft_runtime(self, draft: PreTrainedModel | Runtime) -> Runtime:
         """The draft's runtime, the same one for all decoders, which share the drafter."""
-        from specexp.pairs.runtime import runtime_of
+        from specexp.models.runtime import runtime_of
 
         if self._draft is None or self._draft.model is not draft:
             self._draft = runtime_of(draft, self._mode(draft))
@@ -233,7 +233,7 @@ class LoadedArtifact:
         """
         new = LoadedArtifact(self.content, self._trust).parts
         if new.drafter is not None:
-            from specexp.pairs.runtime import runtime_of
+            from specexp.models.runtime import runtime_of
 
             new.drafter.use_draft_model(None if draft is None else runtime_of(draft, self._mode(draft)))
         return new
@@ -241,7 +241,7 @@ class LoadedArtifact:
     def _mode(self, model: PreTrainedModel | Runtime) -> str:
         """The mode that a model was loaded in; for ``auto``, ``eager`` where the study ran that."""
         from specexp.core.runtime import Runtime
-        from specexp.pairs.runtime import mode_of
+        from specexp.models.runtime import mode_of
 
         mode = "auto" if isinstance(model, Runtime) else mode_of(model)
         return "eager" if (mode, self.content.provenance.get("runtime")) == ("auto", "eager") else mode

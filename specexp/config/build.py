@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from specexp.data import PromptSetError, TaskItems, Workload
     from specexp.data.prompts import PromptDataModule
     from specexp.drafters.draft_source import DraftSource
-    from specexp.pairs.pair import ModelPair
+    from specexp.models.pair import ModelPair
     from specexp.scheduling import Execution
 
 
@@ -104,7 +104,7 @@ def build_pair(config: Config) -> ModelPair:
     Raises:
         ConfigError: a model cannot be loaded, or the vocabularies differ.
     """
-    from specexp.pairs.pair import load_pair
+    from specexp.models.pair import load_pair
 
     pair: ModelPair = config.checker.call(load_pair, config.get("pair"), ("pair",))
     return pair
@@ -116,7 +116,7 @@ def build_outline(config: Config) -> ModelPair:
     Raises:
         ConfigError: a model cannot be loaded, or the vocabularies differ.
     """
-    from specexp.pairs.pair import outline_pair
+    from specexp.models.pair import outline_pair
 
     pair: ModelPair = config.checker.call(outline_pair, config.get("pair"), ("pair",))
     return pair

@@ -11,9 +11,9 @@ from specexp.config.config import Config, is_replayed
 from specexp.config.errors import ConfigError
 from specexp.config.layers import Key
 from specexp.core.messages import counted, first_line
-from specexp.pairs.gguf import is_local
-from specexp.pairs.hub import is_cached, why_unreachable
-from specexp.pairs.sources import PairError, check_source, not_here, sources_of
+from specexp.models.gguf import is_local
+from specexp.models.hub import is_cached, why_unreachable
+from specexp.models.sources import PairError, check_source, not_here, sources_of
 from specexp.tracking.mode import asked_mode
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from specexp.artifacts.error import ArtifactError
 from specexp.artifacts.manifest import MANIFEST, PAYLOAD_NAME, most_bytes
 from specexp.core.messages import first_line
-from specexp.pairs.sources import embedded_artifact
+from specexp.models.sources import embedded_artifact
 from specexp.tracking.mode import logged_in
 
 PREFIX = "wandb:"

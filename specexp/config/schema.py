@@ -74,7 +74,7 @@ class Reasoning:
         max_new_tokens: Most tokens of one generation, where a task allows more; null for the task's own limits.
     """
 
-    search: Annotated[Any, PartOf("specexp.reasoning.search.Search")] = field(
+    search: Annotated[Any, PartOf("specexp.data.searches.search.Search")] = field(
         default_factory=lambda: {"class_path": "BreadthFirst"}
     )
     max_new_tokens: Count | None = None

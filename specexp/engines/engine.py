@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from specexp.core.checked import Checked
 
 if TYPE_CHECKING:
-    from specexp.pairs.pair import ModelPair
+    from specexp.models.pair import ModelPair
 
 
 class EngineError(ValueError):

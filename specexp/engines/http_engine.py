@@ -15,7 +15,7 @@ from specexp.engines.openai_client import COMPLETIONS, Streamed, complete, model
 from specexp.engines.server import StartedServer, free_port
 
 if TYPE_CHECKING:
-    from specexp.pairs.pair import ModelPair
+    from specexp.models.pair import ModelPair
 
 _ENDING_SECONDS = 0.5
 """What a server that broke off may take to end."""

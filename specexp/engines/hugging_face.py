@@ -15,7 +15,7 @@ from specexp.engines.settings.hugging_face import HuggingFaceSettings
 
 if TYPE_CHECKING:
     from specexp.bench.hugging_face_arm import Reference
-    from specexp.pairs.pair import ModelPair
+    from specexp.models.pair import ModelPair
 
 _LOOPS: dict[str | None, Reference] = {
     None: "hf-eager",

@@ -13,8 +13,8 @@ import numpy as np
 from typing_extensions import override
 
 from specexp.engines.plain_loop import PlainLoop
-from specexp.runtimes.llama_file import LlamaFile
-from specexp.runtimes.llama_library import LlamaCppError, complaint, library
+from specexp.models.llama_file import LlamaFile
+from specexp.models.llama_library import LlamaCppError, complaint, library
 
 
 class LlamaCppLoop(PlainLoop):

@@ -14,10 +14,10 @@ from specexp.core.masks import context_limit
 from specexp.engines.engine import EngineError
 from specexp.engines.http_engine import HttpEngine, Requests, Seconds
 from specexp.engines.settings.llama_cpp import LlamaCppSettings
-from specexp.pairs.gguf import is_gguf
+from specexp.models.gguf import is_gguf
 
 if TYPE_CHECKING:
-    from specexp.pairs.pair import ModelPair
+    from specexp.models.pair import ModelPair
 
 _PLAIN = LlamaCppSettings("none")
 

@@ -12,7 +12,7 @@ from specexp.engines.http_engine import HttpEngine, Requests, Seconds
 from specexp.engines.server import filled
 
 if TYPE_CHECKING:
-    from specexp.pairs.pair import ModelPair
+    from specexp.models.pair import ModelPair
 
 
 class OpenAIEndpoint(HttpEngine):

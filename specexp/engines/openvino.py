@@ -17,7 +17,7 @@ from specexp.engines.openvino_loop import OpenVinoError, check_openvino
 from specexp.engines.settings.openvino import OpenVinoSettings
 
 if TYPE_CHECKING:
-    from specexp.pairs.pair import ModelPair
+    from specexp.models.pair import ModelPair
 
 _MILLI = 1e-3
 

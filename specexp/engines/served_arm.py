@@ -15,7 +15,7 @@ from specexp.engines.engine import EngineAnswer, EngineError, ForeignEngine, Run
 if TYPE_CHECKING:
     from specexp.core.decode import OutcomeObserver
     from specexp.data import Prompt
-    from specexp.pairs.pair import ModelPair
+    from specexp.models.pair import ModelPair
 
 
 class EnginePool:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from specexp.bench.arm_spec import ArmSpec
     from specexp.bench.solver import Solver
     from specexp.data.task_items import Problem
-    from specexp.pairs.pair import ModelPair
+    from specexp.models.pair import ModelPair
 
 
 class ServedBackend(LiveBackend):

@@ -53,7 +53,7 @@ class HeadTraining(BudgetedTraining):
         seed: int = 0,
     ) -> None:
         super().__init__(minutes, max_steps, plateau)
-        from specexp.pairs.pair import load_pair
+        from specexp.models.pair import load_pair
 
         pair = load_pair(target, target_dtype="float32", mode="eager")
         self.lr = lr

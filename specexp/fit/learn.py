@@ -13,7 +13,7 @@ from specexp.core.parts import Parts
 if TYPE_CHECKING:
     from specexp.bench.publish import Report
     from specexp.fit.learning_module import ControllerLearning
-    from specexp.pairs.pair import ModelPair
+    from specexp.models.pair import ModelPair
 
 CHECKPOINT = "last.ckpt"
 

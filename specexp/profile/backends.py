@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from specexp.core.runtime import Runtime
     from specexp.data import Prompt
-    from specexp.pairs.pair import ModelPair
+    from specexp.models.pair import ModelPair
 
 PLAIN_ARM = "plain decoding"
 READING = "reading the weights once"
@@ -218,8 +218,8 @@ def _as_gguf(pair: ModelPair, folder: Path) -> ModelPair:
     """The pair as files of its own precision, run by llama.cpp."""
     import torch
 
-    from specexp.pairs.pair import load_pair
-    from specexp.runtimes.gguf_writing import write_gguf
+    from specexp.models.gguf_writing import write_gguf
+    from specexp.models.pair import load_pair
 
     written: dict[str, str] = {}
     for role, model in (("target", pair.target), ("draft", pair.draft)):

@@ -34,7 +34,7 @@ from specexp.core.tree_builder import TreeBuilder
 from specexp.data import StdlibFunctions, Workload
 from specexp.drafters import DraftModel, PhraseCache
 from specexp.drafters.drawing import draw
-from specexp.pairs.pair import ModelPair, load_pair
+from specexp.models.pair import ModelPair, load_pair
 from specexp.profile.clocked import clocked
 
 Answer = Callable[[Request], Candidates]

@@ -15,7 +15,7 @@ from specexp.config import (
     is_multi_sequence,
 )
 from specexp.core.messages import counted
-from specexp.pairs.gguf import is_gguf
+from specexp.models.gguf import is_gguf
 
 if TYPE_CHECKING:
     from specexp.artifacts.kinds.latency_profile import Measured

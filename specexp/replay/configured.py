@@ -29,7 +29,7 @@ from specexp.replay.play.replay_arm import recorded_turns
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from specexp.pairs.pair import ModelPair
+    from specexp.models.pair import ModelPair
 
 _SAME_PAIR = ("target", "target_dtype")
 _SAME_DRAFT = ("draft", "draft_dtype")
@@ -139,8 +139,8 @@ class RecordedPrompts(PromptDataModule):
 
 def tokenizer_of(config: Config) -> PreTrainedTokenizerBase | None:
     """The target's tokenizer, by which prompts can be held against the recorded ones; None where it is not here."""
-    from specexp.pairs.pair import load_tokenizer
-    from specexp.pairs.sources import PairError
+    from specexp.models.pair import load_tokenizer
+    from specexp.models.sources import PairError
 
     try:
         return load_tokenizer(config.get("pair.target"))

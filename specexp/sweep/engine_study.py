@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from specexp.bench.arm import Arm, EngineArm
     from specexp.bench.float32 import InFloat32
     from specexp.bench.record import PromptRecord
-    from specexp.pairs.pair import ModelPair
+    from specexp.models.pair import ModelPair
     from specexp.sweep.confirmed import Confirmed
 
 

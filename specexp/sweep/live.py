@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from specexp.core.latency import LatencyProfile
     from specexp.data import Prompt
     from specexp.data.prompts import PromptDataModule
-    from specexp.pairs.pair import ModelPair
+    from specexp.models.pair import ModelPair
     from specexp.sweep.confirmed import Confirmed
 
 

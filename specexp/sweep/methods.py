@@ -9,7 +9,7 @@ from specexp.config import Config, apply_overrides, build_drafter
 from specexp.config.methods import METHOD, overrides_of
 from specexp.config.search_space import Categorical
 from specexp.config.sweep import Sweep
-from specexp.pairs.sources import sources_of
+from specexp.models.sources import sources_of
 
 
 def without_draft_methods(config: Config, sweep: Sweep) -> tuple[Sweep, tuple[str, ...]]:

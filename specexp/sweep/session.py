@@ -55,7 +55,7 @@ from specexp.sweep.trials import (
 from specexp.sweep.worker import known_waiting, others_running, resume
 
 if TYPE_CHECKING:
-    from specexp.pairs.pair import ModelPair
+    from specexp.models.pair import ModelPair
 
 
 class Session:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from specexp.reasoning.search import Answer, Continuations, Request, Search, SearchResult, State, Values
+from specexp.data.searches.search import Answer, Continuations, Request, Search, SearchResult, State, Values
 
 DEPTHS = (1, 2, 3, 5)
 Worth = Callable[[State], float]

@@ -75,7 +75,7 @@ def _compare(given: argparse.Namespace) -> EndpointReport:
     model = model_of(url, given.model, given.seconds, "--model")
     score = None
     if given.target is not None:
-        from specexp.pairs.pair import load_pair
+        from specexp.models.pair import load_pair
         from specexp.verify.endpoint_scorer import scorer_of
 
         score = scorer_of(load_pair(given.target, target_dtype="float32"))

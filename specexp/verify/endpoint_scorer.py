@@ -9,7 +9,7 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from specexp.pairs.pair import ModelPair
+    from specexp.models.pair import ModelPair
     from specexp.verify.endpoint import Scorer
 
 

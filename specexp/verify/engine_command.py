@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from specexp.config import Config
     from specexp.data import Prompt
     from specexp.engines.engine import ForeignEngine
-    from specexp.pairs.pair import ModelPair
+    from specexp.models.pair import ModelPair
 
 
 def engine_to_verify(config: Config) -> ForeignEngine:
@@ -53,7 +53,7 @@ def verify_engine(config: Config) -> EndpointReport:
     from specexp.bench.experiment import load_prompts, use_threads
     from specexp.engines.engine import EngineError
     from specexp.engines.served_arm import EnginePool
-    from specexp.pairs.gguf import is_gguf
+    from specexp.models.gguf import is_gguf
 
     engine = engine_to_verify(config)
     use_threads(config)

@@ -17,7 +17,7 @@ from specexp.artifacts.learned_state import STATE_FILES, state_payloads
 from specexp.builders import Chain, StaticTree
 from specexp.config.artifacts import load_artifact, save_artifact
 from specexp.controllers import ConfidenceThreshold
-from specexp.export.__main__ import export
+from specexp.deploy.export.command import export
 
 CHAIN = {
     "drafter": {"class_path": "DraftModel", "init_args": {"coupled": True}},

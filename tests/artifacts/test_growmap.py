@@ -13,9 +13,9 @@ from specexp.artifacts.files.growmap import read as read_growmap
 from specexp.artifacts.plugins import class_in
 from specexp.builders import KConfig, Sequoia, TokenRecyclingTree
 from specexp.config.artifacts import save_artifact
-from specexp.export import formats
-from specexp.export.__main__ import export, main
-from specexp.export.export_format import ExportFormat
+from specexp.deploy.export import formats
+from specexp.deploy.export.command import export, main
+from specexp.deploy.export.export_format import ExportFormat
 
 PATHS = [[0], [1], [0, 0], [1, 0], [1, 1], [1, 1, 0]]
 GROWMAP: dict[str, Any] = {

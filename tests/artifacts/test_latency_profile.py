@@ -10,7 +10,7 @@ from specexp.artifacts import ArtifactError, value_of
 from specexp.artifacts.kinds.latency_profile import LatencyProfileArtifact
 from specexp.config.artifacts import load_artifact, save_artifact
 from specexp.core.latency import LatencyProfile, Overhead
-from specexp.export.__main__ import main
+from specexp.deploy.export.command import main
 
 PROFILE = LatencyProfile(
     "a device", {1: 10.0, 8: 12.0}, {1: 2.0}, 0.5, prefix_tokens=64, target_prefix_ms=1.5,

@@ -15,9 +15,9 @@ from specexp import load_artifact, load_pair
 from specexp.artifacts import ArtifactError
 from specexp.config.artifacts import LoadedArtifact, save_artifact
 from specexp.core.language_model import LanguageModel
-from specexp.deployment.custom_generate import custom_generate
-from specexp.runtimes.compiled import CompiledModel
-from specexp.serve.loading import engine_of
+from specexp.deploy.hugging_face.custom_generate import custom_generate
+from specexp.deploy.server.loading import engine_of
+from specexp.models.compiled import CompiledModel
 
 PARTS = {
     "drafter": {"class_path": "DraftModel"},

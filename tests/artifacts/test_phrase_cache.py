@@ -8,7 +8,7 @@ from specexp import Decoder
 from specexp.artifacts import ArtifactError, value_of
 from specexp.builders import Chain, Graft
 from specexp.config.artifacts import load_artifact, save_artifact
-from specexp.deployment.custom_generate import custom_generate
+from specexp.deploy.hugging_face.custom_generate import custom_generate
 from specexp.drafters import DraftModel, PhraseCache, TokenRecycling
 from specexp.testing.fakes import hashed_model
 

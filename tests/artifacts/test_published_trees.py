@@ -8,7 +8,7 @@ from specexp.artifacts import ArtifactError, value_of
 from specexp.builders import StaticTree
 from specexp.config import build_builder, load_config
 from specexp.config.artifacts import save_artifact
-from specexp.export.__main__ import as_text, export
+from specexp.deploy.export.command import as_text, export
 
 PATHS = [[0], [1], [0, 0], [0, 1], [1, 0], [0, 0, 0]]
 NAMES = {"medusa": "choices.py", "rank-paths": "choices.json", "samd": "samd.json", "growmap": "growmap.json"}

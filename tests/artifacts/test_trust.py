@@ -18,7 +18,7 @@ from helpers.json_values import places, replaced
 import specexp
 from specexp.artifacts import ArtifactError, trust as trusted
 from specexp.config.artifacts import load_artifact, save_artifact
-from specexp.export.__main__ import main as export
+from specexp.deploy.export.command import main as export
 
 PAYLOAD = "from pathlib import Path\nPath('ran').write_text('')\nfrom specexp.drafters import PromptLookup\n"
 PACKAGE = "from specexp.drafters import PromptLookup\n\n\nclass Mine(PromptLookup):\n    pass\n"
@@ -89,7 +89,7 @@ FOREIGN = {"class_path": "payload.D"}
 
 
 @pytest.mark.parametrize("kind", [kind for kind in made.KINDS if kind != "latency-profile"])
-@pytest.mark.parametrize("foreign", ["payload.D", "os.system", "builtins.eval", "specexp.run.main"])
+@pytest.mark.parametrize("foreign", ["payload.D", "os.system", "builtins.eval", "specexp.commands.run.main"])
 def test_a_foreign_class_is_refused_in_every_kind(tmp_path: Path, kind: str, foreign: str) -> None:
     folder = made.save(tmp_path, kind)
     parts = json.loads((folder / "parts.json").read_text())

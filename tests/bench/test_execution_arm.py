@@ -19,9 +19,9 @@ from specexp.builders import Chain
 from specexp.core.language_model import LanguageModel
 from specexp.core.parts import Parts
 from specexp.data import Prompt
+from specexp.data.searches import BreadthFirst
 from specexp.data.task_items import Problem
 from specexp.drafters import DraftModel, TokenRecycling
-from specexp.reasoning import BreadthFirst
 from specexp.scheduling import Batched, Scheduled, Serial, SerialSpeculative
 from specexp.testing.fakes import hashed_model
 from specexp.verifiers import KeyedSampling, RejectionSampling

@@ -17,7 +17,7 @@ from specexp.bench.record import Difference
 from specexp.bench.report import results_table
 from specexp.builders import TokenRecyclingTree
 from specexp.drafters import TokenRecycling
-from specexp.pairs.pair import ModelPair
+from specexp.models.pair import ModelPair
 from specexp.verifiers import KeyedSampling
 
 GENERATION = Generation(max_new_tokens=12, stop_at_eos=False)

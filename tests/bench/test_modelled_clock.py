@@ -15,9 +15,9 @@ from specexp.bench.hugging_face_arm import HuggingFaceArm
 from specexp.bench.report import category_table, long_table, phase_table, results_table
 from specexp.bench.statistics import paired_speedup, summarise
 from specexp.builders import Chain
+from specexp.commands.run.report import summary_of
 from specexp.core.latency import LatencyProfile
 from specexp.drafters import DraftModel, TokenRecycling
-from specexp.run.report import summary_of
 
 PROFILE = LatencyProfile("made up", {1: 100, 9: 180}, {1: 10, 3: 20}, step_ms=4, source="published")
 GENERATION = Generation(max_new_tokens=24, stop_at_eos=False)

@@ -7,9 +7,9 @@ from specexp.bench.solver import Solver
 from specexp.builders import Chain, KConfig
 from specexp.core.language_model import LanguageModel
 from specexp.core.parts import Parts
+from specexp.data.searches import BestFirst, BreadthFirst, MonteCarlo
 from specexp.data.tasks import Ending
 from specexp.drafters import DraftModel, TokenRecycling
-from specexp.reasoning import BestFirst, BreadthFirst, MonteCarlo
 from specexp.scheduling import Batched, Scheduled, Serial, SerialSpeculative
 from specexp.testing.fakes import hashed_model
 from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling

@@ -11,10 +11,10 @@ from hypothesis import given, strategies as st
 
 from specexp.bench.record import read_records
 from specexp.cluster.shard import Shard, ends_last, forget_shards, shards_in, take_shard
+from specexp.commands.run.command import main as run
 from specexp.config import ConfigError
-from specexp.record.__main__ import main as record
 from specexp.replay.format.recording import MANIFEST, Recording
-from specexp.run.__main__ import main as run
+from specexp.replay.record.command import main as record
 
 DRAFT = {"class_path": "DraftModel"}
 

@@ -148,7 +148,7 @@ def test_another_word_for_an_argument_suggests_the_argument(
 )
 def test_it_answers_without_the_heavy_libraries(arguments: list[str]) -> None:
     code = (
-        "import sys; from specexp.sweep.__main__ import main; main(sys.argv[1:]); "
+        "import sys; from specexp.sweep.command import main; main(sys.argv[1:]); "
         "heavy = {'torch', 'transformers', 'lightning', 'wandb', 'datasets'} & set(sys.modules); "
         "sys.exit(str(heavy) if heavy else 0)"
     )

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from specexp.commands.run.command import main
 from specexp.config import ConfigError, load_config
-from specexp.run.__main__ import main
 
 FILE = "drafter: {class_path: PromptLookup}\nbuilder: {class_path: Chain}\n"
 

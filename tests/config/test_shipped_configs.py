@@ -2,11 +2,11 @@
 
 import re
 from collections import Counter
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 import yaml
+from helpers.commands import main_of
 
 from specexp.config import ConfigError, arms_of, load_config
 
@@ -47,7 +47,7 @@ LACKING = re.compile(
 def test_the_first_line_of_an_experiment_is_its_command(path: Path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(ROOT)
     command = command_of(path)
-    main = import_module(f"{command}.__main__").main
+    main = main_of(command)
     code = main([str(path), "--dry-run", *UNMEASURED.get(command, [])])
     said = capsys.readouterr().err
     assert code == 0 or (code == 2 and LACKING.search(said)), said

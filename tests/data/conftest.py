@@ -9,7 +9,7 @@ import pytest
 from helpers.byte_tokenizer import byte_tokenizer
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from specexp.pairs.pair import load_tokenizer
+from specexp.models.pair import load_tokenizer
 
 TEMPLATE = (
     "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"

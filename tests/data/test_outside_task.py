@@ -5,9 +5,9 @@ from typing import ClassVar
 
 import pytest
 
+from specexp.data.searches import BestFirst, BreadthFirst, MonteCarlo
+from specexp.data.searches.search import Continuations
 from specexp.data.tasks import Check, Ending, Item, Task
-from specexp.reasoning import BestFirst, BreadthFirst, MonteCarlo
-from specexp.reasoning.search import Continuations
 from specexp.testing.tasks import TaskContract
 
 

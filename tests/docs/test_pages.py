@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import specexp
+from specexp.__main__ import COMMANDS
 from specexp.artifacts import kinds
 from specexp.artifacts.plugins import names_in
 from specexp.bench.metrics import METRICS
@@ -14,7 +15,7 @@ from specexp.config.explain import contracts
 from specexp.config.families import parts_of
 from specexp.config.schema import Experiment
 from specexp.core.arguments import arguments_of
-from specexp.export import formats
+from specexp.deploy.export import formats
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -80,6 +81,5 @@ def test_every_key_metric_kind_format_and_command_is_told(reference: dict[str, s
     assert all(f"| {metric.name} |" in reference["metrics"] for metric in METRICS)
     assert all(f"\n## {kind}\n" in reference["artifacts"] for kind in names_in(kinds))
     assert all(f"\n## {name}\n" in reference["formats"] for name in names_in(formats))
-    commands = [file.parent.name for file in (ROOT / "specexp").glob("*/__main__.py")]
-    assert all(f"\n## specexp.{command}\n" in reference["commands"] for command in commands)
+    assert all(f"\n## specexp.{command}\n" in reference["commands"] for command in COMMANDS)
     assert set(re.findall(r"^([\w-]+)$", reference["index"], re.MULTILINE)) == reference.keys() - {"index"}

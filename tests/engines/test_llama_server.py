@@ -13,7 +13,7 @@ from specexp.data import StdlibFunctions, Workload
 from specexp.engines.engine import EngineError
 from specexp.engines.llama_cpp_server import LlamaCppServer
 from specexp.engines.settings.llama_cpp import LlamaCppSettings
-from specexp.pairs.pair import load_pair
+from specexp.models.pair import load_pair
 
 PROGRAM = shutil.which(os.environ.get("LLAMA_SERVER", "llama-server"))
 TOKENS = 40
@@ -32,7 +32,7 @@ def pair():
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     pytest.importorskip("gguf", reason="pip install 'specexp[llama-cpp]'")
-    from specexp.export.formats.gguf import export_pair
+    from specexp.deploy.export.formats.gguf import export_pair
 
     folder = tmp_path_factory.mktemp("gguf")
     export_pair("stdlib", folder)

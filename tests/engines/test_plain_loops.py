@@ -21,7 +21,7 @@ def llama_loop():
     )
     pytest.importorskip("gguf", reason="gguf is not installed: pip install 'specexp[llama-cpp]'")
     from specexp.engines.llama_cpp_loop import LlamaCppLoop
-    from specexp.runtimes.llama_file import LlamaFile, LlamaSettings
+    from specexp.models.llama_file import LlamaFile, LlamaSettings
 
     return LlamaCppLoop(LlamaFile(written("Llama"), LlamaSettings("float32", flash_attention=False)), 64)
 

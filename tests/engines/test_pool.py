@@ -97,7 +97,7 @@ def test_openvino_gives_the_models_own_tokens_however_it_drafts(engine) -> None:
     pytest.importorskip("openvino_genai", reason="pip install 'specexp[openvino]'")
     from helpers.small_gguf import small_llama, tokenizer
 
-    from specexp.pairs.pair import ModelPair
+    from specexp.models.pair import ModelPair
 
     model = small_llama("Llama")
     pair = ModelPair(model, model, tokenizer(), "small")

@@ -225,7 +225,7 @@ def test_no_file_and_no_output_of_a_study_tells_the_password_of_its_storage(
     kept = optuna.storages.InMemoryStorage()
     opened: Callable[..., object] = lambda url, folder, requeue: kept  # noqa: E731
     monkeypatch.setattr("specexp.sweep.study.open_storage", opened)
-    monkeypatch.setattr("specexp.sweep.__main__.check_storage", lambda url, error: None)
+    monkeypatch.setattr("specexp.sweep.command.check_storage", lambda url, error: None)
     make(
         {"sweep.yaml": SWEEP.replace("n_trials: 3, confirm: null", "n_trials: 2, confirm: {best: 1}")},
         tmp_path,

@@ -14,8 +14,8 @@ import torch
 import yaml
 
 from experiments.pair.corpus.python_source import PythonLibrary
-from specexp.fit.__main__ import fit, main
-from specexp.pairs.pair import load_pair
+from specexp.fit.command import fit, main
+from specexp.models.pair import load_pair
 
 RECIPES = Path(__file__).parents[2] / "experiments" / "pair"
 OTHER_SIZES = ("draft_small", "target_large")

@@ -12,7 +12,7 @@ from specexp.core.decoder import Decoder
 from specexp.core.dialogue import Request
 from specexp.fit.heads import EagleTraining, HeadTraining, MedusaTraining
 from specexp.fit.suffix_corpus import SuffixCorpus
-from specexp.pairs.pair import load_pair
+from specexp.models.pair import load_pair
 
 ROWS = torch.arange(96).view(2, 48) * 7 % 300
 

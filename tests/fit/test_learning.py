@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from specexp.config import ConfigError, load_config
-from specexp.fit.__main__ import main
+from specexp.fit.command import main
 from specexp.fit.learn import check_learning, learn
 
 FILE = """

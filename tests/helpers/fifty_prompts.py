@@ -7,8 +7,8 @@ from specexp.core.decoder import Decoder
 from specexp.core.language_model import LanguageModel
 from specexp.data import Prompt
 from specexp.drafters.ranking import Scoring
-from specexp.record.recorder import Coverage, Recorder
 from specexp.replay.format.recording import Recording, RecordingManifest, write_turns
+from specexp.replay.record.recorder import Coverage, Recorder
 from specexp.testing.fakes import FakeCausalLM, hashed_model
 
 VOCABULARY, LIMIT, TOKENS, EOS = 10, 48, 10, 9

@@ -9,10 +9,11 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
 
 import pytest
+
+from specexp.__main__ import main
 
 FILE = """\
 drafter: TokenRecycling
@@ -85,7 +86,7 @@ def run(typed: str) -> int:
     """Run a command in this process; its exit code."""
     command, *arguments = shlex.split(typed)
     try:
-        code = import_module(f"specexp.{command}.__main__").main(arguments)
+        code = main([command, *arguments])
     except SystemExit as end:  # of argparse
         code = end.code
     assert isinstance(code, int)

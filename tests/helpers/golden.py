@@ -42,6 +42,8 @@ COMMANDS = (
     ),
     *("sweep", "verify", "what_if", "why"),
 )
+HOMES = {"config": "specexp.config.__main__", "reproduce": "experiments.reproduce.__main__"}
+"""Commands that are not among those of ``python -m specexp``."""
 FAMILIES = {
     "drafters": ("specexp.drafters", "specexp.core.drafter.Drafter"),
     "builders": ("specexp.builders", "specexp.core.tree_builder.TreeBuilder"),
@@ -51,9 +53,9 @@ FAMILIES = {
     "policies": ("specexp.scheduling", "specexp.scheduling.QueuePolicy"),
     "prompt_sets": ("specexp.data", "specexp.data.PromptSet"),
     "tasks": ("specexp.data", "specexp.data.tasks.task.Task"),
-    "searches": ("specexp.reasoning", "specexp.reasoning.search.Search"),
+    "searches": ("specexp.data.searches", "specexp.data.searches.search.Search"),
     "engines": ("specexp.engines", "specexp.engines.engine.ForeignEngine"),
-    "analyses": ("specexp.papers", "specexp.bench.analysis.Analysis"),
+    "analyses": ("experiments.papers", "specexp.bench.analysis.Analysis"),
     "artifacts": ("specexp.artifacts.kinds", "specexp.artifacts.Artifact"),
 }
 """The package of each family's parts, and their contract."""
@@ -76,11 +78,12 @@ class Answer:
 
 def command(name: str, *arguments: str | Path) -> Answer:
     """Run ``python -m specexp.NAME ARGUMENTS`` in this process."""
-    main = import_module(f"specexp.{name}.__main__").main
+    main = import_module(HOMES.get(name, "specexp.__main__")).main
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
         try:
-            code = main([str(argument) for argument in arguments])
+            typed = [str(argument) for argument in arguments]
+            code = main(typed if name in HOMES else [name, *typed])
         except SystemExit as end:  # of argparse
             code = end.code
     assert isinstance(code, int)

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from threading import Thread
 from time import sleep
 
-from specexp.serve.http_server import HttpServer
-from specexp.serve.listener import listen
+from specexp.deploy.server.http_server import HttpServer
+from specexp.deploy.server.listener import listen
 
 
 def running(server):

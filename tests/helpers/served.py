@@ -7,9 +7,9 @@ import torch
 
 from specexp.core.decoder import Decoder
 from specexp.core.parts import Parts
-from specexp.serve.engine import Engine
-from specexp.serve.output import Ended, GivenUp, Output, Piece
-from specexp.serve.written import Written
+from specexp.deploy.server.engine import Engine
+from specexp.deploy.server.output import Ended, GivenUp, Output, Piece
+from specexp.deploy.server.written import Written
 from specexp.verifiers import KeyedSampling
 
 

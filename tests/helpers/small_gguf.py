@@ -10,9 +10,9 @@ import transformers
 from transformers import AutoModelForCausalLM
 
 from helpers.byte_tokenizer import byte_tokenizer
-from specexp.runtimes.gguf_writing import write_gguf
-from specexp.runtimes.llama_cpp import LlamaCppModel
-from specexp.runtimes.llama_file import LlamaFile, LlamaSettings
+from specexp.models.gguf_writing import write_gguf
+from specexp.models.llama_cpp import LlamaCppModel
+from specexp.models.llama_file import LlamaFile, LlamaSettings
 
 VOCABULARY = 258
 EXACT = LlamaSettings("float32", flash_attention=False)

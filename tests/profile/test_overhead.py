@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from specexp.controllers import Fixed
-from specexp.pairs.pair import load_pair
+from specexp.models.pair import load_pair
 from specexp.profile.clocked import clocked
 from specexp.profile.overhead import reuse_table
 

@@ -10,9 +10,9 @@ import pytest
 import transformers
 
 from specexp.bench.record import read_records
+from specexp.commands.run.command import main as run_main
 from specexp.config.artifacts import load_artifact
-from specexp.profile.__main__ import main
-from specexp.run.__main__ import main as run_main
+from specexp.profile.command import main
 
 SHORT = {"max_tokens": 4, "prefixes": [8, 175], "repeats": 2, "prompts": 2, "max_new_tokens": 10}
 ARMS = {
@@ -155,7 +155,7 @@ def test_a_dry_run_lists_what_would_be_measured_and_loads_no_weights(
 
 def test_paths_are_looked_at_before_anything_heavy_is_imported(experiment):
     code = (
-        "import sys; from specexp.profile.__main__ import main; assert main(sys.argv[1:]) == 2; "
+        "import sys; from specexp.profile.command import main; assert main(sys.argv[1:]) == 2; "
         "print([name for name in ('torch', 'transformers', 'matplotlib', 'lightning') if name in sys.modules])"
     )
     command = [sys.executable, "-c", code, experiment(profile=SHORT), "--pair.target", "./nowhere"]

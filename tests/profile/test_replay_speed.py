@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from specexp.profile.replay_speed import main, random_trees
-from specexp.record import __main__ as record
+from specexp.replay.record import command as record
 
 EXPERIMENT = {
     "name": "timed",

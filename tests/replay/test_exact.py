@@ -22,10 +22,10 @@ from specexp.controllers import ConfidenceThreshold, Fixed, Heuristic, QLearning
 from specexp.core.parts import Parts
 from specexp.drafters import DraftModel, PromptLookup, TokenRecycling, Union
 from specexp.drafters.draft_source import ModelSource
-from specexp.record.recording_source import RecordingSource
 from specexp.replay.format.errors import NotRecordedError
 from specexp.replay.play.fidelity import Grade
 from specexp.replay.play.replay_arm import ReplayArm, source_for
+from specexp.replay.record.recording_source import RecordingSource
 from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling
 
 COVERAGE = [Chain(8), KConfig([3, 2, 1]), DySpecGreedy(16, candidates="top-k"), BeamRerank(8, 3, 3)]

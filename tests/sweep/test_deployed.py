@@ -27,8 +27,8 @@ from specexp.config import build_data, load_config
 from specexp.config.artifacts import LoadedArtifact
 from specexp.config.stages import with_prompts_of
 from specexp.core.generation import GenerationResult
-from specexp.deployment.custom_generate import custom_generate
-from specexp.sweep.__main__ import main
+from specexp.deploy.hugging_face.custom_generate import custom_generate
+from specexp.sweep.command import main
 from specexp.sweep.confirmed import Confirmed
 from specexp.sweep.promotion import promoted
 

@@ -19,11 +19,11 @@ from specexp.config import Config, build_data, build_generation, load_config
 from specexp.config.stages import with_prompts_of
 from specexp.core.generation import GenerationResult
 from specexp.data import Prompt
-from specexp.pairs.pair import ModelPair
-from specexp.serve.app import Server
-from specexp.serve.loading import engine_of
-from specexp.serve.texts import Texts
-from specexp.sweep.__main__ import main
+from specexp.deploy.server.app import Server
+from specexp.deploy.server.loading import engine_of
+from specexp.deploy.server.texts import Texts
+from specexp.models.pair import ModelPair
+from specexp.sweep.command import main
 
 TREE_SHAPE = Path(__file__).parents[2] / "experiments" / "tree_shape.yaml"
 SHORT = [

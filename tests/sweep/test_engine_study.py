@@ -12,8 +12,8 @@ from helpers import fake_server
 from helpers.processes import is_alive
 from helpers.waiting import wait_for
 
-from specexp.export.__main__ import export
-from specexp.sweep.__main__ import main
+from specexp.deploy.export.command import export
+from specexp.sweep.command import main
 
 COMMAND = f"{sys.executable} {fake_server.__file__} {{{{port}}}}"
 FAULTS = {

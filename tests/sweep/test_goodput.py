@@ -10,9 +10,9 @@ from specexp.core.messages import counted
 from specexp.core.tree import TreeShape
 from specexp.replay.play.ranks import MISSED, RankTable
 from specexp.replay.play.yardstick import yardstick
+from specexp.replay.what_if.devices import compare
+from specexp.replay.what_if.devices_picture import Panel, draw_budgets, draw_trees
 from specexp.sweep.goodput_picture import SearchedTree, draw_goodput
-from specexp.what_if.devices import compare
-from specexp.what_if.devices_picture import Panel, draw_budgets, draw_trees
 
 CHEAP = LatencyProfile("cheap", {1: 10.0, 32: 12.0}, {1: 0.5})
 DEAR = LatencyProfile("dear", {1: 10.0, 32: 90.0}, {1: 2.0})

@@ -22,7 +22,7 @@ from helpers.byte_tokenizer import byte_tokenizer
 from helpers.small_models import FULL_ATTENTION, build
 from sqlalchemy.exc import OperationalError
 
-from specexp.sweep.__main__ import main
+from specexp.sweep.command import main
 from specexp.sweep.conclusion import conclude
 from specexp.sweep.error import StudyError
 
@@ -581,7 +581,7 @@ def test_dry_run_shows_what_would_be_searched_and_writes_nothing(
 
 def test_paths_are_looked_at_before_torch_or_lightning_are_imported() -> None:
     code = (
-        "import sys; from specexp.sweep.__main__ import main; status = main(sys.argv[1:]) - 2; "
+        "import sys; from specexp.sweep.command import main; status = main(sys.argv[1:]) - 2; "
         "heavy = {'torch', 'transformers', 'lightning', 'wandb', 'datasets'} & set(sys.modules); "
         "sys.exit(str(heavy) if heavy else status)"
     )

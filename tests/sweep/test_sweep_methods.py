@@ -11,7 +11,7 @@ import pytest
 from sweep.test_sweep import experiment, refused, target, write  # noqa: F401
 
 import specexp
-from specexp.sweep.__main__ import main, read_sweep
+from specexp.sweep.command import main, read_sweep
 from specexp.sweep.study_config import StudyConfig
 
 DRAFT = {"class_path": "DraftModel", "init_args": {"coupled": True}}

@@ -15,12 +15,12 @@ import torch
 import yaml
 
 from specexp.bench.metrics import figures_of
+from specexp.commands.run.command import main as run_main, run
 from specexp.config import ConfigError, load_config
 from specexp.fit.learn import learn
-from specexp.record.__main__ import main as record
 from specexp.replay.format.recording import MANIFEST
-from specexp.run.__main__ import main as run_main, run
-from specexp.sweep.__main__ import main
+from specexp.replay.record.command import main as record
+from specexp.sweep.command import main
 
 LATENCY = {
     "name": "toy",
@@ -186,8 +186,8 @@ def test_without_the_models_nothing_is_confirmed_live(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The winner is exported with what was predicted alone, and the command says so."""
-    from specexp.pairs import pair as models
-    from specexp.pairs.sources import PairError
+    from specexp.models import pair as models
+    from specexp.models.sources import PairError
 
     def away(*given: Any, **also: Any) -> Any:
         raise PairError("target", "target 'stdlib' has no tokenizer that could be loaded: it is elsewhere")
@@ -255,7 +255,7 @@ def test_a_table_learned_on_a_recording_is_the_one_learned_live(here: Path) -> N
 
 def test_a_fit_on_a_recording_exports_its_table(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from specexp.config.artifacts import load_artifact
-    from specexp.fit.__main__ import main as fit
+    from specexp.fit.command import main as fit
 
     assert fit([write(**{**LEARNING, "sweep": None}), "--fit.epochs", "2"]) == 0
     said = capsys.readouterr().out

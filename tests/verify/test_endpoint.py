@@ -9,7 +9,7 @@ from helpers import fake_server
 
 from specexp.engines.openai_client import Streamed
 from specexp.engines.server import StartedServer, free_port
-from specexp.verify.__main__ import main
+from specexp.verify.command import main
 from specexp.verify.endpoint import EndpointReport, compare_endpoints
 
 OFF = '{"speculative": false}'

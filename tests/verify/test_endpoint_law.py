@@ -9,7 +9,7 @@ from helpers import fake_server
 
 from specexp.engines.openai_client import Streamed
 from specexp.engines.server import StartedServer, free_port
-from specexp.verify.__main__ import main
+from specexp.verify.command import main
 from specexp.verify.endpoint_law import compare_laws, permutation_p_value
 
 FAIR = np.array([0.4, 0.3, 0.2, 0.1])

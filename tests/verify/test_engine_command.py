@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import pytest
 
-from specexp.verify.__main__ import main
+from specexp.verify.command import main
 
 LOOKUP = {"prompt_lookup_num_tokens": 3, "max_matching_ngram_size": 2}
 

@@ -13,9 +13,9 @@ from helpers.tiny_pair import LetterTokenizer, tiny_llama
 from specexp.core.dialogue import Candidates, Verdict
 from specexp.core.drafter import Drafter
 from specexp.core.verifier import Verifier
-from specexp.pairs.pair import ModelPair
+from specexp.models.pair import ModelPair
 from specexp.verifiers import RejectionSampling
-from specexp.verify.__main__ import main
+from specexp.verify.command import main
 
 DRAFT = {"drafter": {"class_path": "DraftModel"}}
 DRAWN = {"builder": {"class_path": "Chain", "init_args": {"length": 2, "candidates": "drawn"}}}
@@ -333,7 +333,7 @@ def test_a_full_disk_is_one_sentence_after_the_tables(experiment, capsys, monkey
 
 def test_a_typing_mistake_is_answered_without_torch(experiment):
     path = experiment()
-    code = "import sys; from specexp.verify.__main__ import main; main(sys.argv[1:]); assert 'torch' not in sys.modules"
+    code = "import sys; from specexp.verify.command import main; main(sys.argv[1:]); assert 'torch' not in sys.modules"
     command = [sys.executable, "-c", code, path, "--drafter.init_args.kk", "3"]
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ, timeout=60)
     assert done.returncode == 0, done.stderr

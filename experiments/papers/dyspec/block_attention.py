@@ -21,7 +21,7 @@ from specexp.bench.record import PromptRecord
 from specexp.bench.table import Table, columns
 from specexp.core.parts import Parts
 from specexp.core.tree import TreeShape
-from specexp.runtimes.block_attention import BlockMask
+from specexp.models.block_attention import BlockMask
 
 PUBLISHED = {256: 0.07548 / 0.05406, 512: 0.21317 / 0.11364, 1024: 0.63368 / 0.31801, 2048: 2.27148 / 1.02645}
 """Of the paper's kernel the time unordered over that reordered, by rows."""

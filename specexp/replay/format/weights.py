@@ -6,12 +6,12 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from specexp.artifacts.fingerprint import Fingerprint, fingerprint
-from specexp.runtimes.llama_cpp import LlamaCppModel
+from specexp.models.llama_cpp import LlamaCppModel
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from specexp.pairs.pair import ModelPair
+    from specexp.models.pair import ModelPair
 
 _VALUES = 1024
 

@@ -93,7 +93,7 @@ def test_losses_alone_generate_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         text: str
 
     pair = SimpleNamespace(target=SURE, draft=UNSURE, tokenizer=TOKENIZER)
-    monkeypatch.setattr("specexp.pairs.pair.load_pair", lambda *names: pair)
+    monkeypatch.setattr("specexp.models.pair.load_pair", lambda *names: pair)
     monkeypatch.setattr(
         "specexp.fit.corpus.held_out_texts", lambda source, split: [Letter("abcd"), Letter("bcde")]
     )

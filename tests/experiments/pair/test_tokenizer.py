@@ -10,8 +10,8 @@ from helpers.examples import examples
 from hypothesis import given, strategies as st
 
 from experiments.pair.tokenizer import BOS, EOS, train_tokenizer
-from specexp.pairs.sources import PAIRS
-from specexp.runtimes.gguf_text import pre_tokenizer_name
+from specexp.models.gguf_text import pre_tokenizer_name
+from specexp.models.sources import PAIRS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -84,7 +84,7 @@ def llama_ids(tokenizer: Any, folder: Path) -> Callable[[str], list[int]]:
     llama_cpp = pytest.importorskip("llama_cpp")
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from specexp.runtimes.gguf_writing import write_gguf
+    from specexp.models.gguf_writing import write_gguf
 
     sizes = dict.fromkeys(("num_hidden_layers", "num_attention_heads", "num_key_value_heads"), 1)
     config = LlamaConfig(vocab_size=len(tokenizer), hidden_size=32, intermediate_size=32, **sizes)

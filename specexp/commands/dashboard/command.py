@@ -1,0 +1,92 @@
+"""``python -m specexp.dashboard EXPERIMENT.yaml``: publishes what compares a study's runs, or studies, in W&B."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from functools import partial
+
+from specexp.config import Config, ConfigError
+from specexp.config.command import fail, run_command
+from specexp.config.here import check_tracking
+from specexp.config.told import told
+from specexp.tracking.dashboard import Dashboard, build_workspace, describe_dashboard, describe_studies
+from specexp.tracking.published import NEEDS, NotPublishedError, published
+
+USAGE = """usage: python -m specexp.dashboard EXPERIMENT.yaml [--studies] [--dry-run] [--entity E] [--project P]
+                                   [--key value ...]
+
+Publishes what compares the runs of an experiment's sweep in W&B; with --studies what compares all studies of its
+project instead: what won each, by method, model and device.
+--dry-run shows the panels; --entity E names the W&B user or team that will own them, --project P the study's project;
+any other --dotted.key overrides the file."""
+
+STUDIES = "--studies"
+SHORT = {"entity": "tracking.entity", "project": "tracking.project"}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code: 0, 1 where nothing could be published, 2 for a mistake."""
+    given = list(sys.argv[1:] if argv is None else argv)
+    typed = [one for one in given if one != STUDIES]
+    return run_command(USAGE, typed, partial(_act, studies=STUDIES in given), SHORT)
+
+
+def _act(config: Config, dry_run: bool, studies: bool) -> int:
+    dashboard = dashboard_of(config, config.file, needs_entity=not dry_run, studies=studies)
+    if dry_run:
+        show(dashboard)
+        return 0
+    try:
+        url = published(build_workspace(dashboard), "dashboard")
+    except ImportError:
+        return fail(f"for the dashboard {NEEDS}", 1)
+    except NotPublishedError as error:
+        return fail(f"{error}; --dry-run shows the panels", 1)
+    print(url)
+    told().next = f"open {url}"
+    return 0
+
+
+def dashboard_of(config: Config, file: str, needs_entity: bool = True, studies: bool = False) -> Dashboard:
+    """What the workspace of an experiment's study shows, from its name, search space and ``tracking`` section.
+
+    Args:
+        config: Configuration of the study.
+        file: It came from.
+        needs_entity: Whether it is going to be published.
+        studies: Whether the workspace is that of all studies of its project instead.
+
+    Raises:
+        ConfigError: the file has no sweep section, nothing says who will own the workspace, or W&B takes no such name.
+    """
+    sweep = config.section("sweep")
+    if not sweep:
+        raise ConfigError(f"{file} has no sweep: section, so there is no study to compare")
+    check_tracking(config)
+    tracking = config.section("tracking")
+    entity = tracking.get("entity")
+    if not entity and needs_entity:
+        raise ConfigError(
+            "tracking.entity is not set: --entity names the W&B user or team that will own the dashboard"
+        )
+    latency = config.section("latency")
+    modelled = bool(latency and latency["modelled"])
+    if studies:
+        return describe_studies(entity or "your-entity", tracking["project"], modelled)
+    return describe_dashboard(
+        config.get("name"),
+        list(sweep["space"]),
+        entity or "your-entity",
+        tracking["project"],
+        modelled,
+    )
+
+
+def show(dashboard: Dashboard) -> None:
+    """Print what would be published."""
+    print(f"{dashboard.name} -> {dashboard.entity}/{dashboard.project}")
+    for name, panels in dashboard.sections.items():
+        print(f"  {name}")
+        for panel in panels:
+            print(f"    {panel.kind}" + (f": {panel.title}" if panel.title else ""))

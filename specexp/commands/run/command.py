@@ -1,0 +1,325 @@
+"""``python -m specexp.run EXPERIMENT.yaml [--key value]``: arms beside plain decoding on the same prompts.
+
+Writes ``<output>/<name>/{config.yaml,environment.json,records.jsonl,table.md,table.csv,figure.png}`` and the files
+of its analyses. A second run of the same experiment replaces them as it starts; a folder with other results is refused.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from specexp.bench.equality import divergence
+from specexp.bench.experiment import check_experiment
+from specexp.bench.failures import failed_answers
+from specexp.bench.results_folder import (
+    RECORDS,
+    FolderBusyError,
+    check_run_folder,
+    replaced_results,
+    sole_writer,
+)
+from specexp.cluster.options import USAGE as CLUSTER_USAGE, ClusterOptions, take_options
+from specexp.cluster.shard import Shard, ends_last, forget_shards, lead_shards, shards_in, take_shard
+from specexp.commands.run.shards import check_sharded, gathered, is_decoded, mark_whole
+from specexp.config import (
+    Config,
+    ConfigError,
+    build_task_items,
+    is_multi_sequence,
+    is_replayed,
+    save_resolved,
+    unwritable,
+)
+from specexp.config.command import fail, run_command
+from specexp.config.here import check_here
+
+if TYPE_CHECKING:
+    from lightning import Trainer
+
+    from specexp.bench.arm_spec import Backend
+    from specexp.bench.experiment import ExperimentArms
+    from specexp.bench.float32 import InFloat32
+    from specexp.bench.live import LiveBackend
+    from specexp.bench.record import PromptRecord
+    from specexp.data import Prompt
+    from specexp.data.prompts import PromptDataModule
+    from specexp.engines.served_backend import ServedBackend
+    from specexp.models.pair import ModelPair
+
+USAGE = """usage: python -m specexp.run EXPERIMENT.yaml [--dry-run] [--key value ...]
+
+Decodes the prompts of an experiment with each of its arms and with plain decoding, and compares them.
+--dry-run checks the file and lists the arms; any other --dotted.key overrides the file,
+e.g. --data.max_prompts 8 --verifier.init_args.temperature 0 --tracking.mode disabled.
+--arms NAME,NAME runs these of the file's arms alone. --compose FILE lays another file on top, e.g.
+--compose configs/latency/post_use_pre_cut.yaml, by which seconds are modelled."""
+FIGURES = ("speedup", "curves", "phases")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    try:
+        cluster, typed = take_options(sys.argv[1:] if arguments is None else arguments)
+        shard, rest = take_shard(typed)
+    except ConfigError as error:
+        return fail(error)
+    act = partial(_act, cluster=cluster, shard=shard, typed=typed)
+    return run_command(f"{USAGE}\n{CLUSTER_USAGE}", rest, act)
+
+
+def _act(
+    config: Config, dry_run: bool, cluster: ClusterOptions | None, shard: Shard | None, typed: Sequence[str]
+) -> int:
+    if config.get("what_if") is not None:
+        raise ConfigError(
+            f"{config.file} has a what_if: section, which compares devices on a recording: use python -m "
+            f"specexp.what_if {config.file}"
+        )
+    arms = check_experiment(config)
+    _check_figure(config)
+    check_here(config)
+    check_run_folder(config, folder_of(config))
+    if dry_run:
+        rehearse(config)
+        print("\n".join(arm.title for arm in arms))
+        return 0
+    if cluster is not None:
+        return lead_shards("specexp.run", typed, cluster, folder_of(config), config)
+    try:
+        if shard is None:
+            return _exit_code(config, run(config))
+        part = shard.folder(folder_of(config))
+        pair = None if is_decoded(config, part) else decode_shard(config, shard)
+        with ends_last(folder_of(config), partial(is_decoded, config)) as last:
+            return _exit_code(config, run(config, pair)) if last else 0
+    except FolderBusyError as problem:
+        return fail(problem, 1)
+
+
+def _exit_code(config: Config, records: Sequence[PromptRecord]) -> int:
+    """0, or 1 after a sentence where an answer failed or parts from plain decoding's."""
+    status, where = 0, folder_of(config) / RECORDS
+    failed, wrong = failed_answers(records), divergence(records)
+    if failed is not None:
+        status = fail(f"{failed}; the table is of the others, and {where} says why for each", 1)
+    if wrong is not None:
+        status = fail(f"{wrong}: this is not lossless, and its speed counts for nothing", 1)
+    return status
+
+
+def folder_of(config: Config) -> Path:
+    """Folder of the results, ``<output>/<name>``."""
+    return Path(config.get("output"), config.get("name"))
+
+
+def rehearse(config: Config) -> None:
+    """Everything that :func:`run` does before anything is decoded, without weights.
+
+    Raises:
+        ConfigError: As :func:`run`.
+    """
+    from specexp.bench import rehearsal
+
+    if not is_replayed(config):
+        rehearsal.rehearse(config)
+        return
+    from specexp.bench.experiment import build_experiment
+    from specexp.bench.trainer import build_trainer
+    from specexp.replay.backend import open_replay
+
+    build_trainer(config)
+    build_experiment(config, open_replay(config)[0])
+
+
+def run(config: Config, pair: ModelPair | None = None) -> list[PromptRecord]:
+    """Run an experiment, print its tables and write its folder.
+
+    Args:
+        config: Configuration of the experiment.
+        pair: Models loaded already; the file's own if None.
+
+    Returns:
+        The records, and after them those of outputs compared once more in float32.
+
+    Raises:
+        ConfigError: the file, its trainer, data, models or output folder cannot be used; nothing was decoded
+            then.
+        FolderBusyError: another process writes the folder; nothing was decoded then.
+        OSError: the results cannot be written, because the disk is full.
+    """
+    from specexp.bench.live import LiveBackend
+    from specexp.bench.publish import publish, tracker_of
+    from specexp.commands.run.report import report
+
+    folder = folder_of(config)
+    with (
+        _opened(config, pair) as (trainer, backend, experiment, data),
+        ExitStack() as held,
+    ):
+        try:
+            held.enter_context(sole_writer(folder))
+        except OSError as error:
+            raise unwritable(config, folder, error) from error
+        if sentence := replaced_results(config, folder):
+            print(sentence, file=sys.stderr)
+        save_resolved(config, folder)
+        shards = shards_in(folder)
+        if shards:
+            records = gathered(config, folder, shards, RECORDS, partial(decode_shard, config))
+        else:
+            records = decode(config, experiment, data, folder / RECORDS, trainer)
+        live = backend if isinstance(backend, LiveBackend) else None
+        exact = None if live is None else exactly(config, live, records, data.prompts)
+        found = report(config, experiment, records, data, backend.tokenizer, exact)
+        publish(found, folder, tracker_of(config, config.get("name"), folder), config=config.to_dict())
+        forget_shards(folder)
+    return records if exact is None else [*records, *exact.records]
+
+
+@contextmanager
+def _opened(
+    config: Config, pair: ModelPair | None = None
+) -> Iterator[tuple[Trainer, Backend, ExperimentArms, PromptDataModule]]:
+    """What decodes, the arms and the prompts of an experiment; engines that it started are ended afterwards.
+
+    Raises:
+        ConfigError: As :func:`run`.
+    """
+    from specexp.bench.experiment import build_experiment, check_tasks, load_prompts
+    from specexp.bench.trainer import build_trainer
+
+    check_tasks(config)
+    trainer = build_trainer(config)
+    backend: Backend
+    live: ServedBackend | None = None
+    if is_replayed(config):
+        from specexp.replay.backend import open_replay
+
+        backend, data = open_replay(config)
+        experiment = build_experiment(config, backend)
+    else:
+        from specexp.engines.served_backend import ServedBackend
+
+        backend = live = ServedBackend.of(config, pair)
+        experiment = build_experiment(config, backend)
+        data = load_prompts(config, live.pair)
+    if experiment.left_out:
+        why = (
+            "No recording answers"
+            if is_replayed(config)
+            else "Transformers runs no GGUF file, so it has no loop"
+        )
+        print(f"{why} for {', '.join(experiment.left_out)}: left out.")
+    for sentence in data.workload.preparation.warnings():
+        print(f"warning: {sentence}", file=sys.stderr)
+    try:
+        yield trainer, backend, experiment, data
+    finally:
+        if live is not None:
+            live.pool.close()
+
+
+def decode_shard(config: Config, shard: Shard) -> ModelPair | None:
+    """Decode a part of the prompts, and keep its records for :func:`run`.
+
+    Args:
+        config: Configuration of the experiment.
+        shard: Which part.
+
+    Returns:
+        The models, where there are any.
+
+    Raises:
+        ConfigError: As :func:`run`, or the prompts cannot be split.
+    """
+    from specexp.bench.live import LiveBackend
+
+    folder = shard.folder(folder_of(config))
+    with _opened(config) as (trainer, backend, experiment, data):
+        check_sharded(config, experiment)
+        data.keep(shard.of(data.prompts))
+        folder.mkdir(parents=True, exist_ok=True)
+        decode(config, experiment, data, folder / RECORDS, trainer)
+    mark_whole(config, folder)
+    return backend.pair if isinstance(backend, LiveBackend) else None
+
+
+def exactly(
+    config: Config, backend: LiveBackend, records: Sequence[PromptRecord], prompts: Sequence[Prompt]
+) -> InFloat32 | None:
+    """Outputs that part from plain decoding's at near ties, compared once more in float32; None where none part.
+
+    Args:
+        config: Configuration of the experiment.
+        backend: Its models.
+        records: Records of the run.
+        prompts: Its prompts.
+    """
+    from specexp.bench.arm import EngineArm
+    from specexp.bench.experiment import ENGINE, arm_specs
+    from specexp.bench.float32 import InFloat32, in_float32
+    from specexp.bench.live import LiveBackend
+    from specexp.bench.make_arm import make_arm
+
+    parted = {record.arm for record in records if record.difference is not None}
+    if is_multi_sequence(config):
+        return InFloat32(left_out="several sequences are decoded for a prompt") if parted else None
+
+    def arms_of(pair: ModelPair) -> tuple[EngineArm, list[EngineArm]]:
+        exact = LiveBackend.of(config, pair)
+        specs = [spec for spec in arm_specs(config) if spec.name == ENGINE or spec.name in parted]
+        ours = [spec for spec in specs if spec.reference is None and spec.engine is None]
+        made = [make_arm(replace(spec, preload=None), exact) for spec in ours]
+        plain, *arms = (arm for arm in made if isinstance(arm, EngineArm))
+        return plain, arms
+
+    return in_float32(backend.pair, arms_of, prompts, records, config.get("float32_prompts"))
+
+
+def decode(
+    config: Config, experiment: ExperimentArms, data: PromptDataModule, path: Path, trainer: Trainer
+) -> list[PromptRecord]:
+    """Decode every prompt by every arm under Lightning's Trainer.
+
+    Args:
+        config: Configuration of the experiment.
+        experiment: Its arms.
+        data: Its prompts.
+        path: File of the records; an earlier one is removed first, and with it its table of prompts and its page.
+        trainer: Drives the test.
+    """
+    from specexp.bench.experiment import reordered, use_threads
+    from specexp.bench.module import EvaluationModule
+    from specexp.bench.publish import PAGE
+    from specexp.bench.trainer import interruptible
+    from specexp.data.preparation import PROMPTS
+
+    use_threads(config)
+    for earlier in (path, path.with_name(PROMPTS), path.with_name(PAGE)):
+        earlier.unlink(missing_ok=True)
+    one_by_one = not is_multi_sequence(config) or build_task_items(config) is not None
+    module = EvaluationModule(
+        experiment.arms,
+        records_path=path,
+        samples=config.get("generation.samples") if one_by_one else 1,
+        orders={name: reordered(data.prompts, seed) for name, seed in experiment.shuffle_seeds.items()},
+        analyses=experiment.analyses,
+    )
+    try:
+        with interruptible():
+            trainer.test(module, datamodule=data, verbose=False)
+    finally:
+        module.close()
+    return module.records
+
+
+def _check_figure(config: Config) -> None:
+    kind = config.get("figure")
+    if kind is not None and kind not in FIGURES:
+        raise config.checker.error(("figure",), f" is {kind!r}; allowed are {', '.join(FIGURES)}")

@@ -1,0 +1,6 @@
+"""``python -m specexp.dashboard``: the command of :mod:`specexp.commands.dashboard`."""
+
+if __name__ == "__main__":
+    from specexp.__main__ import start
+
+    start("dashboard")

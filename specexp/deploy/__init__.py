@@ -1,0 +1,1 @@
+"""Deployment: the server, Hugging Face's generate, and exports to other engines."""

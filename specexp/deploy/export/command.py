@@ -1,0 +1,181 @@
+"""``python -m specexp.export ARTIFACT --to FORMAT``: turns an artifact into what a deployment accepts.
+
+Each format is a file of ``specexp/deploy/export/formats``. ``python -m specexp.export MODEL --to gguf`` writes a model,
+or the embedded pair by its name, as files for llama.cpp.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from specexp.artifacts import ArtifactError
+from specexp.artifacts.plugins import class_in, names_in
+from specexp.config.command import fail
+from specexp.core.messages import did_you_mean
+from specexp.deploy.export import formats
+from specexp.deploy.export.export_format import ExportedFile, Format, Given
+from specexp.engines.settings.settings import SettingsError
+
+_OPTIONS = ("draft", "length", "precision", "target")
+"""Options of some formats, each of which says which it takes."""
+
+
+def export(
+    path_or_reference: str | Path,
+    to: str,
+    output: str | Path | None = None,
+    trust: Sequence[str] = (),
+    **options: str,
+) -> tuple[Any, str]:
+    """Export an artifact, or whatever else the format takes.
+
+    Args:
+        path_or_reference: the artifact, as :func:`specexp.load_artifact` takes it.
+        to: name of a format, e.g. ``rank-paths``.
+        output: file to write, whole or not at all. Where the format is a part of a larger file, such as
+            a model's ``generation_config.json``, the other keys of an existing file stay.
+        trust: installed packages whose classes its parts may be.
+        options: what the format takes beside, e.g. ``draft``.
+
+    Returns:
+        The content, and one sentence on what the format had to drop, empty where it says all.
+
+    Raises:
+        ArtifactError: the artifact or the format is wrong, or the file cannot be written.
+
+    Example:
+        >>> paths, dropped = export("artifacts/tree_shape/best", "rank-paths")  # doctest: +SKIP
+    """
+    made = _made(
+        _format(to), Given(path_or_reference, to, None if output is None else Path(output), trust, options)
+    )
+    return made.content, made.dropped
+
+
+def _format(to: str) -> Format:
+    try:
+        return class_in(formats, to, Format)()
+    except LookupError as error:
+        raise ArtifactError(
+            f"--to: format {to!r} is not known{did_you_mean(to, names_in(formats))}"
+        ) from error
+
+
+def _made(chosen: Format, given: Given) -> ExportedFile:
+    for name in given.options:
+        if name not in chosen.options:
+            takes = [to for to in names_in(formats) if name in class_in(formats, to, Format).options]
+            raise ArtifactError(
+                f"--{name} is for --to {', '.join(takes)}, and the format is {given.to!r}: leave it out"
+            )
+    made = chosen.make(given)
+    if given.output is not None and not chosen.folder:
+        _write(given.output, made.content, keep_other_keys=chosen.updates)
+    return made
+
+
+def as_text(content: Any) -> str:
+    """A file's text: JSON, an object with one key a line, a list on one line, unless it is text already."""
+    if isinstance(content, str):
+        return content
+    return json.dumps(content, indent=2 if isinstance(content, dict) else None) + "\n"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command; returns its exit code."""
+    given = _parser().parse_args(arguments)
+    from specexp.config.errors import ConfigError
+    from specexp.config.here import check_writable
+    from specexp.config.places import check_expanded
+
+    output = None if given.output is None else Path(given.output)
+    options = {name: value for name in _OPTIONS if (value := getattr(given, name)) is not None}
+    try:
+        check_expanded(given.output or "", ConfigError("--output"))
+        chosen = _format(given.to)
+        if output is not None and not chosen.folder:
+            check_writable(output.parent, ConfigError("--output"))
+        made = _made(chosen, Given(given.artifact, given.to, output, given.trust, options))
+    except (ArtifactError, ConfigError, SettingsError) as error:
+        return fail(error)
+    if chosen.folder:
+        print(*made.content, sep="\n")
+    else:
+        print(as_text(made.content) if output is None else f"{output}\n", end="")
+    told = f"{made.dropped}; " if made.dropped else f"{given.to}: "
+    print(f"{told}read for {chosen.read_for}", file=sys.stderr)
+    file = made.content[0] if chosen.folder else output or "FILE"
+    if line := chosen.deployed_by(shlex.quote(str(file)), made):
+        print(f"Next: {line}", file=sys.stderr)
+    return 0
+
+
+def _write(path: Path, content: Any, *, keep_other_keys: bool) -> None:
+    from specexp.artifacts.manifest import read_bytes, read_json
+    from specexp.artifacts.versions import write_file
+
+    if path.is_dir():
+        raise ArtifactError(f"--output: {path} is a folder; name a file in it")
+    if keep_other_keys and path.exists():
+        existing = read_json(read_bytes(path.resolve(), str(path)), str(path))
+        if not isinstance(existing, dict):
+            raise ArtifactError(f"--output: {path} exists and is no JSON object; name another file")
+        content = {**existing, **content}
+    write_file(path, as_text(content).encode())
+
+
+def _parser() -> argparse.ArgumentParser:
+    """The command line; the formats are files, none of which is imported."""
+    parser = argparse.ArgumentParser(
+        prog="python -m specexp.export",
+        description="Turn an artifact into what a deployment accepts, or a model into a GGUF file.",
+    )
+    parser.add_argument(
+        "artifact",
+        metavar="ARTIFACT",
+        help="folder, alias such as artifacts/tree_shape/best, or wandb:entity/project/name:alias; with --to gguf a "
+        "model: stdlib for the embedded pair, a hub id or a folder; with --to acceptance-profile a recording",
+    )
+    parser.add_argument(
+        "--to", required=True, metavar="FORMAT", help=f"one of: {', '.join(names_in(formats))}"
+    )
+    parser.add_argument(
+        "--output",
+        metavar="FILE",
+        help="file to write; without it the text goes to the output; with --to gguf and serve-bundle a folder, "
+        "models/NAME without it",
+    )
+    parser.add_argument(
+        "--draft",
+        metavar="MODEL",
+        help="with gguf and serve-bundle the draft's hub id or folder; for other engines what they call it",
+    )
+    parser.add_argument(
+        "--target",
+        metavar="MODEL",
+        help="with --to serve-bundle: the target's hub id or folder (stdlib unless given)",
+    )
+    parser.add_argument(
+        "--length",
+        metavar="N",
+        help="with --to acceptance-profile of a recording: drafted tokens of a step (5)",
+    )
+    parser.add_argument(
+        "--precision",
+        metavar="PRECISION",
+        help="with --to gguf: f32 (unless given), bf16, f16, q8_0 or q4_k_m",
+    )
+    parser.add_argument(
+        "--trust",
+        action="append",
+        default=[],
+        metavar="PACKAGE",
+        help="installed package whose classes the artifact's parts may be",
+    )
+    return parser

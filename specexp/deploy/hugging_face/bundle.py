@@ -1,0 +1,103 @@
+"""A model folder that decodes with an artifact wherever Hugging Face loads it: what its ``generate.py`` imports.
+
+``python -m specexp.export ARTIFACT --to serve-bundle`` writes the folder. It is a target as ``save_pretrained`` writes
+it, with the artifact, the draft and this hook beside, which runs where code of the folder is trusted::
+
+    transformers serve --trust-remote-code models/tree_shape
+    model = AutoModelForCausalLM.from_pretrained("models/tree_shape", trust_remote_code=True)
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from pathlib import Path
+from threading import Lock
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from transformers import (
+    AutoModelForCausalLM,
+    GenerationMixin,
+    PreTrainedModel,
+    StoppingCriteriaList,
+    StopStringCriteria,
+)
+from transformers.generation import GenerationConfig
+
+from specexp.artifacts import ArtifactError
+from specexp.config.artifacts import load_artifact
+from specexp.deploy.hugging_face.custom_generate import CustomGenerate, custom_generate
+
+ARTIFACT, DRAFT = Path("specexp", "artifact"), Path("specexp", "draft")
+"""Where they lie in the folder."""
+HOOK = Path("custom_generate", "generate.py")
+HOOK_TEXT = '''"""Decodes with the artifact in this folder: pip install specexp."""
+
+from specexp.deploy.hugging_face.bundle import generate
+
+__all__ = ["generate"]
+'''
+OFF = "specexp_off"
+"""Key of a generation config that leaves one request to plain decoding."""
+
+_made: WeakKeyDictionary[PreTrainedModel, CustomGenerate] = WeakKeyDictionary()
+_making = Lock()
+
+
+def generate(
+    *args: Any,
+    model: PreTrainedModel,
+    generation_config: GenerationConfig | None = None,
+    tokenizer: Any = None,
+    **given: Any,
+) -> Any:
+    """``model.generate`` with the artifact of the model's folder.
+
+    ``stop_strings`` need the ``tokenizer``, as ever. A request whose generation config has ``specexp_off`` set is
+    decoded plainly.
+
+    Args:
+        args: what ``model.generate`` was given by position.
+        model: the loaded target.
+        generation_config: likewise.
+        tokenizer: likewise.
+        given: what else it was given.
+
+    Raises:
+        ArtifactError: the model's folder holds no artifact, or one of another model.
+        ValueError: what :func:`~specexp.deploy.hugging_face.custom_generate.custom_generate` refuses.
+    """
+    if getattr(generation_config, OFF, False):
+        return GenerationMixin.generate(
+            model, *args, generation_config=generation_config, tokenizer=tokenizer, **given
+        )
+    strings = given.pop("stop_strings", None) or getattr(generation_config, "stop_strings", None)
+    if strings:  # generate keeps the tokenizer from callables, so that the criterion is made here
+        if tokenizer is None:
+            raise ValueError(
+                "stop_strings need the tokenizer: model.generate(..., stop_strings=..., tokenizer=...)"
+            )
+        generation_config = deepcopy(generation_config)
+        if generation_config is not None:
+            generation_config.stop_strings = None
+        criteria = given.pop("stopping_criteria", None) or []
+        given["stopping_criteria"] = StoppingCriteriaList([*criteria, StopStringCriteria(tokenizer, strings)])
+    return GenerationMixin.generate(
+        model, *args, generation_config=generation_config, custom_generate=_of(model), **given
+    )
+
+
+def _of(model: PreTrainedModel) -> CustomGenerate:
+    """The callable of a model, made at its first request."""
+    with _making:
+        if model not in _made:
+            folder = Path(model.name_or_path)
+            if not (folder / ARTIFACT).is_dir():
+                raise ArtifactError(
+                    f"{folder} holds no {ARTIFACT}: export the folder again, and load it from a local path"
+                )
+            draft = None
+            if (folder / DRAFT).is_dir():
+                draft = AutoModelForCausalLM.from_pretrained(folder / DRAFT, dtype="auto").to(model.device)
+            _made[model] = custom_generate(load_artifact(folder / ARTIFACT), draft=draft)
+        return _made[model]

@@ -1,0 +1,119 @@
+"""The HTTP server: bounds on connections, and a shutdown that saves what was learned before it waits for clients."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import socket
+from collections.abc import Callable
+from time import monotonic
+from types import FrameType
+from typing import Any
+
+import uvicorn
+from typing_extensions import override
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from specexp.deploy.server.app import Server
+from specexp.deploy.server.listener import BACKLOG
+
+READ_SECONDS = 5.0
+"""For clients to read the rest of their answers, once all are decoded after a signal to end."""
+
+
+class Connection(H11Protocol):
+    """A connection that is closed unless the head of a request is complete in time, and if there are too many.
+
+    Uvicorn bounds neither: connections that send nothing, or a byte now and then, would take all file descriptors.
+
+    Attributes:
+        head_seconds: for the head of the first request, and of the next one after an answer.
+    """
+
+    head_seconds = 10.0
+
+    @override
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._timer: asyncio.TimerHandle | None = None
+        if self.limit_concurrency is not None and len(self.connections) > self.limit_concurrency:
+            transport.close()
+        else:
+            self._await_head()
+
+    @override
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._cancel_timer()
+        super().connection_lost(exc)
+
+    @override
+    def on_response_complete(self) -> None:
+        self._await_head()
+        super().on_response_complete()
+
+    def _await_head(self) -> None:
+        self._cancel_timer()
+        self._timer = self.loop.call_later(self.head_seconds, self._close_if_idle)
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _close_if_idle(self) -> None:
+        cycle: Any = self.cycle  # None before the first request
+        if cycle is None or cycle.response_complete:
+            self.transport.close()
+
+
+def most_connections() -> int:
+    """Connections at a time: half of the process's file descriptors, at most 1024."""
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 1024 if descriptors == resource.RLIM_INFINITY else min(1024, descriptors // 2)
+
+
+class HttpServer(uvicorn.Server):
+    """Serves until SIGTERM or Ctrl-C; a second signal gives up the outputs that are not complete.
+
+    Args:
+        server: the routes and the engine.
+        drain: seconds after the signal for outputs under way; what is not complete then is given up.
+        drained: called once the engine has ended, in a thread, before clients have read all.
+    """
+
+    def __init__(self, server: Server, drain: float, drained: Callable[[], None] = lambda: None) -> None:
+        super().__init__(
+            uvicorn.Config(
+                server.app(),
+                http=Connection,
+                ws="none",
+                backlog=BACKLOG,
+                limit_concurrency=most_connections(),
+                log_config=None,
+                log_level="error",
+                access_log=False,
+            )
+        )
+        self._engine = server.engine
+        self._drain = drain
+        self._drained = drained
+        self._hurried = False
+
+    @override
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self.should_exit:
+            self._hurried = True
+            self._engine.give_up()
+        else:
+            super().handle_exit(sig, frame)
+
+    @override
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        closed = asyncio.create_task(super().shutdown(sockets))
+        await asyncio.to_thread(self._engine.close, self._drain)
+        await asyncio.to_thread(self._drained)
+        until = monotonic() + READ_SECONDS
+        while not closed.done() and monotonic() < until and not self._hurried:
+            await asyncio.sleep(0.05)
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+        await closed

@@ -1,0 +1,217 @@
+"""``python -m specexp.fit CONFIG.yaml [--key value]``: trains what a configuration describes, with Lightning's Trainer:
+models, or, of an experiment with a ``fit:`` section, its controller."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from specexp.cluster.options import take_options
+from specexp.config import Config, ConfigError, is_replayed
+from specexp.config.check import Checker
+from specexp.config.command import DRY_RUN, GOES_ON, HELP, OPTIONS, answered, fail, run_command
+from specexp.config.config import check_trainer
+from specexp.config.files import COMMAND_LINE, read_layers
+from specexp.config.here import check_here
+from specexp.config.next_step import command_line, experiment_again
+from specexp.config.told import telling, told
+from specexp.core.annotations import PartOf
+from specexp.core.arguments import arguments_of
+from specexp.core.messages import counted
+from specexp.data.prompt_set import PromptSetError
+
+USAGE = """usage: python -m specexp.fit CONFIG.yaml [--dry-run] [--key value ...]
+
+An experiment with a fit: section lets its controller learn on the prompts of data; the run continues from the last
+checkpoint in its output folder.
+
+Any other CONFIG.yaml trains a model. It names model and data (class_path, init_args), trainer (arguments of
+lightning.Trainer), work_dir and export_to; --dotted.key overrides the file, e.g. --model.init_args.minutes 5
+--trainer.precision 32-true. The run continues from the last checkpoint in work_dir, if there is one. Lightning
+shares it out over devices and machines: --trainer.devices 4 --trainer.num_nodes 2 --trainer.strategy ddp
+
+W&B logs offline unless WANDB_MODE says otherwise."""
+
+
+def fit(
+    model: Annotated[Any, PartOf("lightning.LightningModule")],
+    data: Annotated[Any, PartOf("lightning.LightningDataModule")],
+    *,
+    work_dir: str | Path,
+    trainer: dict[str, Any] | None = None,
+    export_to: str | Path | None = None,
+    checkpoint_every: Annotated[int, Field(ge=1)] = 100,
+    name: str = "fit",
+) -> Any:
+    """Train ``model`` on ``data``, continuing from ``work_dir/checkpoints/last.ckpt`` where it exists.
+
+    Args:
+        model: A LightningModule, with a method ``export(tokenizer, folder)``.
+        data: A LightningDataModule with a method ``tokenizer()``.
+        work_dir: Checkpoints and logs go here.
+        trainer: Arguments of `lightning.Trainer`.
+        export_to: Where what was trained is written, a model as a Hugging Face folder; nowhere when absent.
+        checkpoint_every: Steps between two checkpoints.
+        name: Name of the Weights & Biases run.
+
+    Returns:
+        The trainer, after the run.
+    """
+    os.environ.setdefault("WANDB_MODE", "offline")
+    import lightning
+    from lightning.pytorch.callbacks import ModelCheckpoint
+    from lightning.pytorch.loggers import WandbLogger
+
+    from specexp.bench.trainer import interruptible
+
+    work = Path(work_dir)
+    work.mkdir(parents=True, exist_ok=True)
+    checkpoints = ModelCheckpoint(
+        dirpath=work / "checkpoints",
+        filename="last",
+        every_n_train_steps=checkpoint_every,
+        enable_version_counter=False,
+    )
+    arguments = {
+        "max_steps": -1,
+        "max_epochs": -1,
+        "enable_progress_bar": sys.stderr.isatty(),
+        **(trainer or {}),
+    }
+    if "logger" not in arguments:
+        arguments["logger"] = WandbLogger(name=name, project="specexp", save_dir=str(work))
+    runner = lightning.Trainer(default_root_dir=work, callbacks=[checkpoints], **arguments)
+    last = work / "checkpoints" / "last.ckpt"
+    with interruptible():
+        runner.fit(model, datamodule=data, ckpt_path=str(last) if last.exists() else None, weights_only=True)
+    runner.save_checkpoint(last, weights_only=False)
+    if export_to is not None and runner.is_global_zero:
+        model.export(data.tokenizer(), export_to)
+    return runner
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code."""
+    try:
+        cluster, given = take_options(sys.argv[1:] if arguments is None else arguments)
+        overrides = [argument for argument in given[1:] if argument not in OPTIONS]
+        if cluster is not None and given:
+            raise ConfigError(f"{COMMAND_LINE}: --on is not for this: {_shared_out(given[0], overrides)}")
+        if (
+            not given
+            or given[0].startswith("-")
+            or not HELP.isdisjoint(given)
+            or _of_controller(given[0], overrides)
+        ):
+            return run_command(USAGE, given, _learn, after=GOES_ON)
+        values = read_fit(given[0], overrides)
+    except ConfigError as error:
+        return fail(error)
+    if DRY_RUN in given:
+        return 0
+
+    def act() -> int:
+        try:
+            runner = fit(**values)
+        except PromptSetError as error:  # a source of the corpus cannot be read
+            return fail(error)
+        if (to := values.get("export_to")) is not None and runner.is_global_zero:
+            told().folder = str(to)
+            # A model is a study's target; heads and corpora are named where an experiment asks for them.
+            if Path(to, "config.json").exists():
+                told().next = command_line("init", "my-study", "--target", to)
+        return 0
+
+    with telling(given) as found:
+        found.exit_code = answered(act, GOES_ON)
+    return found.exit_code
+
+
+def _of_controller(path: str, overrides: Sequence[str]) -> bool:
+    """Whether a file is an experiment whose controller is fitted.
+
+    Raises:
+        ConfigError: it is neither that nor a training of models.
+    """
+    values = read_layers(path, overrides).values
+    if "fit" in values:
+        return True
+    if "model" in values:
+        return False
+    raise ConfigError(
+        f"{path} has neither a fit: section, which lets an experiment's controller learn, nor a model: to train"
+    )
+
+
+def _shared_out(path: str, overrides: Sequence[str]) -> str:
+    """How the work of a file is done by several processes."""
+    if _of_controller(path, overrides):
+        return (
+            "a controller learns prompt after prompt; record them by many, python -m specexp.record CONFIG.yaml --on "
+            "..., and let it learn from the recording, in seconds"
+        )
+    return "Lightning shares a training out, --trainer.devices N --trainer.num_nodes M --trainer.strategy ddp"
+
+
+def _learn(config: Config, dry: bool) -> int:
+    from specexp.fit.learn import check_learning, learn, report
+
+    check_learning(config)
+    check_here(config, "fit.export.to")
+    if dry:
+        if not is_replayed(config):
+            from specexp.bench.rehearsal import rehearse
+
+            rehearse(config)
+        fitted = config.get("fit")
+        learner = config.get("controller")["class_path"]
+        print(f"{config.get('name')}: {fitted['epochs']} x the prompts of data, by {learner}")
+        return 0
+    from specexp.artifacts import ArtifactError
+    from specexp.bench.publish import publish
+
+    module = learn(config)
+    if module.failed:
+        first = module.failed[0]
+        why = (
+            f"{len(module.failed)} of {counted(module.done, 'prompt')} could not be learned from, e.g. "
+            f"{first.prompt_id!r}: {first.error}"
+        )
+        if len(module.failed) == module.done:
+            return fail(f"{why}; nothing is exported", 1)
+    try:
+        found = report(config, module)
+        publish(found, Path(config.get("output")) / config.get("name"))
+        if found.artifacts:
+            told().artifact = str(found.artifacts[0].folder)
+            name = f"{config.get('name')}_learned"  # its own folder holds the results of learning
+            again = experiment_again(config)
+            told().next = command_line("run", *again, "--artifact", told().artifact, "--name", name)
+    except ArtifactError as error:
+        return fail(error, 1)
+    return fail(f"{why}; it learned from the others", 1) if module.failed else 0
+
+
+def read_fit(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """The arguments of :func:`fit` that a file describes; its signature is the schema of the file.
+
+    Args:
+        path: YAML, read as :func:`specexp.config.load_config` reads an experiment.
+        overrides: ``--dotted.key value``, later ones win.
+
+    Raises:
+        ConfigError: a key is unknown, a value is not allowed, or model or data cannot be made.
+    """
+    layers = read_layers(path, overrides)
+    checker = Checker(lambda key: layers.source_of(key, str(path)))
+    values = checker.arguments(fit, layers.values, ())
+    check_trainer(values["trainer"] or {}, checker)
+    signature = arguments_of(fit) or {}
+    for name in ("model", "data"):
+        values[name] = checker.build(values[name], signature[name].annotation, (name,))
+    return values

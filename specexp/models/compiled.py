@@ -1,0 +1,313 @@
+"""A Hugging Face model of the Llama family with passes compiled for this machine's processor.
+
+A whole pass is one call of C++ (``llama_pass.cpp``): projections of the same input fused, weights in panels, keys and
+values where :class:`~specexp.core.cache.SlotCache` has them, trees of several slots in one pass without padding, any
+number of rows and keys. What was tried beside it, and what it brings, stands in ``docs/compiled.md``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+from typing_extensions import override
+
+from specexp.core.cache import SlotCache
+from specexp.core.kernels import CannotCompileError
+from specexp.core.masks import check_attention, context_limit
+from specexp.core.runtime import Growth, Runtime
+from specexp.core.self_check import tolerance, tree_error
+from specexp.core.tree import TokenTree
+from specexp.models.llama_weights import LlamaWeights, check_model, kernels_of
+
+_PREFILL_CHUNK = 256
+_PACKED: WeakKeyDictionary[PreTrainedModel, LlamaWeights] = WeakKeyDictionary()
+_NUMBERS = ("tokens", "positions", "slots", "places", "pasts", "starts", "lengths")
+
+
+class _Rows(ctypes.Structure):
+    """As ``Rows`` in C++."""
+
+    _fields_ = [
+        ("count", ctypes.c_int64),
+        ("answered", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in (*_NUMBERS, "visible")),
+    ]
+
+
+class _Cache(ctypes.Structure):
+    """As ``Cache`` in C++."""
+
+    _fields_ = [("storage", ctypes.c_void_p), ("slots", ctypes.c_int64), ("capacity", ctypes.c_int64)]
+
+
+def check_compiled(model: PreTrainedModel, tell: Callable[[str], None]) -> None:
+    """Refuse a model that :class:`CompiledModel` does not run, or a machine that it cannot be compiled on.
+
+    Args:
+        model: the model.
+        tell: takes a line for a person where something must be compiled first.
+
+    Raises:
+        CannotCompileError: one sentence.
+    """
+    check_model(model)
+    kernels_of(model, tell)
+
+
+class CompiledModel(Runtime):
+    """A model of the Llama family whose passes are compiled; the logits of a row hang on no other row of its pass.
+
+    Sums are taken in float32, in one order. So speculative and plain decoding are equal bit by bit, in bfloat16 too;
+    from the model's own code logits differ by rounding.
+
+    Args:
+        model: the model, in eval mode, on the CPU; :mod:`~specexp.models.llama_weights` says which.
+        self_check: compare one small tree pass with the model's own passes over the same tokens.
+        tell: takes a line for a person where something must be compiled first.
+
+    Raises:
+        CannotCompileError: it is another model, or there is no C++ compiler.
+        ValueError: the model is in training mode, has no full attention, or fails the self-check.
+    """
+
+    cache: SlotCache
+    kind = "compiled"
+    independent_rows = True
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        self_check: bool = True,
+        tell: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        check_model(model)
+        check_attention(model.config)
+        self._kernels = kernels_of(model, tell)
+        known = _PACKED.get(model)
+        self._take(model)
+        if self_check and self._weights is not known:
+            self._self_check()
+
+    def _take(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        self.model = model
+        self._check_mode()
+        self.device, self.dtype = model.device, model.dtype
+        self.vocab_size: int = model.config.vocab_size
+        self.context_limit = context_limit(model.config)
+        self._weights = self._packed()
+        self.cache = self._empty_cache()
+        self._visible = np.ones(256, dtype=np.uint8)
+        self._make_buffers(16)
+
+    @override
+    @torch.inference_mode()
+    def prefill(
+        self, slot: int, token_ids: Sequence[int], *, all_logits: bool = False
+    ) -> torch.Tensor | None:
+        self._weights = self._packed()
+        kept: list[torch.Tensor] = []
+        hidden: list[torch.Tensor] = []
+        self.cache.reserve(0, slot + 1)
+        self.cache.reserve(self.cache.lengths[slot] + len(token_ids))
+        for start in range(0, len(token_ids), _PREFILL_CHUNK):
+            chunk = token_ids[start : start + _PREFILL_CHUNK]
+            past, size = self.cache.lengths[slot], len(chunk)
+            self._room(size, 1)
+            places = np.arange(past, past + size)
+            self._visible[0] = 1  # a row sees all before it, and itself
+            self._fill(slice(0, size), np.asarray(chunk), places, slot, places, places, 0, 1)
+            logits = self._forward(size, size if all_logits else 1)
+            self.cache.commit(slot, range(size))
+            if all_logits:
+                kept.append(logits)
+            if self.keeps_hidden:
+                hidden.append(self._states(size))
+        self.hidden = (torch.cat(hidden),) if hidden else ()
+        return torch.cat(kept) if kept else None
+
+    @override
+    @torch.inference_mode()
+    def tree_pass(self, slots: Sequence[int], trees: Sequence[TokenTree]) -> list[torch.Tensor]:
+        sizes = [tree.tokens.size for tree in trees]
+        lengths = self.cache.lengths
+        self._make_room(
+            max(lengths[slot] + size for slot, size in zip(slots, sizes, strict=True)), max(slots) + 1
+        )
+        self._room(sum(sizes), sum(size * size for size in sizes))
+        first = seen = 0
+        for slot, tree, size in zip(slots, trees, sizes, strict=True):
+            past = self.cache.lengths[slot]
+            self.cache.uncommitted[slot] = 0
+            self._visible[seen : seen + size * size].reshape(size, size)[:] = tree.shape.ancestor_mask
+            own = np.arange(size)
+            self._fill(
+                slice(first, first + size),
+                tree.tokens,
+                tree.shape.depths + past,
+                slot,
+                own + past,
+                past,
+                own * size + seen,
+                own + 1,
+            )
+            first, seen = first + size, seen + size * size
+        logits = self._forward(first, first)
+        self.hidden = torch.split(self._states(first), sizes) if self.keeps_hidden else ()
+        return list(torch.split(logits, sizes))
+
+    @override
+    def keep_hidden(self, wanted: bool) -> None:
+        self.keeps_hidden = wanted
+
+    @override
+    @torch.inference_mode()
+    def grow(self, slots: Sequence[int], growths: Sequence[Growth]) -> list[torch.Tensor]:
+        lengths, uncommitted = self.cache.lengths, self.cache.uncommitted
+        sizes = [growth.tokens.size for growth in growths]
+        self.cache.reserve(0, max(slots) + 1)
+        self._make_room(
+            max(lengths[slot] + growth.visible.shape[1] for slot, growth in zip(slots, growths, strict=True)),
+            max(slots) + 1,
+        )
+        self._room(sum(sizes), sum(growth.visible.size for growth in growths))
+        first = seen = 0
+        for slot, growth, size in zip(slots, growths, sizes, strict=True):
+            past, rows = lengths[slot], growth.visible.shape[1]
+            self._visible[seen : seen + size * rows] = growth.visible.ravel()
+            own = np.arange(size)
+            place = own + (past + uncommitted[slot])
+            self._fill(
+                slice(first, first + size),
+                growth.tokens,
+                growth.depths + past,
+                slot,
+                place,
+                past,
+                own * rows + seen,
+                rows,
+            )
+            uncommitted[slot] += size
+            first, seen = first + size, seen + size * rows
+        return list(torch.split(self._forward(first, first), sizes))
+
+    @override
+    def check_request(self, prompt: Sequence[int], max_new_tokens: int) -> None:
+        self._check_mode()
+        super().check_request(prompt, max_new_tokens)
+
+    @override
+    def synchronize(self) -> None:
+        """Nothing to wait for."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> CompiledModel:
+        """The same weights with an empty cache of its own."""
+        other = CompiledModel.__new__(CompiledModel)
+        other._kernels = self._kernels
+        other._take(self.model)
+        return other
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """The same in another process, with weights in panels of its own and an empty cache."""
+        return CompiledModel._of_weights, (self.model,)
+
+    @staticmethod
+    def _of_weights(model: PreTrainedModel) -> CompiledModel:
+        return CompiledModel(model, self_check=False)
+
+    def _packed(self) -> LlamaWeights:
+        """The model's weights as they are now; all runtimes of one model share a copy.
+
+        Raises:
+            ValueError: they have another type than the keys and values kept here.
+        """
+        if self.model.dtype != self.dtype:
+            raise ValueError(
+                f"the {self.model.config.model_type} model was {self.dtype} when it was wrapped and is "
+                f"{self.model.dtype} now: wrap it anew"
+            )
+        known = _PACKED.get(self.model)
+        if known is None or not known.are_of(self.model):
+            known = _PACKED[self.model] = LlamaWeights(self.model, self._kernels)
+        return known
+
+    def _check_mode(self) -> None:
+        if self.model.training:
+            raise ValueError(
+                f"the {self.model.config.model_type} model is in training mode, where dropout changes its answers: "
+                "call model.eval() first"
+            )
+
+    def _self_check(self) -> None:
+        error = tree_error(self)
+        self.cache = self._empty_cache()  # without the room the check took
+        self.passes = 0
+        if not error <= tolerance(self.dtype):
+            del _PACKED[self.model]  # who tries again is told again
+            raise CannotCompileError(
+                f"the {self.model.config.model_type} model failed the self-check of its compiled pass (the logits of a "
+                f"tree differ from its own by {error:.2g} of their spread): run it with pair.mode eager"
+            )
+
+    def _empty_cache(self) -> SlotCache:
+        return SlotCache(
+            self.model.config, slots=1, capacity=0, dtype=self._weights.dtype, device=self.device
+        )
+
+    def _make_room(self, rows: int, slots: int) -> None:
+        """Room for so many rows; where the cache must grow, for half as many again, since growing copies it."""
+        if rows > self.cache.capacity or slots > self.cache.slots:
+            self.cache.reserve(min(rows * 3 // 2, max(rows, self.context_limit)), slots)
+
+    def _room(self, rows: int, pairs: int) -> None:
+        """Buffers for so many rows of a pass, and for so many pairs of rows of which one may see the other."""
+        if rows > self._numbers.shape[1]:
+            self._make_buffers(max(rows, 2 * self._numbers.shape[1]))
+        if pairs > self._visible.size:
+            self._visible = np.ones(max(pairs, 2 * self._visible.size), dtype=np.uint8)
+            self._rows.visible = self._visible.ctypes.data
+
+    def _make_buffers(self, rows: int) -> None:
+        self._numbers = np.zeros((len(_NUMBERS), rows), dtype=np.int64)
+        self._buffers = [torch.empty(rows * width) for width in self._weights.widths]
+        self._addresses = (ctypes.c_void_p * len(self._buffers))(*(one.data_ptr() for one in self._buffers))
+        self._rows = _Rows(
+            visible=self._visible.ctypes.data,
+            **dict(zip(_NUMBERS, (row.ctypes.data for row in self._numbers), strict=True)),
+        )
+
+    def _fill(self, rows: slice, *values: Any) -> None:
+        """State these rows' numbers, in the order of ``_NUMBERS``."""
+        for numbers, value in zip(self._numbers, values, strict=True):
+            numbers[rows] = value
+
+    def _states(self, count: int) -> torch.Tensor:
+        """``[count, hidden]`` what the output layer read in the last pass: its buffer's rows, normalised."""
+        width = self._weights.widths[0]
+        rows = self._buffers[0][: count * width].view(count, width).to(self.dtype)
+        states: torch.Tensor = self.model.model.norm(rows)
+        return states
+
+    def _forward(self, count: int, answered: int) -> torch.Tensor:
+        """One pass over the first rows stated; ``[answered, V]`` logits of the last ones."""
+        self.passes += 1
+        logits = torch.empty((answered, self._weights.outputs))
+        storage = self.cache.storage
+        self._rows.count, self._rows.answered = count, answered
+        cache = _Cache(storage.data_ptr(), self.cache.slots, self.cache.capacity)
+        self._kernels.forward(
+            ctypes.byref(self._weights.model),
+            ctypes.byref(self._rows),
+            ctypes.byref(cache),
+            self._addresses,
+            ctypes.c_void_p(logits.data_ptr()),
+            torch.get_num_threads(),
+        )
+        return logits[:, : self.vocab_size].to(self.dtype)

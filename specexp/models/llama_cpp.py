@@ -1,0 +1,207 @@
+"""A GGUF model run by llama.cpp, with the interface of :class:`~specexp.core.language_model.LanguageModel`."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from typing_extensions import override
+
+from specexp.core.runtime import Growth, Runtime
+from specexp.core.tree import TokenTree, TreeShape
+from specexp.models.llama_cache import MAX_IDS, LlamaCache
+from specexp.models.llama_file import LlamaFile
+from specexp.models.llama_ids import Branches
+from specexp.models.llama_library import LlamaCppError
+
+_PREFILL_CHUNK = 512
+
+
+class LlamaCppModel(Runtime):
+    """A GGUF file, ready for tree passes. Its logits are float32, on the CPU.
+
+    Args:
+        model: the file, loaded.
+        self_check: compare a small tree pass with passes over its branches.
+
+    Attributes:
+        config: what transformers would call its configuration.
+
+    Raises:
+        LlamaCppError: the model fails the self-check.
+
+    Example:
+        >>> LlamaCppModel(LlamaFile("target.gguf"))  # doctest: +SKIP
+    """
+
+    kind = "llama.cpp"
+    model: LlamaFile
+    cache: LlamaCache
+    max_leaves = MAX_IDS
+
+    def __init__(self, model: LlamaFile, *, self_check: bool = True) -> None:
+        super().__init__()
+        self.model = model
+        self.config = model.config
+        self.vocab_size = model.vocab_size
+        self.context_limit = model.context_limit
+        self.device = torch.device("cpu")
+        self.dtype = torch.float32
+        self.cache = LlamaCache(model)
+        self._branches: WeakKeyDictionary[TreeShape, Branches] = WeakKeyDictionary()
+        if self_check:
+            self._self_check()
+
+    @property
+    @override
+    def precision(self) -> str:
+        """Of the file and of the cache."""
+        return self.model.precision
+
+    @override
+    def weight_bytes(self) -> dict[int, int]:
+        """The file's, which is mapped once."""
+        return {id(self.model): Path(self.model.path).stat().st_size}
+
+    @override
+    def prefill(
+        self, slot: int, token_ids: Sequence[int], *, all_logits: bool = False
+    ) -> torch.Tensor | None:
+        kept: list[torch.Tensor] = []
+        self.cache.reserve(0, slot + 1)
+        lane = self.cache.lanes[slot]
+        lane.forget_rows()
+        self.cache.room_for(len(token_ids))
+        for start in range(0, len(token_ids), _PREFILL_CHUNK):
+            tokens = np.array(token_ids[start : start + _PREFILL_CHUNK], dtype=np.int32)
+            positions = np.arange(lane.length, lane.length + tokens.size, dtype=np.int32)
+            ids = np.full(tokens.size, lane.extend(tokens.size), dtype=np.int32)
+            logits = self._pass(tokens, positions, np.ones_like(ids), ids, all_logits)
+            if logits is not None:
+                kept.append(logits)
+        return torch.cat(kept) if kept else None
+
+    @override
+    def tree_pass(self, slots: Sequence[int], trees: Sequence[TokenTree]) -> list[torch.Tensor]:
+        self.cache.reserve(0, max(slots) + 1)
+        lanes = [self.cache.lanes[slot] for slot in slots]
+        for lane in lanes:
+            lane.forget_rows()
+        sizes = [tree.tokens.size for tree in trees]
+        self.cache.room_for(sum(sizes))
+        planted = [self._branches_of(tree.shape) for tree in trees]
+        ids = [lane.plant(branches) for lane, branches in zip(lanes, planted, strict=True)]
+        positions = [tree.shape.depths + lane.length for lane, tree in zip(lanes, trees, strict=True)]
+        logits = self._pass(
+            _joined([tree.tokens for tree in trees]),
+            _joined(positions),
+            _joined([branches.counts for branches in planted]),
+            _joined(ids),
+        )
+        assert logits is not None
+        return list(torch.split(logits, sizes))
+
+    @override
+    def grow(self, slots: Sequence[int], growths: Sequence[Growth]) -> list[torch.Tensor]:
+        self.cache.reserve(0, max(slots) + 1)
+        lanes = [self.cache.lanes[slot] for slot in slots]
+        sizes = [growth.tokens.size for growth in growths]
+        self.cache.room_for(sum(sizes))
+        positions = [growth.depths + lane.length for lane, growth in zip(lanes, growths, strict=True)]
+        ids = [
+            row
+            for lane, growth in zip(lanes, growths, strict=True)
+            for row in lane.grow(_parents(growth.visible))
+        ]
+        logits = self._pass(
+            _joined([growth.tokens for growth in growths]),
+            _joined(positions),
+            np.array([len(row) for row in ids], dtype=np.int32),
+            np.array([sequence for row in ids for sequence in row], dtype=np.int32),
+        )
+        assert logits is not None
+        return list(torch.split(logits, sizes))
+
+    @override
+    def synchronize(self) -> None:
+        """Nothing to do: a pass is over when its logits are read."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> LlamaCppModel:
+        """The same weights with an empty cache of its own."""
+        return LlamaCppModel(self.model, self_check=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """The same in another process, which maps the file again; the cache is empty."""
+        return LlamaCppModel._of_file, (self.model,)
+
+    @staticmethod
+    def _of_file(model: LlamaFile) -> LlamaCppModel:
+        return LlamaCppModel(model, self_check=False)
+
+    def _pass(
+        self,
+        tokens: NDArray[np.int32],
+        positions: NDArray[np.int32],
+        counts: NDArray[np.int32],
+        ids: NDArray[np.int32],
+        with_logits: bool = True,
+    ) -> torch.Tensor | None:
+        """``[n, V]`` logits, copied: the next pass writes over llama.cpp's own."""
+        address = self.cache.pass_over(tokens, positions, counts, ids, with_logits)
+        self.passes += 1
+        if not address:
+            return None
+        numbers = (ctypes.c_float * (tokens.size * self.vocab_size)).from_address(address)
+        return torch.frombuffer(numbers, dtype=torch.float32).view(tokens.size, self.vocab_size).clone()
+
+    def _branches_of(self, shape: TreeShape) -> Branches:
+        """A tree's branches; kept, as long as the shape lives, only where it comes again."""
+        branches = self._branches.get(shape)
+        if branches is None:
+            branches = Branches.of(shape)
+            if shape.recurs:
+                self._branches[shape] = branches
+        return branches
+
+    def _self_check(self) -> None:
+        """A row of a tree must be answered as the same tokens are that stand one behind the other."""
+        siblings, prefix = 6, [token % self.vocab_size for token in (5, 6, 7)]
+        shape = TreeShape([-1, *[0] * siblings, 1], [-1, *range(siblings), 0])
+        tree = TokenTree(shape, np.arange(1, siblings + 3, dtype=np.int64) % self.vocab_size)
+        self.prefill(0, prefix)
+        answers = self.tree_pass([0], [tree])[0]
+        errors = []
+        for row in (1, siblings, siblings + 1):
+            branch = [int(tree.tokens[index]) for index in (0, *shape.path(row))]
+            self.cache.truncate(0, len(prefix))
+            alone = self.prefill(0, branch, all_logits=True)
+            assert alone is not None
+            spread = (alone[-1] - alone[-1].mean()).norm()
+            errors.append(float((answers[row] - alone[-1]).norm() / spread) if spread else 0.0)
+        self.cache = LlamaCache(self.model)
+        self.passes = 0
+        if not sorted(errors)[1] <= 0.15:
+            raise LlamaCppError(
+                f"{self.model.path} failed the tree self-check (the logits of a tree differ from those of its "
+                f"branches by {sorted(errors)[1]:.2g} of their spread): it cannot be used for tree passes"
+            )
+
+
+def _joined(arrays: Sequence[NDArray[Any]]) -> NDArray[np.int32]:
+    return np.ascontiguousarray(arrays[0] if len(arrays) == 1 else np.concatenate(arrays), dtype=np.int32)
+
+
+def _parents(visible: NDArray[np.bool_]) -> list[int]:
+    """The row above each new one: the last that it may attend to beside itself, since parents are fed first."""
+    new, rows = visible.shape
+    parents = []
+    for index in range(new):
+        above = np.flatnonzero(visible[index, : rows - new + index])
+        parents.append(int(above[-1]) if above.size else -1)
+    return parents

@@ -1,0 +1,135 @@
+"""``python -m specexp.record CONFIG.yaml [--key value]``: what a target and its draft say, once and for all.
+
+Writes ``recording.json`` and ``turns-*.parquet`` into ``recordings/<name>``, or where ``record.to`` says; killed, the
+same command goes on after the last complete file.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from specexp.cluster.options import USAGE as CLUSTER_USAGE, ClusterOptions, take_options
+from specexp.cluster.shard import Shard, ends_last, take_shard
+from specexp.config import Config, ConfigError, build_outline
+from specexp.config.command import GOES_ON, fail, run_command
+from specexp.config.here import check_here
+from specexp.config.next_step import command_line, experiment_again, measured_by
+from specexp.config.told import told
+from specexp.core.messages import counted
+
+if TYPE_CHECKING:
+    from specexp.models.pair import ModelPair
+    from specexp.replay.format.recording import Recording
+
+USAGE = """usage: python -m specexp.record CONFIG.yaml [--dry-run] [--key value ...]
+
+Records the prompts of an experiment or of all stages of a sweep: the target's output, and what draft and target say at
+every token of it to the builders of record.coverage. Whatever these ask, backend: replay answers without the models.
+A recording that was cut off goes on where it stopped. --dry-run checks the file and says what would be recorded; any
+other --dotted.key overrides the file, e.g. --data.max_prompts 8 --record.to recordings/small --record.live_sample 0."""
+
+_WIDTH = 180
+"""Characters of a line where the output is no terminal: the live sample has many columns."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    try:
+        cluster, typed = take_options(sys.argv[1:] if arguments is None else arguments)
+        shard, rest = take_shard(typed)
+    except ConfigError as error:
+        return fail(error)
+    act = partial(_act, cluster=cluster, shard=shard, typed=typed)
+    return run_command(f"{USAGE}\n{CLUSTER_USAGE}", rest, act, after=GOES_ON)
+
+
+def _act(
+    config: Config, dry_run: bool, cluster: ClusterOptions | None, shard: Shard | None, typed: Sequence[str]
+) -> int:
+    check_here(config, "record.to")
+    if dry_run:
+        from specexp.replay.record.folder import answers_held
+        from specexp.replay.record.making import check_context, load_prompts
+        from specexp.replay.record.plan import plan_recording
+
+        planned = plan_recording(config)
+        pair = build_outline(planned.config)
+        check_context(planned, pair)
+        prompts = load_prompts(planned, pair)
+        held = answers_held(planned)
+        there = f", which holds {counted(held, 'answer')} already" if held else ""
+        workers = 1 if cluster is None else cluster.workers
+        hours = planned.hours([len(prompt.token_ids) for prompt in prompts], workers)
+        print("\n".join([*planned.lines(), f"to {planned.folder}{there}", *hours]))
+        return 0
+    if cluster is not None:
+        from specexp.cluster.shard import lead_shards
+        from specexp.replay.record.making import check_sharded
+        from specexp.replay.record.plan import plan_recording
+
+        planned = plan_recording(config)
+        check_sharded(planned)
+        return lead_shards("specexp.record", typed, cluster, planned.folder, config)
+    from specexp.replay.record.making import NotRecordableError
+
+    try:
+        run(config, shard=shard)
+    except NotRecordableError as error:
+        return fail(error, 1)
+    return 0
+
+
+def run(config: Config, pair: ModelPair | None = None, shard: Shard | None = None) -> Recording:
+    """Record what a file describes and print how it compares with a live sample.
+
+    Args:
+        config: The experiment file.
+        pair: Models that are loaded already; the file's own if None.
+        shard: Which part of the prompts; all if None. The worker whose part is the last to be whole puts all together.
+
+    Raises:
+        ConfigError: The file, its data or models cannot be used, or its folder holds another recording.
+        NotRecordableError: A prompt failed.
+        OSError: The recording cannot be written.
+    """
+    from specexp.bench.progress import StageBar
+    from specexp.bench.publish import terminal
+    from specexp.bench.trainer import quiet_libraries
+    from specexp.core.messages import size_of
+    from specexp.replay.record.live_sample import to_table
+    from specexp.replay.record.making import Making
+    from specexp.replay.record.plan import plan_recording
+    from specexp.replay.record.shards import is_recorded
+
+    quiet_libraries()
+    console = terminal(_WIDTH)
+
+    def tell(line: str) -> None:
+        console.print(line, highlight=False, markup=False)
+
+    with StageBar(console) as bar:
+        making = Making(config, tell, bar, pair, shard)
+        recording = making.run()
+        if shard is not None:
+            with ends_last(plan_recording(config).folder, is_recorded) as last:
+                recording = Making(config, tell, bar, making.pair).run() if last else recording
+    if recording.manifest.live_sample:
+        console.print(to_table(recording.manifest.live_sample).to_rich())
+    turns = sum(entry["turns"] for entry in recording.manifest.files.values())
+    console.print(
+        f"{counted(turns, 'answer')}, {size_of(recording.bytes)}, in {recording.folder}", markup=False
+    )
+    told().folder = str(recording.folder)
+    if config.get("latency") is None:  # a replay needs seconds
+        told().next = command_line(
+            "profile",
+            *experiment_again(config),
+            why="measures the seconds by which the recording is replayed",
+        )
+    else:
+        replayed = experiment_again(config, {"backend": "replay", "recording": str(recording.folder)})
+        told().next = command_line(measured_by(config), *replayed, why="decodes without the models")
+    return recording

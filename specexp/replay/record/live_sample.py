@@ -1,0 +1,206 @@
+"""How close replay comes to the models: a few recorded prompts decoded once more, live and from the recording."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import sqrt
+from typing import TYPE_CHECKING, Any
+
+from specexp.bench.arm_spec import ArmSpec
+from specexp.bench.live import LiveBackend
+from specexp.bench.make_arm import make_arm
+from specexp.bench.table import Column, Table
+from specexp.config import (
+    Config,
+    ConfigError,
+    apply_overrides,
+    arms_of,
+    build_generation,
+    build_latency,
+)
+from specexp.core.controller import Controller
+from specexp.core.messages import counted, first_line
+from specexp.core.parts import Parts
+from specexp.core.tree_builder import TreeBuilder
+from specexp.replay.backend import ReplayBackend
+from specexp.replay.format.errors import RecordingError
+from specexp.replay.play.fidelity import Grade, fixed_shape_of, learns
+from specexp.replay.play.replay_arm import ReplayArm
+from specexp.replay.record.plan import RecordingPlan, describe_part
+
+if TYPE_CHECKING:
+    from specexp.bench.record import PromptRecord
+    from specexp.data import Prompt
+    from specexp.models.pair import ModelPair
+    from specexp.replay.format.recording import Recording
+
+_FIXED = {"class_path": "Fixed"}
+_COUNTS = ("steps", "accepted_drafts", "bonus_tokens", "draft_passes", "drafted_nodes")
+
+
+def sample_live(
+    planned: RecordingPlan,
+    pair: ModelPair,
+    recording: Recording,
+    prompts: Sequence[Prompt],
+    decoded: Callable[[], None] = lambda: None,
+) -> list[dict[str, Any]]:
+    """Decode prompts with the file's composition and with every builder of the coverage, and replay the same.
+
+    Args:
+        planned: What was recorded.
+        pair: The models it was recorded with.
+        recording: Holds the prompts, among others.
+        prompts: Prompts of the sample.
+        decoded: Called after each prompt of each composition.
+
+    Returns:
+        A row for every composition: ``composition``, ``fidelity``, ``prompts``, ``equal_prompts`` (all of whose counts
+        are the live ones), of each count ``<count>_live`` and ``<count>_replayed``, ``tokens_per_step_live``,
+        ``tokens_per_step_replayed`` and their ``relative_error``; or ``refused``, why it cannot be replayed.
+    """
+    live, replay = LiveBackend(pair), ReplayBackend(recording)
+    rows = []
+    for name, config in compositions(planned):
+        try:
+            rows.append(_row(name, config, live, replay, prompts, decoded))
+        except (RecordingError, ConfigError) as error:
+            rows.append({"composition": name, "refused": first_line(error)})
+    return rows
+
+
+def compositions(planned: RecordingPlan) -> Iterator[tuple[str, Config]]:
+    """The file's composition and its arms, then the same drafter with every builder of the coverage and nothing that
+    controls it.
+
+    Of a drafter that learns, which is told what it was told when it was recorded with these, also with trees between
+    each two of them, of which nothing was recorded.
+    """
+    config = planned.config
+    if config.get("drafter") is None:
+        return
+    controlled = config.get("controller") != apply_overrides(config, {"controller": _FIXED}).get("controller")
+    controller = f", {describe_part(config.get('controller'), Controller)}" if controlled else ""
+    yield describe_part(config.get("builder")) + controller, config
+    yield from _arms(config)
+    verifier = planned.verifier_section
+    for given in planned.covered_by:
+        if given != config.get("builder") or controlled:
+            parts = {"builder": given, "controller": _FIXED, "verifier": verifier}
+            yield describe_part(given), apply_overrides(config, parts)
+    if learns(planned.drafter()):
+        for paths, name in trees_between(planned.coverage):
+            tree = {"class_path": "StaticTree", "init_args": {"rank_paths": paths}}
+            parts = {"builder": tree, "controller": _FIXED, "verifier": verifier}
+            yield name, apply_overrides(config, parts)
+
+
+def _arms(config: Config) -> Iterator[tuple[str, Config]]:
+    """Our own loops with a drafter, but for the one that is the file's composition."""
+    if config.get("arms"):
+        own = {part: config.get(part) for part in Parts._fields}
+        for arm in arms_of(config):
+            drafts = arm.reference is None and arm.config.get("drafter") is not None
+            if drafts and {part: arm.config.get(part) for part in Parts._fields} != own:
+                yield f"arm {arm.title}", arm.config
+
+
+def trees_between(builders: Sequence[TreeBuilder]) -> Iterator[tuple[list[list[int]], str]]:
+    """Between every two fixed trees of growing size, and below the smallest, one of nodes of the larger: those of the
+    lowest ranks nearest the root.
+
+    Yields:
+        Rank paths, and what the tree is called.
+    """
+    shapes = [shape for shape in map(fixed_shape_of, builders) if shape is not None]
+    below = 1
+    for shape in sorted(shapes, key=lambda one: one.num_nodes):
+        nodes = round(sqrt(below * shape.num_nodes))
+        if below < nodes < shape.num_nodes:
+            ordered = sorted(shape.rank_paths[1:], key=lambda path: (sum(path) + len(path), len(path), path))
+            paths = [list(path) for path in ordered[:nodes]]
+            yield paths, f"{nodes} of the {counted(shape.num_nodes, 'node')}, not recorded"
+        below = shape.num_nodes
+
+
+def to_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """The rows of a live sample for a person."""
+    compared = [row for row in rows if "refused" not in row]
+    columns = [
+        Column("replayed against live"),
+        Column("prompts"),
+        Column("equal"),
+        Column("steps live"),
+        Column("replayed"),
+        Column("tokens a step live"),
+        Column("replayed"),
+        Column("difference", digits=2, unit="%"),
+        Column("worth"),
+    ]
+    cells = [
+        [
+            row["composition"],
+            row["prompts"],
+            row["equal_prompts"],
+            row["steps_live"],
+            row["steps_replayed"],
+            row["tokens_per_step_live"],
+            row["tokens_per_step_replayed"],
+            row["relative_error"],
+            row["fidelity"],
+        ]
+        for row in compared
+    ]
+    notes = [f"{row['composition']}: {row['refused']}" for row in rows if "refused" in row]
+    notes += [
+        f"{row['composition']}: {row['prompts'] - row['equal_prompts']} of {counted(row['prompts'], 'prompt')} parted "
+        "from the live run though the replay is exact; passes of another size round otherwise, which decides near ties "
+        "of a 16-bit model"
+        for row in compared
+        if row["fidelity"] == Grade.EXACT.value and row["equal_prompts"] < row["prompts"]
+    ]
+    return Table("A live sample", columns, cells, notes)
+
+
+def _row(
+    name: str,
+    config: Config,
+    live: LiveBackend,
+    replay: ReplayBackend,
+    prompts: Sequence[Prompt],
+    decoded: Callable[[], None],
+) -> dict[str, Any]:
+    try:
+        latency = build_latency(config)
+    except ConfigError:  # an artifact that is yet to be measured
+        latency = None
+        config = apply_overrides(config, {"latency": None})
+    spec = ArmSpec(name, build_generation(config), config=config, latency=latency)
+    replayed, decoding = make_arm(spec, replay), make_arm(spec, live)
+    assert isinstance(replayed, ReplayArm)
+    if replayed.fidelity.grade is Grade.MODELLED and latency is None:
+        raise RecordingError(f"{replayed.fidelity.why}: give the experiment a latency profile to replay it")
+    decoding.reset()
+    replayed.reset()
+    pairs: list[tuple[PromptRecord, PromptRecord]] = []
+    for prompt in prompts:
+        pairs.append((decoding.decode(prompt), replayed.decode(prompt)))
+        decoded()
+    row: dict[str, Any] = {
+        "composition": name,
+        "fidelity": str(replayed.fidelity),
+        "prompts": len(pairs),
+        "equal_prompts": sum(_counts(one) == _counts(other) for one, other in pairs),
+    }
+    for side, records in zip(("live", "replayed"), zip(*pairs, strict=True), strict=True):
+        for count in _COUNTS:
+            row[f"{count}_{side}"] = sum(getattr(record, count) for record in records)
+        tokens = sum(len(record.token_ids) for record in records)
+        row[f"tokens_{side}"] = tokens
+        row[f"tokens_per_step_{side}"] = tokens / row[f"steps_{side}"]
+    row["relative_error"] = row["tokens_per_step_replayed"] / row["tokens_per_step_live"] - 1
+    return row
+
+
+def _counts(record: PromptRecord) -> tuple[Any, ...]:
+    return (record.token_ids, *(getattr(record, count) for count in _COUNTS))

@@ -1,0 +1,296 @@
+"""What an experiment file asks to record: which prompts, whose output, which coverage; told without any model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from specexp.bench.arm import describe
+from specexp.bench.device_hours import Prompts, Stage, recording_hours, told
+from specexp.config import (
+    Config,
+    ConfigError,
+    apply_overrides,
+    arms_of,
+    build_drafter,
+    build_latency,
+    build_verifier,
+    is_multi_sequence,
+    recording_folder,
+)
+from specexp.config.check import Checker, base_of
+from specexp.config.schema import Record
+from specexp.config.stages import STAGES, with_prompts_of
+from specexp.core.arguments import arguments_of
+from specexp.core.compatibility import check_composition
+from specexp.core.drafter import Drafter
+from specexp.core.messages import counted, first_line
+from specexp.core.tree import NodeKind
+from specexp.core.tree_builder import TreeBuilder
+from specexp.core.verifier import Verifier
+from specexp.models.sources import sources_of
+from specexp.replay.format.errors import RecordingError
+from specexp.replay.play.fidelity import learns, parts_in, scoring_of
+
+_DEFAULT = {"class_path": "Chain", "init_args": {"length": 24}}
+_TOP_K = 8
+"""The target's best tokens kept where no drafter says how many it learns."""
+
+
+@dataclass(frozen=True)
+class RecordingPlan:
+    """What a file asks to record, before any model is loaded.
+
+    Attributes:
+        config: The composition, its drafter and builder filled in where the file names none.
+        folder: Folder of the recording.
+        coverage: Builders that are run at every root.
+        covered_by: The coverage as configured.
+        verifier: Whose output is recorded; it has the law of the configured one's.
+        verifier_section: The verifier as a configuration has it.
+        target_top_k: The target's best tokens kept after every node.
+        prompts: The experiment with the prompts of a stage, by name of the stage.
+        added: Whether the drafter is the pair's draft model, for the file names none.
+    """
+
+    config: Config
+    folder: Path
+    coverage: Sequence[TreeBuilder]
+    covered_by: Sequence[Mapping[str, Any]]
+    verifier: Verifier
+    verifier_section: Mapping[str, Any]
+    target_top_k: int
+    prompts: Mapping[str, Config]
+    added: bool
+
+    def drafter(self) -> Drafter | None:
+        """A new one, without its models."""
+        return build_drafter(self.config)
+
+    def made_of(self) -> dict[str, Any]:
+        """What the recorded answers depend on, the prompts left out."""
+        generation = self.config.get("generation")
+        scoring = scoring_of(self.drafter())
+        return {
+            "pair": self.config.get("pair"),
+            "law": self.verifier.sampling_settings,
+            "generation": {
+                key: generation[key] for key in ("seed", "max_new_tokens", "samples", "stop_at_eos")
+            },
+            "drafter": self.config.get("drafter"),
+            "scoring": None if scoring is None else asdict(scoring),
+            "coverage": list(self.covered_by),
+            "candidates": self.config.get("record.candidates"),
+            "target_top_k": self.target_top_k,
+        }
+
+    def _kept(self) -> str:
+        of_target = f"the target's {self.target_top_k} best after every token"
+        if scoring_of(self.drafter()) is None:
+            return f"{of_target} of the output and of every tree that the drafter's own runs make"
+        return (
+            f"the draft's {self.config.get('record.candidates')} best after every token of the output and what the "
+            f"coverage asks elsewhere, {of_target}"
+        )
+
+    def hours(self, lengths: Sequence[int], workers: int) -> list[str]:
+        """The device time it takes, for a person; nothing where no profile says what passes cost.
+
+        Args:
+            lengths: Tokens of every prompt.
+            workers: How many devices share it.
+        """
+        latency = build_latency(self.config)
+        if latency is None:
+            return []
+        generation = self.config.get("generation")
+        prompts = Prompts(lengths, generation["max_new_tokens"], generation["samples"])
+        hours = recording_hours(prompts, self.coverage, latency)
+        return told([Stage("recording", prompts.answers, hours, "searching it then needs none")], workers)
+
+    def lines(self) -> list[str]:
+        """What would be recorded, for a person."""
+        config = self.config
+        generation, drafter = config.get("generation"), self.drafter()
+        found = [
+            f"prompts of {name}: {describe_prompts(one.get('data'))}" for name, one in self.prompts.items()
+        ]
+        samples = generation["samples"]
+        often = f", {samples} samples of each" if samples > 1 else ""
+        found.append(
+            f"output: up to {counted(generation['max_new_tokens'], 'token')} by {describe(self.verifier)}, seed "
+            f"{generation['seed']}{often}"
+        )
+        if drafter is None:
+            return [*found, "drafter: none, the target alone is recorded"]
+        added = " (the file names none, and the pair has a draft)" if self.added else ""
+        return [
+            *found,
+            f"drafter: {type(drafter).__name__}{added}",
+            f"coverage: {', '.join(map(describe_part, self.covered_by))}",
+            f"kept: {self._kept()}",
+        ]
+
+
+def plan_recording(config: Config) -> RecordingPlan:
+    """Check what a file asks to record; models and data are not touched.
+
+    Args:
+        config: The file of an experiment, a sweep, or the fitting of a controller.
+
+    Raises:
+        ConfigError: It cannot be recorded, in one sentence.
+    """
+    if is_multi_sequence(config):
+        raise ConfigError(
+            f"{config.file}: the experiment decodes several sequences for a prompt, which a recording does not hold: "
+            "leave execution and TaskItems out"
+        )
+    verifier, section = _recorded_verifier(config)
+    drafter = build_drafter(config)
+    covered_by = config.get("record.coverage")
+    added = drafter is None and _has_draft(config)
+    if covered_by is None:
+        own = config.get("builder") if learns(drafter) else None
+        covered_by = [own or _DEFAULT]
+    if not covered_by:
+        raise refusal(config, "coverage", "is an empty list; at least one builder is needed")
+    config = apply_overrides(
+        config, {"record.coverage": covered_by}, config.source_of(("record", "coverage"))
+    )
+    covered_by = config.get("record.coverage")
+    overrides: dict[str, Any] = {"drafter": {"class_path": "DraftModel"}} if added else {}
+    if (added or drafter is not None) and config.get("builder") is None:
+        overrides["builder"] = covered_by[-1]
+    config = apply_overrides(config, overrides, config.file)
+    drafter = build_drafter(config)
+    record: Record = config.checker.build(config.get("record"), Record, ("record",))
+    coverage: list[TreeBuilder] = list(record.coverage or [])
+    for number, builder in enumerate(coverage if drafter is not None else ()):
+        _check_coverage(config, number, builder, drafter, verifier)
+    try:
+        scoring_of(drafter)
+    except RecordingError as error:
+        raise config.checker.error(("drafter",), f": {error}") from error
+    return RecordingPlan(
+        config,
+        recording_folder(config),
+        coverage,
+        covered_by,
+        verifier,
+        section,
+        _target_top_k(config, drafter),
+        _prompts(config),
+        added,
+    )
+
+
+def describe_part(part: Mapping[str, Any], base: type = TreeBuilder) -> str:
+    """A configured part with the arguments that are not its defaults, e.g. ``Chain(length=24)``.
+
+    Args:
+        part: ``class_path`` and ``init_args``.
+        base: Base class of its family.
+    """
+    found = Checker(lambda key: "").find_class(part["class_path"], base, ())
+    known = arguments_of(found) or {}
+
+    def shown(name: str, value: Any) -> str:
+        if not isinstance(value, Mapping) or "class_path" not in value:
+            return str(value)
+        (family,) = (base_of(one) for one in known[name].allowed.members if one.is_part)
+        return describe_part(value, family)
+
+    inner = ", ".join(
+        f"{name}={shown(name, value)}"
+        for name, value in (part.get("init_args") or {}).items()
+        if name not in known or known[name].default != value
+    )
+    return f"{found.__name__}({inner})" if inner else found.__name__
+
+
+def describe_prompts(data: Mapping[str, Any]) -> str:
+    """A workload in a few words."""
+    count = "all" if data["max_prompts"] is None else f"up to {data['max_prompts']}"
+    shuffled = "" if data["shuffle_seed"] is None else f", shuffled by {data['shuffle_seed']}"
+    offset = f", the first {data['offset']} left out" if data["offset"] else ""
+    return f"{count} of {str(data['prompts']['class_path']).rpartition('.')[2]}{shuffled}{offset}"
+
+
+def _recorded_verifier(config: Config) -> tuple[Verifier, Mapping[str, Any]]:
+    """What decodes plainly with the configured verifier's law, and its section of a configuration."""
+    given = build_verifier(config)
+    settings = given.sampling_settings
+    if settings is None:
+        raise config.checker.error(
+            ("verifier",),
+            f": the output of {type(given).__name__} may depend on what is drafted, so a recording of it says "
+            "nothing of other drafts: record with Greedy, KeyedSampling, RejectionSampling or SampleMatch",
+        )
+    section: dict[str, Any] = {"class_path": "Greedy", "init_args": {}}
+    if settings["temperature"]:
+        section = {"class_path": "KeyedSampling", "init_args": dict(settings)}
+    return build_verifier(apply_overrides(config, {"verifier": section}, config.file)), section
+
+
+def _check_coverage(
+    config: Config, number: int, builder: TreeBuilder, drafter: Drafter | None, verifier: Verifier
+) -> None:
+    key = f"coverage.{number}"
+    drawing = [one for one in parts_in(builder) if one.kind is not NodeKind.POINT_MASS]
+    if drawing:
+        raise refusal(
+            config,
+            key,
+            f"is a {type(drawing[0]).__name__} that draws its candidates, and a recording holds ranked ones: set "
+            "candidates to top-k",
+        )
+    try:
+        check_composition(drafter, builder, verifier)
+    except ValueError as error:
+        raise refusal(config, key, f"does not go with the drafter: {first_line(error)}") from error
+
+
+def _target_top_k(config: Config, drafter: Drafter | None) -> int:
+    """As configured, or as many as the drafter learns."""
+    learned = {
+        one.learned_candidates: type(one).__name__ for one in parts_in(drafter) if one.learned_candidates
+    }
+    given: int | None = config.get("record.target_top_k")
+    most = max(learned, default=0)
+    if given is None:
+        return most or _TOP_K
+    if given < most:
+        raise refusal(
+            config,
+            "target_top_k",
+            f"is {given} and {learned[most]} learns the target's best {most}: set it to at least {most}, or leave it "
+            "out",
+        )
+    return given
+
+
+def _prompts(config: Config) -> dict[str, Config]:
+    """By name of a stage the experiment with its prompts."""
+    found = {"data": config}
+    if config.get("sweep") is not None:
+        for stage in STAGES:
+            if config.get(f"sweep.{stage}", None):
+                found[f"sweep.{stage}"] = with_prompts_of(config, stage)
+        return found
+    for arm in arms_of(config):
+        if arm.preload is not None:
+            found[f"preload of {arm.name}"] = arm.preload
+    return found
+
+
+def _has_draft(config: Config) -> bool:
+    pair = config.get("pair")
+    return sources_of(pair["target"], pair["draft"])[1] is not None
+
+
+def refusal(config: Config, key: str, sentence: str) -> ConfigError:
+    """About a key of ``record:``; the sentence goes on after it."""
+    return config.checker.error(("record", *key.split(".")), f" {sentence}")

@@ -1,0 +1,364 @@
+"""Filling a recording: plain decoding, then covering builders at every root of its output, then drafters that learn.
+
+A draft model is asked at every root, so that a replayed run may come by any. What a drafter that learns would be told
+depends on all its steps before, so it decodes once with every covering builder: replayed with one of these it is told
+what it was told then, and with a builder between them nearly that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from typing_extensions import override
+
+from specexp.core.context import Context
+from specexp.core.decode import Decoding
+from specexp.core.decoder import Decoder
+from specexp.core.dialogue import Verdict
+from specexp.core.drafter import Drafter
+from specexp.core.drafting import Drafting, draft_together
+from specexp.core.lane import Lane
+from specexp.core.outcome import Outcome, prefill_outcome
+from specexp.core.parts import Parts
+from specexp.core.sampling import Processors
+from specexp.core.tree import TokenTree, root_tree
+from specexp.core.tree_builder import TreeBuilder
+from specexp.core.verifier import Verifier
+from specexp.replay.format.recorded_turn import RecordedTurn
+from specexp.replay.format.trie import TrieWriter
+from specexp.replay.play.fidelity import learns, models_in
+from specexp.replay.play.outcome import NO_LOGITS
+from specexp.replay.record.recording_source import RecordingSource
+from specexp.replay.record.target_answers import TargetAnswers
+
+if TYPE_CHECKING:
+    from specexp.core.runtime import Runtime
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How much of every answer is kept.
+
+    Attributes:
+        builders: Builders that are run once at every root.
+        candidates: The draft's candidates kept after every token of the answer, at least.
+        target_top_k: The target's best tokens kept after every recorded node.
+    """
+
+    builders: Sequence[TreeBuilder]
+    candidates: int
+    target_top_k: int
+
+    def asked_at_roots(self, phrases: bool) -> list[TreeBuilder]:
+        """Builders whose questions to a draft model are recorded, the wanted ones last.
+
+        The passes of either answer most questions of the other.
+
+        Args:
+            phrases: Whether the builders draft phrases too, which are no question to a model.
+        """
+        wanted = self.builders
+        if phrases:
+            wanted = [one for builder in wanted for one in _without_phrases(builder)]
+        return [*(one for builder in wanted for one in builder.narrower), *wanted]
+
+
+def _without_phrases(builder: TreeBuilder) -> list[TreeBuilder]:
+    """What a builder has inside that asks for single tokens; itself, if that is all it does."""
+    if builder.phrase_length == 1:
+        return [builder]
+    return [one for inner in builder.inner for one in _without_phrases(inner)]
+
+
+class Recorder:
+    """Records answered turns with models.
+
+    Args:
+        model: The target.
+        verifier: The verifier whose output is recorded.
+        drafter: A drafter with its models; None records the target alone.
+        coverage: How much is kept.
+    """
+
+    def __init__(
+        self,
+        model: Runtime,
+        verifier: Verifier,
+        drafter: Drafter | None,
+        coverage: Coverage,
+    ) -> None:
+        self.model = model
+        self.verifier = verifier
+        self.drafter = drafter
+        self.coverage = coverage
+        self.plain = Decoder(model, verifier=verifier)
+        settings: Any = verifier.sampling_settings
+        self._processors = Processors(**settings) if settings and settings["temperature"] > 0 else None
+        self._builders = coverage.asked_at_roots(phrases=learns(drafter))
+        self._asked = drafter  # at every root
+        self._taught: Drafter | None = None  # by what the target said at every root
+        self._runs: list[Decoder] = []
+        if drafter is not None and learns(drafter):
+            # a draft model inside it is asked alone: its answers do not depend on what is learned
+            self._asked = deepcopy(next(iter(models_in(drafter)), None))
+            self._taught = deepcopy(drafter)
+            self._runs = [
+                Decoder(model, deepcopy(drafter), builder, verifier) for builder in coverage.builders
+            ]
+        self._answers = TargetAnswers(model, coverage.target_top_k)
+
+    @property
+    def shares_state(self) -> bool:
+        """Whether what is recorded of a prompt depends on the prompts before."""
+        return self.drafter is not None and self.drafter.shares_state
+
+    def state_dict(self) -> list[dict[str, Any]]:
+        """What its drafters learned so far."""
+        return [drafter.state_dict() for drafter in self._learning()]
+
+    def load_state_dict(self, state: Sequence[dict[str, Any]]) -> None:
+        """Go on from :meth:`state_dict`."""
+        for drafter, learned in zip(self._learning(), state, strict=True):
+            drafter.load_state_dict(learned)
+
+    def _learning(self) -> list[Drafter]:
+        drafters = (self._taught, *(run.parts.drafter for run in self._runs))
+        return [drafter for drafter in drafters if drafter is not None]
+
+    @torch.inference_mode()
+    def conversation(
+        self,
+        prompt_id: str,
+        category: str,
+        index: int,
+        sample: int,
+        asked: Callable[[int, list[int]], list[int]],
+        turns: int,
+        *,
+        sequence: str,
+        seed: int,
+        max_new_tokens: int,
+        eos_token_ids: frozenset[int],
+    ) -> Iterator[RecordedTurn]:
+        """Record the turns of a conversation.
+
+        Args:
+            prompt_id: Name of the prompt.
+            category: Category of the prompt.
+            index: Place of the prompt in its set.
+            sample: Number of the continuation.
+            asked: The whole context of a turn, from its number and the tokens before.
+            turns: Number of turns.
+            sequence: Name of the sequence, by which randomness is keyed.
+            seed: Seed of the run.
+            max_new_tokens: Most tokens of a turn.
+            eos_token_ids: Tokens that end an answer.
+        """
+        before: list[int] = []
+        drafting: Drafting | None = None
+        wanted: Any = {
+            "max_new_tokens": max_new_tokens,
+            "eos_token_id": eos_token_ids,
+            "seed": seed,
+            "sequence": sequence,
+        }
+        for number in range(turns):
+            prompt = asked(number, before)
+            said = _Said()
+            self.model.check_request(prompt, max_new_tokens)
+            if number == 0:
+                self.model.cache.truncate(0, 0)
+                self.model.conversation = None
+            result = self.plain.generate(
+                prompt,
+                continue_conversation=number > 0,
+                observers=(partial(self._watch, said),),
+                **wanted,
+            )
+            fresh = np.array(prompt[max(len(before) - 1, 0) : -1], dtype=np.int64)
+            room = min(max_new_tokens, self.model.context_limit - len(prompt))
+            turn = _Turn(prompt, result.token_ids, fresh, self._reread(prompt, fresh), room)
+            turn.writer.target.update(enumerate(said.top))
+            if drafting is None:
+                parts = Parts(self._asked, verifier=self.verifier)  # the builder follows
+                drafting = Drafting(parts, parts.context(prompt, seed, sequence))
+            else:
+                drafting.context.next_turn(prompt[len(before) :])
+            draft_log_probs = self._cover(turn, drafting)
+            if self._taught is not None:
+                self._teach(self._taught, turn, seed, sequence)
+            for run in self._runs:
+                _open_sources(run.parts.drafter, turn)
+                run.generate(
+                    prompt,
+                    continue_conversation=number > 0,
+                    observers=(partial(self._watch_run, turn),),
+                    **wanted,
+                )
+            self.model.cache.truncate(0, len(prompt) - 1)
+            self._answers.ask_rest(turn.writer)
+            before = [*prompt, *turn.answer]
+            values, tokens = turn.asked.topk(self.coverage.target_top_k, dim=-1)
+            yield RecordedTurn(
+                prompt_id=prompt_id,
+                category=category,
+                index=index,
+                sample=sample,
+                turn=number,
+                turns=turns,
+                prompt=np.array(prompt, dtype=np.int32),
+                answer=np.array(turn.answer, dtype=np.int32),
+                finish_reason=str(result.finish_reason),
+                asked=tokens.numpy(force=True).astype(np.int32),
+                asked_logits=values.float().numpy(force=True),
+                trie=turn.writer.finish(),
+                target_log_probs=np.array(said.log_probs, dtype=np.float32),
+                draft_log_probs=draft_log_probs,
+            )
+
+    def _watch(self, said: _Said, outcome: Outcome) -> None:
+        """Keep what the target said in a step of plain decoding."""
+        k = self.coverage.target_top_k
+        said.top.append((outcome.top_k(k)[0].copy(), outcome.top_k_logits(k)[0].copy()))
+        log_prob = 0.0  # greedy decoding gives its token for sure
+        if self._processors is not None:
+            scores = self._processors.scores(outcome.logits[:1]).float()
+            log_prob = float(scores.log_softmax(dim=-1)[0, outcome.new_token_ids[0]])
+        said.log_probs.append(log_prob)
+
+    def _reread(self, prompt: Sequence[int], fresh: NDArray[np.int64]) -> torch.Tensor:
+        """``[a, V]`` logits of what the turn's prefill fed; leaves the cache at the prompt, less its last token."""
+        self.model.cache.truncate(0, len(prompt) - 1 - fresh.size)
+        logits = self.model.prefill(0, fresh.tolist(), all_logits=True)
+        return torch.empty(0, self.model.vocab_size) if logits is None else logits
+
+    def _cover(self, turn: _Turn, drafting: Drafting) -> NDArray[np.float32]:
+        """Ask all covering builders at every root; ``[n]`` log-probabilities of the answer in the draft's
+        distribution, NaN where it has none.
+        """
+        context = drafting.context
+        self._answers.drafted = set()
+        sources = _open_sources(self._asked, turn)
+        if self._asked is None:
+            context.append(turn.answer)
+            return np.full(len(turn.answer), np.nan, dtype=np.float32)
+        drafting.begin(turn.prefill(context))
+        for root, following in enumerate(turn.answer):
+            for builder in self._builders:
+                for source in sources:
+                    source.width = builder.max_candidates
+                drafting.builder = builder
+                self._answers.enter(
+                    turn.writer, root, draft_together([(drafting, turn.room - root - 1)])[0].tree
+                )
+            context.append([following])
+            context.steps += 1
+            drafting.learn(Outcome(context, root_tree(context.root), NO_LOGITS, (), (following,)))
+        if sources:
+            return sources[0].draft_log_probs
+        return np.full(len(turn.answer), np.nan, dtype=np.float32)
+
+    def _teach(self, drafter: Drafter, turn: _Turn, seed: int, sequence: str) -> None:
+        """Let a drafter that learns draft its largest tree at every root, and keep what the target says of it."""
+        _open_sources(drafter, turn)
+        prompt, answer = turn.prompt, turn.answer
+        largest = max(self.coverage.builders, key=lambda builder: builder.max_nodes)
+        parts = Parts(drafter, largest, self.verifier)
+        context = parts.context(prompt, seed, sequence)
+        self.model.cache.truncate(0, len(prompt) - 1)
+        drafting = Drafting(parts, context)
+        drafting.begin(turn.prefill(context))
+
+        def keep(outcome: Outcome) -> None:
+            root = len(outcome.context) - 1 - len(prompt)
+            self._answers.keep_tree(turn.writer, root, outcome.tree, outcome.logits)
+
+        decoding = Decoding(self.model, (keep,))
+        decoding.add(
+            Lane(
+                context,
+                self.model,
+                _Given(len(prompt), answer),
+                drafting,
+                max_new_tokens=turn.room,
+                stop=lambda tokens: len(tokens) == len(answer),
+            )
+        )
+        while decoding.lanes:
+            decoding.step()
+
+    def _watch_run(self, turn: _Turn, outcome: Outcome) -> None:
+        """Keep what the target said in a step of a drafter that learns."""
+        root = len(outcome.context) - len(outcome.new_token_ids) - len(turn.prompt)
+        self._answers.keep_tree(turn.writer, root, outcome.tree, outcome.logits)
+
+
+@dataclass
+class _Said:
+    """What the target said of every token of an answer.
+
+    Attributes:
+        top: Its best tokens with their logits.
+        log_probs: Log-probability of the token that became output.
+    """
+
+    top: list[tuple[NDArray[np.int64], NDArray[np.float32]]] = field(default_factory=list)
+    log_probs: list[float] = field(default_factory=list)
+
+
+class _Turn:
+    """An answered turn whose trie is being filled.
+
+    Args:
+        prompt: Tokens before the answer.
+        answer: Tokens of the answer.
+        fresh: Tokens that the turn's prefill feeds.
+        asked: ``[a, V]`` the target's logits after these.
+        room: Tokens that the answer could have had.
+    """
+
+    def __init__(
+        self,
+        prompt: list[int],
+        answer: Sequence[int],
+        fresh: NDArray[np.int64],
+        asked: torch.Tensor,
+        room: int,
+    ) -> None:
+        self.prompt = prompt
+        self.answer = answer
+        self.fresh = fresh
+        self.asked = asked
+        self.room = room
+        self.writer = TrieWriter(prompt[-1], answer)
+
+    def prefill(self, context: Context) -> Outcome | None:
+        """Step 0 of the turn."""
+        return prefill_outcome(context, self.fresh, self.asked) if self.fresh.size else None
+
+
+def _open_sources(drafter: Drafter | None, turn: _Turn) -> list[RecordingSource]:
+    """Keep what the draft models inside a drafter say in a turn's trie; where their answers come from."""
+    sources: list[RecordingSource] = [one.source for one in models_in(drafter)]
+    for source in sources:
+        source.open(turn.writer, len(turn.prompt))
+    return sources
+
+
+class _Given(Verifier):
+    """Accepts nothing: an answer that is known already goes on by its own next token."""
+
+    def __init__(self, start: int, answer: Sequence[int]) -> None:
+        self._start = start
+        self._answer = answer
+
+    @override
+    def verify(self, context: Context, tree: TokenTree, logits: torch.Tensor) -> Verdict:
+        return Verdict((), self._answer[len(context) - self._start])

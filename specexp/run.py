@@ -1,0 +1,6 @@
+"""``python -m specexp.run``: the command of :mod:`specexp.commands.run`."""
+
+if __name__ == "__main__":
+    from specexp.__main__ import start
+
+    start("run")

@@ -1,0 +1,6 @@
+"""``python -m specexp.serve``: the command of :mod:`specexp.deploy.server`."""
+
+if __name__ == "__main__":
+    from specexp.__main__ import start
+
+    start("serve")

@@ -1,0 +1,263 @@
+"""``python -m specexp.sweep EXPERIMENT.yaml``: an Optuna study, its confirmation, and the exported winner."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import tempfile
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+
+from specexp.artifacts import ArtifactError, read_artifact
+from specexp.bench.results_folder import FolderBusyError, check_study_folder, remove_unused
+from specexp.cluster.options import USAGE as CLUSTER_USAGE, ClusterOptions, take_options
+from specexp.config import Config, ConfigError, build_sweep
+from specexp.config.command import GOES_ON, fail, run_command
+from specexp.config.here import check_here
+from specexp.config.sweep import Sweep
+from specexp.core.messages import first_line
+from specexp.core.secrets import masked
+from specexp.sweep.error import StudyError
+from specexp.sweep.goals import check_goals, directions_of
+from specexp.sweep.methods import without_draft_methods
+from specexp.sweep.space import Space
+from specexp.sweep.storage import check_storage
+from specexp.sweep.study_config import StudyConfig
+
+USAGE = """usage: python -m specexp.sweep EXPERIMENT.yaml [--dry-run] [--n-trials N] [--storage URL] [--key value ...]
+
+Searches the space of an experiment's sweep: section with Optuna, measures the best few again on prompts the search did
+not see, and exports the winner; the same command goes on where it stopped, and of a study that has ended it prints the
+result.
+--dry-run checks the file and shows what would be searched; --n-trials N ends with that many finished, distinct trials;
+--storage URL names a database, so that several workers share the study; --confirm-again confirms the best of a study
+that has ended once more and pools the measurements; --cold exports the winner without what it learned;
+--require-gain ends with 3 where nothing is faster than plain decoding; any other --dotted.key overrides the file,
+e.g. --data.max_prompts 8 --sweep.confirm.best 5 --tracking.mode disabled."""
+
+FLAGS = {
+    "--confirm-again": "sweep.confirm.again",
+    "--cold": "sweep.export.cold",
+    "--require-gain": "sweep.require_gain",
+}
+"""Options without a value, by the key that they set to true."""
+
+SHORT = {"n-trials": "sweep.n_trials", "storage": "sweep.storage"}
+
+NO_GAIN = 3
+"""Exit code of ``--require-gain`` where nothing is faster than plain decoding."""
+
+WIDTH = 120
+"""Of tables that go to a file, where 80 columns would break them up."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command.
+
+    Returns:
+        Its exit code: 0, 1 for a study that cannot go on, 2 for a mistake, 3 for a study without a gain where one is
+        required.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        cluster, arguments = take_options(arguments)
+    except ConfigError as error:
+        return fail(error)
+    command = shlex.join(["python", "-m", "specexp.sweep", *arguments])
+    given = [f"--{FLAGS[one]}=true" if one in FLAGS else one for one in arguments]
+    short = SHORT | {flag.removeprefix("--"): key for flag, key in FLAGS.items()}
+    act = partial(_act, command=command, cluster=cluster, typed=arguments)
+    return run_command(f"{USAGE}\n{CLUSTER_USAGE}", given, act, short, GOES_ON)
+
+
+def _act(
+    config: Config, dry_run: bool, command: str, cluster: ClusterOptions | None, typed: Sequence[str]
+) -> int:
+    study_config, settings, left_out = read_sweep(config)
+    console = Console(highlight=False, soft_wrap=True, force_jupyter=False)
+    check_here(config, "sweep.export.to")
+    check_study_folder(config, study_config.folder)
+    if settings.export is not None:
+        check_exported(config, Path(settings.export.to))
+    if settings.storage is not None:
+        check_storage(settings.storage, config.checker.error(("sweep", "storage"), ""))
+    if dry_run:
+        from specexp.sweep.rehearsal import rehearse
+
+        possible = rehearse(study_config, settings)
+        show(study_config, possible.sweep, console)
+        for name, why in possible.left_out.items():
+            console.print(f"Left out, for it cannot be built: {name}: {why}", markup=False)
+    if settings.enqueue[settings.n_trials :]:
+        names = ", ".join(known.name for known in settings.known[settings.n_trials :])
+        console.print(f"Not measured, for sweep.n_trials is {settings.n_trials}: {names}.", markup=False)
+    space = Space(settings)
+    for known in settings.known:
+        for at, value in space.beyond(known.overrides).items():
+            console.print(
+                f"{known.name}: {at} is {value}, outside the space ({space.entries[at]}): it is measured and compared, "
+                "not searched from.",
+                markup=False,
+            )
+    again = settings.confirm is not None and settings.confirm.again
+    if again and settings.storage is None and not (study_config.folder / "journal.log").exists():
+        raise ConfigError(
+            f"--confirm-again: there is no study in {study_config.folder}, so there is nothing to confirm again"
+        )
+    if config.get("arms"):
+        console.print(f"arms: is for python -m specexp.run {config.file}; a study measures its space alone.")
+    if left_out:
+        console.print(f"Left out, for the pair has no draft model: {', '.join(left_out)}.")
+    if dry_run:
+        from specexp.bench.device_hours import told
+        from specexp.sweep.hours import stages_of
+
+        stages = stages_of(study_config, settings)
+        for line in told(stages, 1 if cluster is None else cluster.workers) if stages else ():
+            console.print(line)
+        return 0
+    if cluster is None:
+        return _search(study_config, settings, command)
+    from specexp.sweep.workers import lead_study
+
+    asked = [one for one in typed if one not in FLAGS or FLAGS[one] != "sweep.require_gain"]
+    try:
+        gain = lead_study(study_config, settings, cluster, asked, console)
+    except StudyError as problem:
+        return fail(problem, 1)
+    return NO_GAIN if settings.require_gain and not gain else 0
+
+
+def read_sweep(config: Config) -> tuple[StudyConfig, Sweep, tuple[str, ...]]:
+    """The study and the sweep section of an experiment; :func:`load_config` has checked them against
+    the parts.
+
+    Returns:
+        Both, and the methods that were left out because the pair has no draft model.
+
+    Raises:
+        ConfigError: The file has no sweep section, and the sentence names the command for it; or all its methods need
+            a draft model.
+    """
+    sweep = build_sweep(config)
+    if sweep is None:
+        command = "specexp.what_if" if config.get("what_if") is not None else "specexp.run"
+        raise ConfigError(
+            f"{config.file} has no sweep: section, so nothing is searched; run it with python -m {command} "
+            f"{config.file}"
+        )
+    check_goals(sweep, config.checker)
+    return StudyConfig(config), *without_draft_methods(config, sweep)
+
+
+def show(study_config: StudyConfig, settings: Sweep, console: Console) -> None:
+    """Print what a sweep would do."""
+    from rich.table import Table
+
+    console.print(f"study {study_config.name}: {settings.n_trials} trials, known configurations included")
+    console.print(
+        f"objectives: {', '.join(f'{name} ({way})' for name, way in directions_of(settings).items())}"
+    )
+    table = Table("key", "values", title="space", title_justify="left")
+    product = Space(settings)
+    for key, entry in product.entries.items():
+        table.add_row(key, str(entry))
+    console.print(table)
+    for known in settings.known:
+        shown = product.params_of(known.overrides) or dict(known.overrides)
+        console.print(f"measured first: {known.name}: {shown}", markup=False)
+    for name, limit in settings.constraints.items():
+        console.print(f"constraint: {name} {limit:g}")
+    console.print(f"storage: {masked(settings.storage or str(study_config.folder / 'journal.log'))}")
+
+
+def _search(study_config: StudyConfig, settings: Sweep, command: str) -> int:
+    folder = study_config.folder
+    key = "output"
+    try:
+        if settings.export is not None:
+            key, folder = "sweep.export.to", Path(settings.export.to)
+            remove_unused(folder, prepare_folder(folder))  # better known now than after the search
+        key, folder = "output", study_config.folder
+        made = prepare_folder(folder)
+    except OSError as problem:
+        why = problem.strerror or problem
+        return fail(f"{key}: {folder} cannot be written ({why}): set --{key} to a folder that can")
+    from optuna.exceptions import StorageInternalError
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from specexp.bench.publish import tracker_of
+    from specexp.sweep.drawing import check_drawing
+    from specexp.sweep.output import StudyOutput
+    from specexp.sweep.session import Session, silence
+
+    silence()
+    console = Console(highlight=False, force_jupyter=False)
+    if not console.is_terminal:
+        console.width = WIDTH
+    try:
+        check_drawing(settings, study_config.config.checker)
+        tracker = tracker_of(study_config.config, study_config.name, folder)
+        gain = Session(study_config, settings, StudyOutput(folder, console, tracker, command)).run()
+    except (StudyError, FolderBusyError) as problem:
+        return fail(problem, 1)
+    except (StorageInternalError, SQLAlchemyError) as problem:
+        return fail(
+            f"storage {masked(str(settings.storage))!r} failed: {first_line(problem.__cause__ or problem)}", 1
+        )
+    except OSError as problem:
+        return fail(
+            f"{problem.filename or folder} cannot be written ({problem.strerror or problem}): nothing that was "
+            "finished is lost, and the same command goes on once it can",
+            1,
+        )
+    except ValueError as problem:
+        remove_unused(folder, made)
+        return fail(problem)
+    return NO_GAIN if settings.require_gain and not gain else 0
+
+
+def check_exported(config: Config, folder: Path) -> None:
+    """Check that the export would not take the alias ``best`` from another study.
+
+    Args:
+        config: Configuration of the study.
+        folder: Folder of its artifact.
+
+    Raises:
+        ConfigError: The alias names an artifact of another name.
+    """
+    try:
+        best = read_artifact(folder / "best")
+    except ArtifactError:
+        return  # there is none, or no readable one
+    if best.name != config.get("name"):
+        raise config.checker.error(
+            ("sweep", "export", "to"),
+            f": {folder}/best is the artifact of {best.name!r}, another study: choose another folder "
+            f"(--sweep.export.to artifacts/{config.get('name')})",
+        )
+
+
+def prepare_folder(folder: Path) -> list[Path]:
+    """Make the study's folder and see that files can be written there.
+
+    Returns:
+        The folders that were made, the innermost first.
+
+    Raises:
+        OSError: They cannot; folders made for it are removed again.
+    """
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(4096))
+            file.flush()
+    except OSError:
+        remove_unused(folder, made)
+        raise
+    return made

@@ -1,0 +1,141 @@
+"""``python -m specexp.verify CONFIG.yaml [--key value]``: is every composition of a file lossless here?
+
+Writes ``<output>/verify/<name>/{config.yaml,environment.json,report.md,report.json}`` and pictures; a second run of
+the same name replaces them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from specexp.bench.experiment import check_experiment
+from specexp.config import Config, ConfigError, save_resolved
+from specexp.config.command import run_command
+from specexp.config.here import check_here
+from specexp.config.next_step import command_line, experiment_again, model_options, trust_options
+from specexp.config.told import told
+
+if TYPE_CHECKING:
+    from specexp.models.pair import ModelPair
+    from specexp.verify.result import LosslessReport
+
+ENDPOINT = "--endpoint"
+USAGE = """usage: python -m specexp.verify CONFIG.yaml [--dry-run] [--key value ...]
+       python -m specexp.verify --endpoint URL [--plain URL] [--plain-body JSON] [--help]
+
+Tests whether the compositions of an experiment leave the target's output unchanged on its models and device:
+token equality for Greedy and KeyedSampling, with plain decoding and on toy targets whose every output is known; for
+verifiers that sample, the joint law of their tokens on toy targets, sampled until a deviation of verify.total_variation
+(0.05) is found or excluded with a power of 95 %, and of the first tokens on the configured models. The target is
+float32 unless the file says otherwise. Exit code 0: every claim holds as far as stated (a lossy verifier makes none);
+1: one does not; 2: the file is wrong; 3: no deviation was found and the stated one is not excluded.
+With --endpoint a server's answers with speculation and without are compared instead, at temperature 0.
+--dry-run checks the file and lists the tests; any other --dotted.key overrides the file,
+e.g. --verify.total_variation 0.02 --data.max_prompts 8 --verifier.init_args.temperature 0.3."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if any(one.partition("=")[0] == ENDPOINT for one in given):
+        from specexp.verify.endpoint_command import verify_endpoint
+
+        return verify_endpoint(given)
+    return run_command(USAGE, arguments, _act)
+
+
+def _act(config: Config, dry_run: bool) -> int:
+    check_experiment(config)
+    check_here(config)
+    if config.get("engine") is not None:
+        from specexp.verify.engine_command import engine_to_verify, verify_engine
+
+        if not dry_run:
+            return verify_engine(config).exit_code
+        print(f"{type(engine_to_verify(config)).__name__}: with speculation against without, token by token")
+        return 0
+    if dry_run:
+        from specexp.bench.rehearsal import rehearse
+        from specexp.verify.arms import ours
+
+        check_owner(config, rehearse(ours(config)[0]).pair)
+        list_tests(config)
+        return 0
+    found = run(config)
+    if not found.passed:
+        told().next = command_line("doctor", why="its lines belong beside the report into an issue")
+    elif config.artifact:
+        options = [*model_options(config), *trust_options(config)]
+        told().next = command_line("serve", config.artifact, *options, "--port", 8000)
+    else:
+        told().next = command_line("run", *experiment_again(config), why="says what it is worth")
+    return (0 if found.known else 3) if found.passed else 1
+
+
+def check_owner(config: Config, pair: ModelPair) -> None:
+    """Refuse an artifact of another model or tokenizer than the file's, as a deployment does.
+
+    Raises:
+        ConfigError: the first field of its fingerprint that differs.
+    """
+    if not config.artifact:
+        return
+    from specexp.artifacts import ArtifactError, read_artifact
+    from specexp.config.named_artifacts import local
+    from specexp.core.runtime import Runtime
+
+    model = pair.target.model if isinstance(pair.target, Runtime) else pair.target
+    try:
+        read_artifact(local(config.artifact)).check(model, pair.tokenizer)
+    except ArtifactError as error:
+        raise ConfigError(str(error)) from error
+
+
+def list_tests(config: Config) -> None:
+    """Print every composition with the tests it calls for, and what is left out."""
+    from specexp.verify.arms import claims_of, ours
+
+    kept, skipped = ours(config)
+    for claim in claims_of(kept):
+        print(f"{claim.arm.title}: {', '.join(claim.checks)}")
+    if skipped:
+        print(f"not verified, for they are not our loops: {', '.join(skipped)}")
+
+
+def run(config: Config, pair: ModelPair | None = None) -> LosslessReport:
+    """Verify a file, print the tables and write its folder.
+
+    Args:
+        config: Configuration of the experiment.
+        pair: Models loaded already; the file's own if None.
+
+    Raises:
+        ConfigError: the file, its data, models or output folder cannot be used; nothing was tested then.
+        OSError: the report cannot be written, because the disk is full.
+    """
+    from specexp.bench.experiment import load_prompts, use_threads
+    from specexp.bench.live import LiveBackend
+    from specexp.bench.publish import publish, terminal
+    from specexp.bench.trainer import quiet_libraries
+    from specexp.verify.arms import claims_of, ours
+    from specexp.verify.check import verify
+    from specexp.verify.report import report
+
+    quiet_libraries()
+    given, (config, skipped) = config, ours(config)
+    claims_of(config)  # a verifier of unknown law is refused before models are loaded
+    backend = LiveBackend.of(config, pair)
+    check_owner(given, backend.pair)
+    prompts = load_prompts(config, backend.pair).prompts
+    folder = Path(config.get("output")) / "verify" / config.get("name")
+    save_resolved(config, folder)
+    use_threads(config)
+    console = terminal(180)
+    found = verify(config, backend, prompts, skipped, tell=lambda line: console.print(line, style="dim"))
+    made = report(found)
+    publish(made, folder, console=console)
+    told().answer = made.title
+    return found

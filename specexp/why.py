@@ -1,0 +1,6 @@
+"""``python -m specexp.why``: the command of :mod:`specexp.replay.why`."""
+
+if __name__ == "__main__":
+    from specexp.__main__ import start
+
+    start("why")

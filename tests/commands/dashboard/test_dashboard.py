@@ -1,0 +1,156 @@
+"""The dashboard of a study is built without network, and published by one command."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from specexp.commands.dashboard.command import main
+from specexp.tracking.dashboard import build_workspace, describe_dashboard, describe_studies
+
+EXPERIMENT = """
+name: shapes
+pair: {target: stdlib}
+data: {prompts: {class_path: StdlibFunctions, init_args: {split: validation}}, max_prompts: 2}
+drafter: {class_path: TokenRecycling, init_args: {k: 8}}
+builder: {class_path: Chain, init_args: {length: 4}}
+verifier: {class_path: KeyedSampling, init_args: {temperature: 0.7}}
+sweep:
+  n_trials: 2
+  space:
+    builder.init_args.length: {type: int, low: 1, high: 8}
+"""
+
+
+@pytest.fixture
+def experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    for name in ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE", "WANDB_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    file = tmp_path / "shapes.yaml"
+    file.write_text(EXPERIMENT)
+    return str(file)
+
+
+def test_the_workspace_compares_the_runs_of_its_study() -> None:
+    keys = ["builder", "builder.init_args.nodes"]
+    ws = pytest.importorskip("wandb_workspaces.workspaces", reason="needs the extra dashboard")
+    workspace = build_workspace(describe_dashboard("tree_shape", keys, entity="team", project="specexp"))
+    view = workspace._to_model()  # what save() would send; there is no public name for it
+    spec = view.model_dump(by_alias=True, exclude_none=True)["spec"]["section"]
+
+    (runs,) = spec["runSets"]
+    (group,) = runs["filters"]["filters"]
+    assert (group["key"]["name"], group["value"]) == ("group", "tree_shape")
+    assert runs["sort"]["keys"][0]["key"] == {"section": "summary", "name": "speedup"}
+
+    panels = [panel for section in spec["panelBankConfig"]["sections"] for panel in section["panels"]]
+    kinds = [panel["viewType"] for panel in panels]
+    assert kinds.count("Scatter Plot") == 3
+    assert {
+        "Parallel Coordinates Plot",
+        "Parameter Importance",
+        "Bar Chart",
+        "Weave",
+        "Media Browser",
+    } <= set(kinds)
+    axes = panels[kinds.index("Parallel Coordinates Plot")]["config"]["columns"]
+    assert [axis["accessor"] for axis in axes] == [
+        "config:params.value.builder.name",
+        "config:params.value.builder.init_args.nodes",
+        "summary:speedup",
+    ]
+    assert ws.Workspace._from_model(view).sections[0].name == workspace.sections[0].name
+
+
+def test_the_workspace_of_a_project_compares_what_won_its_studies() -> None:
+    pytest.importorskip("wandb_workspaces.workspaces", reason="needs the extra dashboard")
+    view = build_workspace(describe_studies(entity="team", project="specexp"))._to_model()
+    spec = view.model_dump(by_alias=True, exclude_none=True)["spec"]["section"]
+    (runs,) = spec["runSets"]
+    (kind,) = runs["filters"]["filters"]
+    assert (kind["key"]["name"], kind["value"]) == ("jobType", "study")
+    panels = [
+        panel["config"] for section in spec["panelBankConfig"]["sections"] for panel in section["panels"]
+    ]
+    bars = [(panel["metrics"], panel["groupBy"]) for panel in panels if "groupBy" in panel]
+    assert [by for metrics, by in bars if metrics == ["confirmed_speedup"]] == [
+        "group", "method.value", "model.value", "device_name.value",
+    ]  # fmt: skip
+
+
+def test_a_study_under_a_latency_profile_is_compared_by_what_its_runs_call_modelled(
+    experiment: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("wandb_workspaces.workspaces", reason="needs the extra dashboard")
+    workspace = build_workspace(
+        describe_dashboard("shapes", ["builder"], entity="team", project="specexp", modelled=True)
+    )
+    sent = str(workspace._to_model().model_dump(by_alias=True, exclude_none=True))
+    for name in ("modelled_speedup", "modelled_tokens_per_second", "modelled_seconds/target"):
+        assert f"'{name}'" in sent or f":{name}" in sent
+    for name in ("'speedup'", "summary:speedup", "'tokens_per_second'", "'seconds/target'"):
+        assert name not in sent
+
+    latency = ["--latency.name", "slow", "--latency.target_ms", "{1: 100}"]
+    assert main([experiment, "--dry-run", *latency]) == 0
+    assert "Modelled speedup over AR by nodes" in capsys.readouterr().out
+
+
+def test_a_dry_run_shows_the_panels_without_the_extra(
+    experiment: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "wandb_workspaces.workspaces", None)
+    monkeypatch.setitem(sys.modules, "wandb_workspaces.reports.v2", None)
+    assert main([experiment, "--project", "mine", "--dry-run"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0] == "specexp shapes -> your-entity/mine"
+    assert "    ScatterPlot: Speedup over AR by nodes" in shown
+    assert main([experiment, "--studies", "--dry-run"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0] == "specexp studies -> your-entity/specexp"
+    assert "    BarPlot: confirmed speedup over AR by method" in shown
+
+
+def test_what_is_missing_is_said_in_one_sentence(
+    experiment: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([experiment]) == 2
+    assert "--entity names" in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "wandb_workspaces.workspaces", None)
+    assert main([experiment, "--entity", "team"]) == 1
+    said = capsys.readouterr().err
+    assert '".[dashboard]"' in said
+    assert said.count("\n") == 1
+
+
+def test_who_is_not_logged_in_is_told_so(experiment: str, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("wandb_workspaces.workspaces", reason="needs the extra dashboard")
+    assert main([experiment, "--entity", "team"]) == 1
+    assert "wandb login" in capsys.readouterr().err
+
+
+def test_an_experiment_without_a_study_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "arms.yaml"
+    file.write_text(EXPERIMENT.split("sweep:")[0])
+    assert main([str(file), "--dry-run"]) == 2
+    assert "has no sweep: section" in capsys.readouterr().err
+
+
+def test_a_refusal_of_the_server_is_one_sentence(
+    experiment: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ws = pytest.importorskip("wandb_workspaces.workspaces", reason="needs the extra dashboard")
+
+    def refuse(_: object) -> None:
+        raise ValueError("entity team not found\nTraceback ...")
+
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    monkeypatch.setattr(ws.Workspace, "save", refuse)
+    assert main([experiment, "--entity", "team"]) == 1
+    assert (
+        capsys.readouterr().err
+        == "error: W&B did not take the dashboard for team/specexp: entity team not found; --dry-run shows the panels\n"
+    )

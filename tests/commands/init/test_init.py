@@ -1,0 +1,114 @@
+"""A folder to start from leads to a dry run without another line being written."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+
+from specexp.commands.init.command import main
+from specexp.config import load_config
+from specexp.config.recognised import with_recognised_fields
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_experiment_searches_what_fastest_searches_for_ones_own_model_and_prompts(here: Path) -> None:
+    (here / "mine.jsonl").write_text("".join(json.dumps({"question": f"why {n}?"}) + "\n" for n in range(50)))
+    arguments = [
+        "study",
+        "--target",
+        "owner/target",
+        "--draft",
+        "owner/draft",
+        "--device",
+        "cuda",
+        "--temperature",
+        "0.7",
+    ]
+    assert main([*arguments, "--prompts", "mine.jsonl"]) == 0
+    os.chdir("study")
+    config, said = with_recognised_fields(load_config("experiment.yaml"))
+    assert said == [f"{here / 'mine.jsonl'}: prompts are read from 'question'."]
+    shared = yaml.safe_load((ROOT / "experiments" / "fastest.yaml").read_text())["sweep"]
+    assert list(config.get("sweep.space")) == list(shared["space"])
+    assert (config.get("pair.target"), config.get("pair.draft"), config.get("pair.device")) == (
+        "owner/target",
+        "owner/draft",
+        "cuda",
+    )
+    assert config.get("verifier.init_args.temperature") == 0.7
+    assert config.get("data.max_prompts") == 16
+    assert config.get("sweep.confirm.data.max_prompts") == 24
+    assert config.get("sweep.export.to") == "artifacts/study"
+
+
+def test_without_prompts_there_are_examples(here: Path) -> None:
+    assert main(["study"]) == 0
+    lines = (here / "study" / "prompts.jsonl").read_text().splitlines()
+    assert len(lines) == 50
+    assert all(json.loads(line)["prompt"] for line in lines)
+    assert "python -m specexp.sweep experiment.yaml" in (here / "study" / "README.md").read_text()
+
+
+def test_few_prompts_are_halved_between_search_and_confirmation(here: Path) -> None:
+    (here / "few.txt").write_text("\n".join(f"prompt {n}" for n in range(9)))
+    assert main(["study", "--prompts", "few.txt"]) == 0
+    config = load_config(here / "study" / "experiment.yaml")
+    assert config.get("data.max_prompts") + config.get("sweep.confirm.data.max_prompts") == 9
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["taken"], "FOLDER: taken is there and not empty; name a new one"),
+        (["study", "--target", "no/such/folder"], "--target: target 'no/such/folder' is no existing folder"),
+        (["study", "--draft", "empty"], "--draft: draft 'empty' is a folder without config.json"),
+        (["study", "--prompts", "none.jsonl"], "--prompts: "),
+        (["study", "--prompts", "two.txt"], "--prompts: two.txt has 2 prompts; a search and a confirmation"),
+        (["x: y"], "FOLDER is 'x: y'; a plain folder name is allowed, such as tree_shape"),
+        (["study", "--device", "tpu"], "--device must be a torch device such as cpu or cuda:1, got 'tpu'"),
+        (["study", "--temperature", "-1"], "--temperature is -1.0; allowed is 0 (greedy) to 10"),
+    ],
+)
+def test_a_mistake_is_answered_in_one_sentence_and_leaves_nothing(
+    here: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    (here / "taken").mkdir()
+    (here / "taken" / "file").touch()
+    (here / "empty").mkdir()
+    (here / "two.txt").write_text("one\ntwo\n")
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert said in error
+    assert error.count("\n") == 1
+    assert not (here / "study").exists()
+
+
+def test_the_next_line_and_the_commands_of_the_readme_are_quoted_for_a_shell(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["a b/ü x"]) == 0
+    assert capsys.readouterr().out.endswith(
+        "Next: cd 'a b/ü x' && python -m specexp.sweep experiment.yaml --dry-run\n"
+    )
+    readme = (here / "a b" / "ü x" / "README.md").read_text()
+    assert "\ncd 'a b/ü x'\n" in readme
+    assert "--artifact 'artifacts/ü x'/best-tree" in readme
+
+
+def test_a_model_folder_is_found_from_the_new_folder(here: Path, model_folder: str) -> None:
+    (here / "my-model").symlink_to(model_folder)
+    assert main(["study", "--target", "my-model"]) == 0
+    target = yaml.safe_load((here / "study" / "experiment.yaml").read_text())["pair"]["target"]
+    assert Path(target).samefile(model_folder)

@@ -1,0 +1,532 @@
+"""``python -m specexp.run``, from a file to a folder of results, on a model made in a moment."""
+
+import csv
+import dataclasses
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+import yaml
+from helpers import made_records
+
+from specexp.bench.record import read_records
+from specexp.bench.results_folder import sole_writer
+from specexp.commands.run.command import main
+from specexp.commands.run.report import answer_of
+from specexp.config.artifacts import load_artifact
+
+FILES = {
+    ".lock",
+    "prompts.csv",
+    "config.yaml",
+    "environment.json",
+    "records.jsonl",
+    "table.md",
+    "table.csv",
+    "figure.png",
+    "report.html",
+}
+
+
+def test_a_composition_is_run_beside_plain_decoding(experiment, tmp_path, capsys):
+    assert main([experiment()]) == 0
+    folder = tmp_path / "runs" / "tiny"
+    assert {path.name for path in folder.iterdir()} == FILES
+    records = read_records(folder / "records.jsonl")
+    assert {record.arm for record in records} == {"engine", "hf-eager", "tiny"}
+    assert len({record.prompt_id for record in records}) == 6
+    assert all(record.turns == 2 and record.error is None for record in records)
+    tokens = {record.key: record.token_ids for record in records if record.arm == "engine"}
+    assert all(record.token_ids == tokens[record.key] for record in records)
+    assert all(len(one.sources) == len(one.token_ids) for one in records if one.arm != "hf-eager")
+    shown = capsys.readouterr().out
+    assert "Which is fastest?" in shown
+    assert "vs hf-eager" in shown
+    assert str(folder) in shown.replace("\n", "")
+
+
+def test_prompts_that_end_inside_a_token_are_warned_of_before_they_are_decoded(experiment, tmp_path, capsys):
+    prompts = tmp_path / "my.jsonl"
+    prompts.write_text('{"prompt": "def f():\\n"}\n{"prompt": "Answer: "}\n')
+    path = experiment(
+        pair={"target": "stdlib"}, data={"prompts": str(prompts)}, generation={"max_new_tokens": 2}
+    )
+    assert main([path]) == 0
+    warning = (
+        "1 of 2 prompts end in white space that becomes other tokens when a word follows (the first is '1'); specexp "
+        "does no token healing, so remove it."
+    )
+    shown = capsys.readouterr()
+    assert f"warning: {warning}\n" in shown.err
+    assert warning in (tmp_path / "runs" / "tiny" / "table.md").read_text()
+
+
+def test_named_arms_grids_references_and_orders(experiment, tmp_path):
+    arms = {
+        "chain": {"title": "a chain", "drafter": {"init_args": {"state": "carry"}}},
+        "shuffled": {"drafter": {"init_args": {"state": "carry"}}, "data": {"shuffle_seed": 3}},
+        "length": {"grid": {"builder.init_args.length": [1, 2, 4]}},
+        "lookup": {"reference": "hf-prompt-lookup"},
+        "assisted": {"reference": "hf-assisted", "num_assistant_tokens": 2},
+    }
+    published = [{"method": "Lookahead", "tokens_per_step": 1.64, "speedup": 1.27}]
+    path = experiment(arms=arms, published=published, baselines=["engine"])
+    assert main([path, "--data.max_prompts", "4", "--generation.samples", "2"]) == 0
+    folder = tmp_path / "runs" / "tiny"
+    records = read_records(folder / "records.jsonl")
+    names = {record.arm for record in records}
+    assert names == {
+        "engine", "a chain", "shuffled", "length, length=1", "length, length=2", "length, length=4", "lookup",
+        "assisted",
+    }  # fmt: skip
+    tokens = {record.key: record.token_ids for record in records if record.arm == "engine"}
+    assert len(tokens) == 8
+    assert all(record.token_ids == tokens[record.key] for record in records)
+    orders = {name: [r.prompt_id for r in records if r.arm == name and not r.sample] for name in names}
+    assert orders["shuffled"] != orders["a chain"] == orders["engine"]
+    assert set(orders["shuffled"]) == set(orders["engine"])
+    assert "Lookahead (not run here)" in (folder / "table.md").read_text()
+    rows = list(csv.DictReader((folder / "table.csv").open()))
+    assert all(row["speedup vs engine refused"] == "" for row in rows)
+
+
+def test_seconds_may_be_modelled_by_a_latency_profile(experiment, tmp_path, capsys):
+    arms = {
+        "chain": {"drafter": {"class_path": "DraftModel"}},
+        "assisted": {"reference": "hf-assisted", "num_assistant_tokens": 2},
+    }
+    profile = tmp_path / "profile.yaml"
+    profile.write_text("latency: {name: made up, target_ms: {1: 100, 3: 102}, draft_ms: {1: 10}}")
+    path = experiment(arms=arms, verifier={"class_path": "Greedy"})
+    assert main([path, "--compose", str(profile), "--data.max_prompts", "2"]) == 0
+    folder = tmp_path / "runs" / "tiny"
+    records = read_records(folder / "records.jsonl")
+    assert {record.clock for record in records} == {"modelled: made up (assumed)"}
+    for record in records:
+        if record.arm in ("engine", "hf-eager"):
+            assert record.seconds_per_token == pytest.approx(0.1)
+    text = (folder / "table.md").read_text()
+    assert "modelled vs hf-eager" in text
+    assert "Which is fastest? (modelled: made up (assumed))" in text
+    assert "more tokens than the profile states" in text  # chains of 3 and the root are 4 tokens
+    assert "modelled" in capsys.readouterr().out
+    assert main([str(folder / "config.yaml")]) == 0  # the resolved file models the same
+    again = {
+        (record.arm, record.key): record.decode_seconds for record in read_records(folder / "records.jsonl")
+    }
+    assert again == {(record.arm, record.key): record.decode_seconds for record in records}
+
+    latency = {"name": "target only", "target_ms": {1: 100}}
+    assert main([experiment(arms=arms, latency=latency)]) == 2
+    assert (
+        "'target only' states no draft_ms, but arm 'assisted' runs a draft model" in capsys.readouterr().err
+    )
+
+
+def test_an_arm_starts_from_what_other_prompts_taught(experiment, tmp_path, capsys):
+    learns = {"drafter": {"init_args": {"state": "carry"}}, "preload": {"max_prompts": 2, "offset": 2}}
+    cold = {"drafter": {"init_args": {"state": "cold", "prefill_update": False}}}
+    assert main([experiment(arms={"cold": cold, "learned": learns}), "--data.max_prompts", "2"]) == 0
+    folder = tmp_path / "runs" / "tiny"
+    assert (folder / "preloaded" / "learned" / "v1" / "matrix.safetensors").is_file()
+    records = read_records(folder / "records.jsonl")
+    assert {record.state for record in records if record.arm == "learned"} == {"preloaded"}
+    tokens = {record.key: record.token_ids for record in records if record.arm == "engine"}
+    assert all(record.token_ids == tokens[record.key] for record in records)
+
+    lookup = {**learns, "drafter": {"class_path": "PromptLookup"}}
+    assert main([experiment(name="other", arms={"learned": lookup}, builder={"class_path": "Chain"})]) == 2
+    error = capsys.readouterr().err
+    assert "arms.learned.preload needs a drafter that carries what it learns (state 'carry')" in error
+
+
+def test_a_controller_starts_the_run_from_what_other_prompts_taught(experiment, tmp_path, monkeypatch):
+    """Also after the run's own warm-up, and goes on learning."""
+    from specexp.controllers import Heuristic
+
+    started = []
+    begin = Heuristic.begin
+    monkeypatch.setattr(
+        Heuristic, "begin", lambda self, *given: (started.append(self.length), begin(self, *given))
+    )
+    learns = {
+        "drafter": {"class_path": "PromptLookup"},
+        "controller": {"class_path": "Heuristic", "init_args": {"initial": 9}},
+        "preload": {"max_prompts": 2, "offset": 2},
+    }
+    given = experiment(arms={"learned": learns}, builder={"class_path": "Chain"})
+    assert main([given, "--data.max_prompts", "2"]) == 0
+    teaching, warm_up, run = started[:4], started[4:6], started[6:]  # two turns a prompt
+    assert teaching[0] == 9
+    assert warm_up[0] == run[0] < teaching[-1]
+    assert len(run) == 4
+    assert run[-1] < run[0] or run[-1] == 1
+
+
+def test_a_phrase_cache_starts_from_what_other_prompts_taught(experiment, tmp_path):
+    cache = {"drafter": {"class_path": "DraftModel"}, "state": "carry", "phrase_length": 3}
+    graft = {"builder": {"class_path": "Chain", "init_args": {"length": 2}}, "phrase_length": 3}
+    learned = {
+        "drafter": {"class_path": "PhraseCache", "init_args": cache},
+        "builder": {"class_path": "Graft", "init_args": graft},
+        "preload": {"max_prompts": 2, "offset": 2},
+    }
+    path = experiment(arms={"learned": learned})
+    assert main([path, "--data.max_prompts", "2"]) == 0
+    folder = tmp_path / "runs" / "tiny"
+    records = read_records(folder / "records.jsonl")
+    found = [record for record in records if record.arm == "learned"]
+    assert {record.state for record in found} == {"preloaded"}
+    assert sum(record.draft_passes for record in found) > 0
+    tokens = {record.key: record.token_ids for record in records if record.arm == "engine"}
+    assert all(record.token_ids == tokens[record.key] for record in records)
+    parts = load_artifact(folder / "preloaded" / "learned" / "latest").parts
+    assert parts.drafter.state == "preloaded"
+    assert len(parts.drafter.store) > 0
+    assert parts.builder.phrase_length == 3
+
+
+def test_an_analysis_of_another_package_is_one_file(experiment, tmp_path, monkeypatch):
+    (tmp_path / "step_count.py").write_text(
+        """
+from specexp.bench.analysis import Analysis
+from specexp.bench.publish import Report
+
+
+class StepCount(Analysis):
+    name = "step_count"
+
+    def __init__(self, factor: int = 1) -> None:
+        self.factor = factor
+
+    def begin(self, arms):
+        self.steps = 0
+
+    def observe(self, arm, outcome):
+        self.steps += self.factor
+
+    def report(self, records):
+        return Report(files={"step_count.txt": str(self.steps)})
+"""
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    analysis = {"class_path": "step_count.StepCount", "init_args": {"factor": 10}}
+    path = experiment(arms={"chain": {}}, analyses=[analysis])
+    assert main([path, "--data.max_prompts", "1"]) == 0
+    records = read_records(tmp_path / "runs" / "tiny" / "records.jsonl")
+    steps = sum(record.steps for record in records if record.arm in ("engine", "chain"))
+    assert int((tmp_path / "runs" / "tiny" / "step_count.txt").read_text()) == 10 * steps
+
+
+def test_analyses_watch_our_own_arms(experiment, tmp_path, capsys):
+    analyses = [
+        "TreeSizes",
+        {
+            "class_path": "experiments.papers.dyspec.acceptance_vector.AcceptanceVector",
+            "init_args": {"width": 1},
+        },
+    ]
+    path = experiment(arms={"chain": {}, "lookup": {"reference": "hf-prompt-lookup"}}, analyses=analyses)
+    assert main([path, "--data.max_prompts", "2", "--analyses.0.init_args.most_steps", "5"]) == 0
+    folder = tmp_path / "runs" / "tiny"
+    written = {"tree_sizes.md", "tree_sizes.csv", "tree_sizes.png", "acceptance.md", "acceptance.csv"}
+    assert {path.name for path in folder.iterdir()} == FILES | written | {"acceptance.json"}
+    (row,) = csv.DictReader((folder / "tree_sizes.csv").open())
+    records = [record for record in read_records(folder / "records.jsonl") if record.arm == "chain"]
+    assert int(row["steps"]) == sum(record.steps for record in records)  # without the warming up
+    assert float(row["mean nodes"]) * int(row["steps"]) == pytest.approx(
+        sum(r.drafted_nodes for r in records)
+    )
+    assert json.loads((folder / "acceptance.json").read_text())["arm"] == "chain"
+    assert "Size of the trees" in capsys.readouterr().out
+    resolved = yaml.safe_load((folder / "config.yaml").read_text())["analyses"]
+    assert resolved[0] == {
+        "class_path": "experiments.papers.dyspec.tree_sizes.TreeSizes",
+        "init_args": {"most_steps": 5, "arms": None},
+    }
+    assert resolved[1]["init_args"] == {"width": 1, "arm": None}
+
+
+def test_a_run_repeats_from_its_own_config(experiment, tmp_path):
+    assert main([experiment(), "--generation.seed", "5"]) == 0
+    folder = tmp_path / "runs" / "tiny"
+    first = [record.token_ids for record in read_records(folder / "records.jsonl")]
+    assert main([str(folder / "config.yaml"), "--name", "again"]) == 0
+    again = [record.token_ids for record in read_records(tmp_path / "runs" / "again" / "records.jsonl")]
+    assert first == again
+    assert json.loads((folder / "environment.json").read_text())["packages"]["torch"]
+
+
+def test_a_dry_run_lists_the_arms_and_writes_nothing(experiment, tmp_path, capsys):
+    assert main([experiment(arms={"one": {}, "two": {"title": "second"}}), "--dry-run"]) == 0
+    assert capsys.readouterr().out == "one\nsecond\nNext: the same command without --dry-run\n"
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("kind", ["speedup", "phases", "curves"])
+def test_the_figure_is_chosen_by_the_file(experiment, tmp_path, kind):
+    path = experiment(arms={"length": {"grid": {"builder.init_args.length": [1, 2]}}}, figure=kind)
+    assert main([path, "--data.max_prompts", "1", "--generation.max_new_tokens", "2"]) == 0
+    assert (tmp_path / "runs" / "tiny" / "figure.png").stat().st_size > 5000
+
+
+SWEEP = {"space": {"builder.init_args.length": {"type": "int", "low": 1, "high": 4}}}
+
+
+def test_a_run_in_which_prompts_failed_ends_with_1_and_a_table_of_the_others(
+    experiment, tmp_path, capsys, monkeypatch
+):
+    from specexp.bench.decoder_arm import DecoderArm
+
+    decode = DecoderArm.decode
+
+    def breaking(arm, prompt, *given):
+        if (arm.name, prompt.prompt_id) == ("tiny", "1"):
+            raise RuntimeError("the builder broke")
+        return decode(arm, prompt, *given)
+
+    monkeypatch.setattr(DecoderArm, "decode", breaking)
+    assert main([experiment(), "--data.max_prompts", "2", "--generation.max_new_tokens", "4"]) == 1
+    said = capsys.readouterr()
+    records = tmp_path / "runs" / "tiny" / "records.jsonl"
+    assert [record.key for record in read_records(records) if record.error] == [("1", 0)]
+    assert said.err == (
+        "error: 1 of 6 answers failed (tiny: 1), e.g. tiny on prompt '1': RuntimeError: the builder broke; the table "
+        f"is of the others, and {records} says why for each\n"
+    )
+    assert "The figures are of the others." in said.out
+
+
+def test_a_run_whose_outputs_differ_in_float32_ends_with_1(experiment, capsys, monkeypatch):
+    from specexp.bench.decoder_arm import DecoderArm
+
+    decode = DecoderArm.decode
+
+    def wrong(arm, prompt, *given):
+        record = decode(arm, prompt, *given)
+        other = (record.token_ids[0] + 1, *record.token_ids[1:])
+        return dataclasses.replace(record, token_ids=other) if arm.name == "tiny" else record
+
+    monkeypatch.setattr(DecoderArm, "decode", wrong)
+    assert main([experiment(), "--data.max_prompts", "1", "--generation.max_new_tokens", "4"]) == 1
+    assert capsys.readouterr().err == (
+        "error: 1 output of tiny DIFFER from plain decoding's in float32, where no near tie excuses it, e.g. tiny on "
+        "prompt '0' from new token 0 on: this is not lossless, and its speed counts for nothing\n"
+    )
+
+
+def test_outputs_that_part_in_bfloat16_are_compared_once_more_in_float32(experiment, capsys, monkeypatch):
+    from specexp.bench.decoder_arm import DecoderArm
+
+    decode = DecoderArm.decode
+
+    def parting(arm, prompt, *given):
+        record = decode(arm, prompt, *given)
+        if (arm.name, arm.dtype) != ("tiny", "bfloat16"):
+            return record
+        return dataclasses.replace(record, token_ids=(record.token_ids[0] + 1, *record.token_ids[1:]))
+
+    monkeypatch.setattr(DecoderArm, "decode", parting)
+    overrides = [
+        "--pair.target_dtype",
+        "bfloat16",
+        "--data.max_prompts",
+        "1",
+        "--generation.max_new_tokens",
+        "4",
+    ]
+    assert main([experiment(), *overrides]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert (
+        "In float32, where there are no near ties, 1/1 outputs equal plain decoding's (1 of 1 prompt" in shown
+    )
+
+
+@pytest.mark.parametrize(
+    ("sections", "overrides", "said"),
+    [
+        ({}, ["--generation.max_new_tokens", "0"], "generation.max_new_tokens"),
+        ({}, ["--builder.init_args.lenth", "2"], "did you mean 'builder.init_args.length'?"),
+        (
+            {"analyses": ["TreeSize"]},
+            [],
+            "analyses.0.class_path: no Analysis is called 'TreeSize'; did you mean",
+        ),
+        ({"analyses": ["TreeSizes", "TreeSizes"]}, [], "analyses.1 writes tree_sizes as an earlier one does"),
+        (
+            {"analyses": ["TreeSizes"]},
+            ["--analyses.0.init_args.most_steps", "0"],
+            "command line: analyses.0.init_args",
+        ),
+        ({"figure": "pie"}, [], "figure is 'pie'; allowed are speedup, curves, phases"),
+        ({"arms": {"a": {"title": "engine"}}}, [], "is called 'engine' as another arm is"),
+        ({"arms": {"a": {"generation": {"max_new_tokens": 5}}}}, [], "arms.a.generation differs"),
+        ({"arms": {"a": {"data": {"max_prompts": 2}}}}, [], "arms.a.data may override shuffle_seed alone"),
+        ({"sweep": SWEEP, "drafter": None, "builder": {"class_path": "Chain"}}, [], "no drafter"),
+        (
+            {},
+            ["--data.prompts.init_args.path", "/nowhere/question.jsonl"],
+            "error: command line: data.prompts.init_args.path: /nowhere/question.jsonl does not exist; a file",
+        ),
+        (
+            {},
+            ["--data.offset", "99"],
+            "error: command line: data.offset: offset 99 passes over all 6 prompts",
+        ),
+        ({}, ["--data.max_prompt_tokens", "1"], "error: command line: data.max_prompt_tokens: prompt '0' of"),
+        ({}, ["--pair.target", "/nowhere/model"], "command line: pair.target: target '/nowhere/model'"),
+        ({}, ["--pair.draft", "/nowhere/model"], "command line: pair.draft: draft '/nowhere/model'"),
+        ({}, ["--pair.device", "toaster"], "command line: pair.device: device 'toaster' cannot be used"),
+        ({}, ["--generation.max_new_tokens", "180"], "and the target holds 192"),
+        ({}, ["--output", "/proc/nothing"], "/proc/nothing"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_writes_nothing(
+    experiment, tmp_path, capsys, sections, overrides, said
+):
+    assert main([experiment(**sections), *overrides]) == 2
+    error = capsys.readouterr().err.strip()
+    assert said in error
+    assert len(error.splitlines()) == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_full_disk_at_the_start_leaves_nothing(experiment, tmp_path, capsys, monkeypatch):
+    def full(path, content):
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr("specexp.config.resolved.atomic_write", full)
+    assert main([experiment()]) == 2
+    error = capsys.readouterr().err.strip()
+    assert re.fullmatch(
+        r"error: .*tiny\.yaml: output: .*tiny cannot be written \(No space left on device\)", error
+    )
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_disk_that_fills_up_is_one_sentence(experiment, tmp_path, capsys, monkeypatch):
+    def full(path, content):
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr("specexp.bench.publish.atomic_write", full)
+    assert main([experiment(), "--data.max_prompts", "1"]) == 1
+    said = capsys.readouterr()
+    assert re.fullmatch(r"error: .*table\.md cannot be written \(No space left on device\)", said.err.strip())
+    assert "Which is fastest?" in said.out
+    assert len(read_records(tmp_path / "runs" / "tiny" / "records.jsonl")) == 3
+
+
+def test_a_search_without_anything_to_run_names_the_right_command(tmp_path, experiment, capsys):
+    parts = {"drafter": "PromptLookup", "builder": "Chain"}
+    space = {
+        key: {"type": "categorical", "choices": [{"name": "own", "class_path": part}]}
+        for key, part in parts.items()
+    }
+    sweep = {"space": space}
+    path = experiment(sweep=sweep, drafter=None, builder=None)
+    assert main([path]) == 2
+    assert f"use python -m specexp.sweep {path}" in capsys.readouterr().err
+
+
+def test_the_command_answers_a_typing_mistake_quickly(experiment):
+    path = experiment()
+    command = [sys.executable, "-m", "specexp.run", path, "--drafter.init_args.kk", "3"]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ, timeout=60)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: command line: ")
+    assert "Traceback" not in done.stderr
+    run = "from specexp.commands.run.command import main; main(sys.argv[1:])"
+    code = f"import sys; {run}; assert 'torch' not in sys.modules"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *command[3:]], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_usage(capsys):
+    assert main(["--help"]) == 0
+    assert main([]) == 2
+    assert "usage: python -m specexp.run" in capsys.readouterr().out
+
+
+def test_an_analysis_of_an_arm_that_is_left_out_is_told_before_anything_is_decoded(experiment, capsys):
+    arms = {"one": {}, "two": {"title": "second"}}
+    over = {
+        "class_path": "experiments.papers.dyspec.tokens_per_step.TokensPerStep",
+        "init_args": {"over": "second"},
+    }
+    for more in ([], ["--dry-run"]):
+        assert main([experiment(arms=arms, analyses=[over]), "--arms", "one", *more]) == 2
+        told = capsys.readouterr().err
+        assert "analyses.0: TokensPerStep was given over 'second', but the arms are ['one']" in told
+        assert told.count("\n") == 1
+
+
+def test_two_runs_in_one_folder_do_not_mix_their_records(experiment, tmp_path, capsys):
+    folder = tmp_path / "runs" / "tiny"
+    with sole_writer(folder):
+        assert main([experiment()]) == 1
+        error = capsys.readouterr().err
+        assert (
+            f"is being written by process {os.getpid()}: wait for it, or give this one another name" in error
+        )
+        assert {path.name for path in folder.iterdir()} == {".lock"}
+    assert main([experiment()]) == 0
+
+
+def test_the_same_experiment_replaces_its_earlier_results(experiment, tmp_path):
+    for _ in range(2):
+        assert main([experiment()]) == 0
+    records = read_records(tmp_path / "runs" / "tiny" / "records.jsonl")
+    assert len(records) == len({(record.arm, record.key) for record in records})
+
+
+def test_a_run_names_the_other_results_that_it_replaces(experiment, tmp_path, capsys):
+    folder = tmp_path / "runs" / "tiny"
+    assert main([experiment()]) == 0
+    assert "replaces" not in capsys.readouterr().err
+    assert main([experiment(), "--data.max_prompts", "2"]) == 0
+    assert (
+        f"replaces the results of an earlier run (data.max_prompts differs) in {folder}"
+        in capsys.readouterr().err
+    )
+    (folder / "records.jsonl").unlink()  # as a profile leaves its folder
+    assert main([experiment()]) == 0
+    assert f"replaces the results of another command in {folder}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("files", [["journal.log"], ["trials.csv", "report.html"]])
+def test_results_of_a_sweep_are_not_replaced(experiment, tmp_path, capsys, files):
+    folder = tmp_path / "runs" / "tiny"
+    folder.mkdir(parents=True)
+    for name in files:
+        (folder / name).write_text("")
+    assert main([experiment()]) == 2
+    assert "tiny holds the results of a sweep: choose another name" in capsys.readouterr().err
+    assert {path.name for path in folder.iterdir()} == set(files)
+
+
+def test_the_answer_names_plain_decoding_and_a_busy_machine():
+    def records(seconds):
+        arms = {"engine": (1.0, 1.0, 1.0), "tree": seconds}
+        return [
+            made_records.record(arm, n, decode_seconds=one)
+            for arm, each in arms.items()
+            for n, one in enumerate(each)
+        ]
+
+    slower = answer_of(records((2.0, 2.0, 2.0)), "engine")
+    assert slower == (
+        "No arm is faster than plain decoding by the interval on these prompts: the best, tree, reaches "
+        "0.50x [0.50, 0.50]."
+    )
+    faster = answer_of(
+        [*records((0.5, 0.5, 0.5)), made_records.record("engine", 3, decode_seconds=9.0)], "engine"
+    )
+    assert faster == (
+        "tree decodes 2.00x [2.00, 2.00] as fast as plain decoding. Plain decoding's time per token varied 9-fold "
+        "between prompts: the machine was busy, so read the intervals, not the ratios."
+    )

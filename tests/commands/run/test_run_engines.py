@@ -1,0 +1,90 @@
+"""Other people's engines as arms of an experiment, beside our own decoder on the same prompts."""
+
+import re
+import sys
+
+import pytest
+from helpers import fake_server
+
+from specexp.bench.record import read_records
+from specexp.commands.run.command import main
+
+LOOKUP = {"prompt_lookup_num_tokens": 3, "max_matching_ngram_size": 2}
+BROKEN = {
+    "class_path": "OpenAIEndpoint",
+    "init_args": {
+        "command": f"{sys.executable} {fake_server.__file__} {{port}} --fault error",
+        "plain_command": "none {port}",
+    },
+}
+
+
+def hugging_face(**given):
+    return {"class_path": "HuggingFace", "init_args": given}
+
+
+@pytest.fixture
+def compared(experiment):
+    def write(arms, **changes):
+        plain = {
+            "drafter": None,
+            "builder": None,
+            "verifier": {"class_path": "Greedy"},
+            "baselines": ["engine"],
+        }
+        return experiment(**{**plain, "arms": arms, **changes})
+
+    return write
+
+
+def test_engines_of_others_stand_in_one_table_with_ours(compared, tmp_path, capsys) -> None:
+    arms = {
+        "ours": {"drafter": {"class_path": "PromptLookup"}, "builder": {"class_path": "Chain"}},
+        "plain": {"title": "theirs, plain", "engine": hugging_face()},
+        "lookup": {"title": "theirs", "engine": hugging_face(drafts="prompt-lookup", settings=LOOKUP)},
+        "broken": {"engine": BROKEN},
+    }
+    assert main([compared(arms), "--data.max_prompts", "2"]) == 1  # one arm has no answers
+    records = read_records(tmp_path / "runs" / "tiny" / "records.jsonl")
+    good = [record for record in records if not record.error]
+    assert {record.arm for record in good} == {"engine", "ours", "theirs, plain", "theirs"}
+    assert len(good) == 8
+    assert all(record.difference is None for record in good)
+    assert all("answered 500" in record.error for record in records if record.arm == "broken")
+    shown = capsys.readouterr()
+    assert "theirs, plain" in shown.out
+    assert "2 of 10 answers failed (broken: all 2)" in shown.err
+
+
+@pytest.mark.parametrize(
+    ("arm", "changes", "said"),
+    [
+        (
+            {"engine": hugging_face(drafts="model", settings={"num_assistant_token": 3})},
+            {},
+            "arms.one: unknown key .*; did you mean 'engine.init_args.settings.num_assistant_tokens'",
+        ),
+        (
+            {"engine": hugging_face(drafts="model")},
+            {},
+            "HuggingFace drafts by model, with no settings; it takes",
+        ),
+        (
+            {
+                "engine": hugging_face(),
+                "drafter": {"class_path": "PromptLookup"},
+                "builder": {"class_path": "Chain"},
+            },
+            {},
+            "drafter is a part of our own loop",
+        ),
+        (
+            {"engine": hugging_face()},
+            {"verifier": {"class_path": "KeyedSampling"}},
+            "takes greedy decoding: set verifier to Greedy",
+        ),
+    ],
+)
+def test_what_does_not_go_with_an_engine_is_one_sentence(arm, changes, said, compared, capsys) -> None:
+    assert main([compared({"one": arm}, **changes), "--dry-run"]) == 2
+    assert re.search(said, capsys.readouterr().err)

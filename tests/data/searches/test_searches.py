@@ -1,0 +1,197 @@
+"""Searches keep the contract, and choose what one can work out by hand."""
+
+import pytest
+from hypothesis import given, strategies as st
+
+from specexp.data.searches import BestFirst, BreadthFirst, MonteCarlo
+from specexp.data.searches.search import Continuations, State, Values
+from specexp.testing.searches import SearchContract, drive, hashed, text_of
+
+
+class TestBreadthFirst(SearchContract):
+    def make_search(self):
+        return BreadthFirst(breadth=2, thoughts=3)
+
+
+class TestBreadthFirstWithEveryState(SearchContract):
+    def make_search(self):
+        return BreadthFirst(breadth=1000, thoughts=2)
+
+
+class TestGreedyChain(SearchContract):
+    def make_search(self):
+        return BreadthFirst(breadth=1, thoughts=1)
+
+
+class TestBestFirst(SearchContract):
+    def make_search(self):
+        return BestFirst(expansions=7, thoughts=3)
+
+
+class TestBestFirstOfOneExpansion(SearchContract):
+    def make_search(self):
+        return BestFirst(expansions=1, thoughts=2, depth_weight=0)
+
+
+class TestMonteCarlo(SearchContract):
+    def make_search(self):
+        return MonteCarlo(simulations=9, thoughts=3)
+
+
+class TestMonteCarloWithoutExploration(SearchContract):
+    def make_search(self):
+        return MonteCarlo(simulations=20, thoughts=2, exploration=0)
+
+
+def values_of(table):
+    """Worth by path; what is not in the table is worth nothing."""
+    return lambda state: table.get(state.path, 0.0)
+
+
+def expanded_by(search, depth, worth):
+    """Paths in the order of expansion, the last generation's with them."""
+    requests = []
+    result = drive(search, depth, worth, requests=requests)
+    order = [
+        state.path for request in requests if isinstance(request, Continuations) for state in request.states
+    ]
+    return order, result
+
+
+# A trap: the first step that looks best leads nowhere, the second best to the optimum, 9.
+TRAP = {(0,): 8.0, (1,): 7.0, (2,): 1.0, (0, 0): 2.0, (0, 1): 3.0, (1, 0): 4.0, (1, 2): 9.0}
+
+
+def test_algorithm_1_request_by_request():
+    requests = []
+    result = drive(BreadthFirst(breadth=1, thoughts=3), 3, values_of(TRAP), requests=requests)
+    root, first = State(), State((0,), (text_of(State(), 0),))
+    below = tuple(root.child(number, text_of(root, number)) for number in range(3))
+    below_first = tuple(first.child(number, text_of(first, number)) for number in range(3))
+    assert requests == [
+        Continuations((root,), 3),
+        Values(below),
+        Continuations((first,), 3),
+        Values(below_first),
+        Continuations((below_first[1],), 1, last=True),
+    ]
+    assert result.best.path == (0, 1)
+    assert result.final.path == (0, 1, 0)
+
+
+def test_a_breadth_of_one_falls_into_the_trap_and_two_does_not():
+    assert drive(BreadthFirst(1, 3), 3, values_of(TRAP)).best.path == (0, 1)
+    assert drive(BreadthFirst(2, 3), 3, values_of(TRAP)).best.path == (1, 2)
+
+
+def test_a_level_is_one_request():
+    requests = []
+    drive(BreadthFirst(breadth=3, thoughts=3), 4, hashed, requests=requests)
+    assert [len(request.states) for request in requests] == [1, 3, 3, 9, 3, 9, 1]
+
+
+def test_the_expansions_of_breadth_first_are_known_beforehand():
+    order, _ = expanded_by(BreadthFirst(breadth=2, thoughts=3), 4, hashed)
+    assert len(order) - 1 == BreadthFirst(breadth=2, thoughts=3).max_expansions(4) == 5
+
+
+def test_best_first_turns_back_from_the_trap():
+    order, result = expanded_by(BestFirst(expansions=10, thoughts=3, depth_weight=0), 3, values_of(TRAP))
+    assert order == [(), (0,), (1,), (1, 2)]
+    assert result.best.path == (1, 2)
+
+
+def test_a_depth_weight_keeps_best_first_where_it_is():
+    order, result = expanded_by(BestFirst(expansions=10, thoughts=3, depth_weight=5), 3, values_of(TRAP))
+    assert order == [(), (0,), (0, 1)]  # 3 + 2 * 5 is more than 7 + 5
+    assert result.best.path == (0, 1)
+
+
+def test_best_first_stops_at_its_budget_with_the_deepest_it_has():
+    order, result = expanded_by(BestFirst(expansions=1, thoughts=3), 3, values_of(TRAP))
+    assert order == [(), (0,)]
+    assert result.final.path == (0, 0)
+
+
+def test_best_first_prefers_depth_among_equals():
+    order, _ = expanded_by(BestFirst(expansions=10, thoughts=2, depth_weight=0), 4, lambda state: 1.0)
+    assert order == [(), (0,), (0, 0), (0, 0, 0)]
+
+
+def test_monte_carlo_leaves_the_trap_when_its_mean_has_fallen():
+    order, result = expanded_by(MonteCarlo(simulations=3, thoughts=3, exploration=0), 3, values_of(TRAP))
+    # After the second simulation (0,) has the mean (8 + 2 + 3 + 0) / 4, less than the 7 of (1,).
+    assert order == [(), (0,), (1,), (1, 2)]
+    assert result.best.path == (1, 2)
+
+
+def test_exploration_visits_what_looks_worst():
+    greedy, _ = expanded_by(MonteCarlo(simulations=12, thoughts=3, exploration=0), 4, values_of(TRAP))
+    curious, _ = expanded_by(MonteCarlo(simulations=12, thoughts=3, exploration=10), 4, values_of(TRAP))
+    assert (2,) not in greedy
+    assert (2,) in curious
+
+
+def test_a_simulation_at_the_end_of_a_path_asks_for_nothing():
+    requests = []
+    drive(MonteCarlo(simulations=50, thoughts=1), 2, requests=requests)
+    assert [type(request) for request in requests] == [Continuations, Values, Continuations]
+
+
+worths = st.dictionaries(
+    st.lists(st.integers(0, 3), min_size=1, max_size=4).map(tuple), st.integers(1, 10).map(float)
+)
+searches = st.one_of(
+    st.builds(BreadthFirst, st.integers(1, 5), st.integers(1, 4)),
+    st.builds(BestFirst, st.integers(1, 12), st.integers(1, 4), st.floats(0, 3)),
+    st.builds(MonteCarlo, st.integers(1, 12), st.integers(1, 4), st.floats(0, 3)),
+)
+
+
+@given(searches, st.integers(1, 5), worths)
+def test_no_search_exceeds_its_budget_or_leaves_its_tree(search, depth, table):
+    order, result = expanded_by(search, depth, values_of(table))
+    assert len(order) - 1 <= search.max_expansions(depth)
+    assert len(set(order)) == len(order)
+    states = result.tree.states
+    assert result.final in result.tree.children(result.best)
+    assert result.best in states
+    assert len(states) - 1 <= search.thoughts * search.max_expansions(depth) + 1
+    for state in states[1:]:
+        parent = State(state.path[:-1], state.thoughts[:-1])
+        assert result.tree.children(parent)[state.path[-1]] == state
+
+
+@given(st.integers(1, 4), st.integers(1, 4), st.integers(2, 5), worths)
+def test_breadth_first_keeps_the_best_of_every_level(breadth, thoughts, depth, table):
+    worth = values_of(table)
+    order, result = expanded_by(BreadthFirst(breadth, thoughts), depth, worth)
+    for level in range(1, depth - 1):
+        there = [state for state in result.tree.states if state.depth == level]
+        kept = [state for state in there if state.path in order]
+        assert len(kept) == min(breadth, len(there))
+        dropped = [worth(state) for state in there if state not in kept]
+        assert min(map(worth, kept)) >= max(dropped, default=0.0)
+    assert result.final.depth == depth
+
+
+@given(st.integers(1, 4), st.integers(2, 5), worths)
+def test_with_room_for_every_state_all_searches_find_the_optimum(thoughts, depth, table):
+    worth = values_of(table)
+    everything = 4**5
+    whole = [BreadthFirst(everything, thoughts)]
+    if thoughts**depth <= 300:
+        whole.append(MonteCarlo(everything, thoughts, exploration=100.0))
+    optimum = max(
+        worth(state)
+        for state in drive(whole[0], depth, worth).tree.states
+        if state.depth == depth - 1 and state.path
+    )
+    assert {worth(drive(search, depth, worth).best) for search in whole} == {optimum}
+
+
+@pytest.mark.parametrize("search", [BreadthFirst(), BestFirst(), MonteCarlo()])
+def test_a_search_has_useful_defaults(search):
+    result = drive(search, 4)
+    assert result.final.depth == 4
+    assert search.thoughts == 3

@@ -1,0 +1,144 @@
+"""``python -m specexp.export``: every format, and every way of asking for it wrongly."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specexp.artifacts import Artifact, ArtifactError
+from specexp.artifacts.plugins import class_in, names_in
+from specexp.builders import TokenRecyclingTree
+from specexp.config.artifacts import save_artifact
+from specexp.deploy.export import formats
+from specexp.deploy.export.command import export, main
+from specexp.deploy.export.export_format import Format
+
+RECYCLING = {"class_path": "specexp.drafters.TokenRecycling", "init_args": {"k": 8}}
+LOOKUP = {"class_path": "PromptLookup", "init_args": {"max_ngram": 4}}
+
+
+def saved(folder: Path, paths: list[list[int]], drafter: dict[str, Any] | None = None) -> Artifact:
+    payloads = {"tree.json": paths, **({"parts.json": {"drafter": drafter}} if drafter else {})}
+    return save_artifact(folder / "tree", "static-tree", payloads)
+
+
+@pytest.fixture
+def paper(tmp_path: Path) -> Artifact:
+    return saved(tmp_path, TokenRecyclingTree().rank_paths, RECYCLING)
+
+
+def test_rank_paths_are_the_whole_tree(paper: Artifact, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(paper.folder.parent / "best"), "--to", "rank-paths"]) == 0
+
+    told = capsys.readouterr()
+    assert json.loads(told.out) == TokenRecyclingTree().rank_paths
+    assert "TokenRecycling drafter" in told.err
+
+
+def test_a_generation_config_keeps_the_best_chain_and_says_what_it_dropped(
+    paper: Artifact, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from transformers import GenerationConfig
+
+    file = tmp_path / "model" / "generation_config.json"
+    assert main([str(paper.folder), "--to", "hf-generation-config", "--output", str(file)]) == 0
+
+    told = capsys.readouterr()
+    assert told.out == f"{file}\n"
+    assert "best chain of 6" in told.err
+    assert "74 of 80 nodes" in told.err
+    assert "TokenRecycling" in told.err
+    config = GenerationConfig.from_pretrained(file.parent)
+    assert config.num_assistant_tokens == 6
+    assert config.num_assistant_tokens_schedule == "constant"
+    assert config.assistant_confidence_threshold == 0
+
+
+def test_prompt_lookup_stays_prompt_lookup(tmp_path: Path) -> None:
+    artifact = saved(tmp_path, [[0], [0, 0], [0, 0, 0]], LOOKUP)
+
+    content, dropped = export(artifact.folder, "hf-generation-config")
+    assert content == {"prompt_lookup_num_tokens": 3, "max_matching_ngram_size": 4}
+    assert dropped == ""
+
+
+def test_of_a_schedule_the_best_chain_is_kept_and_the_strategy_dropped(tmp_path: Path) -> None:
+    strategy = {"class_path": "Scheduled", "init_args": {"n": 3, "policy": {"class_path": "FirstCome"}}}
+    parts = {
+        "drafter": {"class_path": "DraftModel"},
+        "builder": {"class_path": "KConfig", "init_args": {"widths": [2, 2, 1]}},
+    }
+    payloads = {"schedule.json": strategy, "parts.json": parts}
+    folder = save_artifact(tmp_path / "schedule", "schedule", payloads).folder
+
+    content, dropped = export(folder, "hf-generation-config")
+    assert content["num_assistant_tokens"] == 3
+    assert "kept the tree's best chain of 3; dropped the strategy Scheduled(n=3, policy=FirstCome," in dropped
+    assert "7 of 10 nodes" in dropped
+    with pytest.raises(ArtifactError, match=r"kind 'schedule' cannot be exported to rank-paths, which takes"):
+        export(folder, "rank-paths")
+
+    payloads["parts.json"] = {**parts, "builder": {"class_path": "DySpecThreshold"}}
+    folder = save_artifact(tmp_path / "grown", "schedule", payloads).folder
+    with pytest.raises(ArtifactError, match="the trees of DySpecThreshold differ from step to step"):
+        export(folder, "hf-generation-config")
+
+
+def test_a_models_own_generation_config_keeps_its_other_keys(paper: Artifact, tmp_path: Path) -> None:
+    file = tmp_path / "generation_config.json"
+    file.write_text('{"eos_token_id": [1, 2], "num_assistant_tokens": 20}')
+    export(paper.folder, "hf-generation-config", file)
+
+    written = json.loads(file.read_text())
+    assert written["eos_token_id"] == [1, 2]
+    assert written["num_assistant_tokens"] == 6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["{tree}", "--to", "rank-path"], "did you mean 'rank-paths'?"),
+        (["{tree}", "--to", "xml"], f"allowed are {', '.join(names_in(formats))}"),
+        (["{tree}/v9", "--to", "rank-paths"], "no such artifact folder"),
+        (["{tree}", "--to", "rank-paths", "--output", "{tree}"], "is a folder"),
+        (["{tree}", "--to", "rank-paths", "--output", "{tree}/best.json/x"], "cannot be written"),
+        (["{tree}", "--to", "hf-generation-config", "--output", "{tree}/v1/tree.json"], "no JSON object"),
+        (["{matrix}", "--to", "rank-paths"], "'adjacency-matrix' cannot be exported to rank-paths"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_writes_nothing(
+    paper: Artifact, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    import numpy as np
+
+    matrix = {"matrix.safetensors": {"matrix": np.zeros((3, 2), np.int32)}}
+    save_artifact(tmp_path / "matrix", "adjacency-matrix", matrix)
+    before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+    places = {"tree": paper.folder.parent, "matrix": tmp_path / "matrix"}
+
+    assert main([argument.format(**places) for argument in arguments]) == 2
+    told = capsys.readouterr()
+    assert message in told.err
+    assert told.err.count("\n") == 1
+    assert told.out == ""
+    assert before == {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+
+
+def test_help_and_mistakes_need_no_model_library() -> None:
+    started = time.perf_counter()
+    told = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "specexp.export", "--help"], capture_output=True, text=True
+    )
+    assert told.returncode == 0
+    assert "acceptance-profile, endpoint, gguf," in " ".join(told.stdout.split())
+    assert "torch" not in told.stderr
+    assert time.perf_counter() - started < 10
+
+
+@pytest.mark.parametrize("name", names_in(formats))
+def test_every_format_says_what_it_was_read_for(name: str) -> None:
+    assert class_in(formats, name, Format).read_for

@@ -1,0 +1,51 @@
+import pytest
+import torch
+from helpers.running_server import running
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from specexp.bench.arm import eos_of
+from specexp.builders import Chain
+from specexp.core.language_model import LanguageModel
+from specexp.core.parts import Parts
+from specexp.deploy.server.app import Server
+from specexp.deploy.server.engine import Engine
+from specexp.deploy.server.limits import Limits
+from specexp.deploy.server.texts import Texts
+from specexp.drafters import TokenRecycling
+
+
+@pytest.fixture(scope="session")
+def tiny(model_folder):
+    """A random float32 Llama whose every byte is a token, and its tokenizer."""
+    model = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32).eval()
+    return model, AutoTokenizer.from_pretrained(model_folder)
+
+
+def serve(tiny, *, lanes=4, waiting=16, key=None, **limits):
+    """A server of the tiny model that drafts what came before."""
+    model, tokenizer = tiny
+    parts = Parts(TokenRecycling(k=2), Chain(4))
+    engine = Engine(
+        LanguageModel(model), parts, lanes=lanes, waiting=waiting, eos_token_ids=eos_of(tokenizer, model)
+    )
+    return Server(engine, Texts(tokenizer), "tiny", Limits(**limits), key)
+
+
+@pytest.fixture(scope="session")
+def served(tiny):
+    """A server, and its address."""
+    server = serve(tiny)
+    with running(server) as address:
+        yield server, address
+
+
+@pytest.fixture
+def address(served):
+    return served[1]
+
+
+@pytest.fixture
+def client(address):
+    openai = pytest.importorskip("openai")
+    with openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0, timeout=60) as client:
+        yield client

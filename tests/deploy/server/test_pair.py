@@ -1,0 +1,81 @@
+"""The embedded pair as it is served: what a request says hangs on nobody else, by its own code and compiled."""
+
+from functools import cache
+
+import pytest
+import torch
+from helpers.served import Client, check_schedule, go_through
+
+from specexp.bench.arm import eos_of
+from specexp.builders import Chain, StaticTree
+from specexp.core.parts import Parts
+from specexp.deploy.server.engine import Engine
+from specexp.deploy.server.output import Ended
+from specexp.drafters import DraftModel, PromptLookup, TokenRecycling
+from specexp.models.pair import load_pair
+from specexp.models.runtime import runtime_of
+
+TREE = StaticTree([[0], [1], [2], [0, 0], [0, 1], [0, 0, 0]])
+
+
+@cache
+def pair(dtype):
+    return load_pair("stdlib", target_dtype=dtype)
+
+
+def check(seed, dtype, mode):
+    models = pair(dtype)
+    parts = [
+        Parts(DraftModel(models.draft, coupled=True), TREE),
+        Parts(TokenRecycling(k=4, state="carry"), TREE),
+        Parts(PromptLookup(), Chain(6)),
+    ][seed % 3]
+    target, reference = runtime_of(models.target, mode), runtime_of(models.target, mode)
+    eos = tuple(eos_of(models.tokenizer, models.target))
+    check_schedule(target, reference, parts, seed, target.vocab_size, eos)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_requests_on_the_pair_say_what_they_say_alone(seed):
+    check(seed, "float32", "eager")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(10, 60))
+def test_fifty_schedules_on_the_pair(seed):
+    check(seed, "float32", "eager")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100, 120))
+def test_compiled_passes_do_not_round_otherwise_in_company(seed):
+    """In bfloat16 too, bit by bit: a row's logits hang on no other row of its pass."""
+    check(seed, "bfloat16", "auto")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(200, 212))
+def test_lanes_fed_by_themselves_do_not_round_otherwise_in_company(seed):
+    """In bfloat16 by the model's own code, bit by bit: the same engine says the same when nobody else is there."""
+    models = pair("bfloat16")
+    eos = tuple(eos_of(models.tokenizer, models.target))
+
+    def engine(lanes):
+        target, parts = runtime_of(models.target, "eager"), Parts(TokenRecycling(k=4, state="cold"), TREE)
+        return Engine(target, parts, lanes=lanes, eos_token_ids=eos, deterministic=True)
+
+    clients, others = (
+        [
+            Client([seed, 7, number % 3], seed=number, most=40, temperature=0.7 * (number % 2))
+            for number in range(6)
+        ]
+        for _ in range(2)
+    )
+    go_through(engine(4), clients, seed)
+    for client, other in zip(clients, others, strict=True):
+        alone = engine(1)
+        alone.submit([other.output])
+        with torch.inference_mode():
+            while other.end is None:
+                alone.round()
+        assert client.tokens == other.tokens[: None if isinstance(client.end, Ended) else len(client.tokens)]

@@ -1,0 +1,108 @@
+"""The page, the README's lines and the container file say what is there."""
+
+import json
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+from helpers.waiting import wait_for
+
+from specexp.config.artifacts import load_artifact, save_artifact
+from specexp.core.arguments import arguments_of
+from specexp.deploy.server.asked import ChatAsked, CompletionAsked
+from specexp.deploy.server.command import _parser
+from specexp.engines.server import free_port
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs" / "production.md").read_text(encoding="utf-8")
+CONTAINER = (ROOT / "docs" / "Containerfile").read_text(encoding="utf-8")
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def lines(text):
+    """Of the blocks that no other test runs, those that go on joined."""
+    blocks = "\n".join(re.findall(r"```(?:sh|console)\n(.*?)```", text, re.DOTALL))
+    return [line.removeprefix("$ ") for line in blocks.replace("\\\n", " ").splitlines() if line]
+
+
+@pytest.mark.parametrize("line", [one for one in lines(PAGE) + lines(README) if "specexp.serve" in one])
+def test_its_commands_are_understood(line):
+    _parser().parse_args(shlex.split(line)[3:])
+
+
+def test_its_options_and_fields_are_there():
+    serve = PAGE[PAGE.index("| option |") : PAGE.index("### As much")]
+    options = {option for action in _parser()._actions for option in action.option_strings}
+    named = set(re.findall(r"--[a-z][a-z-]+", serve))
+    assert named <= options
+    fields = set(arguments_of(ChatAsked)) | set(arguments_of(CompletionAsked))
+    table = PAGE[PAGE.index("| field of") : PAGE.index("| `response_format`")]
+    named = {
+        name.partition(".")[0].partition(":")[0] for name in re.findall(r"^\| (.*?) \|", table, re.MULTILINE)
+    }
+    assert {name for cell in named for name in re.findall(r"`(\w+)", cell)} <= fields
+
+
+def test_its_experiments_are_there():
+    for path in re.findall(r"experiments/[\w/]+\.\w+|docs/\w+", PAGE):
+        assert (ROOT / path).exists(), path
+
+
+def test_the_container_file_starts_the_server():
+    command = json.loads(re.search(r"^ENTRYPOINT (.*)$", CONTAINER, re.MULTILINE)[1])
+    assert command[:3] == ["python", "-m", "specexp.serve"]
+    assert _parser().parse_args(command[3:]).host == "0.0.0.0"
+
+
+def test_the_readmes_server_answers_its_curl_and_on_sigterm_what_was_taken_in(tmp_path):
+    parts = {
+        "drafter": {"class_path": "TokenRecycling", "init_args": {"state": "carry"}},
+        "builder": {"class_path": "Chain", "init_args": {"length": 3}},
+    }
+    save_artifact(
+        tmp_path / "artifacts" / "tree_shape", "composition", {"parts.json": parts}, aliases=("best-tree",)
+    )
+    port = str(free_port())
+    serve, curl = (line.replace("8000", port) for line in lines(README))
+    server = subprocess.Popen(
+        [sys.executable, *shlex.split(serve)[1:], "--save-state", "state"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert "serving artifacts/tree_shape" in server.stdout.readline()
+        said = []
+        wait_for(
+            lambda: (
+                said.append(subprocess.run(shlex.split(curl), capture_output=True))
+                or said[-1].returncode == 0
+            ),
+            10,
+        )
+        answer = json.loads(said[-1].stdout)
+        assert answer["choices"][0]["text"]
+        assert answer["metrics"]["speculative_decoding"]["num_spec_tokens"] == 3
+        body = {"model": "stdlib", "prompt": "class A:", "max_tokens": 300, "stream": True, "seed": 1}
+        with httpx.stream(
+            "POST", f"http://127.0.0.1:{port}/v1/completions", json=body, timeout=120
+        ) as streamed:
+            received = streamed.iter_lines()
+            next(received)
+            server.send_signal(signal.SIGTERM)
+            assert [line for line in received if line][-1] == "data: [DONE]"
+        told, log = server.communicate(timeout=60)
+    finally:
+        server.kill()
+    assert server.returncode == 0, log
+    assert "what was learned is in state/v1" in told
+    assert [json.loads(line)["status"] for line in log.splitlines() if line.startswith("{")] == [200, 200]
+    learned = load_artifact(tmp_path / "state")
+    assert learned.kind == "composition"
+    assert (learned.drafter.state_dict()["matrix"] != 0).any()

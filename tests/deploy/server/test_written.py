@@ -1,0 +1,64 @@
+"""Text while it is written: nothing that was sent is taken back, and no stop string is sent."""
+
+from hypothesis import given, strategies as st
+
+from specexp.deploy.server.written import Written
+
+
+def as_bytes(tokens):
+    """A byte a token, so that a character may take several."""
+    return bytes(tokens).decode("utf-8", errors="replace")
+
+
+def write(text, stop=(), taken_every=1):
+    written, said, pieces = Written(as_bytes, stop), [], []
+    for number, byte in enumerate(text.encode()):
+        said.append(byte)
+        ended = written(said)
+        if ended:
+            break
+        if number % taken_every == 0:
+            pieces.append(written.take())
+    return "".join([*pieces, written.take(), written.rest()]), pieces
+
+
+@given(st.text(max_size=30), st.integers(1, 5))
+def test_all_pieces_together_are_the_text(text, taken_every):
+    assert write(text, (), taken_every)[0] == text
+
+
+@given(st.text(max_size=30), st.lists(st.integers(1, 6)))
+def test_so_they_are_where_steps_add_several_tokens(text, sizes):
+    written, data, pieces = Written(as_bytes), text.encode(), []
+    for size in [*sizes, len(data)]:
+        written.extend(data[:size])
+        data = data[size:]
+        pieces.append(written.take())
+    assert "".join([*pieces, written.rest()]) == text
+
+
+@given(
+    st.text("abé", max_size=20),
+    st.lists(st.text("abé", min_size=1, max_size=4), max_size=3),
+    st.integers(1, 5),
+)
+def test_the_text_ends_in_front_of_the_first_stop_string(given_text, stop, taken_every):
+    text = given_text
+    ends = [text[:end] for end in range(len(text) + 1) if any(text[:end].endswith(one) for one in stop)]
+    if ends:  # as soon as one is complete, in front of the longest that is
+        text = min(ends[0][: ends[0].find(one)] for one in stop if one in ends[0])
+    assert write(given_text, stop, taken_every)[0] == text
+
+
+def test_a_character_waits_for_its_last_byte():
+    assert write("é€")[1] == ["", "é", "", "", "€"]
+
+
+def test_what_may_begin_a_stop_string_waits():
+    assert write("a\n\nb", ["\n\n\n"])[1] == ["a", "", "", "\n\nb"]
+
+
+def test_bytes_that_become_no_character_are_shown_at_the_end():
+    written = Written(as_bytes)
+    assert not written([0xE2])
+    assert (written.take(), written.rest()) == ("", "\ufffd")

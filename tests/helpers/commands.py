@@ -1,0 +1,17 @@
+"""Commands in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib import import_module
+
+from specexp.__main__ import COMMANDS, main
+
+
+def main_of(module: str) -> Callable[[Sequence[str]], int]:
+    """The function that ``python -m MODULE`` runs with the arguments."""
+    name = module.removeprefix("specexp.")
+    if name in COMMANDS:
+        return lambda arguments: main([name, *arguments])
+    found: Callable[[Sequence[str]], int] = import_module(f"{module}.__main__").main
+    return found

@@ -1,0 +1,206 @@
+"""What compiled passes refuse, where they are kept, and when a model runs by its own code instead."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers.small_models import FULL_ATTENTION, build, small_model
+
+from specexp import load_pair
+from specexp.builders import TokenRecyclingTree
+from specexp.core import kernels
+from specexp.core.decoder import Decoder
+from specexp.core.kernels import CannotCompileError, library
+from specexp.core.language_model import LanguageModel
+from specexp.drafters import TokenRecycling
+from specexp.models.compiled import CompiledModel
+from specexp.models.runtime import runtime_of, tell_once
+from specexp.models.sources import PairError
+
+LLAMA: dict[str, Any] = {**FULL_ATTENTION["Llama"], "head_dim": 16}
+
+
+@pytest.mark.parametrize(
+    ("model", "settings", "sentence"),
+    [
+        ("GPT2", FULL_ATTENTION["GPT2"], "know LlamaForCausalLM, .* and the model is a GPT2LMHeadModel"),
+        ("Llama", {**LLAMA, "hidden_act": "gelu"}, "has the activation 'gelu', not 'silu'"),
+        ("Llama", {**LLAMA, "mlp_bias": True}, "has biases beside those of queries, keys and values"),
+        ("Llama", {**LLAMA, "hidden_size": 24}, "has a hidden size of 24, no multiple of 16"),
+        ("Llama", {**LLAMA, "head_dim": 12}, "has heads of 12 numbers, no multiple of 16"),
+    ],
+)
+def test_a_model_that_there_are_no_passes_of_is_refused_or_runs_by_its_own_code(
+    model: str, settings: dict[str, Any], sentence: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = build(model, settings, dtype=torch.float32)
+    with pytest.raises(CannotCompileError, match=sentence):
+        runtime_of(made, "compiled")
+    tell_once.cache_clear()
+    with caplog.at_level(logging.WARNING):
+        assert isinstance(runtime_of(made, "auto"), LanguageModel)
+        assert isinstance(runtime_of(made, "auto"), LanguageModel)
+    assert len(caplog.messages) == 1
+    assert caplog.messages[0].startswith("running in eager mode, since ")
+
+
+def test_float64_and_training_are_refused() -> None:
+    with pytest.raises(CannotCompileError, match="is float64, not bfloat16, float16 or float32"):
+        CompiledModel(small_model("Llama"))
+    with pytest.raises(ValueError, match="the llama model is in training mode"):
+        CompiledModel(build("Llama", LLAMA, dtype=torch.float32).train())
+
+
+def test_a_pass_that_answers_wrong_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build("Llama", LLAMA, dtype=torch.float32)
+    honest = CompiledModel._forward
+    monkeypatch.setattr(CompiledModel, "_forward", lambda *given: honest(*given).roll(1, dims=-1))
+    with pytest.raises(
+        CannotCompileError, match="the llama model failed the self-check of its compiled pass"
+    ):
+        CompiledModel(model)
+
+
+def test_no_compiler_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    library.cache_clear()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr(kernels.shutil, "which", lambda name: None)
+    model = build("Llama", LLAMA, dtype=torch.float32)
+    with pytest.raises(CannotCompileError, match=r"there is no C\+\+ compiler \(g\+\+ or clang\+\+ on PATH"):
+        runtime_of(model, "compiled")
+    monkeypatch.setenv("CXX", "/nowhere/c++")
+    with pytest.raises(
+        CannotCompileError, match=r"the C\+\+ compiler '/nowhere/c\+\+' \(CXX, or from PATH\) does not run: "
+    ):
+        runtime_of(model, "compiled")
+    assert isinstance(runtime_of(model, "auto"), LanguageModel)
+    library.cache_clear()
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o777, 0o1777])
+def test_a_library_in_a_folder_that_others_can_write_is_not_loaded(
+    mode: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = tmp_path / "specexp" / "kernels"
+    folder.mkdir(parents=True)
+    folder.chmod(mode)
+    library.cache_clear()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(kernels.ctypes, "CDLL", lambda file: pytest.fail(f"{file} was loaded"))
+    model = build("Llama", LLAMA, dtype=torch.float32)
+    with pytest.raises(CannotCompileError, match="kernels belongs to another user or can be written by one"):
+        runtime_of(model, "compiled")
+    assert isinstance(runtime_of(model, "auto"), LanguageModel)
+    library.cache_clear()
+
+
+def test_a_library_of_another_user_is_not_loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    source = tmp_path / "planted.cpp"
+    source.touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(kernels, "_key", lambda *given: "key")
+    monkeypatch.setattr(kernels.ctypes, "CDLL", lambda file: pytest.fail(f"{file} was loaded"))
+    folder = tmp_path / "specexp" / "kernels"
+    folder.mkdir(mode=0o700, parents=True)
+    planted = folder / "planted-key.so"
+    planted.touch(mode=0o700)
+    planted.chmod(0o722)
+    with pytest.raises(CannotCompileError, match=r"planted-key\.so belongs to another user or can be"):
+        library(source)
+    planted.chmod(0o700)
+    monkeypatch.setattr(kernels.os, "geteuid", lambda: planted.stat().st_uid + 1)
+    if (
+        planted.stat().st_uid == 0
+    ):  # root's files are trusted by all, so that only root can make one of another
+        os.chown(planted, 1, 1)
+        monkeypatch.setattr(kernels.os, "geteuid", lambda: 0)
+    with pytest.raises(CannotCompileError, match=r"(kernels|planted-key\.so) belongs to another user"):
+        library(source)
+
+
+def test_the_folder_of_libraries_is_private(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    source = tmp_path / "empty.cpp"
+    source.touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    before = os.umask(0o002)
+    try:
+        library(source)
+    finally:
+        os.umask(before)
+    kept = [tmp_path / "specexp" / "kernels", *(tmp_path / "specexp" / "kernels").iterdir()]
+    assert [path.stat().st_mode & 0o777 for path in kept] == [0o700, 0o700]
+
+
+def test_few_libraries_are_kept(tmp_path: Path) -> None:
+    for number in range(12):
+        (tmp_path / f"one-{number}.so").touch()
+    kernels._make_room(tmp_path)
+    assert len(list(tmp_path.iterdir())) == kernels.MOST_KEPT
+
+
+def test_the_embedded_pair_runs_compiled_and_says_what_it_says_in_float32() -> None:
+    pair = load_pair("stdlib", target_dtype="float32", mode="compiled")
+    target = pair.target_runtime()
+    assert isinstance(target, CompiledModel)
+    assert isinstance(pair.draft_runtime(), CompiledModel)
+    prompt = pair.tokenizer("import os\n\ndef main(").input_ids
+    expected = Decoder(pair.target).generate(prompt, max_new_tokens=32).token_ids
+    assert Decoder(target).generate(prompt, max_new_tokens=32).token_ids == expected
+    recycling = Decoder(target, TokenRecycling(), TokenRecyclingTree())
+    assert recycling.generate(prompt, max_new_tokens=32).token_ids == expected
+
+
+def test_an_unknown_mode_is_refused() -> None:
+    with pytest.raises(PairError, match="mode is 'fast'; allowed are eager, compiled, auto"):
+        load_pair("stdlib", mode="fast")
+
+
+def test_nothing_grows_with_steps() -> None:
+    model = CompiledModel(build("Llama", LLAMA, dtype=torch.float32))
+    decoder = Decoder(model, TokenRecycling(), TokenRecyclingTree())
+    decoder.generate([1, 2, 3], max_new_tokens=100)
+    kept = model.cache.nbytes(), model._numbers.nbytes, model._visible.nbytes
+    for sequence in range(3):
+        decoder.generate([1, 2, 3], max_new_tokens=100, sequence=sequence)
+    assert (model.cache.nbytes(), model._numbers.nbytes, model._visible.nbytes) == kept
+
+
+def test_a_model_whose_weights_change_is_run_with_the_new_ones() -> None:
+    model = build("Llama", LLAMA, dtype=torch.float32)
+    kept = CompiledModel(model)
+    Decoder(kept).generate([1, 2, 3], max_new_tokens=8)
+    with torch.no_grad():
+        model.lm_head.weight.copy_(model.lm_head.weight.flip(0))
+    changed = Decoder(kept).generate([1, 2, 3], max_new_tokens=8).token_ids
+    assert changed == Decoder(LanguageModel(model)).generate([1, 2, 3], max_new_tokens=8).token_ids
+
+
+def test_a_model_of_another_type_than_it_had_is_refused() -> None:
+    model = build("Llama", LLAMA, dtype=torch.bfloat16)
+    kept = CompiledModel(model)
+    model.float()
+    with pytest.raises(ValueError, match=r"was torch.bfloat16 when .* is torch.float32 now: wrap it anew"):
+        Decoder(kept).generate([1, 2, 3], max_new_tokens=8)
+
+
+def test_runtimes_of_one_model_share_a_copy_of_its_weights() -> None:
+    model = build("Llama", LLAMA, dtype=torch.float32)
+    first, second = CompiledModel(model), CompiledModel(model)
+    assert first._weights is second._weights
+    assert first.cache is not second.cache
+
+
+def test_a_model_whose_memory_moves_is_run_as_before() -> None:
+    model = build("Llama", LLAMA, dtype=torch.float32)
+    kept = CompiledModel(model)
+    of_model = {one.untyped_storage().data_ptr() for one in model.parameters()}
+    assert not of_model & {one.untyped_storage().data_ptr() for one in kept._weights._kept}
+    expected = Decoder(kept).generate([1, 2, 3], max_new_tokens=8).token_ids
+    model.share_memory()  # as workers of other processes ask for
+    assert Decoder(kept).generate([1, 2, 3], max_new_tokens=8).token_ids == expected

@@ -1,0 +1,333 @@
+"""A GGUF model in llama.cpp answers as the Hugging Face model it was written from, and trees as their branches."""
+
+import pickle
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from helpers.examples import examples
+from hypothesis import given, strategies as st
+
+pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed: pip install 'specexp[llama-cpp]'")
+pytest.importorskip("gguf", reason="gguf is not installed: pip install 'specexp[llama-cpp]'")
+
+from helpers.small_gguf import VOCABULARY, runtime, small_llama, tokenizer, written
+
+from specexp.builders import Chain, DySpecGreedy, KConfig, StaticTree, TokenRecyclingTree
+from specexp.controllers import ConfidenceThreshold
+from specexp.core.decoder import Decoder
+from specexp.core.parts import Parts
+from specexp.core.runtime import Growth
+from specexp.core.tree import TokenTree, TreeShape, root_tree
+from specexp.drafters import DraftModel, PromptLookup, TokenRecycling
+from specexp.models.gguf_text import WHOLE, read_tokenizer
+from specexp.models.gguf_writing import write_gguf
+from specexp.models.llama_cpp import LlamaCppModel
+from specexp.models.llama_file import LlamaFile, LlamaSettings
+from specexp.models.llama_library import LlamaCppError
+from specexp.scheduling import Batched, Job
+from specexp.scheduling.drafters import bytes_of, copies
+from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling
+
+PROMPT = tokenizer()("ab ab cd ab").input_ids
+SHAPE = TreeShape.from_rank_paths([[0], [1], [2], [0, 0], [0, 1], [2, 0], [0, 1, 0], [0, 1, 1], [0, 1, 0, 0]])
+
+
+def filled(shape, seed=0):
+    return TokenTree(shape, np.random.default_rng(seed).integers(VOCABULARY, size=shape.num_nodes + 1))
+
+
+def straight(model, tokens):
+    with torch.inference_mode():
+        return model(torch.tensor([tokens])).logits[0]
+
+
+def close(left, right):
+    return torch.allclose(left, right, rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["Llama", "Qwen2", "Qwen3", "Mistral"])
+@pytest.mark.parametrize("settings", [{}, {"tie_word_embeddings": True}, {"head_dim": 16}], ids=str)
+def test_a_written_model_answers_as_it_did(name, settings):
+    if name == "Qwen2" and "head_dim" in settings:
+        pytest.skip("has no form as GGUF")
+    model = small_llama(name, **settings)
+    logits = runtime(name, **settings).prefill(0, PROMPT, all_logits=True)
+    assert close(logits, straight(model, PROMPT))
+
+
+def test_positions_are_stretched_as_llama_3_stretches_them():
+    rope = {
+        "rope_type": "llama3",
+        "rope_theta": 100.0,
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 32,
+    }
+    model = small_llama("Llama", rope_parameters=rope)
+    prompt = (PROMPT * 12)[:120]
+    assert close(
+        runtime("Llama", rope_parameters=rope).prefill(0, prompt, all_logits=True), straight(model, prompt)
+    )
+
+
+def test_every_row_of_a_tree_sees_its_branch_and_the_next_step_what_was_kept():
+    model, language_model = small_llama("Llama"), runtime("Llama")
+    text = list(PROMPT)
+    assert language_model.prefill(0, text) is None
+    for seed, last in enumerate((9, 0, 6, 3, 8)):
+        tree = filled(SHAPE, seed)
+        (answers,) = language_model.tree_pass([0], [tree])
+        for row in range(tree.num_nodes + 1):
+            branch = tree.tokens[[0, *SHAPE.path(row)]].tolist()
+            assert close(answers[row], straight(model, text + branch)[-1])
+        language_model.cache.commit(0, [0, *SHAPE.path(last)])
+        text += tree.tokens[[0, *SHAPE.path(last)]].tolist()
+    assert close(language_model.tree_pass([0], [root_tree(11)])[0][0], straight(model, [*text, 11])[-1])
+
+
+def test_trees_of_several_slots_in_one_pass_equal_one_at_a_time():
+    model, language_model = small_llama("Llama"), runtime("Llama")
+    shapes = [
+        SHAPE,
+        TreeShape.from_rank_paths([[0], [0, 0]]),
+        TreeShape([-1], [-1]),
+        TokenRecyclingTree().shape,
+    ]
+    texts = [[slot + 1] * (3 + 5 * slot) for slot in range(4)]
+    trees = [filled(shape, slot) for slot, shape in enumerate(shapes)]
+    for slot in (3, 0, 1, 2):
+        language_model.prefill(slot, texts[slot])
+    order = [2, 0, 3, 1]
+    for slot, answers in zip(
+        order, language_model.tree_pass(order, [trees[slot] for slot in order]), strict=True
+    ):
+        last = trees[slot].num_nodes
+        path = [0, *trees[slot].shape.path(last)]
+        assert close(answers[last], straight(model, texts[slot] + trees[slot].tokens[path].tolist())[-1])
+        language_model.cache.commit(slot, path)
+        assert language_model.length(slot) == len(texts[slot]) + len(path)
+    for slot in order:
+        path = [0, *trees[slot].shape.path(trees[slot].num_nodes)]
+        text = texts[slot] + trees[slot].tokens[path].tolist()
+        (answers,) = language_model.tree_pass([slot], [root_tree(4)])
+        assert close(answers[0], straight(model, [*text, 4])[-1])
+
+
+@examples(12)
+@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=4))
+def test_a_tree_that_grows_pass_by_pass(seeds):
+    model, language_model = small_llama("Llama"), runtime("Llama")
+    language_model.prefill(0, text := list(PROMPT))
+    for seed in seeds:
+        random = np.random.default_rng(seed)
+        size = int(random.integers(1, 12))
+        parents = [-1, *(int(random.integers(0, row)) for row in range(1, size))]
+        shape = TreeShape(parents, [-1] + [0] * (size - 1))
+        tokens = random.integers(VOCABULARY, size=size)
+        cuts = sorted({0, size, *random.integers(0, size, size=3).tolist()})
+        answers = [
+            language_model.grow([0], [Growth(tokens[i:j], shape.depths[i:j], shape.ancestor_mask[i:j, :j])])[
+                0
+            ]
+            for i, j in pairwise(cuts)
+        ]
+        row = int(random.integers(0, size))
+        path = [0, *shape.path(row)]
+        assert close(torch.cat(answers)[row], straight(model, text + tokens[path].tolist())[-1])
+        language_model.cache.commit(0, path)
+        text += tokens[path].tolist()
+
+
+def test_slots_are_forked_and_cut():
+    model, language_model = small_llama("Llama"), runtime("Llama")
+    language_model.prefill(0, PROMPT)
+    language_model.cache.reserve(40, 2)
+    language_model.cache.fork(0, 1, 5)
+    language_model.cache.truncate(0, 3)
+    for one, slot, text in (
+        (language_model, 0, PROMPT[:3]),
+        (language_model, 1, PROMPT[:5]),
+    ):
+        assert one.length(slot) == len(text)
+        assert close(one.prefill(slot, [9, 8], all_logits=True), straight(model, [*text, 9, 8])[-2:])
+
+
+def test_a_context_that_grows_keeps_what_it_holds():
+    model, language_model = small_llama("Llama"), runtime("Llama")
+    language_model.prefill(0, PROMPT)
+    language_model.cache.reserve(20, 3)
+    language_model.cache.fork(0, 2, len(PROMPT))
+    small = language_model.cache.nbytes()
+    language_model.cache.reserve(2000, 3)
+    assert language_model.cache.nbytes() > 8 * small
+    for slot in (2, 0):
+        (answers,) = language_model.tree_pass([slot], [root_tree(4)])
+        assert close(answers[0], straight(model, [*PROMPT, 4])[-1])
+
+
+def test_in_another_process_it_starts_with_an_empty_cache():
+    language_model = runtime("Llama")
+    language_model.prefill(0, PROMPT)
+    other = pickle.loads(pickle.dumps(language_model))
+    assert other.length(0) == 0
+    assert torch.equal(
+        other.prefill(0, PROMPT, all_logits=True), language_model.prefill(1, PROMPT, all_logits=True)
+    )
+
+
+DRAFTERS = {
+    "lookup": lambda: (PromptLookup(candidates=4), KConfig([3, 2, 1])),
+    "recycling": lambda: (
+        TokenRecycling(k=4),
+        StaticTree([[0], [1], [2], [0, 0], [0, 1], [1, 0], [0, 0, 0]]),
+    ),
+    "draft in llama.cpp": lambda: (DraftModel(runtime("Qwen2")), DySpecGreedy(budget=9)),
+    "coupled": lambda: (DraftModel(runtime("Llama"), coupled=True), KConfig([2, 2, 1])),
+    "draft of Hugging Face": lambda: (DraftModel(small_llama("Llama")), Chain(4)),
+}
+
+
+@pytest.mark.parametrize("drafts", DRAFTERS)
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_the_output_is_that_of_its_own_plain_decoding(drafts, temperature):
+    if drafts == "coupled" and not temperature:
+        pytest.skip("nothing to couple with")
+    target = runtime("Llama")
+    verifier = KeyedSampling(temperature) if temperature else Greedy()
+    plain = Decoder(target, verifier=verifier).generate(PROMPT, max_new_tokens=40, seed=0).token_ids
+    drafted = Decoder(target, *DRAFTERS[drafts](), verifier).generate(PROMPT, max_new_tokens=40, seed=0)
+    assert drafted.token_ids == plain
+    if not temperature:
+        assert plain == Decoder(small_llama("Llama")).generate(PROMPT, max_new_tokens=40, seed=0).token_ids
+
+
+def test_a_target_of_hugging_face_takes_a_draft_in_llama_cpp_and_draws_are_verified():
+    target = small_llama("Llama")
+    plain = Decoder(target).generate(PROMPT, max_new_tokens=24, seed=0).token_ids
+    drafter, builder = DraftModel(runtime("Llama")), Chain(3)
+    assert Decoder(target, drafter, builder).generate(PROMPT, max_new_tokens=24, seed=0).token_ids == plain
+    drawn = Decoder(
+        runtime("Llama"), drafter, Chain(3, candidates="drawn"), RejectionSampling(), ConfidenceThreshold(0.1)
+    )
+    assert drawn.generate(PROMPT, max_new_tokens=24, seed=0).token_ids
+
+
+@pytest.mark.parametrize("precision", ["bf16", "f16", "q8_0"])
+def test_fewer_bits_answer_nearly_the_same(precision):
+    config = {"hidden_size": 64, "intermediate_size": 96}
+    model = small_llama("Llama", **config)
+    file = LlamaFile(written("Llama", precision, **config), LlamaSettings())
+    answers, exact = LlamaCppModel(file).prefill(0, PROMPT, all_logits=True), straight(model, PROMPT)
+    assert 0 < (answers - exact).norm() / exact.norm() < 0.2
+
+
+@pytest.mark.parametrize(
+    ("weights", "cache", "precision"),
+    [
+        ("f32", "float32", "float32"),
+        ("f32", "float16", "float16"),
+        ("f16", "float16", "float16"),
+        ("bf16", "float32", "bfloat16"),
+        ("q8_0", "float16", "bfloat16"),
+    ],
+)
+def test_what_it_rounds_to_is_the_coarser_of_file_and_cache(weights, cache, precision):
+    """By it near ties are told from wrong tokens; the logits themselves are float32."""
+    model = LlamaCppModel(
+        LlamaFile(written("Llama", weights, intermediate_size=64), LlamaSettings(cache)), self_check=False
+    )
+    assert model.precision == precision
+    assert model.dtype == torch.float32
+
+
+def test_several_sequences_share_the_weights_of_a_file():
+    """Each drafts with a cache of its own, and what they take is counted once."""
+    parts = copies(Parts(DraftModel(runtime("Llama")), Chain(2), Greedy()), 3)
+    took = bytes_of(parts)
+    assert took["weights"] == written("Llama").stat().st_size
+    jobs = [Job(tuple(PROMPT), sequence=number, max_new_tokens=8) for number in range(3)]
+    with Batched(3).open(
+        runtime("Llama"), Parts(DraftModel(runtime("Llama")), Chain(2), Greedy())
+    ) as executor:
+        results = executor.run(jobs).results
+    plain = Decoder(runtime("Llama")).generate(PROMPT, max_new_tokens=8)
+    assert [result.token_ids for result in results] == [plain.token_ids] * 3
+
+
+def test_a_tokenizer_comes_back(tmp_path):
+    again = read_tokenizer(LlamaFile(written("Llama"), vocabulary_only=True))
+    text = "def main(args):\n\treturn 'größer' <|end|>"
+    assert again(text).input_ids == tokenizer()(text).input_ids
+    assert again.eos_token == "<|end|>"
+    assert again.decode(again(text).input_ids) == text
+
+
+@pytest.mark.parametrize("whole", ["", "{", "[]", '{"model": 1}', "\0"])
+def test_a_damaged_tokenizer_in_a_file_is_one_sentence(whole, monkeypatch):
+    file = LlamaFile(written("Llama"), vocabulary_only=True)
+    monkeypatch.setattr(file, "said", {WHOLE: whole}.get)
+    with pytest.raises(LlamaCppError, match=r"\.gguf: the tokenizer cannot be read: .+") as caught:
+        read_tokenizer(file)
+    assert "\n" not in str(caught.value)
+
+
+def message(call):
+    with pytest.raises(LlamaCppError) as caught:
+        call()
+    said = str(caught.value)
+    assert "\n" not in said
+    return said
+
+
+def test_what_is_no_model_is_refused_in_a_sentence(tmp_path):
+    whole = written("Llama").read_bytes()
+    (tmp_path / "text.gguf").write_text("hello")
+    (tmp_path / "short.gguf").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "header.gguf").write_bytes(whole[:40])
+    assert "is a folder; a GGUF file is expected" in message(lambda: LlamaFile(tmp_path))
+    assert "cannot be read: No such file" in message(lambda: LlamaFile(tmp_path / "none.gguf"))
+    assert "does not begin with GGUF" in message(lambda: LlamaFile(tmp_path / "text.gguf"))
+    assert "llama.cpp cannot load it" in message(lambda: LlamaFile(tmp_path / "short.gguf"))
+    assert "llama.cpp cannot load it" in message(lambda: LlamaFile(tmp_path / "header.gguf"))
+    assert "did you mean 'float32'" in message(lambda: LlamaFile(written("Llama"), LlamaSettings("float3")))
+
+
+def test_more_leaves_than_sequences_are_refused_in_a_sentence():
+    language_model = runtime("Llama")
+    language_model.prefill(0, PROMPT)
+    shape = TreeShape.from_rank_paths([[rank] for rank in range(257)])
+    said = message(lambda: language_model.tree_pass([0], [TokenTree(shape, np.zeros(258, dtype=np.int64))]))
+    assert "llama.cpp knows 256 sequences" in said
+    wide = StaticTree(
+        [[rank] for rank in range(64)] + [[rank, child] for rank in range(4) for child in range(52)]
+    )
+    with pytest.raises(
+        ValueError, match="up to 268 leaves and a pass of the model takes 256: lower its budget"
+    ):
+        Decoder(language_model, TokenRecycling(k=64), wide)
+    with pytest.raises(ValueError, match="up to 300 leaves"):
+        Decoder(
+            runtime("Llama", max_position_embeddings=640),
+            DraftModel(language_model),
+            DySpecGreedy(budget=300),
+        )
+    assert Chain(256).max_leaves == 1
+
+
+def test_what_has_no_gguf_form_is_refused_in_a_sentence(tmp_path):
+    small = small_llama("Llama")
+    gpt2 = transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(vocab_size=61, n_embd=32, n_layer=1, n_head=2)
+    )
+    path = tmp_path / "x.gguf"
+    assert "a gpt2 model cannot be written" in message(lambda: write_gguf(gpt2, tokenizer(), path))
+    assert "packs 32 weights" in message(lambda: write_gguf(small, tokenizer(), path, "q8_0"))
+    assert "packs 256 weights" in message(lambda: write_gguf(small, tokenizer(), path, "q4_k_m"))
+    assert "did you mean 'q8_0'" in message(lambda: write_gguf(small, tokenizer(), path, "q8"))
+    wide = small_llama("Qwen2", head_dim=16)
+    assert "4 heads of 16 numbers in rows of 32" in message(lambda: write_gguf(wide, tokenizer(), path))
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,98 @@
+"""A target whose weights wait on the disk says what it says in memory; what cannot be spread is refused."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from specexp.builders import ParametricTree
+from specexp.core.decoder import Decoder
+from specexp.core.placement import compute_device, is_spread
+from specexp.drafters import DraftModel
+from specexp.models import spread
+from specexp.models.pair import load_pair, outline_pair
+from specexp.models.sources import PairError
+from specexp.verifiers import KeyedSampling
+
+PROMPT = "def add(a, b):"
+ON_DISK = {
+    "model.embed_tokens": "cpu",
+    "model.norm": "cpu",
+    "model.rotary_emb": "cpu",
+    "lm_head": "cpu",
+    "model.layers": "disk",
+}
+
+
+def decoded(pair):
+    drafter = DraftModel(pair.draft_runtime())
+    decoder = Decoder(pair.target_runtime(), drafter, ParametricTree(nodes=4, depth=2), KeyedSampling(0.7))
+    prompt = pair.tokenizer(PROMPT)["input_ids"]
+    return decoder.generate(prompt, max_new_tokens=12, seed=3)
+
+
+def test_weights_on_the_disk_give_the_same_tokens_and_the_model_is_not_compiled():
+    given = {"target_dtype": "float32"}
+    spread_pair = load_pair("stdlib", device_map=ON_DISK, **given)
+    assert is_spread(spread_pair.target)
+    assert spread_pair.target.model.layers[0].mlp.up_proj.weight.device.type == "meta"
+    assert str(compute_device(spread_pair.target)) == "cpu"
+    modules = list(spread_pair.target.hf_device_map.values())
+    stated = {
+        f"{place} ({modules.count(place)} module{'s' * (modules.count(place) > 1)})" for place in set(modules)
+    }
+    assert set(spread_pair.target_runtime().placement.split(", ")) == stated
+    runtime = spread_pair.target_runtime()
+    assert type(runtime).__name__ == "LanguageModel"
+    whole = load_pair("stdlib", mode="eager", **given)
+    assert decoded(spread_pair).token_ids == decoded(whole).token_ids
+
+
+SPLIT = """
+import torch.distributed
+from pathlib import Path
+from sys import argv
+from test_spread import decoded
+from specexp.models.pair import load_pair
+pair = load_pair("stdlib", device_map="tensor-parallel", target_dtype="float32")
+said = f"{pair.target_runtime().placement}\\n{decoded(pair).token_ids}"
+Path(argv[1], str(torch.distributed.get_rank())).write_text(said)
+torch.distributed.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_matrices_split_over_two_processes_give_the_same_tokens(tmp_path):
+    program = tmp_path / "split.py"
+    program.write_text(SPLIT)
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    paths = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
+    subprocess.run([*launch, str(program), str(tmp_path)], check=True, env=environment)
+    whole = decoded(load_pair("stdlib", mode="eager", target_dtype="float32")).token_ids
+    for rank in ("0", "1"):
+        told = (tmp_path / rank).read_text().splitlines()
+        assert told == ["cpu (tensor parallel over 2 processes)", str(whole)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key", "sentence"),
+    [
+        ({"device_map": "tensor-parallel"}, "device_map", "this is one alone: start several with torchrun"),
+        ({"device_map": "atuo"}, "device_map", "device_map is 'atuo'; did you mean 'auto'?"),
+        ({"device_map": "auto", "mode": "compiled"}, "mode", "a device_map spreads the target"),
+        ({"offload_folder": "/tmp/x"}, "offload_folder", "without a device_map"),
+    ],
+)
+def test_what_cannot_be_spread_is_refused(arguments, key, sentence):
+    with pytest.raises(PairError, match=sentence.replace("?", r"\?")) as refused:
+        outline_pair("stdlib", **arguments)
+    assert refused.value.argument == key
+
+
+def test_without_accelerate_the_extra_is_named(monkeypatch):
+    monkeypatch.setattr(spread, "find_spec", lambda name: None)
+    with pytest.raises(PairError, match=r"device_map needs accelerate: pip install -e \"\.\[offload\]\""):
+        outline_pair("stdlib", device_map="auto")

@@ -1,0 +1,427 @@
+"""``python -m specexp.record``: from a file to a recording that replays as the models decode."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from specexp.config import ConfigError, load_config
+from specexp.replay.format.errors import RecordingError
+from specexp.replay.format.recording import Recording, RecordingManifest
+from specexp.replay.record import making
+from specexp.replay.record.command import main, run
+from specexp.replay.record.folder import alone_in
+from specexp.replay.record.live_sample import to_table
+from specexp.replay.record.plan import plan_recording
+
+DRAFT = {"class_path": "DraftModel"}
+SMALL = {"data.max_prompts": 2, "generation.max_new_tokens": 6, "record.live_sample": 0}
+
+
+def arguments(**keys):
+    return [word for key, value in keys.items() for word in (f"--{key}", str(value))]
+
+
+@pytest.fixture
+def file(experiment, tmp_path):
+    """Writes an experiment whose draft model is to be recorded; ``recordings`` stands beside its runs."""
+
+    def write(**sections):
+        record = {"to": str(tmp_path / "recorded"), "turns_per_file": 2, **sections.pop("record", {})}
+        record.setdefault("coverage", [{"class_path": "Chain", "init_args": {"length": 5}}])
+        return experiment(**{"drafter": DRAFT, "record": record, **sections})
+
+    return write
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "recorded"
+
+
+def same(one, other):
+    """Whether two recordings hold the same answers, in files of any order."""
+    np.testing.assert_equal(
+        *(
+            {turn.key: turn.to_row() for turns in recording.turns.values() for turn in turns}
+            for recording in (one, other)
+        )
+    )
+
+
+def test_what_is_recorded_replays_as_the_models_decode(file, folder, capsys):
+    greedy_tree = {"class_path": "DySpecGreedy", "init_args": {"budget": 6, "candidates": "top-k"}}
+    path = file(
+        data={**yaml.safe_load(Path(file()).read_text())["data"], "max_prompts": 2},
+        builder={"class_path": "KConfig", "init_args": {"widths": [2, 1]}},
+        record={"coverage": [greedy_tree], "live_sample": 2},
+        generation={"max_new_tokens": 6},
+    )
+
+    assert main([path]) == 0
+
+    recording = Recording(folder)
+    assert len(recording.turns) == 2
+    assert all(len(turns) == 2 for turns in recording.turns.values())
+    assert [row["composition"].partition("(")[0] for row in recording.manifest.live_sample] == [
+        "KConfig",
+        "DySpecGreedy",
+    ]
+    for row in recording.manifest.live_sample:
+        assert row["fidelity"] == "exact"
+        assert row["equal_prompts"] == row["prompts"] == 2
+        assert row["steps_replayed"] == row["steps_live"] > 0
+        assert row["relative_error"] == 0
+    assert "tokens a step live" in capsys.readouterr().out
+
+
+def test_a_drafter_that_learns_is_recorded_with_the_experiments_builder(file, folder):
+    path = file(
+        drafter={"class_path": "TokenRecycling", "init_args": {"k": 4, "update": "accepted"}},
+        record={"coverage": None, "live_sample": 2},
+    )
+
+    assert main([path, *arguments(**{**SMALL, "record.live_sample": 2})]) == 0
+
+    made_of = Recording(folder).manifest.made_of
+    assert made_of["coverage"] == [{"class_path": "Chain", "init_args": {"length": 3, "candidates": "top-k"}}]
+    assert made_of["target_top_k"] == 4
+    assert made_of["scoring"] is None
+    own, between = Recording(folder).manifest.live_sample
+    assert between["composition"] == "2 of the 3 nodes, not recorded"
+    assert own["fidelity"] == between["fidelity"] == "exact"
+    assert own["equal_prompts"] == between["equal_prompts"] == 2
+
+
+@pytest.mark.parametrize(
+    ("parts", "reason"),
+    [
+        (
+            {"builder": {"class_path": "DySpecGreedy", "init_args": {"budget": 6, "candidates": "top-k"}}},
+            "were not recorded; record with a coverage that asks for them",
+        ),
+        (
+            {"controller": {"class_path": "Bandit", "init_args": {"over": "depths", "values": [1, 3]}}},
+            "Bandit learns from seconds: give the experiment a latency profile to replay it",
+        ),
+    ],
+)
+def test_a_composition_that_cannot_be_replayed_is_said_to_be_none(file, folder, parts, reason):
+    assert main([file(**parts), *arguments(**{**SMALL, "record.live_sample": 1})]) == 0
+
+    own, chain = Recording(folder).manifest.live_sample
+    assert reason in own["refused"]
+    assert chain["equal_prompts"] == 1
+    table = to_table([own, chain])
+    assert len(table.rows) == 1
+    assert table.notes == [f"{own['composition']}: {own['refused']}"]
+
+
+def test_counts_that_differ_though_they_should_not_are_shown_as_such():
+    row = dict.fromkeys(("steps_live", "steps_replayed", "tokens_per_step_live"), 1)
+    row |= {"composition": "Chain", "fidelity": "exact", "prompts": 4, "equal_prompts": 3}
+    table = to_table([{**row, "tokens_per_step_replayed": 1, "relative_error": 0.0}])
+    (note,) = table.notes
+    assert "1 of 4 prompts parted from the live run though the replay is exact" in note
+
+
+def test_without_a_drafter_the_pairs_draft_is_recorded_and_without_a_draft_the_target_alone(
+    file, folder, model_folder, capsys
+):
+    plain = {"drafter": None, "builder": None}
+    assert main([file(**plain), "--dry-run"]) == 0
+    assert "DraftModel (the file names none, and the pair has a draft)" in capsys.readouterr().out
+
+    alone = file(**plain, pair={"target": model_folder, "target_dtype": "float32"})
+    assert main([alone, *arguments(**SMALL)]) == 0
+    for turns in Recording(folder).turns.values():
+        for turn in turns:
+            assert len(turn.trie) == turn.answer.size + 1  # nothing beside the answer
+            assert turn.trie.draft.counts.sum() == 0
+            assert (turn.trie.target.counts > 0).all()
+
+
+def test_the_size_is_told_before_the_rest_is_recorded(file, folder, capsys):
+    assert main([file(), *arguments(**{**SMALL, "data.max_prompts": 4})]) == 0
+
+    line = next(line for line in capsys.readouterr().out.splitlines() if "bytes a token" in line)
+    number, unit = re.search(r"will take up to ([\d.]+) (MB|kB)\.", line).groups()
+    promised = float(number) * {"MB": 1.0, "kB": 1e-3}[unit]
+    each = float(re.search(r"took (\d+) bytes", line).group(1))
+    assert f"{4 * 2} answers of up to 6 tokens" in line  # four conversations of two turns
+    of_tokens = each * 8 * 6 / 1e6
+    assert of_tokens < promised < of_tokens + 0.2  # and what the files take for themselves
+    assert Recording(folder).bytes / 1e6 == pytest.approx(promised, abs=0.06)
+
+
+CARRYING = {"class_path": "TokenRecycling", "init_args": {"k": 4, "state": "carry"}}
+
+
+@pytest.mark.parametrize(
+    "drafter", [DRAFT, CARRYING], ids=["draft model", "a drafter that carries its state"]
+)
+def test_a_recording_that_is_cut_off_goes_on_where_it_stopped(file, folder, monkeypatch, capsys, drafter):
+    path = file(drafter=drafter)
+    few = arguments(**{**SMALL, "data.max_prompts": 3})
+    assert main([path, *few, "--record.to", str(folder) + "_whole"]) == 0
+    write, written = making.write_turns, []
+
+    def killed_at_the_second(path, turns):
+        if written:
+            path.write_bytes(b"half a fi")
+            raise KeyboardInterrupt
+        written.append(path)
+        return write(path, turns)
+
+    monkeypatch.setattr(making, "write_turns", killed_at_the_second)
+    assert main([path, *few]) == 130
+    assert "error: interrupted: the same command goes on where it stopped" in capsys.readouterr().err
+    monkeypatch.undo()
+    with pytest.raises(
+        RecordingError, match=r"was cut off after 2 turns; record on with the command that made it"
+    ):
+        Recording(folder)
+
+    capsys.readouterr()
+    assert main([path, *few]) == 0
+
+    assert "holds 1 of 3 answered prompts: going on" in capsys.readouterr().out
+    assert len(Recording(folder).turns) == 3
+    same(Recording(folder), Recording(f"{folder}_whole"))
+
+
+def test_two_processes_do_not_record_together(file, folder, capsys):
+    folder.mkdir()
+    with alone_in(folder):
+        assert main([file(), *arguments(**SMALL)]) == 2
+    assert "is being recorded by another process: wait for it" in capsys.readouterr().err
+    assert not (folder / "recording.json").exists()
+
+
+def test_a_finished_recording_is_left_alone_and_takes_more_prompts_and_samples(file, folder, capsys):
+    path = file()
+    assert main([path, *arguments(**SMALL)]) == 0
+    before = {item: item.stat().st_mtime_ns for item in folder.iterdir()}
+    capsys.readouterr()
+
+    assert main([path, *arguments(**SMALL)]) == 0
+
+    assert "holds 2 of 2 answered prompts: nothing is left to record" in capsys.readouterr().out
+    assert {item: item.stat().st_mtime_ns for item in folder.iterdir()} == before
+
+    more = {**SMALL, "data.max_prompts": 3, "generation.samples": 2}
+    assert main([path, *arguments(**more)]) == 0
+    recording = Recording(folder)
+    assert len(recording.turns) == 6
+    assert recording.manifest.made_of["generation"]["samples"] == 2
+    assert len(recording.manifest.made_of["prompts"]) == 3
+
+
+def test_a_larger_live_sample_and_other_arms_are_decoded_of_what_was_recorded(file, folder):
+    assert main([file(), *arguments(**{**SMALL, "record.live_sample": 1})]) == 0
+    assert {row["prompts"] for row in Recording(folder).manifest.live_sample} == {1}
+    written = (folder / "turns-00000.parquet").stat().st_mtime_ns
+
+    arms = {
+        "own": {},
+        "short": {"builder": {"class_path": "Chain", "init_args": {"length": 2}}},
+        "drawn": {"drafter": {"class_path": "DraftModel", "init_args": {"top_k": 3}}},
+        "lookup": {"reference": "hf-prompt-lookup"},
+    }
+    assert main([file(arms=arms), *arguments(**{**SMALL, "record.live_sample": 2})]) == 0
+
+    rows = {row["composition"]: row for row in Recording(folder).manifest.live_sample}
+    assert {name for name in rows if name.startswith("arm ")} == {"arm short", "arm drawn"}
+    assert rows["arm short"]["equal_prompts"] == rows["arm short"]["prompts"] == 2
+    assert "top_k" in rows["arm drawn"]["refused"]
+    assert (folder / "turns-00000.parquet").stat().st_mtime_ns == written
+
+
+@pytest.mark.parametrize("damage", ["truncated", "missing"])
+def test_a_damaged_file_is_refused_and_recorded_again(file, folder, damage):
+    path = file()
+    assert main([path, *arguments(**SMALL)]) == 0
+    whole = Recording(folder)
+    assert len(whole.turns) == 2
+    victim = folder / "turns-00000.parquet"
+    if damage == "truncated":
+        victim.write_bytes(victim.read_bytes()[:-40])
+    else:
+        victim.unlink()
+
+    with pytest.raises(
+        RecordingError, match=r"turns-00000\.parquet .*record it with python -m specexp.record"
+    ):
+        _ = Recording(folder).turns
+    assert main([path, *arguments(**SMALL)]) == 0
+    same(Recording(folder), whole)
+
+
+def test_a_dry_run_says_what_would_be_recorded(file, capsys):
+    assert main([file(), "--dry-run", *arguments(**SMALL)]) == 0
+
+    out = capsys.readouterr().out
+    assert "prompts of data: up to 2 of MTBench" in out
+    assert "coverage: Chain(length=5)" in out
+    assert "up to 6 tokens by KeyedSampling(temperature=0.7)" in out
+
+
+def test_a_dry_run_tells_of_what_lies_there(file, folder, capsys):
+    path = file()
+    assert main([path, *arguments(**SMALL)]) == 0
+    capsys.readouterr()
+    assert main([path, "--dry-run", *arguments(**SMALL)]) == 0
+    assert f"to {folder}, which holds 4 answers already" in capsys.readouterr().out
+    assert main([path, "--dry-run", *arguments(**{**SMALL, "generation.max_new_tokens": 7})]) == 2
+    assert "made with generation.max_new_tokens 6, and the configuration says 7" in capsys.readouterr().err
+
+
+def test_a_sweep_is_recorded_with_the_prompts_of_all_its_stages_each_once(file, folder):
+    space = {"builder.init_args.length": {"type": "int", "low": 1, "high": 4}}
+    sweep = {
+        "space": space,
+        "confirm": {"data": {"max_prompts": 2}},
+        "learn": {"data": {"max_prompts": 2, "offset": 0}},  # one of the search's, one of the confirmation's
+    }
+    questions = yaml.safe_load(Path(file()).read_text())["data"]["prompts"]
+    path = file(sweep=sweep, data={"prompts": questions, "max_prompts": 1}, generation={"max_new_tokens": 4})
+
+    assert list(plan_recording(load_config(path)).prompts) == ["data", "sweep.confirm", "sweep.learn"]
+    assert main([path, "--record.live_sample", "0"]) == 0
+    recording = Recording(folder)
+    conversations = [
+        tuple(one) for entry in recording.manifest.files.values() for one in entry["conversations"]
+    ]
+    assert sorted(conversations) == [("0", 0), ("1", 0), ("2", 0)]
+
+
+@pytest.mark.parametrize(
+    ("sections", "sentence"),
+    [
+        (
+            {"verifier": "TypicalAcceptance"},
+            r"verifier: the output of TypicalAcceptance may depend on what is drafted.*record with Greedy",
+        ),
+        (
+            {"record": {"coverage": [{"class_path": "DySpecGreedy"}]}},
+            r"record\.coverage\.0 is a DySpecGreedy that draws its candidates.*set candidates to top-k",
+        ),
+        (
+            {"record": {"coverage": [{"class_path": "Graft", "init_args": {"builder": "DySpecThreshold"}}]}},
+            r"record\.coverage\.0 is a (Graft|DySpecThreshold) that draws its candidates",
+        ),
+        ({"record": {"coverage": []}}, r"record\.coverage is an empty list"),
+        (
+            {"drafter": "TokenRecycling", "record": {"target_top_k": 3}},
+            r"record\.target_top_k is 3 and TokenRecycling learns the target's best 8",
+        ),
+        (
+            {"drafter": "TokenRecycling", "record": {"coverage": ["BeamRerank"]}},
+            r"record\.coverage\.0 does not go with the drafter: .*gives none",
+        ),
+        (
+            {"record": {"coverage": [{"class_path": "Chain", "init_args": {"length": 200}}]}},
+            r"record\.coverage\.0 makes trees of up to 200 nodes and the target's context holds 192",
+        ),
+        (
+            {"execution": "SerialSpeculative"},
+            r"decodes several sequences for a prompt, which a recording does not hold",
+        ),
+    ],
+)
+def test_what_cannot_be_recorded_is_refused_in_one_sentence(file, folder, capsys, sections, sentence):
+    assert main([file(**sections), *arguments(**SMALL)]) == 2
+
+    told = capsys.readouterr().err
+    assert re.search(sentence, told)
+    assert told.startswith("error: ")
+    assert told.count("\n") == 1
+    assert not folder.exists()
+
+
+def test_verifiers_of_the_same_law_have_one_recording(file):
+    def made_of(verifier):
+        return plan_recording(load_config(file(verifier=verifier))).made_of()["law"]
+
+    arguments_of = {"temperature": 0.5, "top_k": 9}
+    laws = [
+        made_of({"class_path": name, "init_args": arguments_of})
+        for name in ("KeyedSampling", "RejectionSampling", "SampleMatch")
+    ]
+    assert laws == [{"temperature": 0.5, "top_k": 9, "top_p": None}] * 3
+    assert made_of("Greedy") == {"temperature": 0.0, "top_k": None, "top_p": None}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "sentence"),
+    [
+        ("generation.seed", 3, r"generation\.seed 0, and the configuration says 3"),
+        ("generation.max_new_tokens", 5, r"generation\.max_new_tokens 6, and the configuration says 5"),
+        (
+            "verifier.init_args.temperature",
+            0.2,
+            r"verifier\.temperature 0\.7, and the configuration says 0\.2",
+        ),
+        ("drafter.init_args.coupled", "true", r"drafter\.init_args .*coupled"),
+        ("record.candidates", 7, r"candidates 32, and the configuration says 7"),
+        ("pair.target_dtype", "float16", r"the target in float32, and the configured one is in float16"),
+        ("pair.draft_dtype", "float16", r"the draft in float32, and the configured one is in float16"),
+    ],
+)
+def test_another_recording_is_never_added_to(file, folder, capsys, key, value, sentence):
+    path = file()
+    assert main([path, *arguments(**{**SMALL, "data.max_prompts": 1})]) == 0
+    before = (folder / "recording.json").read_bytes()
+    capsys.readouterr()
+
+    assert main([path, *arguments(**{**SMALL, "data.max_prompts": 1, key: value})]) == 2
+
+    told = capsys.readouterr().err
+    assert re.search(sentence, told)
+    assert "remove it, or name another folder in record.to" in told
+    assert (folder / "recording.json").read_bytes() == before
+
+
+def test_a_prompt_of_the_same_name_and_other_text_is_refused(file, folder, tmp_path, capsys):
+    path = file()
+    assert main([path, *arguments(**SMALL)]) == 0
+    questions = tmp_path / "question.jsonl"
+    questions.write_text(questions.read_text().replace("ab1 ab1", "ba1 ba1"))
+    capsys.readouterr()
+
+    assert main([path, *arguments(**SMALL)]) == 2
+
+    assert "a prompt '1' of other text or tokens" in capsys.readouterr().err
+
+
+def test_a_damaged_manifest_is_refused(file, folder, capsys):
+    folder.mkdir()
+    (folder / "recording.json").write_text("{")
+
+    assert main([file(), *arguments(**SMALL)]) == 2
+
+    assert "remove it, or name another folder in record.to" in capsys.readouterr().err
+
+
+def test_two_prompts_of_one_name_cannot_be_recorded_together(file, tmp_path, model_folder):
+    other = tmp_path / "other.jsonl"
+    other.write_text(json.dumps({"question_id": 0, "category": "math", "turns": ["else"]}) + "\n")
+    confirm = {"data": {"prompts": {"class_path": "MTBench", "init_args": {"path": str(other)}}}}
+    space = {"builder.init_args.length": {"type": "int", "low": 1, "high": 4}}
+    path = file(sweep={"space": space, "confirm": confirm})
+
+    with pytest.raises(ConfigError, match=r"two prompts are called '0'.*record their sets one by one"):
+        run(load_config(path, arguments(**SMALL)))
+
+
+def test_provenance_says_where_it_comes_from(file, folder):
+    assert main([file(), *arguments(**{**SMALL, "data.max_prompts": 1})]) == 0
+
+    provenance = RecordingManifest.load(folder).provenance
+    assert provenance["command"] == "python -m specexp.record"
+    assert provenance["device"] == "cpu"
+    assert "torch" in provenance["packages"]
+    assert provenance["config"]["generation"]["max_new_tokens"] == 6

@@ -1,0 +1,243 @@
+"""``python -m specexp.what_if``: every device has its own best tree, and each is weighed on all of them."""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from helpers.fake_turns import recorded_turn, save_recording
+
+from specexp.commands.run.command import main as run_main
+from specexp.config import load_config
+from specexp.replay.format.recording import Recording
+from specexp.replay.play.player import Player
+from specexp.replay.play.ranks import MISSED
+from specexp.replay.what_if.answer import answer
+from specexp.replay.what_if.command import main
+from specexp.replay.what_if.report import letters
+from specexp.sweep.command import main as sweep_main
+
+TOKENS = 24
+WIDE = {
+    "name": "wide",
+    "target_ms": {1: 20.0},
+    "draft_ms": {1: 1.0},
+}  # a pass costs the same whatever it feeds
+NARROW = {
+    "name": "narrow",
+    "source": "measured",
+    "target_ms": {1: 4.0, 2: 4.5, 16: 30.0},
+    "draft_ms": {1: 0.4},
+    "overheads": {"plain": {"token_ms": 0.5}, "DraftModel + StaticTree": {"step_ms": 0.1}},
+}
+
+
+@pytest.fixture
+def recording(tmp_path):
+    generator = np.random.default_rng(3)
+    turns = [
+        recorded_turn(
+            generator.choice([MISSED, 0, 1, 2, 3], TOKENS, p=[0.15, 0.5, 0.2, 0.1, 0.05]).tolist(),
+            prompt_id=f"p{number}",
+        )
+        for number in range(6)
+    ]
+    return save_recording(turns, tmp_path / "recording", TOKENS)
+
+
+@pytest.fixture
+def file(experiment, recording):
+    """Writes a what_if file over the recording."""
+
+    def write(**sections):
+        path = experiment(
+            **{
+                "drafter": {"class_path": "DraftModel"},
+                "recording": str(recording.folder),
+                "generation": {"max_new_tokens": TOKENS},
+                "what_if": {"profiles": [WIDE, NARROW], "max_nodes": 12, "max_depth": 4},
+                **sections,
+            }
+        )
+        pair = yaml.safe_load(Path(path).read_text())["pair"]
+        same = {"target": pair["target"], "draft": pair.get("draft"), "draft_dtype": "float32"}
+        folder = Path(sections.get("recording") or recording.folder)
+        if folder.is_dir():
+            manifest = Recording(folder).manifest
+            manifest.made_of["pair"] |= same
+            manifest.save(folder)
+        return path
+
+    return write
+
+
+def test_every_device_has_its_own_best_tree(file):
+    found = answer(load_config(file())).comparison
+    wide, narrow = found.devices
+    assert wide.best.shape.num_nodes > narrow.best.shape.num_nodes
+    assert found.goodput.shape == (len(found.trees), 2)
+    assert len({tree.shape.rank_paths for tree in found.trees}) == len(found.trees)
+    for place, device in enumerate(found.devices):
+        shares = found.shares(device.best)
+        assert shares[place] == 1
+        assert max(shares) == 1
+        assert shares[1 - place] < 0.95, "one tree would do"
+        assert device.counts.tokens_per_second == found.goodput[:, place].max()
+        assert found.goodput[:, place].max() >= device.yardstick.best.goodput
+    lengths = {tree.shape.num_nodes for tree in found.trees if tree.shape.max_depth == tree.shape.num_nodes}
+    assert lengths >= {1, 2, 3, 4}, "chains are candidates"
+
+
+def test_goodput_and_speedup_are_those_of_stepping_through_the_recording(file, recording):
+    from specexp.builders import StaticTree
+    from specexp.controllers import Fixed
+    from specexp.core.parts import Parts
+    from specexp.drafters import DraftModel
+    from specexp.replay.play.replay_arm import missing_answers, source_for
+    from specexp.replay.play.verification import RecordedTarget
+    from specexp.verifiers import KeyedSampling
+
+    found = answer(load_config(file()))
+    device = found.comparison.devices[1]
+    drafter, source = DraftModel(), source_for(recording)
+    drafter.use_draft_model(source)
+    strategy = Parts(
+        drafter,
+        StaticTree([list(path) for path in device.best.shape.rank_paths[1:]]),
+        KeyedSampling(0.7),
+        Fixed(),
+    )
+    source.missing = missing_answers(strategy, False)
+    seconds = []
+
+    def clock(outcome):
+        seconds[-1] += device.profile.outcome_seconds(outcome)
+        return {}
+
+    for (turn,) in recording.turns.values():
+        seconds.append(0.0)
+        Player(strategy, source, RecordedTarget(64), 0).play([turn], TOKENS, "s", clock)
+    assert device.counts.tokens_per_second == pytest.approx(6 * TOKENS / sum(seconds))
+    assert device.plain_goodput == pytest.approx(1e3 / 4.5)  # 4 ms a pass, 0.5 beside it
+    ratios = np.array([TOKENS * 4.5e-3 / spent for spent in seconds])
+    assert found.speedups[1].ratio == pytest.approx(np.exp(np.log(ratios).mean()))
+    assert (
+        ratios.min()
+        <= found.speedups[1].low
+        <= found.speedups[1].ratio
+        <= found.speedups[1].high
+        <= ratios.max()
+    )
+
+
+def test_it_leaves_tables_trees_and_pictures(file, tmp_path, capsys):
+    latency = tmp_path / "device.yaml"
+    latency.write_text(
+        yaml.safe_dump({"latency": {"name": "from a file", "target_ms": {1: 9.0}, "draft_ms": {1: 3.0}}})
+    )
+    what_if = {"profiles": [WIDE, NARROW], "files": [str(latency)], "max_nodes": 8, "max_depth": 3}
+    assert main([file(what_if=what_if)]) == 0
+    shown = capsys.readouterr().out
+    for part in ("A: wide (assumed)", "B: narrow (measured)", "C: from a file", "does not fit all", "same prompts",
+                 "only the costs are the device's", "configured, Chain"):  # fmt: skip
+        assert part in " ".join(shown.split()), part
+    folder = tmp_path / "runs" / "tiny"
+    assert {path.name for path in folder.iterdir()} == {
+        "config.yaml", "environment.json", "what_if.md", "what_if.csv", "cross.csv", "trees.json", "trees.png",
+        "budgets.png", "report.html",
+    }  # fmt: skip
+    rows = list(csv.DictReader((folder / "what_if.csv").read_text().splitlines()))
+    trees = json.loads((folder / "trees.json").read_text())
+    assert [int(row["nodes"]) for row in rows] == [len(paths) for paths in trees.values()]
+    assert float(rows[0]["speedup (modelled) low"]) <= float(rows[0]["speedup (modelled)"])
+    cross = list(csv.DictReader((folder / "cross.csv").read_text().splitlines()))
+    assert [float(cross[place][f"on {letter}"]) for place, letter in enumerate("ABC")] == [1, 1, 1]
+    assert cross[-1]["tree"] == "plain decoding"
+    for name in ("trees.png", "budgets.png"):
+        assert (folder / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_dry_run_lists_the_devices(file, capsys):
+    assert main([file(), "--dry-run"]) == 0
+    assert capsys.readouterr().out == (
+        "wide (assumed)\nnarrow (measured)\nNext: the same command without --dry-run\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("sections", "sentence"),
+    [
+        (
+            {"what_if": None, "recording": None},
+            "has no what_if: section, so there are no devices to compare; run it with python -m specexp.run",
+        ),
+        ({"what_if": {"max_nodes": 4}}, "what_if names no device; give what_if.profiles, what_if.files, or both"),
+        (
+            {"what_if": {"profiles": [WIDE, {"name": "bare", "target_ms": {1: 2.0}}]}},
+            "what_if.profiles.1: latency profile 'bare' states no draft_ms, and trees of a draft model are compared",
+        ),
+        ({"what_if": {"profiles": [WIDE, WIDE]}}, "what_if.profiles.1 is called 'wide' as another one is"),
+        (
+            {"what_if": {"profiles": [{"artifact": "nowhere"}]}},
+            "what_if.profiles.0.artifact: nowhere: there is no such artifact folder; python -m specexp.profile",
+        ),
+        ({"recording": "nowhere"}, "recording: nowhere holds no recording.json; record it with"),
+        (
+            {"drafter": {"class_path": "TokenRecycling"}},
+            "drafter is TokenRecycling; what_if compares trees of a draft model's candidates: set it to DraftModel",
+        ),
+        ({"drafter": None, "builder": None}, "drafter: the file has no drafter and builder"),
+        ({"generation": {"max_new_tokens": 99}}, "record again with it, or ask for at most 24"),
+        (
+            {"builder": {"class_path": "KConfig", "init_args": {"widths": [7]}}},
+            "asks for 7 candidates a node and 4 were recorded",
+        ),
+    ],
+)  # fmt: skip
+def test_mistakes_are_told_in_one_sentence(file, sections, sentence, capsys, tmp_path):
+    assert main([file(**sections)]) == 2
+    told = capsys.readouterr().err
+    assert sentence in told
+    assert told.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_recording_without_a_draft_model_is_refused(file, tmp_path, capsys):
+    bare = save_recording([recorded_turn([0] * TOKENS)], tmp_path / "bare", TOKENS, drafts=False)
+    assert main([file(recording=str(bare.folder))]) == 2
+    assert "was recorded without a draft model" in capsys.readouterr().err
+
+
+def test_a_file_that_states_no_latency_is_refused(file, tmp_path, capsys):
+    (tmp_path / "other.yaml").write_text("question: What?\n")
+    assert main([file(what_if={"files": [str(tmp_path / "other.yaml")]})]) == 2
+    assert "other.yaml', which has no latency: section" in capsys.readouterr().err
+
+
+def test_other_commands_name_this_one(file, capsys):
+    path = file()
+    assert run_main([path]) == 2
+    assert f"use python -m specexp.what_if {path}" in capsys.readouterr().err
+    assert sweep_main([path]) == 2
+    assert f"run it with python -m specexp.what_if {path}" in capsys.readouterr().err
+
+
+def test_devices_have_short_names_however_many_there_are():
+    assert letters(28)[:2] == ["A", "B"]
+    assert letters(28)[-2:] == ["A1", "B1"]
+
+
+def test_another_engines_metrics_are_compared_by_chains(file, tmp_path, capsys):
+    metrics = tmp_path / "answers.jsonl"
+    steps = {"per_step_drafted": [4] * 20, "per_step_accepted": [0, 1, 2, 3, 4] * 4}
+    metrics.write_text((json.dumps({"usage": {"prompt_tokens": 9}, "metrics": steps}) + "\n") * 3)
+    path = file()
+    assert main([path, "--recording", str(metrics)]) == 0
+    assert "It is made of another engine's metrics" in " ".join(capsys.readouterr().out.split())
+    found = answer(load_config(path, ["--recording", str(metrics)]))
+    assert {
+        path for device in found.comparison.devices for row in device.best.shape.rank_paths for path in row
+    } == {0}
+    assert found.comparison.devices[0].best.shape.num_nodes >= 3  # passes of any width cost the same there
