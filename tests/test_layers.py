@@ -20,6 +20,10 @@ LAYERS = [
     COMMANDS,
     {"commands"},
 ]
+BUDGETS = {}
+"""Lines and modules of each package; they only go down, except by an allowance that a commit explains."""
+SMALL = 0
+"""Modules below 60 lines that one other module imports; merge them into their importer."""
 ENTRY = {"specexp.__main__", "specexp.core.start"}
 """What the shims of commands import."""
 FLOOR = {package: floor for floor, packages in enumerate(LAYERS) for package in packages}
@@ -93,3 +97,52 @@ def test_imports_keep_to_the_layers_and_make_no_cycle() -> None:
 def test_the_page_on_the_code_says_what_every_package_is() -> None:
     page = (ROOT / "docs" / "code.md").read_text(encoding="utf-8")
     assert [package for package in FLOOR if not re.search(rf"^  .*\b{package}/", page, re.MULTILINE)] == []
+
+
+def sizes() -> dict[str, tuple[int, int]]:
+    """Lines and modules of every package, of commands and shims together, of experiments and of tests."""
+    found: dict[str, tuple[int, int]] = {}
+    for path in (path for top in ("specexp", "experiments", "tests") for path in (ROOT / top).rglob("*.py")):
+        top, *inner = path.relative_to(ROOT).parts
+        package = (
+            top
+            if top != "specexp"
+            else inner[0]
+            if inner[0] in FLOOR or inner[0] == "testing"
+            else "commands"
+        )
+        lines, modules = found.get(package, (0, 0))
+        found[package] = lines + path.read_text(encoding="utf-8").count("\n"), modules + 1
+    return found
+
+
+def test_every_package_keeps_to_its_budget() -> None:
+    over = {
+        f"{package}: {lines} lines in {modules} modules, budget {BUDGETS[package]}"
+        for package, (lines, modules) in sizes().items()
+        if lines > BUDGETS[package][0] or modules > BUDGETS[package][1]
+    }
+    assert not over
+
+
+def test_no_module_is_above_700_lines() -> None:
+    assert [
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "specexp").rglob("*.py")
+        if path.read_text(encoding="utf-8").count("\n") > 700
+    ] == []
+
+
+def test_small_modules_with_one_importer_only_become_fewer() -> None:
+    importers: dict[str, set[str]] = {}
+    for importer, imported in imports():
+        importers.setdefault(imported, set()).add(importer)
+    small = sorted(
+        name
+        for name, by in importers.items()
+        if len(by) == 1
+        and (path := ROOT / "specexp" / Path(*name.split(".")[1:])).with_suffix(".py").exists()
+        and path.with_suffix(".py").read_text(encoding="utf-8").count("\n") < 60
+        and not name.endswith(".__main__")
+    )
+    assert len(small) <= SMALL, "\n".join(small)

@@ -3,7 +3,7 @@
 import pytest
 
 from specexp.data import PromptSetError, SpeedBench
-from specexp.data.speed_bench import PLACEHOLDER
+from specexp.data.named_sets import PLACEHOLDER
 from specexp.testing.prompt_sets import PromptSetContract
 
 

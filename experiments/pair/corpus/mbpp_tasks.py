@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from specexp.data.corpus.split import Split
 from specexp.data.corpus.text_source import Text, TextSource
-from specexp.data.mbpp import as_docstring
+from specexp.data.named_sets import mbpp_docstring
 from specexp.data.source import read_table
 
 _SPLITS: dict[Split, range] = {
@@ -38,7 +38,7 @@ class ProgrammingTasks(TextSource):
             task = int(row.label("task_id"))
             if task in _SPLITS[split]:
                 code = "\n".join(line.rstrip() for line in row.text("code").expandtabs(4).splitlines())
-                yield Text(f"mbpp/{task}", f"{as_docstring(row)}{code}\n")
+                yield Text(f"mbpp/{task}", f"{mbpp_docstring(row)}{code}\n")
                 if split == "train":
                     tests = "\n".join(row.texts("test_list"))
                     yield Text(f"mbpp/{task}/tested", f'"""{row.text("text")}"""\n\n{code}\n\n{tests}\n')
