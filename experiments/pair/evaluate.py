@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from experiments.pair.corpus.human_eval_tasks import HumanEvalTasks
-from specexp.bench.looping import loops
+from specexp.bench.metrics import loops
 from specexp.bench.table import Table, columns
 from specexp.data.corpus.text_source import Probe, TextSource
 from specexp.data.held_out import opening

@@ -9,19 +9,19 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import torch
-from transformers import GenerationConfig, LogitsProcessorList
+from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 from typing_extensions import override
 
 from specexp.bench.arm import Arm, Generation, eos_of, sequence_name, turns
 from specexp.bench.arm_spec import can_follow, why_not
 from specexp.bench.generate_run import GenerateRun
-from specexp.bench.keyed_noise import KeyedNoise
 from specexp.bench.record import PromptRecord
 from specexp.core.latency import PLAIN
 from specexp.core.masks import context_limit
-from specexp.core.noise import place_key
+from specexp.core.noise import GumbelStream, place_key
 from specexp.core.placement import compute_device
 from specexp.core.verifier import ArgmaxVerifier
+from specexp.verifiers import KeyedSampling
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -30,6 +30,37 @@ if TYPE_CHECKING:
     from specexp.core.verifier import Verifier
     from specexp.data import Prompt
     from specexp.verifiers import KeyedSampling
+
+
+_LOWEST = -1e30
+
+
+class KeyedNoise(LogitsProcessor):  # type: ignore[misc]
+    """Turns a greedy ``generate`` into keyed sampling: the argmax of ``s_t + g_t`` is the sample.
+
+    Removed tokens (top-k, top-p) get a very low finite score: prompt lookup asks the processor with made-up
+    scores which candidates are forbidden, and takes ``-inf`` for an answer.
+
+    Args:
+        verifier: Verifier whose scores the noise is added to; its temperature is above 0.
+        key: Noise stream of the sequence, ``place_key(seed, sequence, "target")``.
+
+    Example:
+        >>> noise = KeyedNoise(KeyedSampling(0.7), place_key(0, "prompt#0", "target"))  # doctest: +SKIP
+        >>> model.generate(ids, do_sample=False, logits_processor=[noise])  # doctest: +SKIP
+    """
+
+    def __init__(self, verifier: KeyedSampling, key: tuple[int, int]) -> None:
+        self.verifier = verifier
+        self.key = key
+        self._noise = GumbelStream(key)
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """``[1, V]`` scores of the token after ``input_ids`` ``[1, t]``."""
+        noise = self._noise.at(input_ids.shape[1], 1, scores.shape[1]).numpy()
+        noisy = self.verifier.processed_scores(scores[0]) + noise[0]
+        return torch.from_numpy(noisy).to(scores.device).clamp_(min=_LOWEST)[None]
+
 
 Reference = Literal["hf-eager", "hf-assisted", "hf-prompt-lookup"]
 

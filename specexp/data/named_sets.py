@@ -116,8 +116,8 @@ class SpeedBench(TablePrompts):
     """SPEED-Bench (Abramovich et al. 2026), a file as its ``prepare.py`` writes it.
 
     ``qualitative.jsonl`` has 80 prompts of each of 11 categories, ``throughput_1k.jsonl`` to ``throughput_32k.jsonl``
-    have 512 prompts of each of three entropies. A row has ``question_id, category`` and the user's turns, as ``messages`` or, on
-    the hub, as ``turns``. Rows whose text is still to be fetched are refused.
+    have 512 prompts of each of three entropies. A row has ``question_id, category`` and the user's turns, as
+    ``messages`` or, on the hub, as ``turns``. Rows whose text is still to be fetched are refused.
 
     Args:
         path: the prepared file, on this machine.

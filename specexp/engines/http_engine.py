@@ -2,20 +2,63 @@
 
 from __future__ import annotations
 
+import threading
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 from typing_extensions import override
 
-from specexp.engines.company import company
 from specexp.engines.engine import EngineAnswer, EngineError, ForeignEngine, RunningEngine
 from specexp.engines.openai_client import COMPLETIONS, Streamed, complete, model_of
 from specexp.engines.server import StartedServer, free_port
 
 if TYPE_CHECKING:
     from specexp.models.pair import ModelPair
+
+
+Ask = Callable[[Sequence[int], Callable[[], bool]], object]
+"""Asks for the answer to a prompt; gives up when the second argument says that nobody wants it any more."""
+
+
+@contextmanager
+def company(ask: Ask, token_ids: Sequence[int], others: int) -> Iterator[None]:
+    """Keep a number of other requests going.
+
+    The n-th of them asks for the same prompt less its last n tokens, again and again, so that every setting that is
+    compared has the same company, and no two requests are one to a server that keeps prompts.
+
+    Args:
+        ask: Asks the server.
+        token_ids: The prompt that is measured.
+        others: How many.
+    """
+    ended = threading.Event()
+
+    def keep_asking(shortened: Sequence[int]) -> None:
+        while not ended.is_set():
+            try:
+                ask(shortened, ended.is_set)
+            except EngineError:  # of a server that fails, the measured answer tells
+                return
+
+    threads = [
+        threading.Thread(
+            target=keep_asking, args=(token_ids[: max(1, len(token_ids) - number)],), daemon=True
+        )
+        for number in range(1, others + 1)
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
+
 
 _ENDING_SECONDS = 0.5
 """What a server that broke off may take to end."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from specexp.bench.arm import EngineArm, describe
@@ -21,7 +23,6 @@ from specexp.verify.arms import Claim, claims_of
 from specexp.verify.exercised import Exercised
 from specexp.verify.first_tokens import SHARE, Starts, compare_starts, likely_starts, say
 from specexp.verify.joint import Chunks, JointTest, compose, equality_test, sample_until_known
-from specexp.verify.progress import TimeLeft
 from specexp.verify.result import Finding, LosslessReport
 from specexp.verify.toy_run import ToyLaw, toy_vocabulary
 from specexp.verify.workers import ToyTask, ToyWorkers
@@ -29,6 +30,37 @@ from specexp.verify.workers import ToyTask, ToyWorkers
 if TYPE_CHECKING:
     from specexp.bench.record import PromptRecord
     from specexp.data import Prompt
+
+
+_SECONDS = 10.0
+"""Between two lines."""
+
+
+class TimeLeft:
+    """Says every few seconds how much of something is done.
+
+    Args:
+        title: Of the composition.
+        say: Takes a line.
+    """
+
+    def __init__(self, title: str, say: Callable[[str], None]) -> None:
+        self._title = title
+        self._say = say
+        self._seconds: defaultdict[str, float] = defaultdict(float)  # spent on each thing
+        self._last = self._said = perf_counter()
+
+    def __call__(self, what: str, done: int, most: int) -> None:
+        """So much of at most ``most`` is done."""
+        now = perf_counter()
+        self._seconds[what] += now - self._last
+        self._last = now
+        if now - self._said < _SECONDS or done >= most:
+            return
+        self._said = now
+        left = self._seconds[what] / done * (most - done)
+        self._say(f"{self._title}: {what}, {done:,} of at most {most:,}, at most {left:.0f} s left")
+
 
 Tell = Callable[[str], None]
 """Takes a line about the progress."""

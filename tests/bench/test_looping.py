@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from specexp.bench.looping import loops
+from specexp.bench.metrics import loops
 
 
 @pytest.mark.parametrize(

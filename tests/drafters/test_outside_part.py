@@ -13,7 +13,7 @@ from specexp.core.lane import Lane
 from specexp.core.language_model import LanguageModel
 from specexp.core.parts import Parts
 from specexp.core.tree import NO_CANDIDATE
-from specexp.deploy.server.alone import Alone
+from specexp.deploy.server.engine import Alone
 from specexp.testing.drafters import DrafterContract
 from specexp.testing.fakes import counting_model
 from specexp.verifiers import Greedy

@@ -6,13 +6,34 @@ import json
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from html import escape
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from specexp.bench.page.vega import bundle
+from specexp.artifacts.atomic_write import atomic_write
+from specexp.core.folders import cache_folder
 
 if TYPE_CHECKING:
     from specexp.bench.table import Table
+
+
+def bundle() -> str:
+    """JavaScript that defines ``window.vegaEmbed``: Vega, Vega-Lite and its embedding, from vl-convert-python.
+
+    It takes some seconds to make, and is kept in the cache folder.
+    """
+    file = cache_folder("pages") / f"vega-{version('vl-convert-python')}.js"
+    if file.exists():
+        return file.read_text(encoding="utf-8")
+    import vl_convert
+
+    made: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").replace(
+        "</script", "<\\/script"
+    )
+    file.parent.mkdir(parents=True, exist_ok=True)
+    atomic_write(file, made)
+    return made
+
 
 _HERE = Path(__file__).parent
 _LONG = 8

@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from specexp.core.compatibility import check_composition, join_target
 from specexp.core.context import Context
@@ -22,11 +23,47 @@ from specexp.core.lane import Lane
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts
 from specexp.core.runtime import Runtime, Target
-from specexp.deploy.server.alone import Alone
+from specexp.core.tree import TokenTree
 from specexp.deploy.server.output import Ended, GivenUp, Heard, Output, Piece, Running
 from specexp.deploy.server.places import Places
 from specexp.scheduling.drafters import copies
 from specexp.verifiers import KeyedSampling
+
+
+class Alone(Target):
+    """The same target, each tree in a pass of its own: of the shape it would have if nobody else were served.
+
+    Args:
+        target: who answers.
+    """
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.context_limit, self.vocab_size = target.context_limit, target.vocab_size
+
+    @override
+    def length(self, slot: int) -> int:
+        return self.target.length(slot)
+
+    @override
+    def prefill(
+        self, slot: int, token_ids: Sequence[int], *, all_logits: bool = False
+    ) -> torch.Tensor | None:
+        return self.target.prefill(slot, token_ids, all_logits=all_logits)
+
+    @override
+    def tree_pass(self, slots: Sequence[int], trees: Sequence[TokenTree]) -> list[torch.Tensor]:
+        pairs = zip(slots, trees, strict=True)
+        return [logits for slot, tree in pairs for logits in self.target.tree_pass([slot], [tree])]
+
+    @override
+    def commit(self, slot: int, rows: Sequence[int]) -> None:
+        self.target.commit(slot, rows)
+
+    @override
+    def synchronize(self) -> None:
+        self.target.synchronize()
+
 
 log = logging.getLogger("specexp.serve")
 _PREFILLED_A_ROUND = 512
