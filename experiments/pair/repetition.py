@@ -1,9 +1,8 @@
-"""Rows that repeat themselves, and the loss that teaches a model not to go on repeating.
+"""Repetitive rows and the unlikelihood loss, against loops.
 
-Small models fall into loops because a repeated piece makes its next repetition more likely. Following J. Xu
-et al. 2022, "Learning to Break the Loop" (pseudo-repetitive data), pieces of training text are repeated
-artificially; from the third copy on, the loss is the unlikelihood of the repeated token (S. Welleck et al.
-2020, section 4).
+Small models fall into loops because a repeated piece makes its next repetition more likely. Following J. Xu et al.
+2022, "Learning to Break the Loop" (pseudo-repetitive data), pieces of training text are repeated artificially. From
+the third copy on, the loss is the unlikelihood of the repeated token (S. Welleck et al. 2020, section 4).
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ EPISODE = 128
 def repeating_rows(
     rows: torch.Tensor, line_ends: torch.Tensor, rng: random.Random
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows in which, every `EPISODE` tokens, some text is followed by copies of its last piece.
+    """Return rows in which, every `EPISODE` tokens, some text is followed by copies of its last piece.
 
     Args:
-        rows: ``[n, length]`` token ids; a multiple of `EPISODE` long is used, the rest stays as it is.
+        rows: ``[n, length]`` token ids; what remains after whole episodes is unchanged.
         line_ends: ``[vocab]`` bool, true where a token is a line break.
-        rng: Draws the pieces: half of them whole lines, half of any position; periods of 1 to 32 tokens.
+        rng: Draws the pieces, of 1 to 32 tokens, more than half of them whole lines.
 
     Returns:
-        The new rows ``[n, length]``, and ``[n, length]`` int8: 0 ordinary text, 1 a copy to be ignored by the
-        loss, 2 a copy that should have been unlikely.
+        The new rows ``[n, length]``, and their roles ``[n, length]`` int8: 0 ordinary text, 1 a copy that the loss
+        ignores, 2 a copy that should have been unlikely.
     """
     rows = rows.clone()
     role = torch.zeros_like(rows, dtype=torch.int8)
@@ -45,13 +44,13 @@ def repeating_rows(
 
 
 def unlikelihood(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Mean of ``-log(1 - p(target))``: ``logits [n, vocab]``, ``targets [n]``."""
+    """Return the mean of ``-log(1 - p(target))`` of ``logits [n, vocab]`` and ``targets [n]``."""
     log_p = F.log_softmax(logits, dim=-1).gather(1, targets[:, None]).squeeze(1)
     return -torch.log1p(-log_p.exp().clamp(max=1 - 1e-4)).mean()
 
 
 def _piece(episode: torch.Tensor, line_ends: torch.Tensor, rng: random.Random) -> tuple[int, int]:
-    """Where the repeated piece begins in an episode, and its length."""
+    """Return the start of the repeated piece in an episode, and its length."""
     if rng.random() < 0.6:
         breaks = line_ends[episode].nonzero().flatten().tolist()
         pairs = [

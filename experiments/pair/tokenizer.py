@@ -1,12 +1,15 @@
-"""The byte-level BPE tokenizer of the embedded pair.
+"""``python -m experiments.pair.tokenizer RECIPE FOLDER``: trains the byte-level BPE tokenizer on a recipe's corpus.
 
-Text is cut into pieces as Qwen2's tokenizer cuts it, so that llama.cpp and OpenVINO, which know that one by name, cut
-it equally: digits are single, and a line break stands apart from the indentation that follows it.
+Text is split as by Qwen2's tokenizer, which llama.cpp and OpenVINO know by name: digits are single, and a line break is
+separate from the indentation that follows it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+import random
+import sys
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from specexp.models.gguf_text import PATTERNS
@@ -14,16 +17,18 @@ from specexp.models.gguf_text import PATTERNS
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
+    from specexp.fit.training_rows import CorpusRows
+
 BOS = "<|bos|>"
 EOS = "<|eos|>"
+CHARACTERS = 24_000_000
+"""Characters of training text; more changes rare tokens only."""
 
 
-def train_tokenizer(
-    texts: Iterable[str], *, vocab_size: int = 4096, context_length: int = 2048
-) -> PreTrainedTokenizerFast:
-    """A tokenizer of exactly ``vocab_size`` tokens (fewer if the text is too small) that restores any text.
+def train_tokenizer(texts: Iterable[str], *, vocab_size: int = 4096) -> PreTrainedTokenizerFast:
+    """Return a tokenizer of exactly ``vocab_size`` tokens (fewer if the text is too small) that restores any text.
 
-    It puts a bos token before the text; the eos token is added by whoever closes a document.
+    It puts a bos token before the text, and no eos token after it.
     """
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast
@@ -52,5 +57,31 @@ def train_tokenizer(
         eos_token=EOS,
         pad_token=EOS,
         clean_up_tokenization_spaces=False,
-        model_max_length=context_length,
+        model_max_length=2048,
     )
+
+
+def weighted_texts(rows: CorpusRows, characters: int = CHARACTERS) -> Iterator[str]:
+    """Yield texts by the shares of the training tokens; texts of a source too small for its share are repeated."""
+    for name, weight in rows.weights.items():
+        left = characters * weight / sum(rows.weights.values())
+        texts = rows.texts("train", name)
+        random.Random(name).shuffle(texts)
+        for text in itertools.cycle(texts):
+            left -= len(text)
+            if left < 0:
+                break
+            yield text
+
+
+def main(recipe: str, folder: str) -> None:
+    """Train the tokenizer of a recipe and write it to a folder."""
+    from specexp.fit.command import read_fit
+
+    rows: CorpusRows = read_fit(recipe)["data"]
+    rows.prepare_data()
+    train_tokenizer(weighted_texts(rows)).save_pretrained(folder)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 from typing_extensions import override
 
-from specexp.data.corpus.sources import fingerprint
-from specexp.data.corpus.text_source import TextSource
 from specexp.data.prompt_set import PromptRow, PromptSet, PromptSetError, prompt_rows
+from specexp.data.training_text import TextSource, fingerprint
 
 if TYPE_CHECKING:
     from datasets import Dataset

@@ -12,9 +12,16 @@ from typing import TYPE_CHECKING, Literal
 
 from typing_extensions import override
 
-from specexp.data.corpus.sources import Document, documents_of, fingerprint, python_files
-from specexp.data.corpus.split import Split, is_test_module, split_of
 from specexp.data.prompt_set import PromptRow, PromptSet, PromptSetError, prompt_rows
+from specexp.data.training_text import (
+    Document,
+    Split,
+    documents_of,
+    fingerprint,
+    is_test_module,
+    python_files,
+    split_of,
+)
 
 if TYPE_CHECKING:
     from datasets import Dataset

@@ -1,5 +1,4 @@
-"""``python -m specexp.fit CONFIG.yaml [--key value]``: trains what a configuration describes, with Lightning's Trainer:
-models, or, of an experiment with a ``fit:`` section, its controller."""
+"""``python -m specexp.fit CONFIG.yaml [--key value]``: trains a model or a controller, with Lightning's Trainer."""
 
 from __future__ import annotations
 
@@ -11,12 +10,11 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from specexp.cluster.options import take_options
 from specexp.config import Config, ConfigError, is_replayed
 from specexp.config.check import Checker
 from specexp.config.command import DRY_RUN, GOES_ON, HELP, OPTIONS, answered, fail, run_command
 from specexp.config.config import check_trainer
-from specexp.config.files import COMMAND_LINE, read_layers
+from specexp.config.files import read_layers
 from specexp.config.here import check_here
 from specexp.config.next_step import command_line, experiment_again
 from specexp.config.told import telling, told
@@ -31,7 +29,7 @@ An experiment with a fit: section lets its controller learn on the prompts of da
 checkpoint in its output folder.
 
 Any other CONFIG.yaml trains a model. It names model and data (class_path, init_args), trainer (arguments of
-lightning.Trainer), work_dir and export_to; --dotted.key overrides the file, e.g. --model.init_args.minutes 5
+lightning.Trainer), work_dir and export_to; --dotted.key overrides the file, e.g. --model.init_args.tokens 1000000
 --trainer.precision 32-true. The run continues from the last checkpoint in work_dir, if there is one. Lightning
 shares it out over devices and machines: --trainer.devices 4 --trainer.num_nodes 2 --trainer.strategy ddp
 
@@ -48,14 +46,14 @@ def fit(
     checkpoint_every: Annotated[int, Field(ge=1)] = 100,
     name: str = "fit",
 ) -> Any:
-    """Train ``model`` on ``data``, continuing from ``work_dir/checkpoints/last.ckpt`` where it exists.
+    """Train ``model`` on ``data``, continuing from ``work_dir/checkpoints/last.ckpt`` if it exists.
 
     Args:
-        model: A LightningModule, with a method ``export(tokenizer, folder)``.
+        model: A LightningModule with a method ``export(tokenizer, folder)``.
         data: A LightningDataModule with a method ``tokenizer()``.
-        work_dir: Checkpoints and logs go here.
+        work_dir: Folder of checkpoints and logs.
         trainer: Arguments of `lightning.Trainer`.
-        export_to: Where what was trained is written, a model as a Hugging Face folder; nowhere when absent.
+        export_to: Folder of the result, a model as a Hugging Face folder; by default nothing is exported.
         checkpoint_every: Steps between two checkpoints.
         name: Name of the Weights & Biases run.
 
@@ -98,16 +96,10 @@ def fit(
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
     try:
-        cluster, given = take_options(sys.argv[1:] if arguments is None else arguments)
+        given = list(sys.argv[1:] if arguments is None else arguments)
         overrides = [argument for argument in given[1:] if argument not in OPTIONS]
-        if cluster is not None and given:
-            raise ConfigError(f"{COMMAND_LINE}: --on is not for this: {_shared_out(given[0], overrides)}")
-        if (
-            not given
-            or given[0].startswith("-")
-            or not HELP.isdisjoint(given)
-            or _of_controller(given[0], overrides)
-        ):
+        asks_help = not given or given[0].startswith("-") or not HELP.isdisjoint(given)
+        if asks_help or _of_controller(given[0], overrides):
             return run_command(USAGE, given, _learn, after=GOES_ON)
         values = read_fit(given[0], overrides)
     except ConfigError as error:
@@ -133,29 +125,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _of_controller(path: str, overrides: Sequence[str]) -> bool:
-    """Whether a file is an experiment whose controller is fitted.
-
-    Raises:
-        ConfigError: it is neither that nor a training of models.
-    """
+    """Return whether a file is an experiment with a ``fit:`` section and not a training of a model."""
     values = read_layers(path, overrides).values
-    if "fit" in values:
-        return True
-    if "model" in values:
-        return False
-    raise ConfigError(
-        f"{path} has neither a fit: section, which lets an experiment's controller learn, nor a model: to train"
-    )
-
-
-def _shared_out(path: str, overrides: Sequence[str]) -> str:
-    """How the work of a file is done by several processes."""
-    if _of_controller(path, overrides):
-        return (
-            "a controller learns prompt after prompt; record them by many, python -m specexp.record CONFIG.yaml --on "
-            "..., and let it learn from the recording, in seconds"
+    if not {"fit", "model"} & values.keys():
+        raise ConfigError(
+            f"{path} has neither a fit: section, for an experiment's controller, nor a model: to train"
         )
-    return "Lightning shares a training out, --trainer.devices N --trainer.num_nodes M --trainer.strategy ddp"
+    return "fit" in values
 
 
 def _learn(config: Config, dry: bool) -> int:
@@ -198,14 +174,10 @@ def _learn(config: Config, dry: bool) -> int:
 
 
 def read_fit(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """The arguments of :func:`fit` that a file describes; its signature is the schema of the file.
-
-    Args:
-        path: YAML, read as :func:`specexp.config.load_config` reads an experiment.
-        overrides: ``--dotted.key value``, later ones win.
+    """Return the arguments of :func:`fit` from a YAML file and ``--dotted.key value`` overrides.
 
     Raises:
-        ConfigError: a key is unknown, a value is not allowed, or model or data cannot be made.
+        ConfigError: if a key is unknown, a value is not allowed, or model or data cannot be made.
     """
     layers = read_layers(path, overrides)
     checker = Checker(lambda key: layers.source_of(key, str(path)))

@@ -1,4 +1,4 @@
-"""Training of heads that draft from a target's hidden states: the target stands still and says what is right."""
+"""Training of heads that draft from a target's hidden states; the target is frozen and is their teacher."""
 
 from __future__ import annotations
 
@@ -25,18 +25,17 @@ if TYPE_CHECKING:
 class HeadTraining(BudgetedTraining):
     """Trains a head of a target on rows of token ids ``[batch, length]``, and exports it as a ``draft-head``.
 
-    What is learned is the target's own distribution, which says more than the token that follows in the text.
+    It learns the target's distribution of the next token, not the token that follows in the text.
 
     Args:
         target: The target as ``pair.target`` names it.
-        minutes: Wall-clock budget of training; no limit when absent.
-        max_steps: Limit on optimiser steps; no limit when absent. One of the two must be given.
+        tokens: Budget of training tokens.
         lr: Peak learning rate of AdamW.
-        plateau: Share of the budget after which the learning rate goes down.
+        plateau: Share of the budget after which the learning rate falls.
         seed: Seed of the initial weights.
 
     Attributes:
-        drafter: The drafter that reads the head, as ``parts.json`` records it.
+        drafter: Name of the drafter in ``parts.json``.
         head: The network.
     """
 
@@ -46,55 +45,50 @@ class HeadTraining(BudgetedTraining):
     def __init__(
         self,
         target: str,
-        minutes: Annotated[float, Field(gt=0)] | None = None,
-        max_steps: Annotated[int, Field(ge=1)] | None = None,
+        tokens: Annotated[int, Field(ge=1)],
         lr: Annotated[float, Field(gt=0)] = 2e-3,
         plateau: Annotated[float, Field(ge=0, le=1)] = 0.2,
         seed: int = 0,
     ) -> None:
-        super().__init__(minutes, max_steps, plateau)
+        super().__init__(tokens, plateau)
         from specexp.models.pair import load_pair
 
         pair = load_pair(target, target_dtype="float32", mode="eager")
         self.lr = lr
-        # apart from the submodules, so that it is in no checkpoint
-        self._target: tuple[Any, ...] = (pair.target.requires_grad_(False),)
+        self._target: tuple[Any, ...] = (pair.target.requires_grad_(False),)  # no submodule: in no checkpoint
         torch.manual_seed(seed)
 
     @property
     def target(self) -> Any:
-        """The target, which is not trained."""
+        """The target; its weights do not change."""
         return self._target[0].to(self.device)
 
     @property
     def width(self) -> int:
-        """d, of the hidden states."""
+        """Width d of the hidden states."""
         width: int = self._target[0].get_output_embeddings().weight.shape[-1]
         return width
 
     def losses(
         self, hidden: torch.Tensor, batch: torch.Tensor, logits: torch.Tensor
     ) -> dict[str, torch.Tensor]:
-        """What is added up to the loss, by name.
+        """Return the terms of the loss by name.
 
         Args:
-            hidden: ``[batch, length, d]`` the target's states.
+            hidden: ``[batch, length, d]``, the target's states.
             batch: ``[batch, length]`` token ids.
-            logits: ``[batch, length, V]`` what the target makes of the states.
+            logits: ``[batch, length, V]``, the target's logits.
         """
         raise NotImplementedError
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """The head as its drafter takes it, the mark of the target left out."""
+        """Return the head as its drafter reads it, without the mark of the target."""
         weights = self.head.state_dict().items()
         return {name: value.detach().float().numpy(force=True) for name, value in weights}
 
     @override
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        optimizer = torch.optim.AdamW(self.head.parameters(), lr=self.lr, betas=(0.9, 0.95), weight_decay=0.0)
-        for group in optimizer.param_groups:
-            group["peak_lr"] = self.lr
-        return optimizer
+        return torch.optim.AdamW(self.head.parameters(), lr=self.lr, betas=(0.9, 0.95), weight_decay=0.0)
 
     @override
     def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
@@ -112,7 +106,7 @@ class HeadTraining(BudgetedTraining):
 
     @override
     def export(self, tokenizer: PreTrainedTokenizerBase, folder: str | Path) -> None:
-        """A ``draft-head`` artifact, bound to the target."""
+        """Write a ``draft-head`` artifact, bound to the target."""
         from specexp.artifacts import fingerprint
         from specexp.config.artifacts import save_artifact
 
@@ -135,18 +129,14 @@ class HeadTraining(BudgetedTraining):
 
 
 class MedusaTraining(HeadTraining):
-    """Medusa's heads beside each other (Cai et al. 2024, section 2.2.1: the target is not trained).
+    """Medusa's heads, trained jointly (Cai et al. 2024, section 2.2.1: the target is frozen).
 
     Args:
         target: The target as ``pair.target`` names it.
-        heads: Positions looked ahead.
+        heads: Number of heads; head i predicts the token i + 2 positions ahead.
         blocks: Residual blocks of each head.
         decay: Weight of a head's loss over that of the head before it.
-        minutes: See `HeadTraining`.
-        max_steps: See `HeadTraining`.
-        lr: See `HeadTraining`.
-        plateau: See `HeadTraining`.
-        seed: See `HeadTraining`.
+        training: Other arguments of `HeadTraining`.
     """
 
     drafter = "Medusa"
@@ -157,13 +147,9 @@ class MedusaTraining(HeadTraining):
         heads: Annotated[int, Field(ge=1, le=16)] = 4,
         blocks: Annotated[int, Field(ge=1, le=8)] = 1,
         decay: Annotated[float, Field(gt=0, le=1)] = 0.8,
-        minutes: Annotated[float, Field(gt=0)] | None = None,
-        max_steps: Annotated[int, Field(ge=1)] | None = None,
-        lr: Annotated[float, Field(gt=0)] = 2e-3,
-        plateau: Annotated[float, Field(ge=0, le=1)] = 0.2,
-        seed: int = 0,
+        **training: Any,
     ) -> None:
-        super().__init__(target, minutes, max_steps, lr, plateau, seed)
+        super().__init__(target, **training)
         self.decay = decay
         self.head = MedusaHeads(self.width, heads, blocks)
 
@@ -180,23 +166,19 @@ class MedusaTraining(HeadTraining):
 
 
 class EagleTraining(HeadTraining):
-    """EAGLE's layer (Li et al. 2024, section 4.2): the next state, and what the target makes of it.
+    """EAGLE's layer (Li et al. 2024, section 4.2): predicts the next state, and the target's logits from it.
 
-    While drafting, the head goes on from states of its own. So in training some of the states it reads are replaced by
-    what it made of those before, over several rounds; EAGLE adds noise to them instead.
+    When drafting, the head reads its own states. In training, some of its input states are therefore replaced by its
+    own predictions, over several rounds; EAGLE adds noise to them instead.
 
     Args:
         target: The target as ``pair.target`` names it.
-        heads: Of the attention.
-        inner: Width of the layer's second half.
-        regression: Weight of the distance between states, beside the divergence of distributions.
-        rounds: Times that states are replaced by the head's own.
+        heads: Attention heads.
+        inner: Width of the feed-forward part.
+        regression: Weight of the distance between states; the divergence of distributions has weight 1.
+        rounds: Rounds of replacement.
         replaced: Share of the states that are replaced in a round.
-        minutes: See `HeadTraining`.
-        max_steps: See `HeadTraining`.
-        lr: See `HeadTraining`.
-        plateau: See `HeadTraining`.
-        seed: See `HeadTraining`.
+        training: Other arguments of `HeadTraining`.
     """
 
     drafter = "Eagle"
@@ -210,13 +192,9 @@ class EagleTraining(HeadTraining):
         regression: Annotated[float, Field(ge=0)] = 0.1,
         rounds: Annotated[int, Field(ge=0, le=8)] = 2,
         replaced: Annotated[float, Field(ge=0, le=1)] = 0.5,
-        minutes: Annotated[float, Field(gt=0)] | None = None,
-        max_steps: Annotated[int, Field(ge=1)] | None = None,
-        lr: Annotated[float, Field(gt=0)] = 2e-3,
-        plateau: Annotated[float, Field(ge=0, le=1)] = 0.2,
-        seed: int = 0,
+        **training: Any,
     ) -> None:
-        super().__init__(target, minutes, max_steps, lr, plateau, seed)
+        super().__init__(target, **training)
         self.regression = regression
         self.rounds = rounds
         self.replaced = replaced
@@ -246,6 +224,6 @@ class EagleTraining(HeadTraining):
         }
 
 
-def divergence(said: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Cross-entropy of one distribution under another, both as logits ``[..., V]``; its mean."""
-    return F.cross_entropy(said.flatten(0, -2), right.flatten(0, -2).softmax(dim=-1))
+def divergence(logits: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+    """Return the mean cross-entropy to the distributions ``wanted``, both as logits ``[..., V]``."""
+    return F.cross_entropy(logits.flatten(0, -2), wanted.flatten(0, -2).softmax(dim=-1))

@@ -1,4 +1,4 @@
-"""Learning a controller as an experiment file describes it."""
+"""Learning the controller of an experiment with a ``fit:`` section."""
 
 from __future__ import annotations
 
@@ -19,11 +19,7 @@ CHECKPOINT = "last.ckpt"
 
 
 def check_learning(config: Config) -> None:
-    """Refuse an experiment whose controller cannot learn, or whose export nobody could load.
-
-    Raises:
-        ConfigError: it does not learn, or no artifact kind holds what it learns.
-    """
+    """Raise a ConfigError if the controller does not learn, or no artifact kind holds its state."""
     controller, given = build_controller(config), config.get("controller")
     if given["init_args"].get("learn") is False:
         raise config.checker.error(
@@ -41,22 +37,19 @@ def check_learning(config: Config) -> None:
 
 
 def composition_of(config: Config) -> dict[str, Any]:
-    """Class path and arguments of the four parts."""
+    """Return class path and arguments of the four parts."""
     return {family: config.get(family) for family in Parts._fields}
 
 
 def learn(config: Config, pair: ModelPair | None = None) -> ControllerLearning:
-    """Learn on the prompts of ``data``, continuing from ``<output>/<name>/checkpoints/last.ckpt`` where it exists.
+    """Learn on the prompts of ``data``, continuing from ``<output>/<name>/checkpoints/last.ckpt`` if it exists.
 
     Args:
         config: An experiment with a ``fit:`` section.
         pair: The models; loaded if None, and not needed to learn on a recording.
 
-    Returns:
-        The module after the run.
-
     Raises:
-        ConfigError: the models, the recording or the prompts cannot be loaded, or the parts do not go together.
+        ConfigError: if the models, the recording or the prompts cannot be loaded, or the parts do not go together.
     """
     os.environ.setdefault("WANDB_MODE", "offline")
     from lightning.pytorch.callbacks import ModelCheckpoint
@@ -134,11 +127,7 @@ def learn(config: Config, pair: ModelPair | None = None) -> ControllerLearning:
 
 
 def report(config: Config, module: ControllerLearning) -> Report:
-    """Export what was learned, draw it, and say what it is.
-
-    Raises:
-        ArtifactError: the artifact cannot be written.
-    """
+    """Export the learned state, and draw and describe it."""
     from specexp.bench.publish import Attached, Report
     from specexp.config.artifacts import save_artifact
     from specexp.fit.q_table_picture import draw_table
@@ -157,7 +146,7 @@ def report(config: Config, module: ControllerLearning) -> Report:
     if export is not None:
         composition = composition_of(config)
         kind = kind_for("controller", composition)
-        assert kind is not None, "what no kind holds is refused before anything is learned"
+        assert kind is not None, "checked before learning"
         learned = {"learned": {"controller": controller.state_dict()}}
         artifact = save_artifact(
             Path(export["to"]),
@@ -175,7 +164,7 @@ def report(config: Config, module: ControllerLearning) -> Report:
         said.append(f"What it learned is in {artifact.folder}, a {artifact.kind}.")
         artifacts.append(Attached(artifact.folder, name, artifact.kind))
     figures = {}
-    if hasattr(controller, "table"):  # of values and visits by state, as QLearning's
+    if hasattr(controller, "table"):  # QLearning's values and visits by state
         title = f"{name}: {module.steps:.0f} steps of {answers}"
         figures["q_table"] = draw_table(controller.table, title)
     return Report(figures=figures, sentences=said, artifacts=artifacts)

@@ -22,21 +22,16 @@ _STATE = "specexp"
 
 
 class ControllerLearning(LightningModule):
-    """Decodes prompt after prompt; the arm's drafter and controller learn as they do when decoding.
+    """Decodes prompt after prompt; the arm's drafter and controller learn while decoding.
 
-    There is no gradient: an optimiser without effect is Lightning's clock, so that a step is a prompt. Which prompt is
-    next is counted here, for Lightning starts its loader anew when it resumes. The models are no submodules; what was
-    learned travels in the checkpoint, as tensors and plain values.
-
-    Args:
-        arm: Arm with a controller that learns.
-        prompts: Prompts in the order they are learned from, again and again.
-        backend: What runs the arm.
+    A step is a prompt: Lightning counts the steps of an optimiser without effect. The next prompt is counted here,
+    since Lightning restarts its loader when it resumes. The models are not submodules. The learned state is in the
+    checkpoint, as tensors and plain values.
 
     Attributes:
-        done: Prompts decoded, those that failed among them.
-        steps: Steps of all of them.
-        failed: Records of the prompts that could not be decoded, from which nothing was learned.
+        done: Prompts decoded, including those that failed.
+        steps: Decoding steps of all of them.
+        failed: Records of the prompts that could not be decoded.
     """
 
     def __init__(self, arm: EngineArm, prompts: Sequence[Prompt], backend: Backend) -> None:
@@ -55,7 +50,7 @@ class ControllerLearning(LightningModule):
 
     @override
     def transfer_batch_to_device(self, batch: Prompt, device: torch.device, dataloader_idx: int) -> Prompt:
-        return batch  # it holds no tensor
+        return batch  # has no tensor
 
     @override
     def training_step(self, batch: Prompt, batch_idx: int) -> None:

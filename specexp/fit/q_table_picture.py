@@ -1,4 +1,4 @@
-"""A Q-table as a picture: what it decides, and how often each state was learned."""
+"""A picture of a Q-table: its decisions, and the visits of each state."""
 
 from __future__ import annotations
 
@@ -16,12 +16,7 @@ MAX_BLOCKS = 4
 
 
 def draw_table(table: QTable, title: str) -> Figure:
-    """Q(CONTINUE) - Q(STOP) by bins, and visits; of a table with extra signals the blocks visited most.
-
-    Args:
-        table: To draw; states never visited stay blank.
-        title: Line above it.
-    """
+    """Draw Q(CONTINUE) - Q(STOP) and visits by bins; of a table with extra signals, the most visited blocks."""
     from matplotlib.colors import LogNorm, TwoSlopeNorm
     from matplotlib.figure import Figure
 
@@ -65,7 +60,6 @@ def draw_table(table: QTable, title: str) -> Figure:
 
 
 def _labels(edges: list[float], form: str) -> list[str]:
-    """A name of every bin."""
     if not edges:
         return ["all"]
     shown = [form.format(edge) for edge in edges]

@@ -1,4 +1,4 @@
-"""A corpus whose runs can be looked up, collected as a training would read it."""
+"""A corpus for lookups of token runs, collected from training rows."""
 
 from __future__ import annotations
 
@@ -19,19 +19,23 @@ if TYPE_CHECKING:
 class SuffixCorpus(lightning.LightningModule):
     """Keeps rows of token ids ``[batch, length]``, and exports them as a ``suffix-corpus``.
 
-    There is no gradient: an optimiser without effect is Lightning's clock.
+    Nothing is trained; Lightning counts the steps of an optimiser without effect.
 
     Args:
-        tokens: Tokens to be kept; a drafter takes 8 bytes for each.
+        tokens: Tokens to keep; a drafter takes 8 bytes for each.
     """
 
     def __init__(self, tokens: Annotated[int, Field(ge=1)] = 1_000_000) -> None:
         super().__init__()
         self.automatic_optimization = False
         self.tokens = tokens
-        self.batches_done = 0
         self._rows: list[torch.Tensor] = []
         self._clock = torch.nn.Parameter(torch.zeros(()))
+
+    @property
+    def batches_done(self) -> int:
+        """Batches kept."""
+        return len(self._rows)
 
     @property
     def kept(self) -> int:
@@ -46,7 +50,6 @@ class SuffixCorpus(lightning.LightningModule):
     def training_step(self, batch: torch.Tensor, batch_idx: int) -> None:
         if self.kept < self.tokens:
             self._rows.append(batch.to("cpu", torch.int32))
-            self.batches_done += 1
         self.trainer.should_stop = self.kept >= self.tokens
         optimizer: Any = self.optimizers()
         optimizer.step()
@@ -58,16 +61,17 @@ class SuffixCorpus(lightning.LightningModule):
     @override
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self._rows = list(checkpoint["rows"])
-        self.batches_done = len(self._rows)
 
     def export(self, tokenizer: PreTrainedTokenizerBase, folder: str | Path) -> None:
-        """A ``suffix-corpus`` artifact; each row is a text."""
+        """Write a ``suffix-corpus`` artifact; each row is a text."""
         from specexp.artifacts import fingerprint
         from specexp.config.artifacts import save_artifact
 
         rows = [row for rows in self._rows for row in rows.tolist()]
-        payloads = {"corpus.safetensors": corpus_arrays(rows)}
-        metrics = {"tokens": self.kept}
         save_artifact(
-            Path(folder), "suffix-corpus", payloads, {"metrics": metrics}, fingerprint(tokenizer=tokenizer)
+            Path(folder),
+            "suffix-corpus",
+            {"corpus.safetensors": corpus_arrays(rows)},
+            {"metrics": {"tokens": self.kept}},
+            fingerprint(tokenizer=tokenizer),
         )

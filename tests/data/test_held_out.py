@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 from typing_extensions import override
 
-from experiments.pair.corpus.arithmetic import Arithmetic
-from specexp.data.corpus.text_source import Text, TextSource
+from experiments.pair.corpus.word_problems import Arithmetic
 from specexp.data.held_out import HeldOut
+from specexp.data.training_text import Text, TextSource
 from specexp.testing.prompt_sets import PromptSetContract
 
 

@@ -7,7 +7,7 @@ import pytest
 from experiments.pair.corpus.python_source import PythonLibrary
 from specexp.data import PromptSetError, StdlibFunctions
 from specexp.data.stdlib import openings, prompt_of
-from specexp.fit.corpus import held_out_texts
+from specexp.fit.training_rows import held_out_texts
 
 
 @pytest.mark.parametrize("split", ["validation", "test"])

@@ -129,10 +129,3 @@ def test_an_arm_starts_anew_from_what_it_remembers(file):
     arm.reset()
     assert torch.equal(controller.state_dict()["q"], learned)
     assert torch.equal(drafter.state_dict()["keys"], phrases)
-
-
-def test_a_cluster_records_what_a_controller_learns_from(file, capsys):
-    assert main([str(file), "--on", "local", "--workers", "2"]) == 2
-    said = capsys.readouterr().err
-    assert "specexp.record" in said
-    assert said.count("\n") == 1

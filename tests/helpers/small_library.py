@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from experiments.pair.corpus.python_source import PythonLibrary
-from specexp.data.corpus.text_source import TextSource
+from specexp.data.training_text import TextSource
 
 _SHAPE = '''
 def {name}_{i}(values, limit={i}):
@@ -60,11 +60,14 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def cache(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache folder of `CorpusRows` with the corpus of the small library."""
-    from specexp.fit.corpus import build_corpus
+    """A cache folder of `CorpusRows` with the corpus of the small library, and a tokenizer for it."""
+    from experiments.pair.tokenizer import train_tokenizer
+    from specexp.fit.training_rows import CorpusRows
 
     folder = tmp_path_factory.mktemp("cache")
-    build_corpus(sources_of(library)).save_to_disk(folder / "corpus")
+    rows = CorpusRows(str(folder), sources_of(library), str(folder / "tokenizer"))
+    rows.prepare_data()
+    train_tokenizer(rows.texts("train", "library"), vocab_size=400).save_pretrained(folder / "tokenizer")
     return folder
 
 

@@ -1,22 +1,24 @@
-"""Blocksworld as text: shortest plans of random problems, and judgements of actions, in the task's own prompts."""
+"""Blocksworld as training text: shortest plans of random problems, and judgements, in the task's own prompts."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from functools import cache, partial
+from collections import deque
+from collections.abc import Iterator, Mapping
+from functools import cache, lru_cache, partial
 from itertools import permutations
 from typing import Annotated, ClassVar, NamedTuple
 
 from pydantic import Field
 from typing_extensions import override
 
-from experiments.pair.corpus.worked import WITH_HEAD, example, head_of, joined
-from experiments.pair.planner import actions, distances, moves, towers
-from specexp.data.corpus.split import Split
-from specexp.data.corpus.text_source import Probe, Text, TextSource, split_of_name
+from experiments.pair.corpus.word_problems import WITH_HEAD, example, head_of, joined
 from specexp.data.planning.blocks import (
+    CLEAR,
     HAND_EMPTY,
+    ON,
+    ON_TABLE,
+    OPERATORS,
     Action,
     BlocksProblem,
     Facts,
@@ -29,16 +31,67 @@ from specexp.data.planning.blocks import (
 from specexp.data.planning.pddl import read_problem
 from specexp.data.tasks.blocksworld import DONE, Blocksworld
 from specexp.data.tasks.task import Ending, Item, read_json
+from specexp.data.training_text import Probe, Split, Text, TextSource, split_of_name
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _TASK = Blocksworld("", "")
 
 SHORT = 4
-"""Actions of what is called a short plan."""
+"""Maximal number of actions of a short plan."""
+
+
+@cache
+def moves(blocks: tuple[str, ...]) -> Mapping[Facts, Mapping[Action, Facts]]:
+    """Return the possible actions in each arrangement of some blocks, and the resulting arrangements."""
+    start = frozenset(
+        {(HAND_EMPTY,), *((ON_TABLE, one) for one in blocks), *((CLEAR, one) for one in blocks)}
+    )
+    found: dict[Facts, dict[Action, Facts]] = {}
+    waiting = [start]
+    while waiting:
+        facts = waiting.pop()
+        if facts in found:
+            continue
+        found[facts] = {}
+        for action in actions(blocks):
+            try:
+                found[facts][action] = apply(facts, action)
+            except IllegalActionError:
+                continue
+        waiting += found[facts].values()
+    return found
+
+
+@lru_cache(maxsize=4096)
+def distances(blocks: tuple[str, ...], goal: Facts) -> Mapping[Facts, int]:
+    """Return the number of actions from each arrangement to a goal, by breadth-first search.
+
+    The search starts at the goal, since every action can be undone.
+    """
+    steps = moves(blocks)
+    far = {facts: 0 for facts in steps if goal <= facts}
+    waiting = deque(far)
+    while waiting:
+        facts = waiting.popleft()
+        for after in steps[facts].values():
+            if after not in far:
+                far[after] = far[facts] + 1
+                waiting.append(after)
+    return far
+
+
+@cache
+def actions(blocks: tuple[str, ...]) -> tuple[Action, ...]:
+    """Return every action on some blocks, possible now or not."""
+    return tuple(
+        Action(name, named)
+        for name, operator in OPERATORS.items()
+        for named in permutations(blocks, operator.blocks)
+    )
 
 
 class Planned(NamedTuple):
-    """A problem of the first letters, one of its shortest plans, and what the task calls its blocks."""
+    """A problem whose blocks are the first letters, one of its shortest plans, and the task's names of the blocks."""
 
     problem: BlocksProblem
     plan: tuple[Action, ...]
@@ -52,29 +105,29 @@ class Planned(NamedTuple):
         return Item("", 0, f"Start: {describe(start)}\nGoal: {wanted}", ())
 
     def words(self, action: Action) -> str:
-        """An action in the task's names."""
+        """Return an action in the task's names."""
         return str(Action(action.operator, tuple(self.names[block] for block in action.blocks)))
 
     @property
     def thoughts(self) -> list[str]:
-        """The plan as the task's thoughts, closed as it asks."""
+        """The plan as the task's thoughts, with the one that ends it."""
         return [*map(self.words, self.plan), DONE]
 
     def is_solved(self, text: str) -> bool | None:
-        """Whether a continuation of the thought prompt is a plan that reaches the goal; None where it is no plan."""
-        lines = [
-            line.partition(":")[2] if number else line for number, line in enumerate(text.strip().split("\n"))
-        ]
-        actions = [Action.parse(line) for line in lines if line.strip() and not line.strip().startswith(DONE)]
+        """Return whether a continuation of the thought prompt reaches the goal; None if it is not a plan."""
+        first, *others = text.strip().split("\n")
+        lines = [line.strip() for line in (first, *(line.partition(":")[2] for line in others))]
         blocks = {name: block for block, name in self.names.items()}
         facts = self.problem.start
-        for action in actions:
+        for line in lines:
+            if not line or line.startswith(DONE):
+                continue
+            action = Action.parse(line)
             if action is None:
                 return None
+            named = tuple(blocks.get(name, name) for name in action.blocks)
             try:
-                facts = apply(
-                    facts, Action(action.operator, tuple(blocks.get(name, name) for name in action.blocks))
-                )
+                facts = apply(facts, Action(action.operator, named))
             except IllegalActionError:
                 return False
         return self.problem.goal <= facts
@@ -83,12 +136,11 @@ class Planned(NamedTuple):
 class BlocksPlans(TextSource):
     """Random problems of three to five blocks that take two to eight actions, split by problem.
 
-    Problems that differ in the names of blocks alone are one problem.
+    Problems that differ only in the names of blocks are one problem.
 
     Args:
-        problems: how many to train on.
-        held_out: PDDL texts by path, as :class:`specexp.data.tasks.blocksworld.Blocksworld` reads its instances: these
-            problems are not trained on.
+        problems: number of training problems.
+        held_out: file of the instances of :class:`specexp.data.tasks.blocksworld.Blocksworld`, which are left out.
     """
 
     licence: ClassVar[str] = "MIT (generated by this project's simulator)"
@@ -109,27 +161,18 @@ class BlocksPlans(TextSource):
         rng = random.Random("probes")
         for planned in self.problems(split):
             item, short = planned.item, len(planned.plan) <= SHORT
-            yield Probe(
-                f"plans of 2 to {SHORT} actions" if short else f"plans of {SHORT + 1} to 8 actions",
-                _TASK.thought_prompt(item, []),
-                planned.is_solved,
-                Ending((f"{DONE}\n", "\n\n"), 128),
-            )
+            kind = f"plans of 2 to {SHORT} actions" if short else f"plans of {SHORT + 1} to 8 actions"
+            ending = Ending((f"{DONE}\n", "\n\n"), 128)
+            yield Probe(kind, _TASK.thought_prompt(item, []), planned.is_solved, ending)
             head = head_of(_TASK.value_prompt(item, [DONE]), item.problem)
             prompt, _, word = judgement(planned, rng).rpartition(" ")
-            yield Probe(
-                "judged",
-                f"{head}\n\n{prompt}",
-                partial(_agrees, _TASK.read_value(word)),
-                _TASK.value_ending,
-            )
+            agrees = partial(_agrees, _TASK.read_value(word))
+            yield Probe("judged", f"{head}\n\n{prompt}", agrees, _TASK.value_ending)
 
     def problems(self, split: Split) -> Iterator[Planned]:
-        """The problems of a split."""
-        known = set()
-        if self.held_out is not None:
-            texts = read_json(self.held_out)
-            known = {shape(read_problem(text)) for text in texts.values()}
+        """Yield the problems of a split."""
+        texts = {} if self.held_out is None else read_json(self.held_out)
+        known = {shape(read_problem(text)) for text in texts.values()}
         rng = random.Random(f"blocks/{split}")
         count = self.count if split == "train" else min(self.count, 150)
         while count:
@@ -141,21 +184,21 @@ class BlocksPlans(TextSource):
 
 
 def random_problem(rng: random.Random) -> Planned:
-    """A problem that takes two to eight actions, with one of its shortest plans."""
+    """Return a problem that takes two to eight actions, with one of its shortest plans."""
     while True:
         blocks = tuple(_LETTERS[: rng.choice([3, 4, 4, 4, 5])])
         states = _resting(blocks)
-        start, wanted = rng.choice(states), towers(blocks, rng.choice(states))
-        goal = frozenset(rng.sample(sorted(wanted), rng.randint(1, len(wanted)))) if wanted else wanted
-        far = distances(blocks, goal)[start] if goal else 0
-        if 2 <= far <= 8:
+        start, end = rng.choice(states), rng.choice(states)
+        wanted = sorted(fact for fact in end if fact[0] == ON)
+        goal = frozenset(rng.sample(wanted, rng.randint(1, len(wanted))) if wanted else ())
+        if goal and 2 <= distances(blocks, goal)[start] <= 8:
             problem = BlocksProblem(blocks, start, goal)
             names = dict(zip(blocks, _names(len(blocks), rng), strict=True))
             return Planned(problem, _plan(problem, rng), names)
 
 
 def shape(problem: BlocksProblem) -> str:
-    """The same for two problems that differ in the names of blocks alone."""
+    """Return a name of a problem that does not depend on the names of its blocks."""
     letters = _LETTERS[: len(problem.blocks)]
     ways = (dict(zip(order, letters, strict=True)) for order in permutations(problem.blocks))
     return min(
@@ -164,10 +207,9 @@ def shape(problem: BlocksProblem) -> str:
 
 
 def judgement(planned: Planned, rng: random.Random) -> str:
-    """Some first actions of the plan, then a good one or a bad one, with the word for it.
+    """Return some first actions of the plan, then a good or a bad one, with its judgement.
 
-    Half of the bad ones are possible and do not lead to the goal, the others are not possible; stopping before the
-    goal is bad too.
+    Half of the bad ones are possible and lead away from the goal. The others are not possible, or stop too early.
     """
     problem, thoughts, item = planned.problem, planned.thoughts, planned.item
     done = rng.randrange(len(thoughts))
@@ -186,7 +228,7 @@ def judgement(planned: Planned, rng: random.Random) -> str:
 
 
 def solution(planned: Planned) -> str:
-    """A problem with its plan, as the thought prompt shows it."""
+    """Return a problem with its plan, as in the thought prompt."""
     item, (*earlier, last) = planned.item, planned.thoughts
     return example(_TASK.thought_prompt(item, earlier), f" {last}", item.problem)
 
@@ -220,15 +262,13 @@ def _plan(problem: BlocksProblem, rng: random.Random) -> tuple[Action, ...]:
 
 
 def _names(count: int, rng: random.Random) -> list[str]:
-    """Mostly the first letters of the alphabet, as in the task's problems."""
-    if rng.random() < 0.6:
-        return rng.sample(_LETTERS[:count], count)
-    return rng.sample(_LETTERS, count)
+    """Return mostly the first letters of the alphabet, as in the task's problems."""
+    return rng.sample(_LETTERS[:count] if rng.random() < 0.6 else _LETTERS, count)
 
 
 @cache
 def _resting(blocks: tuple[str, ...]) -> list[Facts]:
-    """Arrangements with nothing in the arm."""
+    """Return the arrangements with nothing in the arm."""
     return sorted((facts for facts in moves(blocks) if (HAND_EMPTY,) in facts), key=sorted)
 
 

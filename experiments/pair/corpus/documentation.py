@@ -1,66 +1,55 @@
-"""Documentation as text: Python's own, and that of permissively licensed installed packages; sections and answers."""
+"""Documentation as training text: Python's own and that of installed packages, and passages of prose to be planned."""
 
 from __future__ import annotations
 
 import ast
 import inspect
+import random
 import re
 import warnings
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from typing_extensions import override
 
 from experiments.pair.corpus.python_source import PACKAGES, package_files
-from specexp.data.corpus.sources import is_repetitive
-from specexp.data.corpus.split import Split, split_of
-from specexp.data.corpus.text_source import Text, TextSource, split_of_name
+from experiments.pair.corpus.word_problems import WITH_HEAD, example, head_of, joined
 from specexp.data.prompt_set import PromptSetError
+from specexp.data.tasks.creative_writing import SENTENCES, CreativeWriting
+from specexp.data.tasks.task import Item
+from specexp.data.training_text import Split, Text, TextSource, is_repetitive, split_of, split_of_name
 
 MAX_CHARACTERS = 3500
 _UNDERLINE = re.compile(r"^([=\-~^*+#.\"'`])\1{2,}\s*$")
 _ROLE = re.compile(r":[\w:+-]+:`[!~]?([^`<]*?)(?:\s*<[^`>]*>)?`")
 _LINK = re.compile(r"`([^`<]+?)\s*<[^`>]+>`__?")
 _DIRECTIVE = re.compile(r"^(\s*)\.\. +([\w:-]+):: ?(.*)$")
-_DESCRIBED = {"function", "method", "class", "exception", "attribute", "data", "classmethod", "staticmethod"}
-_HIDDEN = {
-    "index",
-    "module",
-    "moduleauthor",
-    "sectionauthor",
-    "highlight",
-    "toctree",
-    "image",
-    "figure",
-    "only",
-    "versionadded",
-    "versionchanged",
-    "deprecated",
-    "currentmodule",
-    "rubric",
-    "include",
-    "literalinclude",
-    "tabularcolumns",
-    "testsetup",
-    "raw",
-    "c:function",
-    "c:type",
-    "c:macro",
-    "c:member",
-    "c:var",
-}
+_HIDDEN = """index module moduleauthor sectionauthor highlight toctree image figure only versionadded versionchanged
+    deprecated currentmodule rubric include literalinclude tabularcolumns testsetup raw c:type c:macro c:member
+    c:var"""
+_TASK = CreativeWriting("")
+_GOOD = (
+    "The parts follow one another, and each leads to its sentence.",
+    "One subject joins all four parts, and every sentence has its place.",
+    "Each part prepares the sentence that it has to end with.",
+)
+_BAD = (
+    "The parts have nothing to do with each other.",
+    "The parts do not lead to the sentences.",
+    "The sentences come as a surprise, and nothing joins the parts.",
+)
 
 
 class PythonDocumentation(TextSource):
-    """The documentation of Python, section by section; a heading that asks, and what is described, become answers.
+    """The documentation of Python by section; headings that are questions, and descriptions, become answers.
 
     The page of a held-out module of the standard library is held out with it, other pages by their names.
 
     Args:
-        path: the folder of its sources, ``*.rst`` or ``*.rst.txt``, as Python's source tree (``Doc``) and the built
-            documentation (``_sources``) have it.
+        path: the folder of ``*.rst`` or ``*.rst.txt`` files: ``Doc`` of Python's source tree, or ``_sources`` of the
+            built documentation.
     """
 
     licence: ClassVar[str] = "PSF-2.0 (documentation of Python)"
@@ -71,20 +60,16 @@ class PythonDocumentation(TextSource):
     @override
     def texts(self, split: Split) -> Iterator[Text]:
         for page, path in self.pages(split):
-            module = page.removeprefix("library/")
-            for title, body in sections(path.read_text(encoding="utf-8")):
-                if title.endswith("?"):
-                    yield Text(page, f"Question: {title}\nAnswer: {body}\n")
-                else:
-                    yield Text(page, f"{title}\n\n{body}\n")
-            if module != page:
-                for name, meaning in descriptions(path.read_text(encoding="utf-8")):
-                    yield Text(
-                        page, f"Question: What does {name} of the module {module} do?\nAnswer: {meaning}\n"
-                    )
+            module, source = page.removeprefix("library/"), path.read_text(encoding="utf-8")
+            for title, body in sections(source):
+                asked = title.endswith("?")
+                yield Text(page, f"Question: {title}\nAnswer: {body}\n" if asked else f"{title}\n\n{body}\n")
+            for name, meaning in descriptions(source) if module != page else ():
+                question = f"What does {name} of the module {module} do?"
+                yield Text(page, f"Question: {question}\nAnswer: {meaning}\n")
 
     def pages(self, split: Split) -> Iterator[tuple[str, Path]]:
-        """Names and files of a split's pages."""
+        """Yield names and files of a split's pages."""
         root = Path(self.path).expanduser()
         files = sorted(path for path in root.rglob("*") if path.name.endswith((".rst", ".rst.txt")))
         if not files:
@@ -100,7 +85,7 @@ class PythonDocumentation(TextSource):
 
 
 class PackageDocumentation(TextSource):
-    """Descriptions and docstrings of modules and classes of the installed packages, as prose and as answers."""
+    """Descriptions of the installed packages, and docstrings of their modules and classes, as prose and as answers."""
 
     licence: ClassVar[str] = "as the packages' source"
 
@@ -114,8 +99,79 @@ class PackageDocumentation(TextSource):
                 yield from _description(package)
 
 
+class Passage(NamedTuple):
+    """Consecutive paragraphs of a page, without code and lists, each of at least two sentences."""
+
+    paragraphs: tuple[tuple[str, ...], ...]
+
+    @property
+    def item(self) -> Item:
+        """The task's problem: the last sentences."""
+        last = [sentences[-1] for sentences in self.paragraphs]
+        problem = "\n".join(f"{place}. {sentence}" for place, sentence in enumerate(last, start=1))
+        return Item("", 0, problem, tuple(last))
+
+    @property
+    def plan(self) -> str:
+        """The first sentences."""
+        return "\n".join(f"{place}. {first}" for place, (first, *_) in enumerate(self.paragraphs, start=1))
+
+    @property
+    def text(self) -> str:
+        """The paragraphs with blank lines between, and the task's end mark."""
+        return "\n\n".join(" ".join(sentences) for sentences in self.paragraphs) + "\n[end]"
+
+
+class Passages(TextSource):
+    """Creative Writing by self-supervision, on the pages of :class:`PythonDocumentation` and with their splits.
+
+    Of four paragraphs, the last sentences are given, the first ones are the plan. A judgement is about the plan of
+    these or of other paragraphs.
+
+    Args:
+        path: see :class:`PythonDocumentation`.
+    """
+
+    licence: ClassVar[str] = PythonDocumentation.licence
+    written: ClassVar[bool] = False
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    @override
+    def texts(self, split: Split) -> Iterator[Text]:
+        passages = list(self.passages(split))
+        rng = random.Random(f"passages/{split}")
+        for page, passage in passages:
+            item, plan = passage.item, passage.plan
+            prompts = {
+                "plan": (_TASK.thought_prompt(item, []), plan),
+                "passage": (_TASK.thought_prompt(item, [plan], last=True), passage.text),
+            }
+            other = rng.choice(passages)[1].plan
+            good = rng.random() < 0.5 or other == plan
+            prompts["value"] = (
+                _TASK.value_prompt(item, [plan if good else other]),
+                f" {rng.choice(_GOOD if good else _BAD)}\nScore: {'9' if good else '2'}",
+            )
+            for prompt, answer in prompts.values():
+                head = head_of(prompt, item.problem) if rng.random() < WITH_HEAD else None
+                yield Text(page, joined([example(prompt, answer, item.problem)], head))
+
+    def passages(self, split: Split) -> Iterator[tuple[str, Passage]]:
+        """Yield the passages of a split with the names of their pages; no two share a paragraph."""
+        for page, path in PythonDocumentation(self.path).pages(split):
+            waiting: list[tuple[str, ...]] = []
+            for paragraph in plain(path.read_text(encoding="utf-8")).split("\n\n"):
+                sentences = _sentences(paragraph)
+                waiting += [sentences] if sentences else []
+                if len(waiting) == SENTENCES:
+                    yield page, Passage(tuple(waiting))
+                    waiting = []
+
+
 def sections(source: str) -> Iterator[tuple[str, str]]:
-    """Titles and bodies of a page's sections, without markup that says nothing to a reader; long bodies are cut."""
+    """Yield titles and bodies of a page's sections without markup; long bodies are cut in parts."""
     lines = source.expandtabs(8).splitlines()
     starts = [
         number
@@ -134,7 +190,7 @@ def sections(source: str) -> Iterator[tuple[str, str]]:
 
 
 def descriptions(source: str) -> Iterator[tuple[str, str]]:
-    """What a page says of each function or class: its signature, and the first paragraphs below it."""
+    """Yield the signature of each function or class of a page, and the first paragraphs below it."""
     for found in re.finditer(
         r"^\.\. (?:function|class|exception):: (.+)\n(?:   +:.*\n|              .*\n)*\n((?:   .*\n|\n)+)",
         source,
@@ -142,11 +198,12 @@ def descriptions(source: str) -> Iterator[tuple[str, str]]:
     ):
         body = plain(inspect.cleandoc(found[2]))
         if len(body) >= 60:
-            yield found[1].strip(), _parts(body)[0][:1200].rpartition("\n\n")[0] or _parts(body)[0][:1200]
+            first = _parts(body)[0][:1200]
+            yield found[1].strip(), first.rpartition("\n\n")[0] or first
 
 
 def plain(markup: str) -> str:
-    """Text of reStructuredText: roles and links by what they show, directives by what they describe."""
+    """Return the text of reStructuredText: roles and links as shown, directives as the text they describe."""
     kept: list[str] = []
     skipped = -1
     for line in markup.splitlines():
@@ -155,9 +212,7 @@ def plain(markup: str) -> str:
             continue
         skipped = -1
         found = _DIRECTIVE.match(line)
-        if found and found[2].rpartition(":")[2] in _DESCRIBED:
-            kept.append(found[1] + found[3])
-        elif found and found[2] in _HIDDEN:
+        if found and found[2] in _HIDDEN.split():
             skipped = indent
         elif found:
             kept.append(found[1] + found[3])
@@ -176,7 +231,7 @@ def _inline(line: str) -> str:
 
 
 def _parts(body: str) -> list[str]:
-    """A body in pieces of at most `MAX_CHARACTERS`, cut between paragraphs."""
+    """Return a body in parts of about `MAX_CHARACTERS` at most, cut between paragraphs."""
     parts = [""]
     for paragraph in body.split("\n\n"):
         if parts[-1] and len(parts[-1]) + len(paragraph) > MAX_CHARACTERS:
@@ -198,9 +253,8 @@ def _docstrings(module: str, path: Path) -> Iterator[Text]:
         text = ast.get_docstring(node)
         if text is not None and len(text) >= 160 and not is_repetitive(text):
             asked = f"What is {name}?" if isinstance(node, ast.ClassDef) else f"What is in the module {name}?"
-            yield Text(
-                name, f"Question: {asked}\nAnswer: {_parts(plain(text))[0] if _parts(plain(text)) else ''}\n"
-            )
+            answer = (_parts(plain(text)) or [""])[0]
+            yield Text(name, f"Question: {asked}\nAnswer: {answer}\n")
 
 
 def _description(package: str) -> Iterator[Text]:
@@ -212,3 +266,13 @@ def _description(package: str) -> Iterator[Text]:
         for part in _parts(re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", text).strip()):
             if len(part) >= 160 and not is_repetitive(part):
                 yield Text(package, f"{part}\n")
+
+
+def _sentences(paragraph: str) -> tuple[str, ...]:
+    """Return the two to four sentences of a paragraph; nothing for code, lists, headings and longer paragraphs."""
+    text = " ".join(paragraph.split())
+    if not 60 <= len(text) <= 600 or not re.match(r"[A-Z\"]", text) or paragraph.startswith(" "):
+        return ()
+    sentences = tuple(re.split(r"(?<=[.!?])\s+(?=[A-Z\"`])", text))
+    good = all(re.search(r"[\w\")`][.!?]$", sentence) and len(sentence) >= 12 for sentence in sentences)
+    return sentences if good and 2 <= len(sentences) <= 4 else ()

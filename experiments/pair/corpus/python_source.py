@@ -1,4 +1,4 @@
-"""Python source as training text: the standard library, its tests, and permissively licensed installed packages."""
+"""Python source as training text: the standard library, installed packages, and programming tasks."""
 
 from __future__ import annotations
 
@@ -11,11 +11,20 @@ from typing import ClassVar, Literal
 
 from typing_extensions import override
 
-from specexp.data.corpus.sources import Document, documents_of, python_files
-from specexp.data.corpus.split import Split, is_test_module, split_of
-from specexp.data.corpus.text_source import Text, TextSource
+from specexp.data.named_sets import mbpp_docstring
+from specexp.data.source import read_table
+from specexp.data.training_text import (
+    Document,
+    Split,
+    Text,
+    TextSource,
+    documents_of,
+    is_test_module,
+    python_files,
+    split_of,
+)
 
-# Package -> (licence, at most so many characters of it): what was installed beside the pair that is shipped.
+# Package -> (licence, maximum of characters), as installed when the embedded pair was trained.
 PACKAGES: dict[str, tuple[str, int]] = {
     "torch": ("BSD-3-Clause", 3_000_000),
     "transformers": ("Apache-2.0", 1_200_000),
@@ -40,16 +49,21 @@ PACKAGES: dict[str, tuple[str, int]] = {
     "click": ("BSD-3-Clause", 300_000),
 }
 _SKIPPED_PARTS = {"tests", "test", "testing", "_generated", "models", "vendor", "_vendor", "auto_gen"}
+_MBPP_SPLITS: dict[Split, range] = {
+    "train": range(601, 975),
+    "validation": range(511, 601),
+    "test": range(11, 511),
+}
 
 
 class PythonLibrary(TextSource):
     """Functions and small modules of the running interpreter's standard library, split by module.
 
-    Held out are functions alone, in one fixed shuffled order, and of tests nothing.
+    Held-out texts are functions only, and none of them is a test.
 
     Args:
         part: the modules themselves, or their tests.
-        root: the folder of the library; the interpreter's own when absent.
+        root: the folder of the library; by default the interpreter's own.
     """
 
     licence: ClassVar[str] = "PSF-2.0 (Python standard library)"
@@ -62,42 +76,30 @@ class PythonLibrary(TextSource):
     def texts(self, split: Split) -> Iterator[Text]:
         if split != "train" and self.part == "tests":
             return
-        documents = (
-            document
-            for module, path in python_files(Path(self.root or sysconfig.get_paths()["stdlib"]))
-            if split_of(module) == split and is_test_module(module) == (self.part == "tests")
-            for document in documents_of(path, module)
-        )
-        for document in documents:
-            if split == "train" or document.kind == "function":
-                yield Text(document.module, document.text)
+        for module, path in python_files(Path(self.root or sysconfig.get_paths()["stdlib"])):
+            if split_of(module) == split and is_test_module(module) == (self.part == "tests"):
+                for document in documents_of(path, module):
+                    if split == "train" or document.kind == "function":
+                        yield Text(document.module, document.text)
 
 
 class PythonPackages(TextSource):
-    """Functions and small modules of installed packages, all of them training text; tests and bundled copies are not.
+    """Functions and small modules of the installed packages of `PACKAGES`, all training text.
 
-    Args:
-        packages: which, of those whose licences are known here; all when absent. What is not installed is left out.
+    Tests and bundled copies of other packages are left out.
     """
 
     licence: ClassVar[str] = "; ".join(f"{package} {licence}" for package, (licence, _) in PACKAGES.items())
 
-    def __init__(self, packages: list[str] | None = None) -> None:
-        unknown = sorted({*(packages or [])} - PACKAGES.keys())
-        if unknown:
-            raise ValueError(f"the licence of {unknown[0]!r} is not known; known are {', '.join(PACKAGES)}")
-        self.packages = packages
-
     @override
     def texts(self, split: Split) -> Iterator[Text]:
-        for package in PACKAGES if self.packages is None else self.packages:
-            if split == "train":
-                for document in package_documents(package, PACKAGES[package][1]):
-                    yield Text(document.module, document.text)
+        for package, (_, max_characters) in PACKAGES.items() if split == "train" else ():
+            for document in package_documents(package, max_characters):
+                yield Text(document.module, document.text)
 
 
 def package_files(package: str) -> list[tuple[str, Path]]:
-    """Module names and files of an installed package, without tests, in the order of their hashed names."""
+    """Return module names and files of an installed package, without tests, in the order of their hashed names."""
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         return []
@@ -111,7 +113,7 @@ def package_files(package: str) -> list[tuple[str, Path]]:
 
 
 def package_documents(package: str, max_characters: int) -> Iterator[Document]:
-    """Functions of an installed package up to a number of characters, from all over it."""
+    """Yield documents of files all over an installed package, up to a number of characters."""
     taken = 0
     for module, path in package_files(package):
         for document in documents_of(path, module):
@@ -119,3 +121,47 @@ def package_documents(package: str, max_characters: int) -> Iterator[Document]:
             yield document
         if taken >= max_characters:
             return
+
+
+class ProgrammingTasks(TextSource):
+    """MBPP in its original form, ``text, code, task_id, test_list``, split as published: 601 to 974 are trained on.
+
+    Args:
+        path: the file, or the name of the data set on the hub.
+    """
+
+    licence: ClassVar[str] = "CC-BY-4.0 (MBPP, Austin et al. 2021, Google Research)"
+    written: ClassVar[bool] = False  # both forms of a task share its program
+
+    def __init__(self, path: str = "google-research-datasets/mbpp") -> None:
+        self.path = path
+
+    @override
+    def texts(self, split: Split) -> Iterator[Text]:
+        for row in read_table(self.path, subset="full").rows("text", "code", "task_id", "test_list"):
+            task = int(row.label("task_id"))
+            if task in _MBPP_SPLITS[split]:
+                code = "\n".join(line.rstrip() for line in row.text("code").expandtabs(4).splitlines())
+                yield Text(f"mbpp/{task}", f"{mbpp_docstring(row)}{code}\n")
+                if split == "train":
+                    tests = "\n".join(row.texts("test_list"))
+                    yield Text(f"mbpp/{task}/tested", f'"""{row.text("text")}"""\n\n{code}\n\n{tests}\n')
+
+
+class HumanEvalTasks(TextSource):
+    """HumanEval (Chen et al. 2021): 164 functions with their docstrings, all test texts.
+
+    Args:
+        path: the file, or the name of the data set on the hub.
+    """
+
+    licence: ClassVar[str] = "MIT (HumanEval, Chen et al. 2021, OpenAI)"
+
+    def __init__(self, path: str = "openai/openai_humaneval") -> None:
+        self.path = path
+
+    @override
+    def texts(self, split: Split) -> Iterator[Text]:
+        if split == "test":
+            for row in read_table(self.path, split="test").rows("task_id", "prompt", "canonical_solution"):
+                yield Text(row.label("task_id"), row.text("prompt") + row.text("canonical_solution"))

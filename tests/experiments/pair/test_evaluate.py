@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from types import SimpleNamespace
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import pytest
 import torch
 
-from experiments.pair.evaluate import agreement, answers, losses, more_than, shares, tables, text_losses
-from specexp.data.corpus.text_source import Probe
+from experiments.pair.evaluate import agreement, answers, gap, losses, shares, tables, text_losses
 from specexp.data.tasks.task import Ending
+from specexp.data.training_text import Probe, Text
 
 
 class Letters:
@@ -65,12 +65,12 @@ def test_losses_are_those_of_the_tokens_that_follow() -> None:
 def test_another_model_is_compared_text_by_text() -> None:
     sure, unsure = (text_losses(model, TOKENIZER, ["abc", "bcd", "cde"]) for model in (SURE, UNSURE))
     more = (2 * math.log(2) + math.log(0.5 / 0.75)) / 3  # two letters are next ones, EOS is rare
-    assert more_than(sure, unsure) == (pytest.approx(more), pytest.approx(more), pytest.approx(more))
-    assert more_than(unsure, sure)[0] == pytest.approx(-more)
+    assert gap(sure, unsure) == (pytest.approx(more), pytest.approx(more), pytest.approx(more))
+    assert gap(unsure, sure)[0] == pytest.approx(-more)
 
 
 def test_agreement_by_hand() -> None:
-    found = agreement(SURE, UNSURE, TOKENIZER, ["abcd"], temperature=1.0)
+    found = agreement(SURE, UNSURE, TOKENIZER, ["abcd"], 1.0)
     assert found["same best token"] == 1.0
     assert found["shared at T = 1"] == pytest.approx(0.25 + 127 * 0.5 / 127)
 
@@ -89,16 +89,11 @@ def test_shares_of_how_continuations_end() -> None:
 
 
 def test_losses_alone_generate_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Letter(NamedTuple):
-        text: str
-
     pair = SimpleNamespace(target=SURE, draft=UNSURE, tokenizer=TOKENIZER)
     monkeypatch.setattr("specexp.models.pair.load_pair", lambda *names: pair)
-    monkeypatch.setattr(
-        "specexp.fit.corpus.held_out_texts", lambda source, split: [Letter("abcd"), Letter("bcde")]
-    )
-    sizes = {"texts": 2, "problems": 1, "temperature": 1.0}
-    (told,) = tables("sure", ["unsure"], {"letters": cast("Any", None)}, losses_alone=True, **sizes)
+    texts = [Text("", "abcd"), Text("", "bcde")]
+    monkeypatch.setattr("experiments.pair.evaluate.held_out_texts", lambda source, split: texts)
+    (told,) = tables("sure", ["unsure"], {"letters": cast("Any", None)}, losses_alone=True)
     target, other = told.records()
     assert (target["model"], other["model"]) == ("target", "unsure")
     assert target["nats a token"] == pytest.approx((3 * math.log(2) - math.log(0.5 / 127)) / 4)

@@ -115,17 +115,12 @@ def test_other_engines_cut_a_thousand_held_out_texts_as_the_recipe_does(tmp_path
     """Functions, word problems and plans, 1,000 of them, none of which the tokenizer was trained on."""
     from transformers import AutoTokenizer
 
-    from experiments.pair.corpus.arithmetic import Arithmetic
     from experiments.pair.corpus.blocks_plans import BlocksPlans
     from experiments.pair.corpus.python_source import PythonLibrary
-    from specexp.fit.corpus import held_out_texts
+    from experiments.pair.corpus.word_problems import Arithmetic
+    from specexp.fit.training_rows import held_out_texts
 
-    sources: tuple[Any, ...] = (
-        PythonLibrary(),
-        PythonLibrary("tests"),
-        Arithmetic(10_000),
-        BlocksPlans(10_000),
-    )
+    sources: tuple[Any, ...] = (PythonLibrary(), Arithmetic(10_000), BlocksPlans(10_000))
     texts = [text.text for source in sources for text in held_out_texts(source, "test")[:500]]
     assert len(texts) >= 1000
     recipe: Any = AutoTokenizer.from_pretrained(RECIPE)

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import random
 import re
+from itertools import islice
 
 import pytest
 
-from experiments.pair.corpus import arithmetic, blocks_plans
-from experiments.pair.corpus.documentation import descriptions, plain, sections
-from experiments.pair.corpus.grade_school import worked_of
-from experiments.pair.corpus.passages import Passage
-from experiments.pair.corpus.worked import Worked, WorkedStep, corrupted, head_of, judgement, probes, solution
-from experiments.pair.planner import distances, moves
+from experiments.pair.corpus import blocks_plans, python_source
+from experiments.pair.corpus.blocks_plans import distances, moves
+from experiments.pair.corpus.documentation import Passage, descriptions, plain, sections
+from experiments.pair.corpus.word_problems import (
+    Arithmetic,
+    Worked,
+    WorkedStep,
+    corrupted,
+    head_of,
+    judgement,
+    probes,
+    problems,
+    solution,
+    word_problem,
+    worked_of,
+)
 from specexp.data.planning.blocks import BlocksProblem, run_plan
 from specexp.data.tasks.blocksworld import Blocksworld
 from specexp.data.tasks.gsm8k import GSM8K
@@ -21,7 +32,7 @@ from specexp.data.tasks.task import Item
 
 @pytest.mark.parametrize("seed", range(40))
 def test_every_calculation_of_a_word_problem_is_right(seed: int) -> None:
-    worked = arithmetic.word_problem(random.Random(seed))
+    worked = word_problem(random.Random(seed))
     for step in worked.steps:
         left, right = re.search(r"(\d+ [-+*/] \d+) = \$?(\d+)", step.answer).groups()  # type: ignore[union-attr]
         assert eval(left) == int(right)
@@ -30,13 +41,13 @@ def test_every_calculation_of_a_word_problem_is_right(seed: int) -> None:
 
 
 def test_splits_share_no_problem() -> None:
-    problems = {split: {one.problem for one in arithmetic.problems(split, 30)} for split in ("train", "test")}
-    assert len(problems["train"]) == len(problems["test"]) == 30
-    assert not problems["train"] & problems["test"]
+    train, test = ({one.problem for one in islice(problems(split), 30)} for split in ("train", "test"))
+    assert len(train) == len(test) == 30
+    assert not train & test
 
 
 def test_a_solution_is_what_the_thought_prompt_asks_for() -> None:
-    worked = arithmetic.problems("test", 1)[0]
+    worked = next(problems("test"))
     item = Item("", 0, worked.problem, (worked.answer,))
     prompt = GSM8K("").thought_prompt(item, [])
     assert f"{head_of(prompt, worked.problem)}\n\n{solution(worked)}".startswith(prompt)
@@ -48,7 +59,7 @@ def test_a_corrupted_step_has_another_result_and_is_scored_low() -> None:
         "6 * 12 = 72 rolls.",
         "72 * 12 = 72 rolls.",
     )
-    worked = arithmetic.problems("test", 1)[0]
+    worked = next(problems("test"))
     for seed in range(10):
         text = judgement(worked, random.Random(seed))
         right = all(answer in solution(worked) for answer in re.findall(r"Sub-answer: (.*)", text))
@@ -136,11 +147,8 @@ def test_a_passage_ends_its_paragraphs_with_the_given_sentences() -> None:
 
 
 def test_probes_know_right_wrong_and_unreadable_answers() -> None:
-    worked = arithmetic.problems("test", 1)[0]
-    solved, judged = (
-        next(iter(arithmetic.Arithmetic(1).probes("test"))),
-        list(arithmetic.Arithmetic(1).probes("test"))[1],
-    )
+    worked = next(problems("test"))
+    solved, judged = islice(Arithmetic(1).probes("test"), 2)
     whole = f"{head_of(solved.prompt, worked.problem)}\n\n{solution(worked)}"
     assert solved.is_right(whole.removeprefix(solved.prompt)) is True
     assert solved.is_right(" What?\nAnswer: -5") is False
@@ -159,3 +167,15 @@ def test_probes_of_blocks_simulate_the_plan() -> None:
     assert planned.is_solved(f" {first}\nAction 2: done") is False
     assert planned.is_solved(f" {first}\nAction 2: {first}") is False
     assert planned.is_solved(" wait") is None
+
+
+def test_packages_are_training_text_only_and_missing_ones_are_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        python_source, "PACKAGES", {"click": ("BSD-3-Clause", 9_000), "missing": ("MIT", 9_000)}
+    )
+    texts = list(python_source.PythonPackages().texts("train"))
+    assert texts
+    assert all(text.name.startswith("click.") for text in texts)
+    assert not list(python_source.PythonPackages().texts("test"))

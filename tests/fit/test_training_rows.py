@@ -1,14 +1,23 @@
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from experiments.pair.corpus.python_source import PythonLibrary, PythonPackages
-from specexp.data.corpus.sources import Document, documents_of, fingerprint, is_repetitive
-from specexp.data.corpus.split import TEST_MODULES, VALIDATION_MODULES, split_of
-from specexp.fit.corpus import held_out_texts
+from experiments.pair.corpus.python_source import PythonLibrary
+from specexp.data.training_text import (
+    TEST_MODULES,
+    VALIDATION_MODULES,
+    Document,
+    documents_of,
+    fingerprint,
+    is_repetitive,
+    split_of,
+)
+from specexp.fit.training_rows import MixedRows, held_out_texts
 
 
 @pytest.mark.parametrize(
@@ -59,17 +68,28 @@ def test_rows_name_their_source(corpus: Any) -> None:
     assert source_of["asyncio"] == "library"
 
 
-def test_packages_are_training_text_alone_and_missing_ones_are_left_out() -> None:
-    source = PythonPackages(["click", "jsonargparse"])
-    assert all(text.name.startswith(("click.", "jsonargparse.")) for text in source.texts("train"))
-    assert not list(source.texts("test"))
-    with pytest.raises(ValueError, match="licence of 'no_such_package' is not known"):
-        PythonPackages(["no_such_package"])
-
-
 def test_held_out_texts_are_those_of_the_corpus(library: Path, corpus: Any) -> None:
     texts = held_out_texts(PythonLibrary(root=str(library)), "test")
     assert [text.text for text in texts] == list(corpus["test"]["text"])
+
+
+def test_processes_share_the_stream_of_rows_out() -> None:
+    """Their batches joined are those of one process with larger batches."""
+    documents = {
+        "a": [[number] * 5 for number in range(40)],
+        "b": [[100 + number] * 3 for number in range(40)],
+    }
+
+    def taken(count: int, **arguments: int) -> list[torch.Tensor]:
+        return list(
+            itertools.islice(MixedRows(documents, {"a": 1, "b": 1}, row_length=4, **arguments), count)
+        )
+
+    alone = taken(6, batch_size=4)
+    first, second = (taken(6, batch_size=2, first_batch=rank, every=2) for rank in (0, 1))
+    assert all(torch.equal(torch.cat(pair), one) for *pair, one in zip(first, second, alone, strict=True))
+    goes_on = taken(2, batch_size=2, first_batch=4 * 2 + 1, every=2)  # the second process after four steps
+    assert all(torch.equal(a, b) for a, b in zip(goes_on, second[4:], strict=True))
 
 
 def test_documents_are_dedented_outermost_functions_with_their_decorators(tmp_path: Path) -> None:

@@ -1,1 +1,0 @@
-"""The text that the embedded pair learns from, and that its prompts are taken from."""

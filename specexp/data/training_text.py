@@ -1,0 +1,198 @@
+"""Training text: its sources, the split of a library's modules, and documents of Python files."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import io
+import os
+import re
+import textwrap
+import tokenize
+import warnings
+import zlib
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import ClassVar, Literal, NamedTuple
+
+from specexp.core.checked import Checked
+from specexp.data.tasks.task import Ending
+
+Split = Literal["train", "validation", "test"]
+
+MIN_CHARACTERS = 80
+MAX_CHARACTERS = 4000
+MAX_MODULE_CHARACTERS = 2500
+_BUNDLED = "site-packages dist-packages __pycache__ lib2to3 pydoc_data config encodings"
+_VALIDATION = """bdb cmd codeop colorsys compileall dis filecmp ftplib graphlib ipaddress locale mimetypes
+    modulefinder nntplib pickletools poplib pprint quopri random selectors shlex smtplib socketserver
+    tabnanny tempfile timeit trace wave xdrlib xmlrpc"""
+_TEST = """aifc bisect calendar cgi chunk configparser copy csv difflib fileinput fractions getopt glob
+    gzip heapq imaplib linecache lzma mailbox netrc optparse plistlib pstats pyclbr sched shelve
+    statistics stringprep symtable tarfile textwrap uuid webbrowser zipapp zipfile"""
+
+# Named, not drawn, so that the split is the same on every version of the interpreter.
+VALIDATION_MODULES = frozenset(_VALIDATION.split())
+TEST_MODULES = frozenset(_TEST.split())
+
+
+class Text(NamedTuple):
+    """A document and the name of its module, file or problem."""
+
+    name: str
+    text: str
+
+
+class Probe(NamedTuple):
+    """A held-out problem as a reasoning task asks it, with a check of the answer.
+
+    Attributes:
+        kind: the kind of question, as tables name it.
+        prompt: the whole prompt.
+        is_right: whether a continuation, cut at ``ending``, is right; None if it is unreadable.
+        ending: where the continuation ends.
+    """
+
+    kind: str
+    prompt: str
+    is_right: Callable[[str], bool | None]
+    ending: Ending
+
+
+class TextSource(metaclass=Checked):
+    """A source of training text. The constructor of an implementation is its configuration schema and reads nothing.
+
+    Splits share no module, no file and no problem.
+
+    Attributes:
+        licence: of the texts, with the attribution it requires.
+        written: whether people wrote the texts. Copies of held-out texts are then removed from the training text;
+            generated texts share their wording on purpose.
+    """
+
+    licence: ClassVar[str]
+    written: ClassVar[bool] = True
+
+    @abstractmethod
+    def texts(self, split: Split) -> Iterator[Text]:
+        """Yield the documents of a split, the same at every call."""
+
+    def probes(self, split: Split) -> Iterator[Probe]:
+        """Yield the problems of a split that can be checked, the same at every call; most sources have none."""
+        return iter(())
+
+
+def split_of_name(name: str) -> Split:
+    """Return a split by the hash of a name: 3 % each for validation and test.
+
+    Example:
+        >>> {split_of_name(str(number)) for number in range(300)} == {"train", "validation", "test"}
+        True
+    """
+    place = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4]) % 100
+    return "test" if place < 3 else "validation" if place < 6 else "train"
+
+
+def split_of(module: str) -> Split:
+    """Return the split of a standard library module, from its dotted name.
+
+    Only the top-level name counts, without leading underscores (``_strptime`` follows ``strptime``). A module's
+    tests follow the module.
+
+    >>> split_of("zipfile._path"), split_of("test.test_zipfile64"), split_of("asyncio.queues")
+    ('test', 'test', 'train')
+    """
+    parts = [part.lstrip("_") for part in module.split(".")]
+    for part in parts[:1] if not is_test_module(module) else parts:
+        name = part.removeprefix("test_")
+        names = {name, name.split("_")[0], name.rstrip("0123456789")}
+        if names & VALIDATION_MODULES:
+            return "validation"
+        if names & TEST_MODULES:
+            return "test"
+    return "train"
+
+
+def is_test_module(module: str) -> bool:
+    """Return whether a dotted name is in a test package or is a test module."""
+    return any(
+        part in ("test", "tests", "idle_test") or part.startswith("test_") for part in module.split(".")
+    )
+
+
+class Document(NamedTuple):
+    """The source of a function or a whole module, with the dotted name of its module."""
+
+    module: str
+    kind: Literal["function", "module"]
+    text: str
+
+
+def python_files(root: Path) -> Iterator[tuple[str, Path]]:
+    """Yield dotted module name and path of every Python file below ``root``, sorted, without bundled packages."""
+    paths = []
+    for folder, inner, names in os.walk(root):
+        inner[:] = set(inner) - set(_BUNDLED.split())  # never entered: many times the library
+        paths += [Path(folder, name) for name in names if name.endswith(".py")]
+    for path in sorted(paths):
+        yield ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"), path
+
+
+def documents_of(path: Path, module: str) -> Iterator[Document]:
+    """Yield the documents of one file: outermost functions, dedented, and a small module as a whole.
+
+    There are none if the file cannot be decoded or parsed. Repetitive texts are left out: they teach a small model
+    to loop.
+    """
+    try:
+        with tokenize.open(path) as file:
+            source = file.read().expandtabs(8)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(source)
+    except (SyntaxError, UnicodeDecodeError, ValueError, OSError, RecursionError):
+        return
+    lines = source.splitlines(keepends=True)
+    for function in _functions(tree):
+        first = min([function.lineno, *(decorator.lineno for decorator in function.decorator_list)])
+        dedented = textwrap.dedent("".join(lines[first - 1 : function.end_lineno]))
+        text = "\n".join(line.rstrip() for line in io.StringIO(dedented)).strip("\n") + "\n"
+        if MIN_CHARACTERS <= len(text) <= MAX_CHARACTERS and not is_repetitive(text):
+            yield Document(module, "function", text)
+    if MIN_CHARACTERS <= len(source.strip()) <= MAX_MODULE_CHARACTERS and not is_repetitive(source):
+        yield Document(module, "module", source.strip() + "\n")
+
+
+def fingerprint(text: str) -> str:
+    """Return a hash that ignores comments, white space and blank lines."""
+    without = re.sub(r"#[^\n]*", "", text)
+    return hashlib.sha256("".join(without.split()).encode("utf-8", "replace")).hexdigest()
+
+
+def is_repetitive(text: str) -> bool:
+    """Return whether 40 % of six or more lines are near copies of one another, or the text compresses 6-fold.
+
+    >>> is_repetitive("\\n".join(f"assert f({i}) == {i + 1}" for i in range(20)))
+    True
+    """
+    shapes = [re.sub(r"(['\"]).*?\1|\d+", "0", line.strip()) for line in text.splitlines()]
+    shapes = [shape for shape in shapes if len(shape) > 6]
+    if len(shapes) >= 6:
+        near = sum(count for count in Counter(shapes).values() if count >= 3)
+        heads = Counter(re.split(r"[^\w.]", shape, maxsplit=1)[0] for shape in shapes)
+        head, count = heads.most_common(1)[0]
+        if near >= 0.4 * len(shapes) or (len(head) > 6 and "." in head and count >= 0.5 * len(shapes)):
+            return True
+    data = text.encode("utf-8", "replace")
+    return len(data) > 600 and len(zlib.compress(data)) * 6 < len(data)
+
+
+def _functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Yield functions and methods, outermost only, in source order."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield node
+        elif isinstance(node, (ast.ClassDef, ast.If, ast.Try, ast.With)):
+            yield from _functions(node)

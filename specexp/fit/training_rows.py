@@ -1,0 +1,239 @@
+"""Training rows: a corpus of several text sources, as batches of token ids.
+
+A document is ``bos text eos``. Documents are drawn by source and joined into rows of equal length.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import lightning
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+from typing_extensions import override
+
+from specexp.data.training_text import Split, Text, TextSource, fingerprint
+
+if TYPE_CHECKING:
+    import datasets
+    from transformers import PreTrainedTokenizerBase
+
+
+def build_corpus(sources: Mapping[str, TextSource]) -> datasets.DatasetDict:
+    """Return the three splits with the columns ``source`` (its key), ``name`` and ``text``.
+
+    What people wrote is no training text if it also occurs in a held-out text of any source. Of equal texts the
+    first source's is kept.
+    """
+    import datasets
+
+    held: dict[Split, dict[str, list[Text]]] = {
+        split: {name: held_out_texts(source, split) for name, source in sources.items()}
+        for split in ("validation", "test")
+    }
+    copies = Copies(
+        text for texts in held.values() for name in texts if sources[name].written for text in texts[name]
+    )
+    train = {
+        name: [text for text in source.texts("train") if not source.written or copies.is_new(text.text)]
+        for name, source in sources.items()
+    }
+    return datasets.DatasetDict(
+        {
+            split: datasets.Dataset.from_list(
+                [{"source": source, **text._asdict()} for source in texts for text in texts[source]]
+            )
+            for split, texts in {"train": train, **held}.items()
+        }
+    )
+
+
+def held_out_texts(source: TextSource, split: Split) -> list[Text]:
+    """Return the texts of a held-out split without duplicates, in one fixed shuffled order."""
+    copies = Copies()
+    texts = [text for text in source.texts(split) if not source.written or copies.is_new(text.text)]
+    random.Random(0).shuffle(texts)
+    return texts
+
+
+class Copies:
+    """A filter of copies of held-out texts and of texts seen before.
+
+    A copy has an equal `fingerprint`, or at least 60 % of its longer lines are lines of held-out texts.
+    """
+
+    def __init__(self, held_out: Iterable[Text] = ()) -> None:
+        self._seen: set[str] = set()
+        self._lines: set[str] = set()
+        for text in held_out:
+            self._seen.add(fingerprint(text.text))
+            self._lines.update(_long_lines(text.text))
+
+    def is_new(self, text: str) -> bool:
+        """Return whether a text is no copy, and count it as seen."""
+        mark, lines = fingerprint(text), _long_lines(text)
+        copied = sum(line in self._lines for line in lines)
+        if mark in self._seen or (len(lines) >= 3 and copied >= 0.6 * len(lines)):
+            return False
+        self._seen.add(mark)
+        return True
+
+
+@dataclass(eq=False)
+class MixedRows(IterableDataset[torch.Tensor]):
+    """An endless, reproducible stream of batches ``[batch_size, row_length]`` of token ids.
+
+    A source is drawn for every document so that the *token* shares approach ``weights``. Each source is
+    passed through in a new shuffled order every time. Batch ``i`` depends on the arguments alone, so a stream
+    that starts at ``first_batch`` continues an earlier one exactly, and processes that take every ``every``-th batch
+    from a first one of their own share the stream.
+    """
+
+    documents: dict[str, list[list[int]]]
+    weights: dict[str, float]
+    batch_size: int
+    row_length: int
+    seed: int = 0
+    first_batch: int = 0
+    every: int = 1
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        size = self.batch_size * self.row_length
+        buffer: list[int] = []
+        batch = 0
+        for document in self._stream():
+            buffer += document
+            while len(buffer) >= size:
+                if batch >= self.first_batch and (batch - self.first_batch) % self.every == 0:
+                    yield torch.tensor(buffer[:size]).view(self.batch_size, self.row_length)
+                del buffer[:size]
+                batch += 1
+
+    def _stream(self) -> Iterator[list[int]]:
+        rng = random.Random(self.seed)
+        passes = {origin: self._passes(origin) for origin in sorted(self.documents) if self.documents[origin]}
+        taken = dict.fromkeys(passes, 0.0)
+        while True:
+            # The origin furthest behind its share, with a little noise so that there is no fixed cycle.
+            origin = min(taken, key=lambda name: taken[name] / self.weights.get(name, 1e-9) + rng.random())
+            document = next(passes[origin])
+            taken[origin] += len(document)
+            yield document
+
+    def _passes(self, origin: str) -> Iterator[list[int]]:
+        for number in itertools.count():
+            order = list(range(len(self.documents[origin])))
+            random.Random(f"{self.seed}/{origin}/{number}").shuffle(order)
+            for index in order:
+                yield self.documents[origin][index]
+
+
+class CorpusRows(lightning.LightningDataModule):
+    """The rows of a corpus, which is built once and kept in ``cache_dir``.
+
+    Args:
+        cache_dir: Folder of the corpus; remove it to build the corpus again.
+        sources: Sources of the text by name.
+        tokenizer_from: Folder of the tokenizer.
+        weights: Share of the training tokens by source; a source without one gives none. Default: equal shares.
+        row_length: Tokens per row.
+        batch_size: Rows per batch.
+        validation_rows: Rows of each source's held-out text in the validation loss.
+        seed: Seed of the order of the documents.
+    """
+
+    def __init__(
+        self,
+        cache_dir: str,
+        sources: dict[str, TextSource],
+        tokenizer_from: str,
+        weights: dict[str, float] | None = None,
+        row_length: int = 1024,
+        batch_size: int = 4,
+        validation_rows: int = 8,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        unknown = sorted((weights or {}).keys() - sources.keys())
+        if unknown:
+            raise ValueError(f"weights names {unknown[0]!r}, but the sources are {', '.join(sources)}")
+        self.cache_dir = Path(cache_dir)
+        self.sources = sources
+        self.tokenizer_from = tokenizer_from
+        self.weights = weights or dict.fromkeys(sources, 1.0)
+        self.row_length = row_length
+        self.batch_size = batch_size
+        self.validation_rows = validation_rows
+        self.seed = seed
+        self._documents: dict[str, list[list[int]]] = {}
+        self._validation: dict[str, list[int]] = {}
+
+    @override
+    def prepare_data(self) -> None:
+        if not (self.cache_dir / "corpus").exists():
+            self.cache_dir.mkdir(parents=True, exist_ok=True)
+            partial = self.cache_dir / f"corpus.{os.getpid()}"
+            build_corpus(self.sources).save_to_disk(partial)
+            partial.rename(self.cache_dir / "corpus")
+
+    @override
+    def setup(self, stage: str | None = None) -> None:
+        tokenizer, eos = self.tokenizer(), self.tokenizer().eos_token_id
+
+        def encoded(split: str, source: str) -> list[list[int]]:
+            texts = self.texts(split, source)
+            return [[*ids, eos] for ids in tokenizer(texts, verbose=False)["input_ids"]] if texts else []
+
+        self._documents = {name: encoded("train", name) for name in self.weights}
+        self._validation = {
+            name: [token for ids in encoded("validation", name) for token in ids] for name in self.sources
+        }
+
+    def texts(self, split: str, source: str) -> list[str]:
+        """Return the texts of one source, after `prepare_data`."""
+        import datasets
+
+        rows = datasets.load_from_disk(str(self.cache_dir / "corpus"))[split]
+        return [text for text, name in zip(rows["text"], rows["source"], strict=True) if name == source]
+
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """Return the tokenizer."""
+        from transformers import AutoTokenizer
+
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(self.tokenizer_from)
+        return tokenizer
+
+    @override
+    def train_dataloader(self) -> DataLoader[torch.Tensor]:
+        """Return the stream from the first batch that the module has not seen; processes share its batches."""
+        module: Any = self.trainer.lightning_module if self.trainer else None
+        rank, processes = (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
+        rows = MixedRows(
+            self._documents,
+            self.weights,
+            batch_size=self.batch_size,
+            row_length=self.row_length,
+            seed=self.seed,
+            first_batch=getattr(module, "batches_done", 0) * processes + rank,
+            every=processes,
+        )
+        return DataLoader(rows, batch_size=None)
+
+    @override
+    def val_dataloader(self) -> DataLoader[torch.Tensor]:
+        rows = [
+            torch.tensor(tokens[start : start + self.row_length])
+            for tokens in self._validation.values()
+            for start in range(0, len(tokens) - self.row_length + 1, self.row_length)[: self.validation_rows]
+        ]
+        return DataLoader(torch.stack(rows), batch_size=self.batch_size)  # type: ignore[arg-type]
+
+
+def _long_lines(text: str) -> list[str]:
+    return [line.strip() for line in text.splitlines() if len(line.strip()) > 20]

@@ -1,0 +1,349 @@
+from __future__ import annotations
+
+import csv
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from experiments.pair.module import CausalLMTraining
+from specexp.fit.command import fit, main, read_fit
+from specexp.models.pair import load_pair
+
+RECIPES = Path(__file__).parents[3] / "experiments" / "pair"
+OTHER_SIZES = ("draft_small", "target_large")
+"""Recipes like ``draft`` and ``target_decay`` but for the architecture, which the smoke form replaces."""
+LIBRARY = "experiments.pair.corpus.python_source.PythonLibrary"
+ARCHITECTURE = {
+    "vocab_size": 400,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "tie_word_embeddings": True,
+}
+STEP = 2 * 128
+"""Tokens of a step."""
+
+
+def config(cache: Path, work: Path, steps: int = 6, **arguments: Any) -> dict[str, Any]:
+    """A training of the small model on the small library, as a file describes it."""
+    return {
+        "work_dir": str(work),
+        "export_to": str(work / "export"),
+        "model": {
+            "class_path": "experiments.pair.module.CausalLMTraining",
+            "init_args": {
+                "architecture": ARCHITECTURE,
+                **{"tokens": steps * STEP, "repetition_from": 0.3, "mean_every": 1},
+                **arguments,
+            },
+        },
+        "data": {
+            "class_path": "specexp.fit.training_rows.CorpusRows",
+            "init_args": {
+                "cache_dir": str(cache),
+                "tokenizer_from": str(cache / "tokenizer"),
+                "sources": {"library": {"class_path": LIBRARY}},  # read from the cache
+                **{"row_length": 128, "batch_size": 2, "validation_rows": 2},
+            },
+        },
+        "trainer": {
+            "logger": False,
+            "accelerator": "cpu",
+            "enable_progress_bar": False,
+            "val_check_interval": 4,
+        },
+        "checkpoint_every": 2,
+    }
+
+
+def train(work: Path, cache: Path, steps: int = 6, *, stop_at: int = -1, **arguments: Any) -> Any:
+    """Train in this process, for ``stop_at`` steps of the budget, and return the module."""
+    from lightning.pytorch.loggers import CSVLogger
+
+    file = work / "config.yaml"
+    work.mkdir(exist_ok=True)
+    file.write_text(yaml.safe_dump(config(cache, work, steps, **arguments)))
+    values = read_fit(file)
+    values["trainer"] |= {"logger": CSVLogger(work / "logs"), "log_every_n_steps": 1, "max_steps": stop_at}
+    fit(**values)
+    return values["model"]
+
+
+def losses(work: Path) -> list[float]:
+    """Training losses of all runs in a work folder, in order."""
+    values = []
+    for file in sorted(work.glob("logs/lightning_logs/version_*/metrics.csv")):
+        with file.open() as lines:
+            values += [float(row["train/loss"]) for row in csv.DictReader(lines) if row.get("train/loss")]
+    return values
+
+
+@pytest.fixture(scope="module")
+def whole(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    work = tmp_path_factory.mktemp("whole")
+    return work, train(work, cache)
+
+
+def test_a_killed_run_continues_with_the_same_losses_and_weights(
+    whole: tuple[Path, Any], cache: Path, tmp_path: Path
+) -> None:
+    train(tmp_path, cache, stop_at=4)
+    resumed = train(tmp_path, cache)
+    assert losses(tmp_path) == losses(whole[0])
+    assert len(losses(tmp_path)) == 6
+    for name, value in whole[1].model.state_dict().items():
+        assert torch.equal(value, resumed.model.state_dict()[name]), name
+
+
+def test_a_finished_run_trains_no_further(whole: tuple[Path, Any], cache: Path) -> None:
+    before = {name: value.clone() for name, value in whole[1].model.state_dict().items()}
+    again = train(whole[0], cache)
+    assert again.tokens_done == 6 * STEP
+    assert all(torch.equal(value, again.model.state_dict()[name]) for name, value in before.items())
+
+
+def test_an_export_loads_as_a_pair_and_has_no_pickle(whole: tuple[Path, Any]) -> None:
+    folder = whole[0] / "export"
+    assert not {file.suffix for file in folder.iterdir()} & {".bin", ".pt", ".pkl", ".ckpt"}
+    pair = load_pair(str(folder), str(folder), draft_dtype="bfloat16")
+    assert pair.target.dtype == torch.bfloat16
+    assert pair.draft is not None
+    trained = whole[1].model.state_dict()["model.norm.weight"]
+    assert torch.equal(pair.target.state_dict()["model.norm.weight"], trained.bfloat16())
+    ids = torch.tensor([pair.tokenizer("def f(x):")["input_ids"]])
+    assert pair.target(ids).logits.shape == (1, ids.shape[1], 400)
+
+
+def test_a_student_learns_from_its_teacher(whole: tuple[Path, Any], cache: Path, tmp_path: Path) -> None:
+    ordinary: dict[str, Any] = {"repetition_from": 1.0}
+    teacher = {"teacher": str(whole[0] / "export"), **ordinary}
+    student = train(tmp_path / "student", cache, 3, distillation=1.0, **teacher)
+    assert student.tokens_done == 3 * STEP
+    assert not any("teacher" in name for name in student.state_dict())
+    late = train(tmp_path / "late", cache, 4, distill_from=0.5, **teacher)
+    alone = train(tmp_path / "alone", cache, 4, **ordinary)
+    before = [losses(tmp_path / name)[:3] for name in ("late", "alone")]
+    assert before[0] == before[1]  # two steps on text alone come before the third loss
+    assert not torch.equal(late.model.lm_head.weight, alone.model.lm_head.weight)
+
+
+def test_the_learning_rate_rises_stays_and_falls_with_the_tokens() -> None:
+    def scale(step: int, plateau: float) -> float:
+        training = CausalLMTraining(ARCHITECTURE, tokens=1000 * STEP, plateau=plateau)
+        training._batch_tokens = STEP
+        training._trainer = SimpleNamespace(global_step=step, accumulate_grad_batches=1)  # type: ignore[assignment]
+        return training.lr_scale()
+
+    assert [scale(step, 0.5) for step in (0, 29, 300, 750)] == [1 / 60, 0.5, 1.0, 0.5]
+    assert scale(1000, 0.5) == 0.005
+    assert scale(1000, 1.0) == 1.0
+
+
+def test_a_teacher_with_another_vocabulary_is_refused(whole: tuple[Path, Any]) -> None:
+    with pytest.raises(ValueError, match=r"has 400 tokens, but architecture.vocab_size is 401"):
+        CausalLMTraining({**ARCHITECTURE, "vocab_size": 401}, tokens=1, teacher=str(whole[0] / "export"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--model.init_args.tokns", "5"], "did you mean 'model.init_args.tokens'"),
+        (["--model.init_args.seed", "first"], "model.init_args.seed is 'first'; allowed is an integer"),
+        (["--model.class_path", "specexp.fit.training_rows.CorpusRows"], "is no LightningModule"),
+        (
+            ["--model.init_args.tokens", "0"],
+            "model.init_args.tokens is 0; allowed is an integer of at least 1",
+        ),
+        (["--trainer.precisoin", "32-true"], "did you mean 'trainer.precision'"),
+        (["--checkpoint_every", "0"], "an integer of at least 1"),
+        (["--work_folder", "runs"], "unknown key 'work_folder'"),
+    ],
+)
+def test_the_command_names_a_mistake_in_one_sentence(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(RECIPES / "target.yaml"), *arguments]) == 2
+    told = capsys.readouterr().err
+    assert words in told
+    assert told.count("\n") == 1
+
+
+def test_a_source_that_is_not_there_is_named_in_one_sentence(
+    cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = config(cache, tmp_path)
+    documentation = "experiments.pair.corpus.documentation.PythonDocumentation"
+    values["data"]["init_args"] |= {
+        "cache_dir": str(tmp_path / "cache"),
+        "sources": {"docs": {"class_path": documentation, "init_args": {"path": "missing"}}},
+    }
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(values))
+    assert main([str(tmp_path / "config.yaml")]) == 2
+    assert "error: missing: there is no page" in capsys.readouterr().err
+
+
+def test_the_command_names_a_missing_file(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["missing.yaml"]) == 2
+    assert "missing.yaml" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_two_processes_train_what_one_does(cache: Path, tmp_path: Path) -> None:
+    """With batches of half the size, from the command line, up to the rounding of sums in another order."""
+
+    def trained(name: str, batch_size: int, steps: int, *arguments: str) -> dict[str, torch.Tensor]:
+        from safetensors.torch import load_file
+
+        values = config(cache, tmp_path / name, steps, repetition_from=1.0)
+        values["data"]["init_args"] |= {"batch_size": batch_size}
+        values["trainer"] |= {"limit_val_batches": 0}
+        file = tmp_path / f"{name}.yaml"
+        file.write_text(yaml.safe_dump(values))
+        command = [sys.executable, "-m", "specexp.fit", str(file), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+        assert done.returncode == 0, done.stderr
+        return load_file(tmp_path / name / "export" / "model.safetensors")
+
+    alone = trained("alone", 4, 24)
+
+    def distance(weights: dict[str, torch.Tensor]) -> float:
+        return sum(
+            float((weights[key].double() - weight.double()).abs().sum()) for key, weight in alone.items()
+        )
+
+    shared = trained("shared", 2, 24, "--trainer.devices", "2", "--trainer.strategy", "ddp")
+    assert distance(shared) < 0.2 * distance(trained("half", 2, 12))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in OTHER_SIZES else [])
+        for name in sorted(path.stem for path in RECIPES.glob("*.yaml") if "specexp.fit" in path.read_text())
+    ],
+)
+def test_the_command_runs_the_shipped_recipe(
+    name: str, whole: tuple[Path, Any], cache: Path, tmp_path: Path
+) -> None:
+    """In its smoke form: a smaller architecture, two steps, and the small library as its only source."""
+    from specexp.config.files import read_layers
+
+    values: dict[str, Any] = dict(read_layers(RECIPES / f"{name}.yaml").values)
+    small = config(cache, tmp_path, 2)
+    model = values["model"]["init_args"]
+    model |= {"architecture": ARCHITECTURE, "tokens": 2 * STEP}
+    model |= {role: str(whole[0] / "export") for role in ("start", "teacher") if model.get(role)}
+    values["data"]["init_args"] |= {**small["data"]["init_args"], "weights": None}
+    values |= {key: small[key] for key in ("work_dir", "export_to")}
+    values["trainer"] |= {**small["trainer"], "val_check_interval": 2}
+    file = tmp_path / "config.yaml"
+    file.write_text(yaml.safe_dump(values))
+    assert main([str(file), "--data.init_args.seed", "3"]) == 0
+    assert (tmp_path / "export" / "model.safetensors").is_file()
+    assert (tmp_path / "checkpoints" / "last.ckpt").is_file()
+
+
+def test_a_stage_starts_from_exported_weights(whole: tuple[Path, Any]) -> None:
+    stage = CausalLMTraining(ARCHITECTURE, tokens=1, start=str(whole[0] / "export"))
+    trained = whole[1].model.state_dict()
+    for name, value in stage.model.state_dict().items():
+        assert torch.equal(value, trained[name].bfloat16().float()), name
+    assert stage.tokens_done == 0
+
+
+def test_the_end_of_a_plateau_can_be_averaged_also_after_a_kill(cache: Path, tmp_path: Path) -> None:
+    def weights(work: str, steps: int = 6, **more: Any) -> dict[str, torch.Tensor]:
+        module = train(tmp_path / work, cache, steps, plateau=1.0, repetition_from=1.0, **more)
+        return {name: weight.double() for name, weight in module.model.state_dict().items()}
+
+    last = [weights(f"alone {steps}", steps) for steps in (4, 5, 6)]
+    mean = weights("mean", mean_from=0.5)
+    weights("killed", stop_at=5, mean_from=0.5)
+    resumed = weights("killed", mean_from=0.5)
+    for name, weight in mean.items():
+        torch.testing.assert_close(weight, sum(one[name] for one in last) / 3, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(resumed[name], weight, rtol=1e-5, atol=1e-6)
+
+
+def test_a_start_with_fewer_layers_is_deepened_without_changing_what_it_computes(
+    whole: tuple[Path, Any],
+) -> None:
+    """Each new layer has trained weights and two silent outputs, from which its gradients come."""
+    start = str(whole[0] / "export")
+    deep = CausalLMTraining({**ARCHITECTURE, "num_hidden_layers": 6}, tokens=1, start=start).model
+    same = CausalLMTraining(ARCHITECTURE, tokens=1, start=start).model
+    tokens = torch.arange(40)[None]
+    assert torch.equal(deep(input_ids=tokens).logits, same(input_ids=tokens).logits)
+    layers, before = deep.model.layers, same.model.layers
+    for number, layer in enumerate(layers):
+        assert torch.equal(layer.mlp.up_proj.weight, before[number // 3].mlp.up_proj.weight)
+        assert (
+            bool(layer.self_attn.o_proj.weight.any())
+            == bool(layer.mlp.down_proj.weight.any())
+            == (number % 3 == 0)
+        )
+    deep(input_ids=tokens).logits.square().mean().backward()
+    assert layers[1].mlp.down_proj.weight.grad.any()
+    assert layers[1].self_attn.o_proj.weight.grad.any()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"hidden_size": 64}, "has hidden_size 32, but architecture.hidden_size is 64"),
+        ({"num_hidden_layers": 3}, "has 2 layers; architecture.num_hidden_layers is 3, and a multiple"),
+        ({"num_hidden_layers": 1}, "has 2 layers; architecture.num_hidden_layers is 1, and a multiple"),
+    ],
+)
+def test_a_start_of_another_shape_is_refused(
+    whole: tuple[Path, Any], change: dict[str, int], words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        CausalLMTraining({**ARCHITECTURE, **change}, tokens=1, start=str(whole[0] / "export"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_run_killed_six_times_ends_with_the_weights_of_an_undisturbed_one(
+    cache: Path, tmp_path: Path
+) -> None:
+    file, rng = tmp_path / "config.yaml", random.Random(0)
+    values = {**config(cache, tmp_path, 40), "checkpoint_every": 1}
+    file.write_text(yaml.safe_dump(values))
+
+    def start(name: str) -> subprocess.Popen[bytes]:
+        paths = ["--work_dir", str(tmp_path / name), "--export_to", str(tmp_path / name / "exported")]
+        return subprocess.Popen(
+            [sys.executable, "-m", "specexp.fit", str(file), *paths], cwd=RECIPES.parents[1]
+        )
+
+    assert start("undisturbed").wait() == 0
+    last, killed = tmp_path / "killed" / "checkpoints" / "last.ckpt", 0
+    while killed < 6:
+        process, before = start("killed"), last.stat().st_mtime_ns if last.exists() else 0
+        while process.poll() is None and not (last.exists() and last.stat().st_mtime_ns != before):
+            time.sleep(0.01)
+        time.sleep(rng.uniform(0, 0.2))
+        if process.poll() is not None:
+            break  # it was done before it could be killed as often
+        process.kill()
+        process.wait()
+        killed += 1
+    assert start("killed").wait() == 0
+    assert killed >= 3
+    undisturbed, disturbed = (
+        (tmp_path / name / "exported" / "model.safetensors").read_bytes()
+        for name in ("undisturbed", "killed")
+    )
+    assert undisturbed == disturbed
