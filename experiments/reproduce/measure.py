@@ -1,199 +1,97 @@
-"""Runs what is missing of the rows, one process a run, and keeps a compact record of each."""
+"""Measures the missing runs, one process a run, and keeps a compact record of each."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from shutil import rmtree
-from time import perf_counter, sleep
+from time import sleep
 
-from experiments.reproduce.paper_row import SHORT, PaperRow
-from experiments.reproduce.row_record import RowRecord, RowRecordError, measured, pair_of
+from experiments.reproduce.paper_row import Run
+from experiments.reproduce.row_record import RowRecord, summarize
+from specexp.bench.experiment import ENGINE, baselines_of, check_experiment
+from specexp.config import ConfigError, load_config
 from specexp.core.messages import first_line
 
-_LOOK = 0.2  # seconds between two looks at whether a run has ended
+_AT_ONCE = 2
+_POLL = 0.2  # seconds
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """A run of a row.
-
-    Attributes:
-        row: the row.
-        run: name of the run; empty where the row has one.
-        arguments: what follows ``python -m specexp.run``.
-    """
-
-    row: PaperRow
-    run: str
-    arguments: tuple[str, ...]
-
-    @property
-    def label(self) -> str:
-        """What it is called where all runs are told."""
-        return f"{self.row.name} {self.run}".strip()
-
-    @property
-    def name(self) -> str:
-        """Name of its folder."""
-        return self.label.replace(".", "_").replace(" ", "_")
+def check_run(run: Run) -> None:
+    """Raise ConfigError if the configuration of a run is wrong or lacks an arm of the row's test."""
+    config = load_config(run.arguments[0], run.arguments[1:])
+    arms = {ENGINE, *baselines_of(config), *(arm.title for arm in check_experiment(config))}
+    for term in run.row.terms:
+        key, (arm, *_) = run.row.place_of(term)
+        if key == run.key and ": " not in term.figure and arm not in arms:
+            raise ConfigError(f"{run.name}: the test's arm {arm!r} must be one of {sorted(arms)}")
 
 
-def wanted(rows: Sequence[PaperRow], given: Sequence[str], short: bool) -> list[Wanted]:
-    """Every run of the rows, and of what tells why they differ.
+def measure(runs: Sequence[Run], records: Path, output: Path) -> int:
+    """Make the runs and add their figures to the records of their rows; returns the number of failed runs.
 
-    Args:
-        rows: Rows.
-        given: Overrides of every run, ``--key`` and value in turns; they go before what a row says itself.
-        short: Whether runs are to be short.
-    """
-    return [
-        Wanted(row, run, (arguments[0], *_merged(given, arguments[1:], SHORT + row.short if short else ())))
-        for declared in rows
-        for row in (declared, *declared.measured_causes)
-        for run, arguments in row.runs.items()
-    ]
-
-
-def _merged(*overrides: Sequence[str]) -> list[str]:
-    """Overrides one behind the other, of which the last of a key counts; files laid on top stay, the first below."""
-    found: dict[str, str] = {}
-    composed: list[str] = []
-    for given in overrides:
-        for key, value in zip(given[::2], given[1::2], strict=True):
-            if key == "--compose":
-                composed += [key, value]
-            else:
-                found.pop(key, None)  # in the place of the last: a part goes before what is set inside it
-                found[key] = value
-    return [*composed, *(part for pair in found.items() for part in pair)]
-
-
-def missing(runs: Sequence[Wanted], records: Path) -> list[Wanted]:
-    """Those without a figure that counts today."""
-    return [one for one in runs if _why_missing(one, records) is not None]
-
-
-def measure(
-    runs: Sequence[Wanted],
-    records: Path,
-    output: Path,
-    at_once: int = 1,
-    told: Callable[[str], None] = print,
-    given: Sequence[str] = (),
-) -> int:
-    """Make the runs, and add what each gave to the records of all rows that ask for it.
-
-    Runs of rows that count seconds of this machine are alone on it; of the others several go at once, on a thread each.
-
-    Args:
-        runs: What is run; those of the same arguments are one.
-        records: Folder of the records.
-        output: Folder of runs; what a run says goes into ``<output>/<name>.log``.
-        at_once: How many may go at once where their seconds do not count.
-        told: Told a line before a run and one after it.
-        given: Overrides that change nothing that is measured, such as where it is tracked.
-
-    Returns:
-        How many failed: what a run gave is kept where its exit code is 0.
+    Runs with the same arguments are made once. Those of timed rows have the machine for themselves, of the others two
+    go at once. ``output`` gets the results, and what a run prints (``NAME.log``).
     """
     output.mkdir(parents=True, exist_ok=True)
-    shared: dict[tuple[str, ...], list[Wanted]] = {}
-    for one in runs:
-        shared.setdefault(one.arguments, []).append(one)
-    alone = [group for group in shared.values() if any(one.row.timed for one in group)]
-    together = [group for group in shared.values() if group not in alone]
+    shared: dict[tuple[str, ...], list[Run]] = {}
+    for run in runs:
+        shared.setdefault(run.arguments, []).append(run)
+    timed = [group for group in shared.values() if any(run.row.timed for run in group)]
+    untimed = [group for group in shared.values() if group not in timed]
     failed = 0
-    for groups, number in ((together, at_once), (alone, 1)):
-        for group, took in _run(groups, output, number, told, given):
-            kept = took is not None and _keep(group, records, output, told)
-            told(f"{_label(group)}: {f'{took:.0f} s' if kept else 'not measured'}")
-            failed += not kept
+    for groups, number in ((untimed, _AT_ONCE), (timed, 1)):
+        for group, code in _processes(groups, output, number):
+            log = output / f"{group[0].name}.log"
+            why = f"exit code {code}, see {log}" if code else _keep(group, records, output)
+            print(f"{_label(group)}: {why or 'measured'}", flush=True)
+            failed += bool(why)
     return failed
 
 
-def _run(
-    groups: Sequence[Sequence[Wanted]],
-    output: Path,
-    at_once: int,
-    told: Callable[[str], None],
-    given: Sequence[str],
-) -> Iterator[tuple[Sequence[Wanted], float | None]]:
-    """Runs with their seconds as they end, None of those that failed."""
+def _processes(groups: Sequence[list[Run]], output: Path, at_once: int) -> Iterator[tuple[list[Run], int]]:
+    """Make the first run of each group; yields the groups with their exit codes as they end."""
     environment = {**os.environ, **({"OMP_NUM_THREADS": "1"} if at_once > 1 else {})}
     waiting = list(groups)
-    going: list[tuple[Sequence[Wanted], subprocess.Popen[bytes], float]] = []
+    active: dict[subprocess.Popen[bytes], list[Run]] = {}
     try:
-        while waiting or going:
-            while waiting and len(going) < at_once:
+        while waiting or active:
+            while waiting and len(active) < at_once:
                 group = waiting.pop(0)
-                one = group[0]
-                rmtree(
-                    output / one.name, ignore_errors=True
-                )  # an earlier run may have been of other settings
-                told(f"{_label(group)}: python -m specexp.run {' '.join(one.arguments)}")
-                command = [sys.executable, "-m", "specexp.run", *one.arguments, *given]
-                command += ["--output", str(output), "--name", one.name]
-                with (output / f"{one.name}.log").open("wb") as log:
+                arguments, folder = group[0].arguments, group[0].name
+                print(f"{_label(group)}: python -m specexp.run {' '.join(arguments)}", flush=True)
+                command = [sys.executable, "-m", "specexp.run", *arguments]
+                command += ["--output", str(output), "--name", folder]
+                with (output / f"{folder}.log").open("wb") as log:
                     process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
-                going.append((group, process, perf_counter()))
-            ended = [one for one in going if one[1].poll() is not None]
-            for group, process, started in ended:
-                if process.returncode:
-                    log_file = output / f"{group[0].name}.log"
-                    told(
-                        f"{_label(group)}: exit code {process.returncode}; {log_file} ends: {_last(log_file)}"
-                    )
-                yield group, None if process.returncode else perf_counter() - started
-            going = [one for one in going if one not in ended]
-            if not ended:
-                sleep(_LOOK)
+                active[process] = group
+            sleep(_POLL)
+            for process in [one for one in active if one.poll() is not None]:
+                yield active.pop(process), process.returncode
     finally:
-        for _, process, _ in going:
+        for process in active:
             process.terminate()
             process.wait()
 
 
-def _keep(group: Sequence[Wanted], records: Path, output: Path, told: Callable[[str], None]) -> bool:
-    """Add a run to the records of its rows; False where it lacks what they ask for."""
+def _keep(group: Sequence[Run], records: Path, output: Path) -> str:
+    """Add a run to the records of its rows; returns why it could not, empty if it could."""
     folder = output / group[0].name
-    for one in group:
-        earlier = _record(one, records)
+    for run in group:
         try:
-            run = measured(one.row, one.arguments, folder)
+            figures = summarize(run, folder)
         except (OSError, ValueError) as error:
-            told(f"{one.label}: {folder} is no result of a run ({first_line(error)})")
-            return False
-        RowRecord(one.row.name, {**(earlier.runs if earlier else {}), one.run: run}).write(records)
-        picture = folder / f"{one.row.picture}.png"
-        if one.row.picture and picture.is_file():
-            (records / f"{one.row.name}.png").write_bytes(picture.read_bytes())
-    return True
+            return f"{folder} must hold the results of a run ({first_line(error)})"
+        record = RowRecord.read(records, run.row)
+        record.runs[run.key] = figures
+        record.write(records)
+        picture = folder / f"{run.row.picture}.png"
+        if run.row.picture and picture.is_file():
+            (records / f"{run.row.name}.png").write_bytes(picture.read_bytes())
+    return ""
 
 
-def _label(group: Sequence[Wanted]) -> str:
-    return ", ".join(one.label for one in group)
-
-
-def _last(log: Path) -> str:
-    """The last line that a run said."""
-    lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
-    return next((line.strip() for line in reversed(lines) if line.strip()), "nothing")
-
-
-def _record(one: Wanted, records: Path) -> RowRecord | None:
-    try:
-        return RowRecord.read(records, one.row)
-    except RowRecordError:
-        return None
-
-
-def _why_missing(one: Wanted, records: Path) -> str | None:
-    record = _record(one, records)
-    return (
-        "it is not measured" if record is None else record.why_not(one.row, one.run, pair_of(one.arguments))
-    )
+def _label(group: Sequence[Run]) -> str:
+    return ", ".join(run.name for run in group)

@@ -1,168 +1,146 @@
-"""The tables and figures that are reproduced, declared as data: a file a paper in ``rows/``."""
+"""The declared tables and figures, one file a paper in ``rows/``, and the runs that measure them."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import shlex
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
 
 from experiments.reproduce.trend import Clause, Term
 from specexp.config.errors import ConfigError
 from specexp.core.messages import did_you_mean
 
-SHORT = ("--data.max_prompts", "2", "--generation.max_new_tokens", "8")
-"""What makes any run short; a row may add to it."""
-_KEYS = {"place", "claim", "published", "runs", "test", "short", "picture", "tables", "timed", "cause"}
-_KEYS_OF_A_CAUSE = {"claim", "runs", "test", "short", "tables", "timed"}
+PAPERS = ("token_recycling", "dyspec", "seed", "post_use_pre_cut")
+
+_Arguments = Annotated[tuple[str, ...], BeforeValidator(shlex.split)]
+_Runs = Annotated[
+    dict[str, _Arguments], BeforeValidator(lambda runs: runs if isinstance(runs, dict) else {"": runs})
+]
+_Clause = Annotated[Clause, BeforeValidator(Clause.parse)]
 
 
-@dataclass(frozen=True)
-class PaperRow:
+class PaperRow(BaseModel):
     """A table or figure of a paper.
 
     Attributes:
         name: ``PAPER.PLACE``, e.g. ``dyspec.table4``.
-        paper: as tables call it.
-        place: where it stands in the paper.
-        claim: the trend, in a sentence.
-        published: the paper's figures, in short.
-        runs: by name what follows ``python -m specexp.run``: an experiment file and overrides; the name is empty where
-            there is one.
-        clauses: the test of the trend.
-        tables: names of analyses' tables that a record keeps.
-        short: overrides that make its runs short, beside :data:`SHORT`.
-        timed: whether a figure of it is of this machine's clock; then its runs have the machine for themselves.
-        picture: of the last run, by the name of its file without ending; empty for none.
-        cause: why it differs, once it was measured: a claim with a test of its own, on runs of its own or, where it
-            names none, on the row's; None before.
+        claim: The trend, in a sentence.
+        published: The paper's figures, in short.
+        runs: Arguments of ``python -m specexp.run`` by the run's name, which is empty if there is one run.
+        test: The test of the trend.
+        tables: Names of the analyses' tables that a record keeps.
+        picture: Name of the last run's picture without its suffix. Empty for none.
+        timed: Whether a figure is a time of this machine. Then each run has the machine for itself.
+        cause: Why the row differs, declared after it was measured: a claim with its own test. It is tested on the
+            row's record unless it has runs of its own.
     """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
     paper: str
     place: str
     claim: str
-    published: str
-    runs: dict[str, tuple[str, ...]]
-    clauses: tuple[Clause, ...]
+    published: str = ""
+    runs: _Runs
+    test: tuple[_Clause, ...]
     tables: tuple[str, ...] = ()
-    short: tuple[str, ...] = ()
     picture: str = "figure"
     timed: bool = True
-    cause: PaperRow | None = field(default=None, compare=False)
+    cause: PaperRow | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete_cause(cls, declared: dict[str, Any]) -> dict[str, Any]:
+        """Give a cause what it does not set of its row."""
+        if not isinstance(cause := declared.get("cause"), dict):
+            return declared
+        shared = {key: declared[key] for key in declared.keys() - {"cause", "published", "timed"}}
+        name = declared["name"] + (".cause" if "runs" in cause else "")
+        return {**declared, "cause": {**shared, "name": name, "picture": "", **cause}}
+
+    @model_validator(mode="after")
+    def _check_terms(self) -> PaperRow:
+        for term in self.terms:
+            run, place = self.place_of(term)
+            if run not in self.runs or not place:
+                raise ValueError(f"{term} must begin with a run of the row: {', '.join(self.runs)}")
+            table, is_table, _ = term.figure.partition(": ")
+            if is_table and table not in self.tables:
+                raise ValueError(f"{term} must be of a table in tables")
+        return self
+
+    @property
+    def terms(self) -> list[Term]:
+        """All terms of the test that name a figure."""
+        return [term for clause in self.test for term in clause.terms if term.figure]
 
     @property
     def declaration(self) -> str:
-        """Digest of what is run and of the test: a record is of one declaration."""
-        said = [
-            {name: list(run) for name, run in self.runs.items()},
-            [clause.text for clause in self.clauses],
-        ]
-        return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:16]
+        """Digest of the runs and the test, which a record must share."""
+        declared = [{name: list(run) for name, run in self.runs.items()}, [one.text for one in self.test]]
+        return hashlib.sha256(json.dumps(declared).encode()).hexdigest()[:16]
 
-    def place_of(self, term: Term) -> tuple[str, list[str]]:
-        """Run of a term, and what names the figure in it."""
+    def place_of(self, term: Term) -> tuple[str, tuple[str, ...]]:
+        """Return the run of a term, and the rest of its place."""
         if len(self.runs) == 1:
-            return next(iter(self.runs)), list(term.place)
-        return term.place[0], list(term.place[1:])
+            return next(iter(self.runs)), term.place
+        return term.place[0], term.place[1:]
 
     @property
-    def measured_causes(self) -> list[PaperRow]:
-        """Its cause, where that has runs of its own."""
-        return [self.cause] if self.cause is not None and self.cause.name != self.name else []
+    def measured(self) -> list[PaperRow]:
+        """The row, and its cause if that has runs of its own."""
+        return [self, *([self.cause] if self.cause and self.cause.name != self.name else [])]
+
+    def each_run(self) -> list[Run]:
+        """Return its runs, without those of its cause."""
+        return [Run(self, key, arguments) for key, arguments in self.runs.items()]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run of a row: its key in ``runs``, and the arguments of ``python -m specexp.run``."""
+
+    row: PaperRow
+    key: str
+    arguments: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """Its name in messages, and of the folder of its results."""
+        return f"{self.row.name}.{self.key}".removesuffix(".")
 
 
 @cache
 def paper_rows() -> dict[str, PaperRow]:
-    """All rows by name, in the order of the papers.
-
-    Raises:
-        ConfigError: a declaration is wrong, with its file and key.
-    """
-    found: dict[str, PaperRow] = {}
-    for name in ("token_recycling", "dyspec", "seed", "post_use_pre_cut"):
-        file = Path(__file__).parent / "rows" / f"{name}.yaml"
+    """Return all rows by name, in the order of the papers; raises ConfigError for a wrong declaration."""
+    rows: dict[str, PaperRow] = {}
+    for paper in PAPERS:
+        file = Path(__file__).parent / "rows" / f"{paper}.yaml"
         content = yaml.safe_load(file.read_text(encoding="utf-8"))
         for key, declared in content["rows"].items():
-            found[f"{name}.{key}"] = _row(f"{name}.{key}", content["paper"], declared, f"{file.name}: {key}")
-    return found
+            name = f"{paper}.{key}"
+            try:
+                rows[name] = PaperRow.model_validate({"name": name, "paper": content["paper"], **declared})
+            except ValidationError as error:
+                first = error.errors()[0]
+                place = ".".join(map(str, (key, *first["loc"])))
+                raise ConfigError(f"{file.name}: {place}: {first['msg']}") from error
+    return rows
 
 
-def chosen(names: Iterable[str]) -> list[PaperRow]:
-    """Rows by name, or by the name of a paper; all where none is given.
-
-    Raises:
-        ConfigError: there is no such row.
-    """
+def choose(names: Collection[str] = ()) -> list[PaperRow]:
+    """Return rows by name or paper, all if no name is given; raises ConfigError for an unknown name."""
     rows = paper_rows()
-    found: dict[str, PaperRow] = {}
     for name in names:
-        meant = {key: row for key, row in rows.items() if key == name or key.partition(".")[0] == name}
-        if not meant:
+        if name not in rows and name not in PAPERS:
             raise ConfigError(f"--only: there is no row {name!r}{did_you_mean(name, rows)}")
-        found |= meant
-    return list((found or rows).values())
-
-
-def _row(
-    name: str, paper: str, declared: dict[str, Any], where: str, keys: Collection[str] = _KEYS
-) -> PaperRow:
-    for key in declared:
-        if key not in keys:
-            raise ConfigError(f"{where}: unknown key {key!r}{did_you_mean(key, keys)}")
-    runs = declared["runs"]
-    try:
-        clauses = tuple(map(Clause.of, declared["test"]))
-    except ValueError as error:
-        raise ConfigError(f"{where}.test: {error}") from error
-    row = PaperRow(
-        name,
-        paper,
-        declared["place"],
-        declared["claim"],
-        declared["published"],
-        {
-            run: tuple(shlex.split(said))
-            for run, said in (runs if isinstance(runs, dict) else {"": runs}).items()
-        },
-        clauses,
-        tuple(declared.get("tables", ())),
-        tuple(shlex.split(declared.get("short", ""))),
-        declared.get("picture", "figure"),
-        declared.get("timed", True),
-        _cause(name, paper, declared, where),
-    )
-    for term in (term for clause in clauses for term in clause.terms if term.figure):
-        run, place = row.place_of(term)
-        table = term.figure.partition(": ")[0] if ": " in term.figure else None
-        if run not in row.runs or not place:
-            raise ConfigError(
-                f"{where}.test: {term} is of no run of the row; its runs are {', '.join(row.runs)}"
-            )
-        if table is not None and table not in row.tables:
-            raise ConfigError(
-                f"{where}.test: {term} is of a table that the row does not keep; add it to tables"
-            )
-    return row
-
-
-def _cause(name: str, paper: str, declared: dict[str, Any], where: str) -> PaperRow | None:
-    told = declared.get("cause")
-    if told is None:
-        return None
-    own = "runs" in told
-    kept = () if own else ("runs", "tables")
-    of_the_row = {key: declared[key] for key in kept if key in declared}
-    return _row(
-        f"{name}.cause" if own else name,
-        paper,
-        {"place": declared["place"], "published": "", "picture": "", **of_the_row, **told},
-        f"{where}.cause",
-        _KEYS_OF_A_CAUSE | {"place", "published", "picture"},
-    )
+    return [row for key, row in rows.items() if not names or key in names or key.partition(".")[0] in names]

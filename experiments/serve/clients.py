@@ -1,18 +1,25 @@
-"""What load.py and soak.py have in common: servers as processes, and clients that read streams by the clock."""
+"""Servers as processes, and clients that time their streams."""
+
+from __future__ import annotations
 
 import json
-import os
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import httpx
 
 from specexp.config.artifacts import save_artifact
 from specexp.data.stdlib import openings
+
+Body = Mapping[str, Any]
+"""The JSON of a request."""
 
 PARTS = {
     "drafter": {"class_path": "TokenRecycling", "init_args": {"k": 16, "coupled": True, "state": "carry"}},
@@ -20,12 +27,12 @@ PARTS = {
     "verifier": {"class_path": "KeyedSampling", "init_args": {"temperature": 0.7}},
     "controller": None,
 }
-"""What is served where no artifact is named: what experiments/engine/lanes.yaml calls tree."""
+"""The parts of the default artifact: ``tree`` of experiments/engine/lanes.yaml."""
 
 
 @dataclass
 class Answer:
-    """What a client saw of a request."""
+    """A streamed answer, with the seconds until its first text and until its end."""
 
     text: str
     tokens: int
@@ -33,78 +40,77 @@ class Answer:
     whole: float
 
     @property
-    def ms_per_token(self):
-        """After the first one."""
+    def ms_per_token(self) -> float:
+        """Milliseconds for each token after the first."""
         return 1e3 * (self.whole - self.first) / max(1, self.tokens - 1)
 
 
-def prompts(number):
-    """Beginnings of functions that the embedded models have not seen."""
+def prompts(number: int) -> list[str]:
+    """Return beginnings of functions that the embedded models have not seen."""
     return [row.turns[0] for row in openings("test")[:number]]
 
 
-def made_artifact(folder):
-    """The artifact that is served where none is named."""
+def default_artifact(folder: Path) -> str:
+    """Write an artifact of :data:`PARTS`; returns its folder."""
     return str(save_artifact(folder, "composition", {"parts.json": PARTS}).folder)
 
 
-def free_port():
-    """A port that nobody listens on."""
+def free_port() -> int:
+    """Return a free port."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
+        return int(listener.getsockname()[1])
 
 
 @contextmanager
-def process(command, port, log, health="/health", seconds=180):
-    """A server as a process; gives it and its address once it is healthy, and ends it."""
-    with open(log, "w", encoding="utf-8") as output:  # noqa: PTH123
-        started = subprocess.Popen(command, stdout=output, stderr=output, env=os.environ)
-        address = f"http://127.0.0.1:{port}"
+def serving(command: Sequence[str], port: int, log: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """Run a server; yields its process and address once it is healthy, within three minutes."""
+    address, until = f"http://127.0.0.1:{port}", time.monotonic() + 180
+    with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output) as server:
         try:
-            for _ in range(seconds * 10):
-                if started.poll() is not None:
-                    raise SystemExit(f"{command[0]} ended with {started.returncode}; {log} says why")
-                try:
-                    if httpx.get(f"{address}{health}", timeout=5).status_code == 200:
-                        break
-                except httpx.TransportError:
-                    pass
+            while not _is_healthy(address):
+                if server.poll() is not None or time.monotonic() > until:
+                    raise SystemExit(f"{command[0]} is not ready (exit code {server.returncode}); see {log}")
                 time.sleep(0.1)
-            else:
-                raise SystemExit(f"{command[0]} was not ready within {seconds} s; {log} says why")
-            yield started, address
+            yield server, address
         finally:
-            started.terminate()
+            server.terminate()
             try:
-                started.wait(60)
+                server.wait(60)
             except subprocess.TimeoutExpired:
-                started.kill()
+                server.kill()
 
 
-def ours(artifact, port, *more):
-    """The command of our own server."""
+def _is_healthy(address: str) -> bool:
+    try:
+        return httpx.get(f"{address}/health", timeout=5).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def our_server(artifact: str, port: int, *more: str) -> list[str]:
+    """Return the command of our server."""
     return [sys.executable, "-m", "specexp.serve", artifact, "--port", str(port), *more]
 
 
-async def streamed(client, path, body, taken_in=lambda: None):
-    """Ask, and read the answer piece by piece; ``taken_in`` is called as soon as the server has begun to answer."""
+async def stream(
+    client: httpx.AsyncClient, body: Body, on_begin: Callable[[], None] = lambda: None
+) -> Answer:
+    """Stream a completion; ``on_begin`` is called once the server has begun to answer."""
     started = time.perf_counter()
-    text, pieces, counted, first = [], 0, None, None
-    async with client.stream("POST", path, json={**body, "stream": True}) as answer:
+    text, counted, first = list[str](), None, None
+    async with client.stream("POST", "/v1/completions", json={**body, "stream": True}) as answer:
         if answer.status_code != 200:
-            raise RuntimeError(f"{answer.status_code}: {(await answer.aread())[:300]}")
-        taken_in()
+            raise RuntimeError(f"{answer.status_code}: {(await answer.aread())[:300]!r}")
+        on_begin()
         async for line in answer.aiter_lines():
             if not line.startswith("data: ") or line == "data: [DONE]":
                 continue
-            piece = json.loads(line[6:])
-            if "error" in piece:
-                raise RuntimeError(piece["error"]["message"])
-            said = "".join(choice.get("text") or "" for choice in piece.get("choices", ()))
-            if said:
+            event = json.loads(line[6:])
+            if "error" in event:
+                raise RuntimeError(event["error"]["message"])
+            if piece := "".join(choice.get("text") or "" for choice in event.get("choices", ())):
                 first = first or time.perf_counter()
-                pieces += 1
-                text.append(said)
-            counted = (piece.get("usage") or {}).get("completion_tokens", counted)
+                text.append(piece)
+            counted = (event.get("usage") or {}).get("completion_tokens", counted)
     ended = time.perf_counter()
-    return Answer("".join(text), counted or pieces, (first or ended) - started, ended - started)
+    return Answer("".join(text), counted or len(text), (first or ended) - started, ended - started)

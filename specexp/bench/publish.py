@@ -113,7 +113,6 @@ def publish(
     *,
     kind: str = "run",
     config: Mapping[str, Any] | None = None,
-    page: str | None = PAGE,
 ) -> None:
     """Print a report, write its files, track it as one run, and say where everything is.
 
@@ -126,7 +125,6 @@ def publish(
         console: What is printed to; :func:`terminal` if None.
         kind: W&B's job type of the run.
         config: Resolved configuration, for the tracked run.
-        page: File of the page one opens; None where the report brings its own.
 
     Raises:
         OSError: A file cannot be written, because the disk is full.
@@ -146,20 +144,18 @@ def publish(
     files = files_of(report)
     for name, content in files.items():
         atomic_write(folder / name, content)
-    if page is not None:
-        atomic_write(folder / page, _page(report, files, folder))
+    atomic_write(folder / PAGE, _page(report, files, folder))
     if tracker is not None:
         with tracker.run(tracker.name, job_type=kind, config=config) as run:
             for part in report.whole():
                 track(part, folder, run)
     known = told()
     known.next = next(iter(report.onward.values()), "")
-    known.answer, known.folder, known.page = report.answer, str(folder), str(folder / page) if page else ""
+    known.answer, known.folder, known.page = report.answer, str(folder), str(folder / PAGE)
     for part in report.whole():
         known.summary |= part.summary
         known.tables |= {name: table.records() for name, table in part.tables.items()}
-    shows = "" if page is None else f"; {page} shows them"
-    console.print(f"Results in {folder}{shows}", highlight=False, markup=False, soft_wrap=True)
+    console.print(f"Results in {folder}; {PAGE} shows them", highlight=False, markup=False, soft_wrap=True)
     if tracker is not None and (hint := tracker.sync_hint()):
         console.print(f"W&B: {hint}", highlight=False, markup=False, soft_wrap=True)
 

@@ -10,8 +10,9 @@ from specexp.config import Config, ConfigError
 from specexp.config.command import fail, run_command
 from specexp.config.here import check_tracking
 from specexp.config.told import told
+from specexp.core.messages import first_line
 from specexp.tracking.dashboard import Dashboard, build_workspace, describe_dashboard, describe_studies
-from specexp.tracking.published import NEEDS, NotPublishedError, published
+from specexp.tracking.mode import logged_in
 
 USAGE = """usage: python -m specexp.dashboard EXPERIMENT.yaml [--studies] [--dry-run] [--entity E] [--project P]
                                    [--key value ...]
@@ -38,11 +39,17 @@ def _act(config: Config, dry_run: bool, studies: bool) -> int:
         show(dashboard)
         return 0
     try:
-        url = published(build_workspace(dashboard), "dashboard")
+        workspace = build_workspace(dashboard)
     except ImportError:
-        return fail(f"for the dashboard {NEEDS}", 1)
-    except NotPublishedError as error:
-        return fail(f"{error}; --dry-run shows the panels", 1)
+        return fail('for the dashboard wandb-workspaces is needed: pip install -e ".[dashboard]"', 1)
+    if not logged_in():
+        return fail("nobody is logged in to W&B: run wandb login first; --dry-run shows the panels", 1)
+    try:
+        url = str(workspace.save().url)
+    except Exception as error:  # wandb-workspaces lets requests', GraphQL's and its own errors through
+        place = f"{dashboard.entity}/{dashboard.project}"
+        why = f"W&B did not take the dashboard for {place}: {first_line(error)}"
+        return fail(f"{why}; --dry-run shows the panels", 1)
     print(url)
     told().next = f"open {url}"
     return 0

@@ -1,4 +1,4 @@
-"""The scripts of experiments/serve, short: what they find of this machine is for an idle one."""
+"""The scripts of experiments/serve, short: their figures need an idle machine."""
 
 import subprocess
 import sys
@@ -6,42 +6,25 @@ from pathlib import Path
 
 import pytest
 
-FOLDER = Path(__file__).parents[3] / "experiments" / "serve"
+ROOT = Path(__file__).parents[3]
+
+
+def run(module, options):
+    command = [sys.executable, "-m", f"experiments.serve.{module}", *options.split()]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
 
 
 @pytest.mark.slow
 def test_a_short_soak_finds_nothing_wrong():
-    command = [
-        sys.executable,
-        str(FOLDER / "soak.py"),
-        "--requests",
-        "400",
-        "--minutes",
-        "4",
-        "--threads",
-        "1",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = run("soak", "--requests 400 --minutes 4 --threads 1")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "wrong texts or statuses: 0" in done.stdout
 
 
 @pytest.mark.slow
 def test_a_short_load_is_measured_and_written(tmp_path):
-    few = [
-        "--at-once",
-        "1",
-        "2",
-        "--requests",
-        "2",
-        "--max-tokens",
-        "4",
-        "--rounds",
-        "1",
-        "--only",
-        "specexp",
-    ]
-    command = [sys.executable, str(FOLDER / "load.py"), *few, "--output", str(tmp_path)]
-    subprocess.run(command, check=True)
+    few = "--at-once 1 2 --requests 2 --max-tokens 4 --rounds 1 --only specexp"
+    done = run("load", f"{few} --output {tmp_path}")
+    assert done.returncode == 0, done.stdout + done.stderr
     table = (tmp_path / "load.md").read_text().splitlines()
     assert [line.split(" | ")[:2] for line in table[2:]] == [["| specexp", "1"], ["| specexp", "2"]]

@@ -1,36 +1,41 @@
-"""A row made by hand, and what a run of it leaves."""
+"""A row made by hand, and the results that a run of it leaves."""
 
 import json
 
 import pytest
 
 from experiments.reproduce.paper_row import PaperRow
-from experiments.reproduce.trend import Clause
 from specexp.bench.record import PromptRecord, write_records
 
 ENVIRONMENT = {
     "time": "2026-01-01T00:00:00+00:00", "git_commit": None, "git_dirty": None, "device": "cpu", "device_name": "a CPU",
     "cpu_count": 2, "threads": 1, "packages": {"torch": "2", "transformers": "5"},
 }  # fmt: skip
-TABLE = "arm,nodes,share,share low,share high\ntree,32,0.9,0.8,1.0\ntree,64,0.5,,\n"
+TABLE = "arm,nodes,share,share low,share high\ntree,32,0.9,0.8,1.0\ntree,64,0.5 %,,\n"
 
 
 @pytest.fixture
-def row():
-    return PaperRow(
-        "dyspec.made",
-        "DySpec",
-        "Table 0",
-        "Trees give more.",
-        "3 and 2",
-        {"": ("experiments/made.yaml",)},
-        (
-            Clause.of("tokens_per_step{tree} > tokens_per_step{engine}"),
-            Clause.of("speedup{tree | b} > 1.5"),
-            Clause.of("sizes: share{tree / 64} > 0.4"),
-        ),
-        ("sizes",),
-    )
+def row_of():
+    """Make a row, with what is given in place of its own fields."""
+
+    def make(**fields):
+        declared = {
+            "name": "dyspec.made",
+            "paper": "DySpec",
+            "place": "Table 0",
+            "claim": "Trees give more.",
+            "published": "3 and 2",
+            "runs": "experiments/made.yaml",
+            "test": (
+                "tokens_per_step{tree} > tokens_per_step{engine}",
+                "speedup{tree | b} > 1.5",
+                "sizes: share{tree / 64} > 0.4",
+            ),
+            "tables": ("sizes",),
+        }
+        return PaperRow.model_validate(declared | fields)
+
+    return make
 
 
 @pytest.fixture
@@ -50,6 +55,7 @@ def leave_results():
         write_records(run / "records.jsonl", records)
         (run / "environment.json").write_text(json.dumps(ENVIRONMENT))
         (run / "sizes.csv").write_text(TABLE + '"tree, C4 (not run here)",64,0.1,,\n')
+        (run / "figure.png").write_bytes(b"picture")
         return run
 
     return leave

@@ -1,109 +1,93 @@
-"""Runs are shared by the rows that ask for them, are alone on the machine where seconds count, and fail alone."""
+"""Runs are shared by their rows, have the machine for themselves where time counts, and fail alone."""
 
-import dataclasses
 from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
 
 from experiments.reproduce import measure as module
-from experiments.reproduce.measure import measure, missing, wanted
+from experiments.reproduce.measure import measure
+from experiments.reproduce.row_record import RowRecord
 
 
 class Process:
-    """A run that ends at the second look at it: it leaves its results, unless its file is to fail."""
+    """A run that ends when it is polled twice. It leaves its results, unless its file is to fail."""
 
-    going: ClassVar[list[str]] = []
+    active: ClassVar[list[str]] = []
 
     def __init__(self, command, stdout, stderr, env):
-        self.name, self.code = command[-1], None
-        self.file, self.folder = command[3], command[-3]
-        self.environment = env
-        self.looks = 0
-        Process.going.append(self.name)
-        self.leave(self, stdout)
+        self.name, self.file, self.polls, self.returncode = command[-1], command[3], 0, None
+        Process.active.append(self.name)
+        self.leave(self)
 
     def poll(self):
-        self.looks += 1
-        if self.looks > 1:
-            Process.going.remove(self.name)
-            self.code = 2 if "broken" in self.file else 0
-        return self.code
-
-    @property
-    def returncode(self):
-        return self.code
+        self.polls += 1
+        if self.polls > 1:
+            Process.active.remove(self.name)
+            self.returncode = 2 if "broken" in self.file else 0
+        return self.returncode
 
 
 @pytest.fixture
 def started(monkeypatch, tmp_path, leave_results):
-    """The names of what was started, each with what went on beside it."""
+    """The names of the started runs, each with the number of active ones."""
     found = []
 
-    def leave(process, log):
-        found.append((process.name, len(Process.going)))
-        if "broken" in process.file:
-            log.write(b"working\nerror: no such model\n\n")
-        else:
+    def leave(process):
+        found.append((process.name, len(Process.active)))
+        if "empty" not in process.file:
             leave_results(tmp_path / "runs" / process.name)
 
-    Process.going = []
+    Process.active = []
     Process.leave = staticmethod(leave)
-    fake = SimpleNamespace(Popen=Process)
-    monkeypatch.setattr(module, "subprocess", fake)
-    monkeypatch.setattr(module, "_LOOK", 0.0)
+    monkeypatch.setattr(module, "subprocess", SimpleNamespace(Popen=Process))
+    monkeypatch.setattr(module, "_POLL", 0.0)
     return found
 
 
-def make(rows, tmp_path, told=None, **options):
-    lines = [] if told is None else told
-    runs = missing(wanted(rows, [], short=False), tmp_path / "records")
-    return measure(runs, tmp_path / "records", tmp_path / "runs", told=lines.append, **options)
+@pytest.fixture
+def make(row_of, tmp_path, started):
+    """Measure what is missing of the named rows, each with its file and whether it is timed; returns the failures."""
+
+    def missing(rows):
+        runs = [run for row in rows for run in row.each_run()]
+        return [run for run in runs if RowRecord.read(tmp_path / "records", run.row).why_not(run)]
+
+    def make(**files):
+        rows = [row_of(name=name, runs=f"{file}.yaml", timed=timed) for name, (file, timed) in files.items()]
+        failed = measure(missing(rows), tmp_path / "records", tmp_path / "runs")
+        assert len(missing(rows)) == failed
+        return failed
+
+    return make
 
 
-def rows_of(row, **files):
-    return [
-        dataclasses.replace(row, name=f"dyspec.{name}", runs={"": (f"experiments/{file}.yaml",)}, timed=timed)
-        for name, (file, timed) in files.items()
-    ]
+def test_rows_with_the_same_run_share_it_and_its_picture(make, started, tmp_path):
+    assert make(one=("made", False), two=("made", False), three=("other", False)) == 0
+    assert [name for name, _ in started] == ["one", "three"]
+    assert (tmp_path / "records" / "two.png").read_bytes() == b"picture"
 
 
-def test_rows_that_ask_for_the_same_run_share_it(row, started, tmp_path):
-    rows = rows_of(row, one=("made", False), two=("made", False), three=("other", False))
-    assert make(rows, tmp_path) == 0
-    assert [name for name, _ in started] == ["dyspec_one", "dyspec_three"]
-    assert missing(wanted(rows, [], short=False), tmp_path / "records") == []
+def test_a_measured_run_is_not_repeated(make, started):
+    make(one=("made", False))
+    make(one=("made", False), two=("other", False))
+    assert [name for name, _ in started] == ["one", "two"]
 
 
-def test_what_is_measured_is_not_run_again(row, started, tmp_path):
-    rows = rows_of(row, one=("made", False), two=("other", False))
-    make(rows[:1], tmp_path)
-    make(rows, tmp_path)
-    assert [name for name, _ in started] == ["dyspec_one", "dyspec_two"]
-
-
-def test_runs_whose_seconds_count_are_alone_and_others_go_together(row, started, tmp_path):
-    rows = rows_of(row, a=("a", True), b=("b", False), c=("c", False), d=("d", True), e=("b", True))
-    make(rows, tmp_path, at_once=2)
-    # b's run is shared with a row whose seconds count
-    assert started == [("dyspec_c", 1), ("dyspec_a", 1), ("dyspec_b", 1), ("dyspec_d", 1)]
+def test_timed_runs_are_alone_and_others_go_in_twos(make, started):
+    # b's run is shared with a timed row
+    make(a=("a", True), b=("b", False), c=("c", False), d=("d", True), e=("b", True))
+    assert started == [("c", 1), ("a", 1), ("b", 1), ("d", 1)]
     started.clear()
-    make(rows_of(row, f=("f", False), g=("g", False), h=("h", False)), tmp_path, at_once=2)
-    assert started == [("dyspec_f", 1), ("dyspec_g", 2), ("dyspec_h", 1)]
+    make(f=("f", False), g=("g", False), h=("h", False))
+    assert started == [("f", 1), ("g", 2), ("h", 1)]
 
 
-def test_a_run_that_fails_is_told_with_its_last_words_and_stops_no_other(row, started, tmp_path):
-    told = []
-    rows = rows_of(row, one=("broken", True), two=("made", True))
-    assert make(rows, tmp_path, told) == 1
-    assert any("exit code 2" in line and line.endswith("ends: error: no such model") for line in told)
-    assert [one.row.name for one in missing(wanted(rows, [], short=False), tmp_path / "records")] == [
-        "dyspec.one"
-    ]
-
-
-def test_a_run_that_left_no_records_is_told(row, started, tmp_path, monkeypatch):
-    monkeypatch.setattr(Process, "leave", staticmethod(lambda process, log: None))
-    told = []
-    assert make(rows_of(row, one=("made", True)), tmp_path, told) == 1
-    assert any("is no result of a run" in line for line in told)
+@pytest.mark.parametrize(
+    ("file", "why"), [("broken", "exit code 2, see "), ("empty", "must hold the results of a run")]
+)
+def test_a_failed_run_is_reported_and_stops_no_other(make, capsys, file, why):
+    assert make(one=(file, True), two=("made", True)) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("one: ") and why in line for line in lines)
+    assert lines[-1] == "two: measured"

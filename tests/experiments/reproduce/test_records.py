@@ -1,143 +1,105 @@
-"""What a run leaves becomes a compact record, and a record that is not of today's row or pair does not count."""
-
-import dataclasses
-import json
+"""Results of a run become a compact record. A record of another pair, declaration or history does not count."""
 
 import pytest
 
 from experiments.reproduce import row_record
-from experiments.reproduce.__main__ import main
-from experiments.reproduce.measure import Wanted, missing, wanted
-from experiments.reproduce.row_record import RowRecord, RowRecordError, measured, pair_of
-from experiments.reproduce.told import NOT_MEASURED, look_at, report, row_markdown
-from experiments.reproduce.trend import Clause
+from experiments.reproduce.report import NOT_MEASURED, assess, markdown
+from experiments.reproduce.row_record import RowRecord, pair_of, summarize
+from specexp.config import ConfigError
 
 
 @pytest.fixture
-def folder(tmp_path, leave_results):
-    return leave_results(tmp_path / "run")
+def record(tmp_path, leave_results, row_of):
+    """Write a record of the row; returns its folder."""
+
+    def write(row, **changed):
+        (run,) = row.each_run()
+        figures = {**summarize(run, leave_results(tmp_path / "run")), **changed}
+        RowRecord(row=row.name, runs={"": figures}).write(tmp_path / "records")
+        return tmp_path / "records"
+
+    return write
 
 
-@pytest.fixture
-def kept(folder, tmp_path, row):
-    """A folder of records with that of the run."""
-    records = tmp_path / "records"
-    RowRecord(row.name, {"": measured(row, row.runs[""], folder)}).write(records)
-    return records
-
-
-def changed(kept, **values):
-    (path,) = kept.glob("*.json")
-    content = json.loads(path.read_text())
-    content["runs"][""].update(values)
-    path.write_text(json.dumps(content))
-    return kept
-
-
-def test_figures_of_arms_categories_and_tables_are_kept_with_their_intervals(kept, row):
-    run = RowRecord.read(kept, row).runs[""]
+def test_figures_of_arms_categories_and_tables_are_kept_with_their_intervals(record, row_of):
+    run = RowRecord.read(record(row_of()), row_of()).runs[""]
     assert run["arms"]["tree"]["tokens_per_step"] == [3.0, 3.0, 3.0]
     assert run["arms"]["tree"]["speedup"] == pytest.approx([2.0, 2.0, 2.0])
-    assert list(run["categories"]) == ["b"]  # the one the test asks for
+    assert list(run["categories"]) == ["b"]  # the one that the test names
     assert run["tables"]["sizes"] == {"tree / 32": {"share": [0.9, 0.8, 1.0]}, "tree / 64": {"share": 0.5}}
-    assert (run["prompts"], run["clock"], run["command"]) == (
-        6,
-        "measured",
-        "python -m specexp.run experiments/made.yaml",
-    )
+    assert (run["prompts"], run["clock"]) == (6, "measured")
+    assert run["command"] == "python -m specexp.run experiments/made.yaml"
 
 
-def test_a_report_says_every_test_with_its_figures_and_where_they_are_from(kept, row):
-    (found,) = look_at([row], kept)
+def test_the_report_shows_every_test_with_its_figures_and_conditions(record, row_of):
+    (found,) = assess([row_of()], record(row_of()))
     assert found.state == "agrees"
-    page = report([found], "results").files["REPRODUCTION.md"]
+    page = markdown([found], "results")
     assert "tokens_per_step of tree 3 [3, 3] > tokens_per_step of engine 1 [1, 1]: holds" in page
     assert "`python -m specexp.run experiments/made.yaml`: 6 prompts, measured, 2026-01-01, no commit" in page
     assert "![dyspec.made](results/dyspec.made.png)" in page
-    html = report([found], "results").files["reproduction.html"]
-    assert '<section id="dyspecmade"' in html
-    assert "<p>Here: agrees</p>" in html
-    assert "tokens_per_step of tree 3 [3, 3] &gt; tokens" in html
 
 
 @pytest.mark.parametrize(
-    ("values", "sentence"),
+    ("changed", "why"),
     [
         (
             {"pair": {"target": "other", "digest": "0123"}},
-            "is of another pair (other, 0123) than today's (stdlib, ",
+            "of another pair (other, 0123) than today's (stdlib, ",
         ),
-        ({"declaration": "0"}, "is of another declaration of its runs and test; measure it again"),
-        ({"commit": "0" * 40}, "is of commit 000000000, which is not in this history; measure it again"),
+        ({"declaration": "0"}, "of another declaration of its runs and test; measure it again"),
+        ({"commit": "0" * 40}, "of commit 000000000, which is not in this history; measure it again"),
     ],
 )
-def test_a_record_of_something_else_does_not_count_and_is_measured_again(
-    kept, monkeypatch, values, sentence, row
-):
+def test_a_record_of_something_else_does_not_count(record, row_of, monkeypatch, changed, why):
     monkeypatch.setattr(row_record, "_in_history", lambda commit: False)
-    (found,) = look_at([row], changed(kept, **values))
+    (found,) = assess([row_of()], record(row_of(), **changed))
     assert found.state == NOT_MEASURED
-    assert sentence in found.why_not[0]
-    assert missing([Wanted(row, "", row.runs[""])], kept)
+    assert why in found.why_not
+    assert why in markdown([found], "results")
 
 
-def test_what_is_measured_is_not_missing(kept, row):
-    assert missing([Wanted(row, "", row.runs[""])], kept) == []
+def test_only_runs_and_test_make_the_declaration(row_of):
+    assert row_of(test=("alpha{tree} > 1",)).declaration != row_of().declaration
+    assert row_of(claim="Other.", cause=row_of()).declaration == row_of().declaration
 
 
-def test_another_test_is_another_declaration_and_a_reason_told_later_is_not(row):
-    other = dataclasses.replace(row, clauses=(Clause.of("alpha{tree} > 1"),))
-    assert other.declaration != row.declaration
-    assert dataclasses.replace(row, cause=row).declaration == row.declaration
-
-
-def test_a_cause_is_tested_on_the_rows_own_runs(kept, row):
-    clauses = (Clause.of("tokens_per_step{tree} > 2.5"), Clause.of("sizes: share{tree / 32} < 0.5"))
-    cause = dataclasses.replace(row, claim="Trees are dear.", clauses=clauses)
-    (found,) = look_at([dataclasses.replace(row, cause=cause)], kept)
+def test_a_cause_is_tested_on_the_record_of_its_row(record, row_of, tmp_path):
+    test = ("tokens_per_step{tree} > 2.5", "sizes: share{tree / 32} < 0.5")
+    row = row_of(cause={"claim": "Trees are dear.", "test": test})
+    (found,) = assess([row], record(row))
     assert [outcome.holds for outcome in found.cause.outcomes] == [True, False]
-    told = "\n".join(row_markdown(found))
-    assert "- Why: Trees are dear.\n  - tokens_per_step of tree 3" in told
-    (kept / f"{row.name}.json").unlink()
-    (found,) = look_at([dataclasses.replace(row, cause=cause)], kept)
+    assert "- Why: Trees are dear.\n  - tokens_per_step of tree 3" in markdown([found], "results")
+    (found,) = assess([row], tmp_path / "empty")
     assert (found.cause.state, found.cause.outcomes) == (NOT_MEASURED, ())
 
 
-def test_a_cause_with_runs_of_its_own_is_measured_like_a_row(kept, row):
-    cause = dataclasses.replace(row, name=f"{row.name}.cause", runs={"": ("experiments/other.yaml",)})
-    row = dataclasses.replace(row, cause=cause)
-    assert [one.label for one in wanted([row], (), short=False)] == ["dyspec.made", "dyspec.made.cause"]
-    assert [one.label for one in missing(wanted([row], (), short=False), kept)] == ["dyspec.made.cause"]
-    (found,) = look_at([row], kept)
+def test_a_cause_with_its_own_runs_is_measured_like_a_row(record, row_of):
+    row = row_of(cause={"claim": "So.", "runs": "experiments/other.yaml", "test": ("alpha{tree} > 1",)})
+    assert [run.name for part in row.measured for run in part.each_run()] == [
+        "dyspec.made",
+        "dyspec.made.cause",
+    ]
+    (found,) = assess([row], record(row))
     assert found.outcomes
-    assert found.cause.why_not == ["the record of dyspec.made.cause is not measured yet"]
+    assert found.cause.why_not == "dyspec.made.cause is not measured yet"
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"format": 1, "row": "seed.table1", "runs": {}}'])
-def test_a_file_that_is_no_record_of_the_row_is_told(kept, text, row):
-    (kept / f"{row.name}.json").write_text(text)
-    with pytest.raises(RowRecordError, match=r"dyspec\.made\.json is"):
-        RowRecord.read(kept, row)
-    assert look_at([row], kept)[0].state == NOT_MEASURED
+@pytest.mark.parametrize("text", ["", "[]", '{"format": 2, "row": "dyspec.made", "runs": {}}'])
+def test_a_file_that_is_not_a_record_is_refused(tmp_path, text, row_of):
+    (tmp_path / "dyspec.made.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"dyspec\.made\.json: must be the record of a row"):
+        RowRecord.read(tmp_path, row_of())
 
 
-def test_a_figure_that_the_record_lacks_is_told(kept, row):
-    row = dataclasses.replace(row, clauses=(Clause.of("alpha{wide} > 0.5"),))
-    changed(kept, declaration=row.declaration)
-    (found,) = look_at([row], kept)
-    assert found.why_not[0].startswith("the record of dyspec.made has no alpha of wide")
+def test_a_figure_that_the_record_lacks_is_reported(record, row_of):
+    row = row_of(test=("alpha{wide} > 0.5",))
+    (found,) = assess([row], record(row))
+    assert found.why_not.startswith("the record of dyspec.made has no alpha of wide")
 
 
-def test_a_pair_is_known_by_its_files():
+def test_a_pair_is_identified_by_its_files():
     stdlib = pair_of(["experiments/made.yaml"])
     assert stdlib["target"] == "stdlib"
     assert len(stdlib["digest"]) == 16
     assert pair_of(["x.yaml", "--pair.target", "my/model"]) == {"target": "my/model", "digest": ""}
-
-
-def test_an_unknown_row_is_one_sentence(capsys):
-    assert main(["--only", "dyspec.tabel1", "--report"]) == 2
-    assert (
-        capsys.readouterr().err
-        == "error: --only: there is no row 'dyspec.tabel1'; did you mean 'dyspec.table1'?\n"
-    )

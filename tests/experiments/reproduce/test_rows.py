@@ -1,22 +1,19 @@
-"""The 29 rows as they are declared, and the records and the report that are shipped of them."""
+"""The 29 rows as they are declared, and their shipped records and report."""
 
 from contextlib import chdir
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
-from experiments.reproduce.__main__ import main
-from experiments.reproduce.measure import SHORT, wanted
-from experiments.reproduce.paper_row import chosen, paper_rows
-from experiments.reproduce.told import look_at, report
-from specexp.bench.publish import files_of
-from specexp.config import ConfigError
+from experiments.reproduce.__main__ import RECORDS, main
+from experiments.reproduce.paper_row import choose, paper_rows
+from experiments.reproduce.report import assess, write_report
 
 ROOT = Path(__file__).parents[3]
-RESULTS, PAGES = ROOT / "experiments" / "results", ROOT / "experiments"
 
 
-def test_every_table_and_figure_that_can_be_addressed_is_a_row():
+def test_every_table_and_figure_of_the_papers_is_a_row():
     papers = [name.partition(".")[0] for name in paper_rows()]
     assert {paper: papers.count(paper) for paper in papers} == {
         "token_recycling": 6,
@@ -26,41 +23,30 @@ def test_every_table_and_figure_that_can_be_addressed_is_a_row():
     }
 
 
-def test_every_rows_runs_are_configured_and_its_test_names_their_arms(capsys):
-    """Files and overrides are read, as they would be before anything is measured."""
+def test_every_run_is_configured_and_its_test_names_its_arms(capsys):
     with chdir(ROOT):
         assert main(["--dry-run"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == len(wanted(chosen(()), (), short=False))
+    runs = [run for row in choose() for part in row.measured for run in part.each_run()]
+    assert [line.partition(" (")[0] for line in capsys.readouterr().out.splitlines()] == [
+        run.name for run in runs
+    ]
 
 
-def test_a_row_whose_prompts_are_not_here_is_told_before_anything_is_run(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(Path, "exists", lambda path: not str(path).startswith("data/"))
-    with chdir(ROOT):
-        given = ["--only", "post_use_pre_cut.table1", "--records", str(tmp_path), "--page", str(tmp_path)]
-        other = ["--data.prompts.init_args.path", "other.jsonl"]  # the row's own goes before it
-        assert main([*given, "--tracking.mode", "disabled", "--output", str(tmp_path), *other]) == 1
-    said = capsys.readouterr().out
-    assert (
-        "post_use_pre_cut.table1: cannot be run here: command line: data.prompts.init_args.path: data/"
-        in said
-    )
+def test_the_shipped_report_is_that_of_the_shipped_records(tmp_path):
+    write_report(assess(choose(), ROOT / RECORDS), tmp_path, RECORDS.name)
+    for path in tmp_path.iterdir():
+        assert (ROOT / RECORDS.parent / path.name).read_text(encoding="utf-8") == path.read_text(
+            encoding="utf-8"
+        ), f"python -m experiments.reproduce --report writes experiments/{path.name} anew"
 
 
-def test_the_shipped_report_is_that_of_the_shipped_records():
-    """A figure that changes without its record, or a record without its figure, shows here."""
-    for name, content in files_of(report(look_at(chosen(()), RESULTS), "results")).items():
-        assert (PAGES / name).read_text(encoding="utf-8") == content, (
-            f"experiments/{name} is not what the records say: python -m experiments.reproduce --report writes it"
-        )
+def test_every_shipped_record_is_of_a_row():
+    known = {part.name for row in choose() for part in row.measured}
+    assert [path.name for path in (ROOT / RECORDS).glob("*.json") if path.stem not in known] == []
 
 
-def test_shipped_records_are_of_rows():
-    known = {one.name for row in paper_rows().values() for one in (row, *row.measured_causes)}
-    assert [path.name for path in RESULTS.glob("*.json") if path.stem not in known] == []
-
-
-def test_every_row_is_measured_and_one_that_does_not_agree_tells_a_cause_that_holds():
-    for one in look_at(chosen(()), RESULTS):
+def test_every_row_is_measured_and_the_cause_of_one_that_differs_holds():
+    for one in assess(choose(), ROOT / RECORDS):
         assert one.record is not None, one.why_not
         if not one.state.startswith("agrees"):
             assert one.cause is not None, one.row.name
@@ -68,17 +54,22 @@ def test_every_row_is_measured_and_one_that_does_not_agree_tells_a_cause_that_ho
             assert all(outcome.holds for outcome in one.cause.outcomes), (one.row.name, one.cause.outcomes)
 
 
-def test_rows_are_chosen_by_name_or_by_paper():
-    assert [row.name for row in chosen(["dyspec.table4", "seed"])][:2] == ["dyspec.table4", "seed.table1"]
-    with pytest.raises(
-        ConfigError, match=r"--only: there is no row 'dyspec.tabel4'; did you mean 'dyspec.table4'\?"
-    ):
-        chosen(["dyspec.tabel4"])
+def test_rows_are_chosen_by_name_or_by_paper(capsys):
+    assert [row.name for row in choose(["dyspec.table4", "seed"])][:2] == ["dyspec.table4", "seed.table1"]
+    assert main(["--only", "dyspec.tabel4", "--report"]) == 2
+    error = "error: --only: there is no row 'dyspec.tabel4'; did you mean 'dyspec.table4'?\n"
+    assert capsys.readouterr().err == error
 
 
-def test_short_runs_and_overrides_replace_what_a_row_says():
-    row = paper_rows()["token_recycling.table1"]
-    (first, *_) = wanted([row], ["--pair.target", "my/model"], short=True)
-    assert first.arguments[:3] == ("experiments/token_recycling/train_free.yaml", "--pair.target", "my/model")
-    assert first.arguments.count("--data.max_prompts") == 1
-    assert first.arguments[first.arguments.index("--data.max_prompts") + 1] == SHORT[1]
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"timde": True}, "timde\n  Extra inputs are not permitted"),
+        ({"test": ("alpha{tree}",)}, "test.0\n .* must compare a figure"),
+        ({"test": ("times: share{tree} > 1",)}, "must be of a table in tables"),
+        ({"runs": {"a": "a.yaml", "b": "b.yaml"}}, "must begin with a run of the row: a, b"),
+    ],
+)
+def test_a_wrong_declaration_is_refused(row_of, fields, why):
+    with pytest.raises(ValidationError, match=why):
+        row_of(**fields)
