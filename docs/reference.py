@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import specexp
-from specexp import export
 from specexp.__main__ import COMMANDS
 from specexp.artifacts import kinds
 from specexp.artifacts.artifact import Artifact
@@ -22,7 +21,7 @@ from specexp.core.arguments import arguments_of
 from specexp.deploy.export.export_format import Format
 from specexp.deploy.hugging_face import custom_generate
 
-PACKAGE = Path(export.__file__).parents[1]
+PACKAGE = Path(specexp.__file__).parent
 FAMILIES = {
     "specexp.core.drafter.Drafter": ("drafters", "Drafters", "propose candidates for nodes of a tree"),
     "specexp.core.tree_builder.TreeBuilder": (

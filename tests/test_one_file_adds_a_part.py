@@ -109,23 +109,6 @@ from specexp.scheduling.serial import SerialSpeculative
 class InTurns(SerialSpeculative):
     pass
 """,
-    "papers/step_count.py": """
-from specexp.bench.analysis import Analysis
-from specexp.bench.publish import Report
-
-
-class StepCount(Analysis):
-    name = "step_count"
-
-    def begin(self, arms):
-        self.steps = 0
-
-    def observe(self, arm, outcome):
-        self.steps += 1
-
-    def report(self, records):
-        return Report(files={"step_count.txt": str(self.steps)})
-""",
     "artifacts/kinds/tree_size.py": """
 from specexp.artifacts.artifact import Artifact
 from specexp.artifacts.error import ArtifactError
@@ -239,7 +222,6 @@ def test_what_one_file_adds_is_named_found_checked_and_run(package: Path, model_
         verifier="SecondBest",
         controller="EveryOtherStep",
         data={"prompts": "Counting"},
-        analyses=["StepCount"],
     )
     task = {"class_path": "TaskItems", "init_args": {"tasks": [{"class_path": "Spelling"}]}}
     thoughts = written(
@@ -287,7 +269,6 @@ def test_what_one_file_adds_is_named_found_checked_and_run(package: Path, model_
         return [json.loads(line) for line in (runs / name / "records.jsonl").read_text().splitlines()]
 
     assert {record["prompt_id"] for record in read("parts")} == {"0", "1", "2"}
-    assert int((runs / "parts" / "step_count.txt").read_text()) > 0
     assert {record["category"] for record in read("thoughts")} == {"Spelling"}
     assert json.loads(exported["out"]) == {"nodes": 2}
     assert "dropped the tree's form" in exported["err"]

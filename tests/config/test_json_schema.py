@@ -18,7 +18,10 @@ from specexp.config.json_schema import SCHEMA
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = [
-    path for folder in ("experiments", "configs", "sweeps") for path in (ROOT / folder).rglob("*.yaml")
+    path
+    for folder in ("experiments", "configs", "sweeps")
+    for path in (ROOT / folder).rglob("*.yaml")
+    if path.parent.name != "rows"
 ]
 
 

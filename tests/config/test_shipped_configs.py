@@ -11,7 +11,11 @@ from helpers.commands import main_of
 from specexp.config import ConfigError, arms_of, load_config
 
 ROOT = Path(__file__).parents[2]
-FILES = sorted(path.relative_to(ROOT) for path in (ROOT / "experiments").rglob("*.yaml"))
+FILES = sorted(
+    path.relative_to(ROOT)
+    for path in (ROOT / "experiments").rglob("*.yaml")
+    if path.parent.name != "rows"  # declarations of the papers' rows
+)
 BLOCKS = sorted(
     path.relative_to(ROOT) for top in ("configs", "sweeps") for path in (ROOT / top).rglob("*.yaml")
 )

@@ -5,16 +5,15 @@ from pathlib import Path
 
 import pytest
 from helpers.continuation import continuation_in_the_examples, starts_with
-from specexp.data.corpus.arithmetic import Arithmetic
-from specexp.data.corpus.blocks_plans import BlocksPlans
-from specexp.data.corpus.python_source import PythonLibrary
-from specexp.data.corpus.sources import documents_of, python_files
-from specexp.data.corpus.split import split_of
 
+from experiments.pair.corpus.blocks_plans import BlocksPlans
+from experiments.pair.corpus.python_source import PythonLibrary
+from experiments.pair.corpus.word_problems import Arithmetic
 from specexp.data import HeldOut
 from specexp.data.held_out import opening
 from specexp.data.stdlib import prompt_of
 from specexp.data.tasks import GSM8K, Blocksworld, CreativeWriting, Item
+from specexp.data.training_text import documents_of, python_files, split_of
 
 THOUGHTS = ["one", "two"]
 

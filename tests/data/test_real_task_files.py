@@ -26,7 +26,7 @@ class RealFile(TaskContract):
     def test_prompts_fit_a_small_context(self, task):
         """With the longest thoughts that may be generated, and the generation itself, in a vocabulary of 4,096."""
         tokenizer = AutoTokenizer.from_pretrained(
-            Path(specexp.__file__).parent / "pairs" / "stdlib" / "target"
+            Path(specexp.__file__).parent / "models" / "stdlib" / "target"
         )
 
         def generated(ending):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from importlib import import_module
 
 import pytest
+
+from helpers.commands import main_of
 
 DRY = ("run", "sweep", "verify", "profile", "record", "fit", "why", "what_if")
 """Commands that are typed with ``--dry-run``: everything but decoding is done."""
@@ -45,5 +46,5 @@ def typed(line: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         if command == "serve":  # everything up to the first request
             monkeypatch.setattr("uvicorn.Server.run", lambda server, sockets: None)
             arguments[arguments.index("--port") + 1] = "0"
-        assert import_module(f"{module}.__main__").main(arguments) == 0, line
+        assert main_of(module)(arguments) == 0, line
     return ran
