@@ -324,9 +324,7 @@ def test_an_approximate_arm_is_called_so(here: Path, capsys: pytest.CaptureFixtu
 
 
 def test_an_analysis_that_reads_logits_is_refused(here: Path) -> None:
-    path = write(
-        analyses=[{"class_path": "experiments.papers.dyspec.heat_map.AcceptanceHeatMap"}], sweep=None
-    )
+    path = write(analyses=[{"class_path": "experiments.papers.dyspec.trees.AcceptanceHeatMap"}], sweep=None)
     with pytest.raises(ConfigError, match=r"analyses\.0: AcceptanceHeatMap reads the target's logits"):
         run(load_config(path))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from time import perf_counter
 from typing import Any, ClassVar, TypeVar
 
@@ -13,19 +13,27 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from experiments.papers.published import NOT_RUN, Row, add_rows, check_rows, label_of
+from experiments.papers.shared import (
+    DraftingAnalysis,
+    Row,
+    add_rows,
+    check_rows,
+    label,
+    label_of,
+    report_of,
+    table_of,
+)
 from specexp.bench import clock
-from specexp.bench.analysis import Analysis, drafting, grafted_rows
+from specexp.bench.analysis import grafted_rows
 from specexp.bench.phases import Breakdown, breakdown
-from specexp.bench.pictures import CURVE_COLOURS, GREY, legend_below, name_rows, new_figure, rule
+from specexp.bench.pictures import CURVE_COLOURS, GREY, legend_below, name_rows, new_figure
 from specexp.bench.publish import Report
 from specexp.bench.record import MEASURED, PromptRecord
 from specexp.bench.statistics import arm_names
-from specexp.bench.table import Table, columns
+from specexp.bench.table import Table
 from specexp.core.context import Context
 from specexp.core.controller import Controller
 from specexp.core.dialogue import DraftState, Plan
-from specexp.core.drafter import Drafter
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts
 from specexp.core.tree_builder import TreeBuilder
@@ -38,7 +46,8 @@ DRAFT, TARGET, ROLL_BACK = "draft forward", "target forward", "roll back"
 CACHE, GRAFT, INSERTION = "cache look-up", "graft", "cache insertion"
 DECISION, LEARNING = "controller decision", "controller learning"
 OPERATIONS = (CACHE, GRAFT, INSERTION, DECISION, LEARNING)
-"""What is timed on copies of the parts; what is timed by the run is in its records."""
+"""Timed on copies of the parts; the others are in the run's records."""
+ORDER = (DRAFT, TARGET, CACHE, GRAFT, INSERTION, ROLL_BACK, DECISION, LEARNING)
 PUBLISHED = {
     "draft_ms": DRAFT,
     "target_ms": TARGET,
@@ -46,151 +55,27 @@ PUBLISHED = {
     "roll_back_ms": ROLL_BACK,
     "controller_ms": DECISION,
 }
-"""Operation of each figure a paper's row may have."""
 
 
-class ComponentTimes(Analysis):
-    """Milliseconds of a draft pass, of a target pass and of roll-back, from the run's phases; and of cache look-up,
-    graft, cache insertion and controller, which no phase tells apart.
-
-    Those are timed on copies that live through the same steps: a phrase cache without a drafter that is asked for the
-    phrases of the tree's anchors and learns from the outcome, and a copy of the controller that plans, decides once a
-    draft pass and learns. They are measured, also where the run's seconds are modelled, and have no figure in arms
-    without such parts.
-
-    Args:
-        published: Rows of a paper's table to show beside it: ``method``, and any of ``draft_ms``, ``target_ms`` (of a
-            pass), ``cache_ms``, ``roll_back_ms`` and ``controller_ms`` (of a step).
-    """
-
-    name: ClassVar[str] = "component_times"
-    needs_models: ClassVar[bool] = True
-
-    def __init__(self, published: list[Row] | None = None) -> None:
-        self.published = check_rows(published, PUBLISHED)
-        self._copies: dict[str, _Copies] = {}
-
-    @override
-    def begin(self, arms: Mapping[str, Parts]) -> None:
-        self._copies = {arm: _Copies.of(parts) for arm, parts in drafting(arms).items()}
-
-    @override
-    def observe(self, arm: str, outcome: Outcome) -> None:
-        if arm in self._copies:
-            self._copies[arm].step(outcome)
-
-    def milliseconds(self, arm: str) -> dict[str, NDArray[np.float64]]:
-        """``[steps]`` of every operation of :data:`OPERATIONS` that the arm has parts for."""
-        seconds = self._copies[arm].seconds
-        return {operation: 1e3 * np.array(taken) for operation, taken in seconds.items() if taken}
-
-    @override
-    def report(self, records: Sequence[PromptRecord]) -> Report:
-        parts = [part for arm in arm_names(records) if (part := breakdown(records, arm)) is not None]
-        times = {part.arm: self._times(part) for part in parts}
-        table = self._table(parts, times)
-        return Report({self.name: table}, {self.name: self._draw(parts, times)} if times else {})
-
-    def _times(self, part: Breakdown) -> dict[str, float | None]:
-        """Milliseconds by operation, in the table's order."""
-        phases = {phase: 1e3 * share * part.step_seconds for phase, share in part.shares.items()}
-        own = self.milliseconds(part.arm) if part.arm in self._copies else {}
-        found: dict[str, float | None] = dict.fromkeys((DRAFT, TARGET, CACHE, GRAFT, INSERTION, ROLL_BACK))
-        found |= dict.fromkeys((DECISION, LEARNING))
-        if part.draft_passes:
-            found[DRAFT] = phases.get("draft", 0.0) / part.draft_passes
-        found[TARGET] = phases.get("target")
-        if part.clock == MEASURED:
-            found[ROLL_BACK] = phases.get("commit")
-        return found | {operation: float(np.median(times)) for operation, times in own.items()}
-
-    def _table(self, parts: Sequence[Breakdown], times: Times) -> Table:
-        clocks = {part.clock for part in parts}
-        shared = clocks.pop() if len(clocks) == 1 else MEASURED
-        word = clock.adjective(shared)
-        table = Table(
-            clock.titled("Milliseconds of single operations", shared),
-            columns(
-                f"arm | draft passes/step:.1 | {word}{DRAFT}:.2 ms | {word}{TARGET}:.2 ms | {CACHE}:.3 ms"
-                f" | {GRAFT}:.3 ms | {INSERTION}:.3 ms | {ROLL_BACK}:.3 ms | {DECISION}:.3 ms | {LEARNING}:.3 ms"
-                f" | {word}step:.2 ms | cache, graft and controller of a {word}step:.2%"
-            ),
-            notes=[
-                "Forward: of one pass, the ranking of a draft pass's answer and phrases riding in it included; mean of "
-                "the run. Roll back: keeping the accepted rows, of a step. The others: of a step, median, measured on "
-                "copies of the parts; a decision is the plan and one answer a draft pass.",
-            ],
-        )
-        for part in parts:
-            own, step = times[part.arm], 1e3 * part.step_seconds
-            extra = [taken for operation in OPERATIONS if (taken := own[operation])]
-            label = f"{part.arm} (modelled)" if part.clock != MEASURED and not word else part.arm
-            share = sum(extra) / step if extra else None
-            table.rows.append([label, part.draft_passes, *own.values(), step, share])
-        modelled = {DRAFT: f"{word}{DRAFT}", TARGET: f"{word}{TARGET}"}
-        headings = {key: modelled.get(operation, operation) for key, operation in PUBLISHED.items()}
-        add_rows(table, self.published, headings)
-        if self.published:
-            table.notes.append(NOT_RUN)
-        return table
-
-    def _draw(self, parts: Sequence[Breakdown], times: Times) -> Figure:
-        first = next(iter(times.values()))
-        shown = [operation for operation in first if any(own[operation] for own in times.values())]
-        height = 1.6 + 0.34 * len(shown) + 0.2 * len(times)
-        figure, [[axes]] = new_figure(8.5, height, "Milliseconds of single operations")
-        for number, part in enumerate(parts):
-            shift = 0.5 * (number + 0.5) / len(times) - 0.25  # so that equal times are all seen
-            label = part.arm if part.clock == MEASURED else f"{part.arm} (modelled passes)"
-            marker = "osD^v"[number // len(CURVE_COLOURS) % 5]
-            colour = CURVE_COLOURS[number % len(CURVE_COLOURS)]
-            points = [
-                (own, place + shift) for place, name in enumerate(shown) if (own := times[part.arm][name])
-            ]
-            axes.plot(*zip(*points, strict=True), marker, color=colour, ms=6, alpha=0.85, label=label)
-        hollow: dict[str, Any] = {"mfc": "none", "color": GREY, "ms": 8}
-        for row in self.published:
-            known = {PUBLISHED[key]: value for key, value in row.items() if key in PUBLISHED}
-            theirs = [(known[name], place) for place, name in enumerate(shown) if name in known]
-            if theirs:
-                axes.plot(*zip(*theirs, strict=True), "o", label=label_of(row), **hollow)
-        name_rows(axes, shown)
-        axes.set_xscale("log")
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        rule(axes, "both")
-        axes.set_xlabel("ms (forward: a pass; the others: a step)", fontsize=9)
-        legend_below(figure, 2)
-        return figure
-
-
-@dataclass
-class _Copies:
-    """Parts of an arm that live through its steps outside the clock.
+class Copies:
+    """Copies of an arm's parts that do the same steps outside the clock of the run.
 
     Attributes:
-        cache: Drafter without those it asks; None if the arm has none that says anything by itself.
-        builder: Builder of the arm, which may hang phrases onto a tree.
-        controller: A copy; None where it decides nothing itself.
-        context: Text of the steps being seen.
+        cache: The drafter without its inner drafters; None if it drafts nothing by itself.
+        controller: None where the controller decides nothing itself.
         seconds: Seconds of every step, by operation.
     """
 
-    cache: Drafter | None
-    builder: TreeBuilder | None
-    controller: Controller | None
-    context: Context | None = None
-    seconds: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in OPERATIONS})
-
-    @classmethod
-    def of(cls, parts: Parts) -> _Copies:
-        """Copies of an arm's parts as they are now."""
-        assert parts.drafter is not None
-        controller = parts.controller
-        decides = not (controller.same_plan or controller.needs_foresight)
-        return cls(parts.drafter.alone(), parts.builder, deepcopy(controller) if decides else None)
+    def __init__(self, parts: Parts) -> None:
+        decides = not (parts.controller.same_plan or parts.controller.needs_foresight)
+        self.cache = None if parts.drafter is None else parts.drafter.alone()
+        self.builder = parts.builder
+        self.controller = deepcopy(parts.controller) if decides else None
+        self.context: Context | None = None
+        self.seconds: dict[str, list[float]] = {name: [] for name in OPERATIONS}
 
     def step(self, outcome: Outcome) -> None:
-        """Do what the parts did in this step, with a clock beside it."""
+        """Do and time the operations of a step."""
         if outcome.context is not self.context:
             self.context = outcome.context
             for part in (self.cache, self.controller):
@@ -201,15 +86,14 @@ class _Copies:
             self._timed(LEARNING, lambda: controller.observe(outcome))
         if (cache := self.cache) is not None:
             if self.builder is not None:
-                self._graft(cache, self.builder, outcome)
-            # the first part that asks what the target said ranks its logits
-            unread = replace(outcome, top=None)
+                self._graft(self.builder, outcome)
+            unread = replace(outcome, top=None)  # the first reader of ``top`` ranks the logits
             self._timed(INSERTION, lambda: cache.observe(unread))
 
-    def _graft(self, cache: Drafter, builder: TreeBuilder, outcome: Outcome) -> None:
+    def _graft(self, builder: TreeBuilder, outcome: Outcome) -> None:
         extension = builder.extend(outcome.tree.select(~grafted_rows(outcome.tree)), Plan())
-        request = next(extension, None)
-        if request is not None:
+        request, cache = next(extension, None), self.cache
+        if request is not None and cache is not None:
             answer = self._timed(CACHE, lambda: cache.propose(outcome.context, request))
             self._timed(GRAFT, lambda: _finish(lambda: extension.send(answer)))
 
@@ -221,7 +105,7 @@ class _Copies:
 
 
 def _finish(send: Callable[[], object]) -> None:
-    """Let a generator come to its end."""
+    """Run a generator to its end."""
     try:
         send()
     except StopIteration:
@@ -229,7 +113,7 @@ def _finish(send: Callable[[], object]) -> None:
 
 
 def _decide(controller: Controller, outcome: Outcome) -> None:
-    """A plan, and one decision before each draft pass of the step, or against the first."""
+    """Make a plan, and one decision before each draft pass of the step, or against the first."""
     plan = controller.plan(outcome.context)
     tree = outcome.tree
     path = tree.best_path()
@@ -240,3 +124,99 @@ def _decide(controller: Controller, outcome: Outcome) -> None:
         last = log_probs[-1] if log_probs else 0.0
         state = DraftState(depth, depth, outcome.pass_tokens[:number], sum(log_probs), last)
         controller.keep_drafting(outcome.context, state)
+
+
+class ComponentTimes(DraftingAnalysis[Copies]):
+    """Milliseconds of a draft pass, a target pass and roll-back, from the run's phases, and of cache look-up, graft,
+    cache insertion and controller, which no phase separates.
+
+    The latter are timed on copies of the parts that do the same steps. They are measured even where the run's seconds
+    are modelled, and empty in arms without such parts.
+
+    Args:
+        published: Rows of a paper's table: ``method``, and any of ``draft_ms``, ``target_ms`` (of a pass),
+            ``cache_ms``, ``roll_back_ms`` and ``controller_ms`` (of a step).
+    """
+
+    name: ClassVar[str] = "component_times"
+    needs_models: ClassVar[bool] = True
+
+    def __init__(self, published: list[Row] | None = None) -> None:
+        super().__init__(Copies)
+        self.published = check_rows(published, PUBLISHED)
+
+    @override
+    def watch(self, arm: str, state: Copies, outcome: Outcome) -> None:
+        state.step(outcome)
+
+    def milliseconds(self, arm: str) -> dict[str, NDArray[np.float64]]:
+        """``[steps]`` of every operation of :data:`OPERATIONS` that the arm has parts for."""
+        seconds = self.states[arm].seconds if arm in self.states else {}
+        return {operation: 1e3 * np.array(taken) for operation, taken in seconds.items() if taken}
+
+    @override
+    def report(self, records: Sequence[PromptRecord]) -> Report:
+        parts = [part for arm in arm_names(records) if (part := breakdown(records, arm)) is not None]
+        times = {part.arm: self._times(part) for part in parts}
+        return report_of(self, self._table(parts, times), self._draw(parts, times) if times else None)
+
+    def _times(self, part: Breakdown) -> dict[str, float | None]:
+        """Milliseconds by operation, in the table's order."""
+        phases = {phase: 1e3 * share * part.step_seconds for phase, share in part.shares.items()}
+        found: dict[str, float | None] = {**dict.fromkeys(ORDER), TARGET: phases.get("target")}
+        if part.draft_passes:
+            found[DRAFT] = phases.get("draft", 0.0) / part.draft_passes
+        if part.clock == MEASURED:
+            found[ROLL_BACK] = phases.get("commit")
+        return found | {name: float(np.median(own)) for name, own in self.milliseconds(part.arm).items()}
+
+    def _table(self, parts: Sequence[Breakdown], times: Times) -> Table:
+        clocks = {part.clock for part in parts}
+        shared = clocks.pop() if len(clocks) == 1 else MEASURED
+        word = clock.adjective(shared)
+        names = {operation: operation for operation in ORDER}
+        names |= {DRAFT: f"{word}{DRAFT}", TARGET: f"{word}{TARGET}"}
+        heads = [
+            f"{name}:.{2 if operation in (DRAFT, TARGET) else 3} ms" for operation, name in names.items()
+        ]
+        table = table_of(
+            clock.titled("Milliseconds of single operations", shared),
+            f"arm | draft passes/step:.1 | {' | '.join(heads)} | {word}step:.2 ms"
+            f" | cache, graft and controller of a {word}step:.2%",
+            "Forward: of one pass, the ranking of a draft pass's answer and phrases riding in it included; mean of "
+            "the run. Roll back: keeping the accepted rows, of a step. The others: of a step, median, measured on "
+            "copies of the parts; a decision is the plan and one answer a draft pass.",
+        )
+        for part in parts:
+            own, step = times[part.arm], 1e3 * part.step_seconds
+            extra = [taken for operation in OPERATIONS if (taken := own[operation])]
+            name = f"{part.arm} (modelled)" if part.clock != MEASURED and not word else part.arm
+            share = sum(extra) / step if extra else None
+            table.rows.append([name, part.draft_passes, *own.values(), step, share])
+        add_rows(table, self.published, {key: names[operation] for key, operation in PUBLISHED.items()})
+        return table
+
+    def _draw(self, parts: Sequence[Breakdown], times: Times) -> Figure:
+        shown = [operation for operation in ORDER if any(own[operation] for own in times.values())]
+        height = 1.6 + 0.34 * len(shown) + 0.2 * len(times)
+        figure, [[axes]] = new_figure(8.5, height, "Milliseconds of single operations")
+        for number, part in enumerate(parts):
+            shift = 0.5 * (number + 0.5) / len(times) - 0.25  # so that equal times are all seen
+            title = part.arm if part.clock == MEASURED else f"{part.arm} (modelled passes)"
+            marker = "osD^v"[number // len(CURVE_COLOURS) % 5]
+            colour = CURVE_COLOURS[number % len(CURVE_COLOURS)]
+            own = times[part.arm]
+            points = [(own[name], place + shift) for place, name in enumerate(shown) if own[name]]
+            axes.plot(*zip(*points, strict=True), marker, color=colour, ms=6, alpha=0.85, label=title)
+        hollow: dict[str, Any] = {"mfc": "none", "color": GREY, "ms": 8}
+        for row in self.published:
+            known = {PUBLISHED[key]: value for key, value in row.items() if key in PUBLISHED}
+            theirs = [(known[name], place) for place, name in enumerate(shown) if name in known]
+            if theirs:
+                axes.plot(*zip(*theirs, strict=True), "o", label=label_of(row), **hollow)
+        name_rows(axes, shown)
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        label(axes, "ms (forward: a pass; the others: a step)", grid="both")
+        legend_below(figure, 2)
+        return figure

@@ -1,44 +1,159 @@
-"""Who did what when under every execution strategy (SEED, Figs. 1 and 3)."""
+"""The target's time: how much of it is busy, and who did what when (SEED, Figs. 1, 3 and 4)."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
+import numpy as np
 from matplotlib.figure import Figure
-from pydantic import Field
+from numpy.typing import NDArray
 from typing_extensions import override
 
+from experiments.papers.shared import Row, add_rows, check_rows, label, report_of, table_of
 from specexp.bench.analysis import MultiSequenceAnalysis, over
+from specexp.bench.pictures import BLUE, INK, new_figure
 from specexp.bench.publish import Report
 from specexp.bench.record import PromptRecord
-from specexp.bench.table import Table, columns
+from specexp.bench.table import Cell
 from specexp.bench.time_line_picture import draw_time_line
 from specexp.core.parts import Parts
-from specexp.scheduling.timeline import TimeLine
-from specexp.scheduling.trace import chrome_trace
+from specexp.scheduling.timeline import BUSY, TARGET, TimeLine, What
+from specexp.scheduling.trace import chrome_trace, start_of
+
+DECISIONS: tuple[What, ...] = ("verify", "resample")
+MOST_BINS = 240
+"""Bins of a curve; a longer run has wider bins."""
+
+
+class TargetUtilisation(MultiSequenceAnalysis):
+    """Share of the time in which the target runs a pass or a prefill, over time and in total, what else it did, and how
+    much of the drafting was hidden.
+
+    An arm's time is the sum over its prompts, each from the start of its first run to the end of its last. It contains
+    the search between runs, but not other arms' turns.
+
+    Args:
+        published: Figures of a paper: ``method`` and ``busy``, a share of the time.
+    """
+
+    name: ClassVar[str] = "target_utilisation"
+    bin_ms = 100.0
+    """Time between two points of a curve."""
+
+    def __init__(self, published: list[Row] | None = None) -> None:
+        super().__init__()
+        self.published = check_rows(published, ["busy"])
+        self._lines: dict[str, list[TimeLine]] = {}
+
+    @override
+    def begin(self, arms: Mapping[str, Parts]) -> None:
+        self._lines = {arm: [] for arm in arms}
+
+    @override
+    def observe_run(self, arm: str, prompt_id: str, timeline: TimeLine) -> None:
+        if len(timeline):
+            self._lines[arm].append(timeline)
+
+    @override
+    def report(self, records: Sequence[PromptRecord]) -> Report:
+        table = table_of(
+            "What the target's time goes into",
+            "arm | prompts | seconds | target busy:.1% | in passes:.1% | in prefills:.1% | deciding:.1%"
+            " | waiting:.1% | drafting:.1% | drafting hidden:.1% | sequences/pass",
+            "Shares of the time from the start of a prompt's first run to the end of its last. Target busy: in a "
+            "pass or a prefill; deciding: verifying, resampling; waiting: the rest (for drafts, the search).",
+            "Drafting: somebody drafts, learns or prefills a draft; hidden: the share of it while the target is busy.",
+            rows=[[arm, *_shares(lines)] for arm, lines in self._lines.items()],
+        )
+        add_rows(table, self.published, {"busy": "target busy"})
+        seconds = {arm: _seconds(lines) for arm, lines in self._lines.items()}
+        shown = {arm: lines for arm, lines in self._lines.items() if seconds[arm]}
+        return report_of(self, table, self._draw(shown) if shown else None)
+
+    def _draw(self, shown: Mapping[str, Sequence[TimeLine]]) -> Figure:
+        longest = max(map(_seconds, shown.values()))
+        width = self.bin_ms / 1000
+        width *= max(1, -(-longest // (MOST_BINS * width)))
+        height, title = 1.3 + 0.85 * len(shown), "How busy the target is"
+        figure, panels = new_figure(8.5, height, title, len(shown), 1, sharex=True, sharey=True)
+        for [axes], (arm, lines) in zip(panels, shown.items(), strict=True):
+            busy, seconds = list[tuple[float, float]](), 0.0
+            for line in lines:
+                moved = seconds - start_of(line)  # behind the arm's earlier prompts
+                spans = (span for span in line if span.who == TARGET and span.what in BUSY)
+                busy += ((span.start + moved, span.end + moved) for span in spans)
+                seconds += line.seconds
+            edges, shares = busy_shares(busy, seconds, width)
+            mean = 100 * sum(line.busy(TARGET, BUSY) for line in lines) / seconds
+            axes.stairs(100 * shares, edges, fill=True, color=BLUE, alpha=0.3, lw=0)
+            axes.stairs(100 * shares, edges, baseline=None, color=BLUE, lw=1)
+            axes.plot([0, seconds], [mean] * 2, color=INK, lw=0.8, ls=":")
+            axes.set_title(f"{mean:.1f} % busy", fontsize=9, loc="right", color=INK)
+            axes.set_yticks([0, 50, 100])
+            label(axes, title=arm, low=0, high=103, grid="y")
+        [last] = panels[-1]
+        last.set_xlim(0, longest)
+        bins = f"(bins of {1000 * width:g} ms)"
+        label(last, f"seconds of the arm, its prompts one behind the other {bins}")
+        figure.supylabel("% of the time", fontsize=9, color=INK)
+        return figure
+
+
+def _seconds(lines: Sequence[TimeLine]) -> float:
+    return sum((line.seconds for line in lines), 0.0)
+
+
+def _shares(lines: Sequence[TimeLine]) -> list[Cell]:
+    """Prompts, seconds, and shares of them."""
+    seconds = _seconds(lines)
+    kinds: tuple[tuple[What, ...], ...] = (("target",), ("prefill",), DECISIONS)
+    passes, prefills, deciding = (sum(line.busy(TARGET, kind) for line in lines) for kind in kinds)
+    waiting = max(0.0, seconds - prefills - passes - deciding)
+    drafting, hidden = sum(line.drafting() for line in lines), sum(line.overlap() for line in lines)
+    parts = (prefills + passes, passes, prefills, deciding, waiting, drafting or None)
+    shares = [None if part is None else over(part, seconds) for part in parts]
+    rounds, decisions = np.sum([_counts(line) for line in lines] or [(0, 0)], axis=0).tolist()
+    return [len(lines), seconds, *shares, over(hidden, drafting), over(decisions, rounds)]
+
+
+def _counts(line: TimeLine) -> tuple[int, int]:
+    """Target passes, and the sequences decided in them."""
+    return sum(span.what == "target" for span in line), sum(span.what in DECISIONS for span in line)
+
+
+def busy_shares(
+    busy: Sequence[tuple[float, float]], seconds: float, width: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """``[n + 1]`` edges of bins of so many seconds, the last one maybe shorter, and ``[n]`` busy shares of them.
+
+    Example:
+        >>> busy_shares([(0.0, 0.5), (1.0, 2.0)], 2.5, 1.0)
+        (array([0. , 1. , 2. , 2.5]), array([0.5, 1. , 0. ]))
+    """
+    edges = np.append(np.arange(0.0, seconds - 1e-9 * seconds, width), seconds)
+    ordered = np.array(sorted(busy)).reshape(-1, 2)
+    done = np.cumsum(ordered[:, 1] - ordered[:, 0])
+    # the busy time up to a moment grows with slope 1 within a span, and not at all between spans
+    moments = np.append(0.0, ordered.ravel())
+    grown = np.append(0.0, np.column_stack([np.append(0.0, done[:-1]), done]).ravel()) if done.size else [0.0]
+    return edges, np.clip(np.diff(np.interp(edges, moments, grown)) / np.diff(edges), 0.0, 1.0)
 
 
 class TimeLines(MultiSequenceAnalysis):
-    """Time lines of the first prompts: the arms beside each other as a picture, and a trace of each arm for Perfetto
-    (ui.perfetto.dev) or chrome://tracing, in which every prompt is a process.
-
-    Args:
-        items: Prompts to keep, of every arm.
-        window_ms: A first picture shows only so much, from the first target pass on, so that single passes can be seen;
-            a second one shows everything. None leaves the first out.
+    """Time lines of the first prompts: the arms in one picture, and a trace of each arm for Perfetto (ui.perfetto.dev)
+    or chrome://tracing, in which each prompt is a process.
     """
 
     name: ClassVar[str] = "time_lines"
+    items = 1
+    """Prompts kept of each arm."""
+    window_ms = 250.0
+    """A first picture of a longer time line shows only its start, so that single passes can be seen."""
 
-    def __init__(
-        self,
-        items: Annotated[int, Field(ge=1)] = 1,
-        window_ms: Annotated[float, Field(gt=0)] | None = 250.0,
-    ) -> None:
-        self.items = items
-        self.window_ms = window_ms
+    def __init__(self) -> None:
+        super().__init__()
         self._kept: dict[str, dict[str, TimeLine]] = {}
 
     @override
@@ -49,66 +164,39 @@ class TimeLines(MultiSequenceAnalysis):
     def observe_run(self, arm: str, prompt_id: str, timeline: TimeLine) -> None:
         kept = self._kept[arm]
         if len(kept) < self.items and len(timeline):
-            kept.setdefault(prompt_id, timeline)  # of several samples of a prompt the first
+            kept.setdefault(prompt_id, timeline)  # the first of several samples of a prompt
 
     @override
     def report(self, records: Sequence[PromptRecord]) -> Report:
-        kept = {arm: lines for arm, lines in self._kept.items() if lines}
-        files = {
-            f"{self.name}_trace_{name}.json": chrome_trace(
-                {f"{arm}: {prompt}": line for prompt, line in kept[arm].items()}
-            )
-            for arm, name in file_names(kept).items()
-        }
-        return Report({self.name: self._table()}, self._draw(kept), files)
+        table = table_of(
+            "The time lines kept",
+            "arm | prompt | ms:.0 | target passes | sequences/pass | target busy:.1%",
+            "Traces open in ui.perfetto.dev and chrome://tracing.",
+            "Target busy: share of the time in which it runs a pass or a prefill.",
+        )
+        files = {}
+        for arm, lines in self._kept.items():
+            for prompt, line in lines.items():
+                passes, decisions = _counts(line)
+                facts = [1000 * line.seconds, passes, over(decisions, passes), line.utilisation()]
+                table.rows.append([arm, prompt, *facts])
+            if lines:
+                trace = chrome_trace({f"{arm}: {prompt}": line for prompt, line in lines.items()})
+                plain = re.sub(r"[^a-z0-9]+", "_", arm.lower()).strip("_")
+                files[f"{self.name}_trace_{plain}.json"] = trace
+            else:
+                table.add({"arm": arm, "prompt": "none kept"})
+        return Report({self.name: table}, self._draw(), files)
 
-    def _draw(self, kept: Mapping[str, Mapping[str, TimeLine]]) -> dict[str, Figure]:
+    def _draw(self) -> dict[str, Figure]:
         figures = {}
-        prompts = dict.fromkeys(prompt for lines in kept.values() for prompt in lines)
+        prompts = dict.fromkeys(prompt for lines in self._kept.values() for prompt in lines)
         for number, prompt in enumerate(prompts, start=1):
             name = self.name if number == 1 else f"{self.name}_{number}"
-            lines = {arm: found[prompt] for arm, found in kept.items() if prompt in found}
-            longest_ms = 1000 * max(line.seconds for line in lines.values())
-            if self.window_ms is not None and longest_ms > self.window_ms:
+            lines = {arm: found[prompt] for arm, found in self._kept.items() if prompt in found}
+            if 1000 * max(line.seconds for line in lines.values()) > self.window_ms:
                 title = f"{self.window_ms:g} ms of {prompt}"
                 figures[name] = draw_time_line(lines, title, self.window_ms / 1000)
                 name = f"{name}_whole"
             figures[name] = draw_time_line(lines, f"All of {prompt}")
         return figures
-
-    def _table(self) -> Table:
-        table = Table(
-            "The time lines kept",
-            columns("arm | prompt | ms:.0 | target passes | sequences/pass | target busy:.1%"),
-            notes=[
-                "Traces open in ui.perfetto.dev and chrome://tracing.",
-                "Target busy: share of the time in which it runs a pass or a prefill.",
-            ],
-        )
-        for arm, lines in self._kept.items():
-            for prompt, line in lines.items():
-                passes = sum(span.what == "target" for span in line)
-                decisions = sum(span.what in ("verify", "resample") for span in line)
-                facts = [1000 * line.seconds, passes, over(decisions, passes), line.utilisation()]
-                table.rows.append([arm, prompt, *facts])
-            if not lines:
-                table.add({"arm": arm, "prompt": "none kept"})
-        return table
-
-
-def file_names(arms: Iterable[str]) -> dict[str, str]:
-    """A different name for the files of every arm, of lower-case letters, digits and underscores.
-
-    Example:
-        >>> file_names(["SEED, n=3", "SEED (n=3)"])
-        {'SEED, n=3': 'seed_n_3', 'SEED (n=3)': 'seed_n_3_2'}
-    """
-    found: dict[str, str] = {}
-    for arm in arms:
-        plain = re.sub(r"[^a-z0-9]+", "_", arm.lower()).strip("_") or "arm"
-        name, number = plain, 1
-        while name in found.values():
-            number += 1
-            name = f"{plain}_{number}"
-        found[arm] = name
-    return found

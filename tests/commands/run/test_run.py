@@ -18,7 +18,7 @@ from specexp.commands.run.command import main
 from specexp.commands.run.report import answer_of
 from specexp.config.artifacts import load_artifact
 
-TREE_SIZES = "experiments.papers.dyspec.tree_sizes.TreeSizes"
+TREE_SIZES = "experiments.papers.dyspec.trees.TreeSizes"
 FILES = {
     ".lock",
     "prompts.csv",
@@ -226,7 +226,7 @@ def test_analyses_watch_our_own_arms(experiment, tmp_path, capsys):
     analyses = [
         TREE_SIZES,
         {
-            "class_path": "experiments.papers.dyspec.acceptance_vector.AcceptanceVector",
+            "class_path": "experiments.papers.dyspec.trees.AcceptanceVector",
             "init_args": {"width": 1},
         },
     ]
@@ -248,7 +248,7 @@ def test_analyses_watch_our_own_arms(experiment, tmp_path, capsys):
         "class_path": TREE_SIZES,
         "init_args": {"most_steps": 5, "arms": None},
     }
-    assert resolved[1]["init_args"] == {"width": 1, "arm": None}
+    assert resolved[1]["init_args"] == {"width": 1}
 
 
 def test_a_run_repeats_from_its_own_config(experiment, tmp_path):
@@ -456,7 +456,7 @@ def test_usage(capsys):
 def test_an_analysis_of_an_arm_that_is_left_out_is_told_before_anything_is_decoded(experiment, capsys):
     arms = {"one": {}, "two": {"title": "second"}}
     over = {
-        "class_path": "experiments.papers.dyspec.tokens_per_step.TokensPerStep",
+        "class_path": "experiments.papers.dyspec.trees.TokensPerStep",
         "init_args": {"over": "second"},
     }
     for more in ([], ["--dry-run"]):

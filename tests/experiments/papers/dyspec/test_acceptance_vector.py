@@ -5,7 +5,7 @@ import json
 import pytest
 from helpers.made_outcomes import outcome_of, strategy
 
-from experiments.papers.dyspec.acceptance_vector import AcceptanceVector
+from experiments.papers.dyspec.trees import AcceptanceVector
 from specexp.testing.analyses import AnalysisContract
 from specexp.verifiers import Greedy
 
@@ -60,15 +60,12 @@ def test_narrow_nodes_are_left_out():
     assert vector_of(("a", outcome_of([-1, 0, 0, 1], [1, 3])))["visited"] == 1
 
 
-def test_the_file_is_of_one_arm():
+def test_the_file_is_of_the_first_arm():
     steps = [("a", outcome_of(TWICE_TWO, [])), ("b", outcome_of(TWICE_TWO, [2]))]
     assert vector_of(*steps)["acceptance"] == [0, 0, 1]
-    assert vector_of(*steps, arm="b")["acceptance"] == [0, 1, 0]
-    assert vector_of(*steps, arm="c") is None
 
 
 def test_what_is_missing_is_said():
-    analysis = AcceptanceVector(width=2, arm="c")
+    analysis = AcceptanceVector(width=2)
     analysis.begin({"a": strategy(Greedy())})
-    assert "no arm 'c' was watched" in analysis.report([]).tables["acceptance"].to_markdown()
     assert "a: no visited node had 2 children" in analysis.report([]).tables["acceptance"].to_markdown()

@@ -3,7 +3,7 @@
 import pytest
 from helpers.made_outcomes import outcome_of, report_of
 
-from experiments.papers.dyspec.cost_model import CostModel
+from experiments.papers.dyspec.costs import CostModel
 from specexp.bench.record import PromptRecord
 from specexp.testing.analyses import AnalysisContract
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from helpers.made_outcomes import outcome_of, report_of, strategy
 
-from experiments.papers.dyspec.heat_map import AcceptanceHeatMap, _rates
+from experiments.papers.dyspec.trees import AcceptanceHeatMap, _rates
 from specexp.testing.analyses import AnalysisContract
 from specexp.verifiers import Greedy, RejectionSampling
 

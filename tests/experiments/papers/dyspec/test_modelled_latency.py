@@ -9,8 +9,7 @@ import pytest
 import yaml
 from helpers.made_outcomes import outcome_of, strategy
 
-from experiments.papers.dyspec.modelled_latency import ModelledLatency
-from experiments.papers.published import Row
+from experiments.papers.dyspec.costs import ModelledLatency
 from specexp.bench.record import PromptRecord
 from specexp.builders import Chain
 from specexp.config import ConfigError, build_analyses, load_config
@@ -43,7 +42,12 @@ RECORDS = [
 ]
 
 
-C4: Row = {"method": "DySpec, C4", "tokens_per_step": 9.1, "seconds_per_token": 0.537, "speedup": 10.42}
+C4: dict[str, Any] = {
+    "method": "DySpec, C4",
+    "tokens_per_step": 9.1,
+    "seconds_per_token": 0.537,
+    "speedup": 10.42,
+}
 
 
 class TestModelledLatency(AnalysisContract):
@@ -138,36 +142,18 @@ def test_a_draft_model_needs_milliseconds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ({}, "profile is missing"),
         ({"profile": {"name": "x", "target_ms": {1: 0}}}, "must hold milliseconds above 0"),
-        (
-            {"profile": {"name": "x", "target_ms": {1: 5}, "draft_ms": {1: -1}}},
-            "draft_ms.1 is -1; allowed",
-        ),
-        (
-            {"profile": PROFILE, "published": [{"method": "x", "speedup": "fast"}]},
-            "published.0.speedup is 'fast'; allowed",
-        ),
         ({"profile": PROFILE, "published": [{"metod": "x"}]}, "has no 'metod'; did you mean 'method'?"),
     ],
 )
-def test_wrong_arguments_are_one_sentence(tmp_path: Path, arguments: dict[str, Any], said: str) -> None:
+def test_wrong_arguments_are_one_sentence(tmp_path: Path, arguments: dict[str, Any], message: str) -> None:
+    analysis = {"class_path": "experiments.papers.dyspec.costs.ModelledLatency", "init_args": arguments}
     file = tmp_path / "one.yaml"
-    file.write_text(
-        yaml.safe_dump(
-            {
-                "analyses": [
-                    {
-                        "class_path": "experiments.papers.dyspec.modelled_latency.ModelledLatency",
-                        "init_args": arguments,
-                    }
-                ]
-            }
-        )
-    )
+    file.write_text(yaml.safe_dump({"analyses": [analysis]}))
     with pytest.raises(ConfigError) as raised:
         build_analyses(load_config(file))
-    assert said in str(raised.value)
+    assert message in str(raised.value)
     assert "\n" not in str(raised.value)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from experiments.papers.dyspec.tokens_per_step import TokensPerStep
+from experiments.papers.dyspec.trees import TokensPerStep
 from specexp.bench.record import PromptRecord
 from specexp.builders import Chain
 from specexp.controllers import Fixed

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from helpers.made_outcomes import outcome_of, report_of, strategy
 
-from experiments.papers.dyspec.tree_reorder import TreeReorder
+from experiments.papers.dyspec.token_order import TreeReorder
 from specexp.builders import DySpecGreedy
 from specexp.testing.analyses import AnalysisContract
 from specexp.verifiers import Greedy
@@ -14,14 +14,20 @@ TWO_CHAINS = [-1, 0, 0, 1, 2, 3, 4, 5]  # built breadth first, each chain in eve
 
 class TestTreeReorder(AnalysisContract):
     def make_analysis(self):
-        return TreeReorder(random_trees=1)
+        return small(block=32)
 
 
-def reordered(*outcomes, **arguments):
-    analysis = TreeReorder(
-        **{"block": 2, "longest_prefix": 4, "prefix_step": 2, "random_trees": 1, **arguments}
+def small(**settings):
+    analysis = TreeReorder()
+    for name, value in {"block": 2, "prefixes": (0, 2, 4), "random_trees": 1, **settings}.items():
+        setattr(analysis, name, value)
+    return analysis
+
+
+def reordered(*outcomes, **settings):
+    return report_of(
+        small(**settings), *outcomes, parts=strategy(Greedy())._replace(builder=DySpecGreedy(768))
     )
-    return report_of(analysis, *outcomes, parts=strategy(Greedy())._replace(builder=DySpecGreedy(768)))
 
 
 def test_random_trees_stand_beside_the_papers():
@@ -35,7 +41,7 @@ def test_random_trees_stand_beside_the_papers():
 
 
 def test_published_counts_are_of_blocks_of_32():
-    rows = TreeReorder(block=16, random_trees=1).report([]).tables["tree_reorder_random"].records()
+    rows = small(block=16).report([]).tables["tree_reorder_random"].records()
     assert {row["reordered, paper"] for row in rows} == {None}
 
 

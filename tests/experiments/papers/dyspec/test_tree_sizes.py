@@ -3,7 +3,7 @@
 import pytest
 from helpers.made_outcomes import outcome_of, report_of, strategy
 
-from experiments.papers.dyspec.tree_sizes import TreeSizes
+from experiments.papers.dyspec.trees import TreeSizes
 from specexp.controllers import ThresholdTracker
 from specexp.testing.analyses import AnalysisContract
 from specexp.verifiers import Greedy

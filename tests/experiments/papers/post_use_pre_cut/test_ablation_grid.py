@@ -3,7 +3,7 @@
 import pytest
 from helpers.made_outcomes import strategy
 
-from experiments.papers.post_use_pre_cut.ablation_grid import AblationGrid
+from experiments.papers.post_use_pre_cut.draft_length import AblationGrid
 from specexp.bench.record import PromptRecord
 from specexp.testing.analyses import AnalysisContract
 from specexp.verifiers import Greedy
@@ -98,5 +98,3 @@ def test_arms_that_do_not_go_on_one_grid_are_refused():
     plain = strategy(Greedy())
     with pytest.raises(ValueError, match="over one argument, but they sweep \\['length', 'nodes'\\]"):
         AblationGrid().begin(dict.fromkeys(["engine", "a, length=3", "b, nodes=8"], plain))
-    with pytest.raises(ValueError, match="was given baseline 'hf-eager', but the arms are \\['engine'\\]"):
-        AblationGrid("hf-eager").begin({"engine": plain})

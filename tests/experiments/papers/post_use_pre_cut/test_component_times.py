@@ -84,7 +84,7 @@ def test_the_copy_of_a_cache_learns_as_the_cache_does():
     analysis = ComponentTimes()
     analysis.begin({"a": REUSE})
     analysis.observe("a", outcome_of([-1, 0, 1], [1, 2], tokens=[4, 5, 6], values=[1, 0.9, 0.8]))
-    assert analysis._copies["a"].cache.store.lookup(5, 1) == [(6, 7)]
+    assert analysis.states["a"].cache.store.lookup(5, 1) == [(6, 7)]
 
 
 def test_an_oracle_decides_nothing():

@@ -8,7 +8,7 @@ from helpers.examples import examples
 from helpers.made_outcomes import outcome_of, report_of
 from hypothesis import given, strategies as st
 
-from experiments.papers.post_use_pre_cut.confidence_acceptance import (
+from experiments.papers.post_use_pre_cut.acceptance import (
     ConfidenceAcceptance,
     rank_correlation,
     wilson_interval,
@@ -21,11 +21,13 @@ Q = [1.0, 0.9, 0.5, 0.5]  # products 0.9, 0.45, 0.225
 
 class TestConfidenceAcceptance(AnalysisContract):
     def make_analysis(self):
-        return ConfidenceAcceptance(bins=5, scale="log")
+        return ConfidenceAcceptance()
 
 
-def rows_of(*outcomes, bins=4, scale="linear"):
-    return report_of(ConfidenceAcceptance(bins, scale), *outcomes).tables["confidence_acceptance"].records()
+def rows_of(*outcomes, edges=(0, 0.25, 0.5, 0.75, 1)):
+    analysis = ConfidenceAcceptance()
+    analysis.edges = np.array(edges)
+    return report_of(analysis, *outcomes).tables["confidence_acceptance"].records()
 
 
 def test_a_prefix_is_accepted_whole_or_not():
@@ -40,9 +42,9 @@ def test_a_prefix_is_accepted_whole_or_not():
     assert [row["mean length"] for row in rows] == [3, 2, 1, 2]
 
 
-def test_a_logarithmic_scale_tells_small_products_apart():
-    """Edges at 0, 0.0001, 0.01 and 1; products 0.5, 0.005 and 0.00005."""
-    rows = rows_of(outcome_of(CHAIN, [1], q=[1.0, 0.5, 0.01, 0.01]), bins=3, scale="log")
+def test_the_bins_tell_small_products_apart():
+    """Products 0.5, 0.005 and 0.00005."""
+    rows = rows_of(outcome_of(CHAIN, [1], q=[1.0, 0.5, 0.01, 0.01]), edges=(0, 0.0001, 0.01, 1))
     assert [(row["product"], row["accepted"]) for row in rows[:-1]] == [
         ("0 to 0.0001", 0.0),
         ("0.0001 to 0.01", 0.0),
@@ -92,7 +94,7 @@ def test_the_rank_correlation_is_spearmans():
     assert rank_correlation(np.array([1.0, 2, 3, 4]), np.array([1.0, 8, 27, 64])) == pytest.approx(1)
     ties = rank_correlation(np.array([1.0, 2, 3]), np.array([0.0, 1, 1]))  # ranks 1, 2, 3 and 1, 2.5, 2.5
     assert ties == pytest.approx(np.sqrt(3) / 2)
-    assert np.isnan(rank_correlation(np.ones(3), np.arange(3.0)))
+    assert rank_correlation(np.ones(3), np.arange(3.0)) is None
 
 
 def test_drafters_without_probabilities_are_left_out():

@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 from helpers.made_outcomes import outcome_of, strategy
 
-from experiments.papers.post_use_pre_cut.optimal_length import OptimalLength
+from experiments.papers.post_use_pre_cut.draft_length import (
+    OptimalLength,
+    Step,
+    StepCosts,
+    cut_short,
+    global_optimum,
+    local_optima,
+    speed_of,
+)
 from specexp.bench.record import PromptRecord
 from specexp.builders import Chain, Graft
 from specexp.controllers import Fixed
@@ -23,69 +31,63 @@ class TestOptimalLength(AnalysisContract):
         return OptimalLength()
 
 
-def step(accepted, drafted=8, bonus=True, passes=None):
-    chain = outcome_of(
-        [-1, *range(drafted)], list(range(1, accepted + 1)), bonus=bonus, tokens=[1] * (drafted + 1)
-    )
-    return replace(chain, pass_tokens=(1,) * (drafted if passes is None else passes))
+def costs(draft_pass):
+    return StepCosts(1.0, draft_pass, "measured")
 
 
-def row_of(*outcomes, **arguments):
-    analysis = OptimalLength(**arguments)
-    analysis.begin({"engine": PLAIN, "a": strategy(Greedy())})
-    for outcome in outcomes:
-        analysis.observe("a", outcome)
-    (row,) = analysis.report([]).tables["optimal_length"].records()
-    return row
+def step(accepted, drafted=8, ended=False, passes=None):
+    return Step(accepted, drafted, drafted if passes is None else passes, ended)
 
 
 def test_in_hindsight_the_accepted_drafts_were_the_right_ones():
     """A pass costs a tenth of a step: 5 drafts bring 6 tokens for 1.5, which is more than 4 tokens for 1.3."""
-    row = row_of(step(5), step(0), step(1), draft_cost=0.1)
-    assert row["local mean"] == 2
-    assert row["median"] == 1
-    assert row["local is 0"] == pytest.approx(1 / 3)
+    assert local_optima([step(5), step(0), step(1)], costs(0.1)).tolist() == [5, 0, 1]
 
 
 def test_drafts_that_cost_more_than_they_bring_should_not_have_been_made():
     """2 tokens for 1 + 1.5; but 2 of 1 + 0.9 pay."""
-    assert row_of(step(1), draft_cost=1.5)["local mean"] == 0
-    assert row_of(step(1), draft_cost=0.9)["local mean"] == 1
+    assert local_optima([step(1)], costs(1.5)).tolist() == [0]
+    assert local_optima([step(1)], costs(0.9)).tolist() == [1]
 
 
-def test_what_nothing_ended_may_be_longer():
-    row = row_of(step(8), step(3, bonus=False), step(3), step(2), draft_cost=0.1)
-    assert row["cut short"] == 0.5
+def test_a_draft_without_a_rejection_may_be_too_short():
+    assert cut_short([step(8), step(3, ended=True), step(3)]).tolist() == [True, True, False]
 
 
 def test_the_global_length_is_replayed():
     """Runs of 6 and 2 tokens. Length 1: 3 + 1 steps of 1.1; 2: 2 + 1 of 1.2; 5: 1 + 1 of 1.5; plain 8."""
-    row = row_of(step(5), step(1), draft_cost=0.1)
-    assert row["global"] == 5
-    assert row["modelled speed at global"] == pytest.approx(8 / 3.0)
-    assert row["modelled speed at local"] == pytest.approx(8 / (1.5 + 1.1))
-    dear = row_of(step(5), step(1), draft_cost=0.3)  # 1: 4 * 1.3 = 5.2; 2: 3 * 1.6 = 4.8; 5: 2 * 2.5 = 5
-    assert dear["global"] == 2
-    assert dear["modelled speed at global"] == pytest.approx(8 / 4.8)
+    steps = [step(5), step(1)]
+    assert global_optimum(steps, costs(0.1)) == (5, pytest.approx(8 / 3.0))
+    assert speed_of(steps, costs(0.1), local_optima(steps, costs(0.1))) == pytest.approx(8 / (1.5 + 1.1))
+    assert global_optimum(steps, costs(0.3)) == (
+        2,
+        pytest.approx(8 / 4.8),
+    )  # 1: 4 * 1.3 = 5.2; 5: 2 * 2.5 = 5
 
 
 def test_where_drafting_never_pays_the_best_length_is_0():
-    row = row_of(step(1), step(0), draft_cost=3.0)
-    assert (row["global"], row["modelled speed at global"], row["modelled speed at local"]) == (0, 1.0, 1.0)
+    assert global_optimum([step(1), step(0)], costs(3.0)) == (0, 1.0)
+    assert speed_of([step(1), step(0)], costs(3.0), 0) == 1.0
 
 
-def test_passes_that_phrases_saved_are_not_paid():
+def test_passes_that_phrases_saved_cost_nothing():
     """8 drafts in 4 passes of half a step each: 6 tokens for 1 + 5 * 0.25."""
-    row = row_of(step(5, passes=4), draft_cost=0.5)
-    assert row["modelled speed at local"] == pytest.approx(6 / 2.25)
+    assert speed_of([step(5, passes=4)], costs(0.5), 5) == pytest.approx(6 / 2.25)
 
 
-def test_grafts_are_no_drafts():
-    """A chain of 2 with 2 grafted below it, 3 accepted in all: the whole draft was."""
-    outcome = step(3, drafted=4, passes=2)
-    tree = replace(outcome.tree, grafted=np.array([False, False, False, True, True]))
-    row = row_of(replace(outcome, tree=tree), draft_cost=0.1)
-    assert (row["drafted"], row["local mean"], row["cut short"]) == (2, 2, 1)
+def seen(accepted, drafted, grafts=()):
+    chain = outcome_of([-1, *range(drafted)], list(range(1, accepted + 1)), tokens=[1] * (drafted + 1))
+    tree = replace(chain.tree, grafted=np.isin(np.arange(drafted + 1), grafts))
+    return replace(chain, tree=tree, pass_tokens=(1,) * (drafted - len(grafts)))
+
+
+def row_of(outcome, *records):
+    analysis = OptimalLength()
+    analysis.begin({"engine": PLAIN, "a": strategy(Greedy())})
+    analysis.observe("a", outcome)
+    table = analysis.report(records).tables["optimal_length"]
+    assert table.notes[0] == "Costs: measured."
+    return table.records()[0]
 
 
 def record(arm, prompt, seconds, category="a", draft=0.0, clock="measured", passes=0):
@@ -104,17 +106,20 @@ def record(arm, prompt, seconds, category="a", draft=0.0, clock="measured", pass
     )
 
 
+RECORDS = [record("engine", 0, 1.2), record("a", 0, 1.2, draft=0.8, passes=16)]
+
+
 def test_costs_are_the_runs_own():
     """A plain step of 0.1 s; the arm's of 0.3 s, of which 4 passes of 0.05 s."""
-    analysis = OptimalLength()
-    analysis.begin({"engine": PLAIN, "a": strategy(Greedy())})
-    analysis.observe("a", step(3))
-    records = [record("engine", 0, 1.2), record("a", 0, 1.2, draft=0.8, passes=16)]
-    table = analysis.report(records).tables["optimal_length"]
-    (row,) = table.records()
+    row = row_of(seen(3, 8), *RECORDS)
     assert row["draft pass"] == pytest.approx(0.5)
     assert row["speed at local"] == pytest.approx(4 / (1 + 3 * 0.5))
-    assert table.notes[0] == "Costs: measured."
+
+
+def test_grafts_are_no_drafts():
+    """A chain of 2 with 2 grafted below it, 3 accepted in all: the whole draft was."""
+    row = row_of(seen(3, 4, grafts=[3, 4]), *RECORDS)
+    assert (row["drafted"], row["cut short"]) == (2, 1)
 
 
 def grid():
@@ -149,8 +154,3 @@ def test_arms_of_a_grid_are_a_line_with_its_best_length_marked():
         "plain, by category",
         "cache, by category",
     ]
-
-
-def test_an_arm_that_is_not_there_is_refused():
-    with pytest.raises(ValueError, match="was given arm 'b', but the arms are"):
-        OptimalLength(arm="b").begin({"a": strategy(Greedy())})

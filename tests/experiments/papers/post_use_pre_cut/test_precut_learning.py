@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers.made_outcomes import outcome_of, strategy
 
-from experiments.papers.post_use_pre_cut.precut_learning import PrecutLearning
+from experiments.papers.post_use_pre_cut.acceptance import PrecutLearning
 from specexp.core.context import Context
 from specexp.testing.analyses import AnalysisContract
 from specexp.verifiers import Greedy

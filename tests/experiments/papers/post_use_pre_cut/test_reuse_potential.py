@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import numpy as np
-import pytest
 import torch
 from helpers.made_outcomes import strategy
 
@@ -40,8 +39,9 @@ class Prompt:
         return self
 
 
-def watching(longest=4):
-    analysis = ReusePotential(longest, over_steps=2)
+def watching():
+    analysis = ReusePotential()
+    analysis.longest, analysis.over_steps = 4, 2
     analysis.begin({"a": strategy(Greedy())})
     return analysis
 
@@ -119,8 +119,3 @@ def test_grafts_are_no_drafts():
     Prompt(analysis, 0).step([5, 6], 0, 1).step([5, 6], 0, 2, grafted=1)
     assert shares(analysis)[2] == (0, 0)  # of 3 drafted tokens; 6 was hung there
     assert analysis.report([]).tables["reuse_potential"].records()[0]["drafted tokens"] == 3
-
-
-def test_a_length_that_is_not_looked_for_cannot_be_drawn():
-    with pytest.raises(ValueError, match="over_steps was 5"):
-        ReusePotential(longest=4, over_steps=5)

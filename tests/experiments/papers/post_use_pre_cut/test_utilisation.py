@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers.made_outcomes import outcome_of, report_of
 
-from experiments.papers.post_use_pre_cut.utilisation import Utilisation
+from experiments.papers.post_use_pre_cut.acceptance import Utilisation
 from specexp.testing.analyses import AnalysisContract
 
 LLAMA = {"method": "Llama 2", "accepted": 5.72, "utilisation": 0.475}

@@ -3,7 +3,7 @@
 import pytest
 from helpers.made_groups import group_of, rows_in
 
-from experiments.papers.seed.reasoning_table import ReasoningTable, depth_of
+from experiments.papers.seed.speedups import ReasoningTable, depth_of
 from specexp.testing.analyses import AnalysisContract
 
 PUBLISHED = [
@@ -105,8 +105,3 @@ def test_tasks_are_panels_and_arms_are_rows():
 def test_the_depth_is_known_of_tasks_alone():
     assert depth_of("Blocksworld") == 7
     assert depth_of("stdlib") is None
-
-
-def test_an_unknown_baseline_is_refused():
-    with pytest.raises(ValueError, match="'plain', but the arms are"):
-        ReasoningTable("plain").begin({"engine": None})

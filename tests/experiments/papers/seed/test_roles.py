@@ -3,7 +3,7 @@
 import pytest
 from helpers.made_groups import group_of, role_of, rows_in
 
-from experiments.papers.seed.roles import Roles
+from experiments.papers.seed.speedups import Roles
 from specexp.testing.analyses import AnalysisContract
 
 

@@ -5,18 +5,19 @@ import pytest
 from helpers.made_groups import overlapping
 from hypothesis import given, strategies as st
 
-from experiments.papers.seed.target_utilisation import MOST_BINS, TargetUtilisation, busy_shares
+from experiments.papers.seed.time_lines import MOST_BINS, TargetUtilisation, busy_shares
 from specexp.scheduling.timeline import TimeLine
 from specexp.testing.analyses import AnalysisContract
 
 
 class TestTargetUtilisation(AnalysisContract):
     def make_analysis(self):
-        return TargetUtilisation(2.0, [{"method": "somebody's", "busy": 0.9}])
+        return TargetUtilisation([{"method": "somebody's", "busy": 0.9}])
 
 
-def report_of(*lines, **given):
+def report_of(*lines, bin_ms=100.0, **given):
     analysis = TargetUtilisation(**given)
+    analysis.bin_ms = bin_ms
     analysis.begin({"seed": None})
     for number, line in enumerate(lines):
         analysis.observe_run("seed", f"p{number}", line)

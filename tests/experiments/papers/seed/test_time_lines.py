@@ -4,17 +4,18 @@ import json
 
 from helpers.made_groups import overlapping
 
-from experiments.papers.seed.time_lines import TimeLines, file_names
+from experiments.papers.seed.time_lines import TimeLines
 from specexp.testing.analyses import AnalysisContract
 
 
 class TestTimeLines(AnalysisContract):
     def make_analysis(self):
-        return TimeLines(window_ms=5)
+        return TimeLines()
 
 
-def watched(arms, prompts, **given):
-    analysis = TimeLines(**given)
+def watched(arms, prompts, items=1, window_ms=250.0):
+    analysis = TimeLines()
+    analysis.items, analysis.window_ms = items, window_ms
     analysis.begin(dict.fromkeys(arms))
     for prompt in prompts:
         for arm in arms:
@@ -31,7 +32,7 @@ def test_an_arm_has_a_trace_with_a_process_for_every_prompt_kept():
 
 
 def test_arms_are_drawn_below_each_other_prompt_by_prompt():
-    report = watched(["engine", "seed"], ["p0", "p1"], items=2, window_ms=None)
+    report = watched(["engine", "seed"], ["p0", "p1"], items=2, window_ms=1001)
     assert list(report.figures) == ["time_lines", "time_lines_2"]
     assert [len(figure.axes) for figure in report.figures.values()] == [2, 2]
 
@@ -47,7 +48,8 @@ def test_a_run_shorter_than_the_window_is_drawn_once():
 
 
 def test_of_several_samples_of_a_prompt_the_first_is_kept():
-    analysis = TimeLines(items=3)
+    analysis = TimeLines()
+    analysis.items = 3
     analysis.begin({"engine": None})
     first = overlapping()
     for line in (first, overlapping(200.0)):
@@ -60,13 +62,4 @@ def test_of_several_samples_of_a_prompt_the_first_is_kept():
         "target passes": 2,
         "sequences/pass": 1,
         "target busy": first.utilisation(),
-    }
-
-
-def test_files_of_different_arms_have_different_names():
-    assert file_names(["a, n=1", "a (n=1)", "../../a", "?"]) == {
-        "a, n=1": "a_n_1",
-        "a (n=1)": "a_n_1_2",
-        "../../a": "a",
-        "?": "arm",
     }

@@ -1,6 +1,6 @@
 """Bytes of a matrix are rows times candidates times four."""
 
-from experiments.papers.token_recycling.storage import Storage
+from experiments.papers.token_recycling import Storage
 from specexp.builders import Chain
 from specexp.controllers import Fixed
 from specexp.core.parts import Parts

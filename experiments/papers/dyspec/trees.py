@@ -1,0 +1,356 @@
+"""Trees of a run: size, acceptance by child and by draft probability, tokens per step (Xiong et al. 2024)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.collections import QuadMesh
+from matplotlib.colors import PowerNorm
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+from pydantic import Field
+from scipy.stats import binned_statistic
+from typing_extensions import override
+
+from experiments.papers.shared import DraftingAnalysis, first, label, report_of, table_of
+from specexp.bench.analysis import Analysis, check_arms, drafting, grafted_rows, visited
+from specexp.bench.pictures import BLUE, GREY, INK, ORANGE, new_figure, whole_numbers
+from specexp.bench.publish import Report
+from specexp.bench.record import PromptRecord
+from specexp.bench.statistics import Speedup
+from specexp.bench.table import Cell, Column, columns
+from specexp.core.outcome import Outcome
+from specexp.core.parts import Parts
+from specexp.core.sampling import Processors
+
+Values = NDArray[np.float64]
+Sizes = list[tuple[int, int]]
+"""Nodes and accepted nodes of each step."""
+
+
+class TreeSizes(DraftingAnalysis[Sizes]):
+    """Nodes and accepted nodes of every step of every arm that drafts (figure 5).
+
+    An arm's budget is the mean that its controller keeps, or else its cap, the most nodes that its builder allows.
+
+    Args:
+        most_steps: Steps of each arm in the picture, the first ones; the table is of all.
+        arms: Arms in the picture; all if None.
+    """
+
+    name: ClassVar[str] = "tree_sizes"
+
+    def __init__(self, most_steps: Annotated[int, Field(ge=1)] = 300, arms: list[str] | None = None) -> None:
+        super().__init__(lambda parts: [])
+        self.most_steps = most_steps
+        self.arms = arms
+
+    @override
+    def watch(self, arm: str, state: Sizes, outcome: Outcome) -> None:
+        state.append((outcome.tree.num_nodes, len(outcome.accepted)))
+
+    @override
+    def report(self, records: Sequence[PromptRecord]) -> Report:
+        table = table_of(
+            "Size of the trees",
+            "arm | steps | budget | mean nodes:.1 | median:.0 | largest | budget used:.1%"
+            " | steps at the cap:.1% | accepted | accepted nodes:.1%",
+            "The last steps of an output may draft no deeper than the tokens still wanted.",
+        )
+        seen = {arm: np.array(steps) for arm, steps in self.states.items() if steps}  # [steps, 2]
+        for arm, steps in seen.items():
+            nodes, accepted = steps.T
+            cap, budget, mean = self._cap(arm), self._budget(arm), float(nodes.mean())
+            sizes = [mean, float(np.median(nodes)), int(nodes.max())]
+            shares = [mean / budget, float((nodes >= cap).mean()), float(accepted.mean())]
+            kept = float(accepted.sum() / nodes.sum()) if nodes.any() else None
+            table.rows.append([arm, len(steps), budget, *sizes, *shares, kept])
+        shown = {arm: steps for arm, steps in seen.items() if self.arms is None or arm in self.arms}
+        return report_of(self, table, self._draw(shown) if shown else None)
+
+    def _cap(self, arm: str) -> int:
+        builder = self.parts[arm].builder
+        assert builder is not None  # it built the trees seen
+        return builder.max_nodes
+
+    def _budget(self, arm: str) -> int:
+        return self.parts[arm].controller.mean_nodes or self._cap(arm)
+
+    def _draw(self, seen: Mapping[str, NDArray[np.int64]]) -> Figure:
+        title, height = "Nodes drafted and accepted, step by step", 0.7 + 1.75 * len(seen)
+        figure, panels = new_figure(9.5, height, title, len(seen), 2, width_ratios=(4, 1), sharey="row")
+        for (panel, side), (arm, steps) in zip(panels, seen.items(), strict=True):
+            budget, sizes = self._budget(arm), steps[:, 0]
+            nodes, accepted = steps[: self.most_steps].T
+            highest = max(budget, int(sizes.max()), 1)
+            panel.stairs(nodes, np.arange(len(nodes) + 1) - 0.5, fill=True, color=GREY, alpha=0.55)
+            panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+            panel.set_xlim(-0.5, len(nodes) - 0.5)
+            named = f"{arm} (mean {sizes.mean():.1f} of {budget})"
+            label(panel, y="nodes", title=named, low=0, high=1.15 * highest)
+            scale = panel.twinx()
+            scale.plot(accepted, ".", ms=3, color=ORANGE)
+            scale.set_ylabel("accepted", fontsize=8, color=ORANGE)
+            label(scale, low=0, high=1.15 * max(int(steps[:, 1].max()), 1))
+            whole_numbers(scale)
+            scale.tick_params(labelsize=8, colors=INK)
+            scale.spines["top"].set_visible(False)
+            bins = np.linspace(0, 1.0001 * highest, min(highest, 32) + 2).tolist()
+            shares = np.full(len(steps), 100 / len(steps))
+            side.hist(sizes, bins=bins, orientation="horizontal", color=GREY, weights=shares)
+            for axes in (panel, side):
+                axes.axhline(budget, color=BLUE, lw=0.9, ls="--")
+        key = f"grey: nodes, dashed: the budget, orange: accepted nodes; the first {self.most_steps}"
+        label(panels[-1][0], f"step ({key})")
+        label(panels[-1][1], "% of all steps")
+        return figure
+
+
+class AcceptanceVector(DraftingAnalysis[NDArray[np.int64]]):
+    """How likely each child of a visited node is the accepted one, in the order tried: the input of Sequoia's trees
+    (Chen et al. 2024, section 3).
+
+    Only nodes with at least ``width`` draws below them count, and of these the first ``width``; a token drawn again
+    counts at its first place. The trees should be wide everywhere, such as those of ``KConfig``.
+
+    ``acceptance.json`` is of the first arm that drafts: ``acceptance`` (``width`` probabilities, then that none of them
+    is accepted; they sum to one), ``visited`` (nodes counted), ``accepted`` (how often each was) and ``arm``.
+
+    Args:
+        width: Children counted below a node.
+    """
+
+    name: ClassVar[str] = "acceptance"
+
+    def __init__(self, width: Annotated[int, Field(ge=1)] = 8) -> None:
+        super().__init__(lambda parts: np.zeros(self.width + 1, dtype=np.int64))
+        self.width = width
+
+    @override
+    def watch(self, arm: str, state: NDArray[np.int64], outcome: Outcome) -> None:
+        for depth, row in enumerate(visited(outcome)):
+            tried = outcome.tree.draw_order(row)
+            if len(tried) >= self.width:
+                accepted = outcome.accepted[depth] if depth < len(outcome.accepted) else None
+                place = tried.index(accepted) if accepted is not None else self.width
+                state[min(place, self.width)] += 1
+
+    @override
+    def report(self, records: Sequence[PromptRecord]) -> Report:
+        places = [Column(title, 3) for title in (*(f"#{n + 1}" for n in range(self.width)), "none")]
+        title = "Which child of a visited node is accepted, in the order tried"
+        table = table_of(title, [*columns("arm | nodes visited"), *places])
+        files: dict[str, str] = {}
+        for arm, counts in self.states.items():
+            visits = int(counts.sum())
+            shares = (counts / visits).tolist() if visits else [None] * (self.width + 1)
+            table.rows.append([arm, visits, *shares])
+            if not visits:
+                table.notes.append(f"{arm}: no visited node had {self.width} children; lower width")
+            elif arm == next(iter(self.states)):
+                vector = {
+                    "acceptance": shares,
+                    "visited": visits,
+                    "accepted": counts[:-1].tolist(),
+                    "arm": arm,
+                }
+                files["acceptance.json"] = json.dumps(vector, indent=2) + "\n"
+        return Report({self.name: table}, files=files)
+
+
+class AcceptanceHeatMap(DraftingAnalysis[list[tuple[float, float, float]]]):
+    """Acceptance and target probability of a node by its draft probability (figure 2).
+
+    Counted are the nodes that the verifier tried: the children of visited nodes in the order drawn, up to the accepted
+    one. The draft probability q is that of the token given its parent, before elder siblings are taken out. The target
+    probability p is after the verifier's temperature, top-k and top-p (a verifier without them is greedy: p is 0 or
+    1). The paper does not define its acceptance rate: here it is of every ``group`` consecutive tries in a column.
+    """
+
+    name: ClassVar[str] = "draft_vs_acceptance"
+    needs_models: ClassVar[bool] = True
+    bins, group, most_arms = 20, 10, 4
+    """Columns of the maps and rows over p; tries of a rate; arms in the picture."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda parts: [])
+
+    @override
+    def watch(self, arm: str, state: list[tuple[float, float, float]], outcome: Outcome) -> None:
+        tree = outcome.tree
+        if tree.log_probs is None:
+            return
+        grafted = grafted_rows(tree)  # phrases have no q
+        processors = getattr(self.parts[arm].verifier, "processors", Processors(temperature=0.0))
+        for depth, row in enumerate(visited(outcome)):
+            # a token drawn again is one node
+            children = [child for child in dict.fromkeys(tree.draw_order(row)) if not grafted[child]]
+            if not children:
+                continue
+            p = processors.probabilities(outcome.logits[row])  # [V]
+            accepted = outcome.accepted[depth] if depth < len(outcome.accepted) else None
+            for child in children:
+                q = float(np.exp(tree.log_probs[child]))
+                state.append((q, float(p[tree.tokens[child]]), float(child == accepted)))
+                if child == accepted:
+                    break
+
+    @override
+    def report(self, records: Sequence[PromptRecord]) -> Report:
+        tries = {
+            arm: pd.DataFrame(rows, columns=["q", "p", "accepted"])
+            for arm, rows in self.states.items()
+            if rows
+        }
+        table = table_of(
+            "Draft probability q against acceptance and target probability p, of the nodes tried",
+            "arm | q | nodes | mean q:.3 | accepted:.1% | mean p:.3 | correlation q, p:.3"
+            " | correlation q, accepted:.3",
+        )
+        for arm, seen in tries.items():
+            for tenth, own in seen.groupby(np.digitize(seen.q, np.linspace(0, 1, 11)[1:-1])):
+                bounds = f"{tenth / 10:.1f} to {(tenth + 1) / 10:.1f}"
+                table.rows.append([arm, bounds, len(own), *_means(own), None, None])
+            known = [_known(seen.q.corr(seen[other])) for other in ("p", "accepted")]
+            table.rows.append([arm, "all", len(seen), *_means(seen), *known])
+        shown = first(tries, self.most_arms)
+        return report_of(self, table, self._draw(shown) if shown else None)
+
+    def _draw(self, tries: Mapping[str, pd.DataFrame]) -> Figure:
+        title = "Draft probability against acceptance (left) and target probability (right)"
+        figure, rows = new_figure(9.2, 0.9 + 3.7 * len(tries), title, len(tries), 2)
+        edges = np.linspace(0, 1, self.bins + 1)
+        levels = (np.arange(self.group + 2) - 0.5) / self.group  # the values of a rate
+        for (left, right), (arm, seen) in zip(rows, tries.items(), strict=True):
+            q, p, accepted = seen.to_numpy().T
+            image = _heat(left, *_rates(q, accepted, edges, self.group), edges, levels)
+            _line(left, edges, q, accepted, "mean acceptance")
+            rates, axis = f"acceptance rate of {self.group} nodes", "draft probability q of the node"
+            label(left, axis, rates, f"{arm}: {len(q)} nodes tried", low=levels[0], high=levels[-1])
+            _heat(right, q, p, edges, edges)
+            _line(right, edges, q, p, "mean target probability")
+            correlation = f"correlation of p with q {seen.q.corr(seen.p):.2f}"
+            label(right, axis, "target probability p", correlation, low=0, high=1)
+            for axes in (left, right):
+                axes.set_xlim(0, 1)
+                axes.legend(loc="upper left", fontsize=7, framealpha=0.8)
+            figure.colorbar(image, ax=[left, right], pad=0.01).set_label("share of the column", fontsize=8)
+        return figure
+
+
+def _rates(q: Values, accepted: Values, edges: Values, group: int) -> tuple[Values, Values]:
+    """Middle of the column and acceptance rate of every ``group`` consecutive tries of a column."""
+    column = np.digitize(q, edges[1:-1])
+    middles, rates = [], []
+    for number, middle in enumerate((edges[:-1] + edges[1:]) / 2):
+        own = accepted[column == number]
+        groups = own[: own.size // group * group].reshape(-1, group)
+        rates.append(groups.mean(axis=1))
+        middles.append(np.full(len(groups), middle))
+    return np.concatenate(middles), np.concatenate(rates)
+
+
+def _heat(axes: Axes, x: Values, y: Values, edges: Values, levels: Values) -> QuadMesh:
+    """A map whose columns add up to one; empty cells stay white, rare ones visible."""
+    counts, _, _ = np.histogram2d(x, np.clip(y, levels[0], levels[-1]), bins=(edges, levels))
+    shares = np.ma.masked_equal(counts / np.maximum(counts.sum(axis=1, keepdims=True), 1), 0)
+    norm = PowerNorm(0.5, vmin=0, vmax=1)
+    return axes.pcolormesh(edges, levels, shares.T, cmap="YlGnBu", norm=norm, rasterized=True)
+
+
+def _line(axes: Axes, edges: Values, q: Values, values: Values, name: str) -> None:
+    """Mean of each column, none where it is empty."""
+    means = binned_statistic(q, values, bins=edges).statistic
+    axes.plot([0, 1], [0, 1], color=GREY, lw=1, ls="--")
+    axes.plot((edges[:-1] + edges[1:]) / 2, means, color=ORANGE, marker="o", ms=3, lw=1.4, label=name)
+
+
+def _means(seen: pd.DataFrame) -> list[float]:
+    return [float(seen[name].mean()) for name in ("q", "accepted", "p")]
+
+
+def _known(value: Any) -> float | None:
+    """None for the correlation with a constant."""
+    return None if np.isnan(value) else float(value)
+
+
+class TokensPerStep(Analysis):
+    """All tokens over all target passes of each drafting arm, and its ratio to another arm's, without a clock.
+
+    Both arms decode the same prompts, so prompts are drawn in pairs for the interval of a ratio.
+
+    Args:
+        over: Arm that all others are compared with; each with the next one in the file if None.
+    """
+
+    name: ClassVar[str] = "tokens_per_step"
+
+    def __init__(self, over: str | None = None) -> None:
+        self.over = over
+        self._arms: list[str] = []
+
+    @override
+    def begin(self, arms: Mapping[str, Parts]) -> None:
+        self._arms = list(drafting(arms))
+        check_arms(self, "over", [self.over] if self.over else [], self._arms)
+
+    @override
+    def report(self, records: Sequence[PromptRecord]) -> Report:
+        table = table_of(
+            f"Tokens per step, each arm over {self.over or 'the one below it'}",
+            "arm | tokens/step:.3 | nodes/step:.1 | draft passes/step:.1"
+            f" | over {self.over or 'the arm below'}:interval",
+            "Tokens of all prompts over their target passes; 95 % bootstrap interval of prompts drawn in pairs.",
+        )
+        counts = {arm: _counts(records, arm) for arm in self._arms}
+        below = dict(pairwise(self._arms))
+        for arm in self._arms:
+            row: list[Cell] = [arm, None, None, None, None]
+            if counts[arm]:
+                tokens, steps, nodes, passes = np.sum(list(counts[arm].values()), axis=0).tolist()
+                row[1:4] = [tokens / steps, nodes / steps, passes / steps]
+            compared = self.over or below.get(arm)
+            if compared is not None and compared != arm:
+                row[4] = _ratio(arm, compared, counts[arm], counts[compared])
+            table.rows.append(row)
+        return report_of(self, table)
+
+
+def _counts(records: Sequence[PromptRecord], arm: str) -> dict[str, Values]:
+    """``[4]`` tokens, steps, nodes and draft passes by prompt."""
+    found: dict[str, Values] = {}
+    for record in records:
+        if record.arm == arm and not record.error and record.steps:
+            tokens = record.accepted_drafts + record.bonus_tokens
+            own = np.array(
+                [tokens, record.steps, record.drafted_nodes, record.draft_passes], dtype=np.float64
+            )
+            found[record.prompt_id] = found.get(record.prompt_id, 0.0) + own
+    return found
+
+
+def _ratio(arm: str, other: str, first: Mapping[str, Values], second: Mapping[str, Values]) -> Speedup:
+    """Tokens per step of one arm over another's, on the prompts both answered."""
+    both = [prompt for prompt in first if prompt in second]
+    if not both:
+        return Speedup.refuse(arm, other, f"no prompt was answered by both {arm} and {other}")
+    pairs = np.array(
+        [[first[prompt][:2], second[prompt][:2]] for prompt in both]
+    )  # [n, arm, tokens and steps]
+    drawn = np.random.default_rng(0).integers(len(both), size=(2000, len(both)))
+
+    def ratio(totals: Values) -> Values:
+        rates = totals[..., 0] / totals[..., 1]  # [..., arm]
+        quotient: Values = rates[..., 0] / rates[..., 1]
+        return quotient
+
+    low, high = np.quantile(ratio(pairs[drawn].sum(axis=1)), [0.025, 0.975])
+    value = float(ratio(pairs.sum(axis=0)))
+    return Speedup(arm, other, float(np.log(value)), value, float(low), float(high), len(both))

@@ -1,0 +1,323 @@
+"""What becomes of drafted tokens: utilisation, its growth while a controller learns, and acceptance by confidence
+(Post-use & Pre-cut, table 4, figures 4 and 2c).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, ClassVar
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from scipy.stats import spearmanr
+from typing_extensions import override
+
+from experiments.papers.shared import (
+    DraftingAnalysis,
+    Row,
+    add_rows,
+    check_rows,
+    first,
+    label,
+    label_of,
+    report_of,
+    table_of,
+)
+from specexp.bench.analysis import ended_inside, grafted_rows, over
+from specexp.bench.pictures import BLUE, GREY, INK, ORANGE, legend_below, name_rows, new_figure
+from specexp.bench.publish import Report
+from specexp.bench.record import PromptRecord
+from specexp.bench.table import Cell, Table
+from specexp.core.outcome import Outcome
+
+PUBLISHED = {"accepted": "accepted/step", "with_bonus": "with bonus", "utilisation": "accepted / drafted"}
+PALE = "#ecd3bd"
+QUANTILE_95 = 1.959964
+LOWEST = 1e-4
+"""Product below which there is one bin."""
+
+
+@dataclass
+class Counts:
+    """Sums over the steps of an arm: ``nodes`` and ``accepted`` are of the drafter, then of grafted phrases; ``saved``
+    are layers of the drafted trees beyond the draft passes they took.
+    """
+
+    steps: int = 0
+    tokens: int = 0
+    passes: int = 0
+    saved: int = 0
+    nodes: NDArray[np.int64] = field(default_factory=lambda: np.zeros(2, dtype=np.int64))
+    accepted: NDArray[np.int64] = field(default_factory=lambda: np.zeros(2, dtype=np.int64))
+
+    @property
+    def utilisation(self) -> float | None:
+        """Accepted nodes over all nodes."""
+        return over(int(self.accepted.sum()), int(self.nodes.sum()))
+
+    def cells(self) -> list[Cell]:
+        """The row of the table."""
+        accepted, nodes = int(self.accepted.sum()), int(self.nodes.sum())
+        a_step = [over(count, self.steps) for count in (accepted, self.tokens, nodes)]
+        each = [over(*pair) for pair in zip(self.accepted.tolist(), self.nodes.tolist(), strict=True)]
+        passes = [over(self.passes, self.steps), over(self.tokens, self.passes)]
+        saved = over(self.saved, self.steps) if self.passes else None
+        return [*a_step, self.utilisation, *each, *passes, saved]
+
+
+class Utilisation(DraftingAnalysis[Counts]):
+    """Accepted drafts per step, and both of the paper's utilisations: accepted over drafted nodes (its table 4), and
+    output tokens over draft passes (its section 3.1.1). The first is also given for each kind of node, because grafted
+    phrases cost no draft pass.
+
+    Args:
+        published: Rows of a paper's table: ``method``, and any of ``accepted`` (drafts a step, without the bonus token)
+            and ``utilisation`` (accepted over drafted, a share).
+    """
+
+    name: ClassVar[str] = "utilisation"
+
+    def __init__(self, published: list[Row] | None = None) -> None:
+        super().__init__(lambda parts: Counts())
+        self.published = check_rows(published, ["accepted", "utilisation"])
+
+    @override
+    def watch(self, arm: str, state: Counts, outcome: Outcome) -> None:
+        grafted = grafted_rows(outcome.tree)
+        state.steps += 1
+        state.tokens += len(outcome.new_token_ids)
+        state.nodes += np.bincount(grafted[1:], minlength=2)
+        state.accepted += np.bincount(grafted[list(outcome.accepted)], minlength=2)
+        state.passes += outcome.draft_passes
+        if outcome.draft_passes:
+            layers = int(outcome.tree.shape.depths[~grafted].max())
+            state.saved += max(0, layers - outcome.draft_passes)
+
+    @override
+    def report(self, records: Sequence[PromptRecord]) -> Report:
+        table = table_of(
+            "What becomes of drafted tokens",
+            "arm | accepted/step | with bonus | nodes/step:.1 | accepted / drafted:.1% | of the drafter's:.1%"
+            " | of grafted phrases':.1% | draft passes/step:.1 | tokens / draft pass | passes saved/step",
+            "Accepted / drafted is the utilisation of the paper's table 4: of all nodes fed to the target, of "
+            "those the drafter gave, of those of grafted phrases; tokens / draft pass is that of section 3.1.1.",
+            "Passes saved: layers of the drafted tree beyond the draft passes it took; phrases rode in a pass.",
+            rows=[[arm, *counts.cells()] for arm, counts in self.states.items()],
+        )
+        bonus = [{"with_bonus": row["accepted"] + 1} if "accepted" in row else {} for row in self.published]
+        theirs = [{**row, **more} for row, more in zip(self.published, bonus, strict=True)]
+        add_rows(table, theirs, PUBLISHED)
+        if theirs:
+            table.notes.append("The paper's accepted length leaves the bonus token out; here it is added.")
+        shown = {arm: counts for arm, counts in self.states.items() if counts.nodes.any()}
+        return report_of(self, table, self._draw(shown) if shown else None)
+
+    def _draw(self, shown: Mapping[str, Counts]) -> Figure:
+        published = [row for row in self.published if {"accepted", "utilisation"} <= row.keys()]
+        labels = [*shown, *map(label_of, published)]
+        title = "What becomes of the tokens drafted in a step"
+        figure, [[axes]] = new_figure(8.5, 1.7 + 0.42 * len(labels), title)
+        steps = np.array([[one.steps] for one in shown.values()])
+        accepted = np.array([one.accepted for one in shown.values()]) / steps  # [arms, kind of node]
+        rejected = np.array([one.nodes for one in shown.values()]) / steps - accepted
+        looks = [("drafted, accepted", BLUE), ("phrases, accepted", ORANGE)]
+        looks += [("drafted, rejected", GREY), ("phrases, rejected", PALE)]
+        ends = np.zeros(len(shown))
+        for (name, colour), widths in zip(looks, [*accepted.T, *rejected.T], strict=True):
+            if widths.any():
+                axes.barh(range(len(shown)), widths, 0.66, ends, color=colour, label=name)
+                ends = ends + widths
+        hollow: dict[str, Any] = {"fill": False, "ls": "--"}
+        for place, row in enumerate(published, start=len(shown)):
+            drafted = row["accepted"] / row["utilisation"]
+            axes.barh(place, row["accepted"], 0.66, edgecolor=BLUE, **hollow)
+            axes.barh(place, drafted - row["accepted"], 0.66, row["accepted"], edgecolor=GREY, **hollow)
+            ends = np.append(ends, drafted)
+        shares = [one.utilisation or 0.0 for one in shown.values()] + [
+            row["utilisation"] for row in published
+        ]
+        for place, (end, share) in enumerate(zip(ends, shares, strict=True)):
+            axes.text(end, place, f"  {100 * share:.0f} % accepted", va="center", fontsize=8, color=INK)
+        name_rows(axes, labels)
+        axes.margins(x=0.18)
+        label(axes, "tokens drafted in a step")
+        legend_below(figure, 4)
+        return figure
+
+
+Questions = dict[int | str, NDArray[np.int64]]
+"""Drafted and accepted nodes by question."""
+
+
+class PrecutLearning(DraftingAnalysis[Questions]):
+    """Running utilisation (accepted over drafted nodes) of each arm by question, in the order decoded.
+
+    Nodes of grafted phrases are not counted, so that arms with and without reuse are compared in what the controller
+    decides about.
+    """
+
+    name: ClassVar[str] = "precut_learning"
+
+    def __init__(self) -> None:
+        super().__init__(lambda parts: {})
+
+    @override
+    def watch(self, arm: str, state: Questions, outcome: Outcome) -> None:
+        own, question = ~grafted_rows(outcome.tree), outcome.context.sequence
+        counts = np.array([own[1:].sum(), own[list(outcome.accepted)].sum()])  # drafted, accepted
+        state[question] = state.get(question, np.zeros(2, dtype=np.int64)) + counts
+
+    @override
+    def report(self, records: Sequence[PromptRecord]) -> Report:
+        table = table_of(
+            "Accepted of drafted tokens, by question",
+            "arm | questions:.0 | first half:.1% | second half:.1% | all:.1%",
+            "Tokens of the drafter alone: grafted phrases cost no draft pass and are not counted.",
+        )
+        figure, [[axes]] = new_figure(7, 4)
+        for arm, questions in self.states.items():
+            found = np.array([[0, 0], *questions.values()])
+            middle = 1 + len(found) // 2
+            halves = (found[:middle].sum(axis=0), found[middle:].sum(axis=0), found.sum(axis=0))
+            shares = [over(int(accepted), int(drafted)) for drafted, accepted in halves]
+            table.rows.append([arm, len(questions), *shares])
+            running = self.running(arm)
+            axes.plot(range(1, len(running) + 1), [100 * share for share in running], label=arm)
+        axes.set_xlabel("questions decoded")
+        label(axes, y="accepted / drafted so far (%)", low=0)
+        if self.states:
+            axes.legend()
+        return report_of(self, table, figure)
+
+    def running(self, arm: str) -> list[float]:
+        """Accepted over drafted nodes of all questions up to each; 0 until something is drafted."""
+        drafted, accepted = np.cumsum([[0, 0], *self.states[arm].values()], axis=0)[1:].T
+        shares: list[float] = (accepted / np.maximum(drafted, 1)).tolist()
+        return shares
+
+
+Tries = NDArray[np.float64]
+"""``[n, 4]`` of every prefix: its step, its length, its product, whether all of it was accepted."""
+
+
+class ConfidenceAcceptance(DraftingAnalysis[list[NDArray[np.float64]]]):
+    """The product of the draft's probabilities along a drafted prefix against how often the whole prefix is accepted
+    (eq. 6).
+
+    Each prefix of the most probable path of a tree, without grafts, is a try. Prefixes of one step share tokens, so an
+    interval (Wilson's) counts a bin's steps, not its prefixes. Where the output ended inside the path, longer prefixes
+    are left out.
+    """
+
+    name: ClassVar[str] = "confidence_acceptance"
+    edges: NDArray[np.float64] = np.concatenate(([0.0], np.geomspace(LOWEST, 1, 13)))
+    """Bins of the product; the paper's are of equal width, which hides long and unlikely drafts."""
+    most_arms = 4
+    """Arms in the picture."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda parts: [])
+
+    @override
+    def watch(self, arm: str, state: list[NDArray[np.float64]], outcome: Outcome) -> None:
+        tree = outcome.tree
+        if tree.log_probs is None:
+            return
+        path = list(tree.best_path())
+        same = [drafted == row for drafted, row in zip(path, outcome.accepted, strict=False)]
+        accepted = [*same, False].index(False)
+        cut = ended_inside(outcome) and accepted == len(outcome.accepted)
+        products = np.exp(np.cumsum(tree.log_probs[path], dtype=np.float64))
+        lengths = np.arange(1, (accepted if cut else len(path)) + 1)
+        step = np.full(len(lengths), len(state))
+        state.append(np.column_stack([step, lengths, products[: len(lengths)], lengths <= accepted]))
+
+    @override
+    def report(self, records: Sequence[PromptRecord]) -> Report:
+        tries = {arm: np.concatenate(steps) for arm, steps in self.states.items() if steps}
+        tries = {arm: rows for arm, rows in tries.items() if len(rows)}
+        shown = first(tries, self.most_arms)
+        return report_of(self, self._table(tries), self._draw(shown) if shown else None)
+
+    def _binned(self, tries: Tries) -> NDArray[np.float64]:
+        """``[bins, 7]`` prefixes, steps, mean length and product, accepted share, its interval; nan in empty bins."""
+        place = np.digitize(tries[:, 2], self.edges[1:-1])
+        found = np.full((len(self.edges) - 1, 7), np.nan)
+        for number in range(len(found)):
+            own = tries[place == number]
+            steps = np.unique(own[:, 0]).size
+            found[number, :2] = len(own), steps
+            if steps:
+                means = own[:, 1:].mean(axis=0)
+                found[number, 2:] = *means, *wilson_interval(float(means[-1]), steps)
+        return found
+
+    def _table(self, tries: Mapping[str, Tries]) -> Table:
+        table = table_of(
+            "Product of confidences of a drafted prefix against its acceptance",
+            "arm | product | prefixes | steps | mean length:.1 | mean product:.5 | accepted:.1% | from:.1% | to:.1%"
+            " | rank correlation:.3",
+            "From, to: 95 % interval (Wilson) of as many tries as the bin has steps: prefixes of one share tokens.",
+            "Rank correlation: Spearman's, of all prefixes, between product and acceptance.",
+        )
+        for arm, seen in tries.items():
+            bins = zip(pairwise(self.edges), self._binned(seen).tolist(), strict=True)
+            for (low, high), (count, steps, *rest) in bins:
+                if count:
+                    bounds = f"{low:.2g} to {high:.2g}"
+                    table.rows.append([arm, bounds, int(count), int(steps), *rest, None])
+            steps, means = np.unique(seen[:, 0]).size, seen[:, 1:].mean(axis=0).tolist()
+            correlation = rank_correlation(seen[:, 2], seen[:, 3])
+            table.rows.append([arm, "all", len(seen), steps, *means, None, None, correlation])
+        return table
+
+    def _draw(self, tries: Mapping[str, Tries]) -> Figure:
+        title = "How often a drafted sequence is accepted, by the product of its confidences"
+        panels: dict[str, Any] = {"height_ratios": (3, 1), "sharex": True, "sharey": "row"}
+        figure, grid = new_figure(1.0 + 4.3 * len(tries), 5.2, title, 2, len(tries), **panels)
+        for points, counts, (arm, seen) in zip(*grid, tries.items(), strict=True):
+            self._draw_arm(points, counts, arm, seen)
+        above, below = (row[0] for row in grid)
+        label(above, y="share of prefixes accepted")
+        label(below, y="count")
+        handles = [*above.get_legend_handles_labels()[0], *below.get_legend_handles_labels()[0]]
+        legend_below(figure, 4, handles, [handle.get_label() for handle in handles])
+        return figure
+
+    def _draw_arm(self, points: Axes, counts: Axes, arm: str, seen: Tries) -> None:
+        lowest = LOWEST / 10  # left end of the axis
+        binned, edges = self._binned(seen), np.maximum(self.edges, lowest)
+        product, share, low, high = binned[binned[:, 0] > 0, 3:].T
+        diagonal, product = np.geomspace(lowest, 1, 200), np.maximum(product, 1.5 * lowest)
+        points.plot(diagonal, diagonal, color=GREY, lw=1, ls="--", label="accepted as often as it says")
+        errors, name = [share - low, high - share], "accepted (95 % interval)"
+        points.errorbar(product, share, errors, color=BLUE, marker="o", ms=5, lw=1.3, capsize=3, label=name)
+        correlation = rank_correlation(seen[:, 2], seen[:, 3])
+        text = "" if correlation is None else f"rank correlation {correlation:.2f}, "
+        label(points, title=f"{arm}\n{text}{len(seen)} prefixes", low=-0.03, high=1.03)
+        for values, colour, name in ((binned[:, 0], GREY, "prefixes"), (binned[:, 1], BLUE, "steps")):
+            heights = np.maximum(values, 0.5)
+            counts.stairs(heights, edges, baseline=0.5, fill=True, color=colour, label=name)
+        counts.set_xscale("log")
+        counts.set_yscale("log")
+        counts.set_xlim(edges[0], 1.02)
+        label(counts, "product of the draft's confidences")
+
+
+def wilson_interval(share: float, tries: int) -> tuple[float, float]:
+    """Interval of a share of so many independent tries; scipy's takes whole numbers of successes only."""
+    square = QUANTILE_95**2
+    middle = (share + square / (2 * tries)) / (1 + square / tries)
+    half = QUANTILE_95 / (1 + square / tries) * np.sqrt(share * (1 - share) / tries + square / (4 * tries**2))
+    return min(share, float(middle - half)), max(share, float(middle + half))  # rounding, at 0 and at 1
+
+
+def rank_correlation(one: NDArray[np.float64], other: NDArray[np.float64]) -> float | None:
+    """Spearman's of two ``[n]``; None where one of them never changes."""
+    if one.size < 2 or np.ptp(one) == 0 or np.ptp(other) == 0:
+        return None
+    return float(spearmanr(one, other).statistic)

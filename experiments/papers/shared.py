@@ -1,0 +1,146 @@
+"""Shared by the papers' analyses: a state per drafting arm, short tables, labelled axes, and published rows."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
+from typing import Any, Generic, Literal, TypeVar
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from typing_extensions import override
+
+from specexp.bench.analysis import Analysis, drafting
+from specexp.bench.pictures import INK, rule
+from specexp.bench.publish import Report
+from specexp.bench.table import Cell, Column, Table, columns
+from specexp.core.messages import did_you_mean
+from specexp.core.outcome import Outcome
+from specexp.core.parts import Parts
+
+State = TypeVar("State")
+Value = TypeVar("Value")
+Row = dict[str, str | float | dict[float, float]]
+"""A row of a paper's table: texts, numbers, or numbers by their place on a grid."""
+NOT_RUN = "Not run here: figures as published by the paper, on its models and device."
+
+
+class DraftingAnalysis(Analysis, Generic[State]):
+    """Keeps a state for each arm that drafts, and updates it at every step.
+
+    Args:
+        new_state: Makes the state of an arm from its parts.
+    """
+
+    def __init__(self, new_state: Callable[[Parts], State]) -> None:
+        self.new_state = new_state
+        self.parts: dict[str, Parts] = {}
+        self.states: dict[str, State] = {}
+
+    @override
+    def begin(self, arms: Mapping[str, Parts]) -> None:
+        self.parts = drafting(arms)
+        self.states = {arm: self.new_state(parts) for arm, parts in self.parts.items()}
+
+    @override
+    def observe(self, arm: str, outcome: Outcome) -> None:
+        if arm in self.states:
+            self.watch(arm, self.states[arm], outcome)
+
+    @abstractmethod
+    def watch(self, arm: str, state: State, outcome: Outcome) -> None:
+        """Update the state of an arm by one step."""
+
+
+def report_of(analysis: Analysis, table: Table, figure: Figure | None = None) -> Report:
+    """A table and a picture under the analysis' name."""
+    return Report({analysis.name: table}, {} if figure is None else {analysis.name: figure})
+
+
+def table_of(
+    title: str, heads: str | Sequence[Column], *notes: str, rows: Iterable[Sequence[Cell]] = ()
+) -> Table:
+    """A table with headings as :func:`~specexp.bench.table.columns` reads them."""
+    found = columns(heads) if isinstance(heads, str) else heads
+    return Table(title, found, [list(row) for row in rows], list(notes))
+
+
+def first(arms: Mapping[str, Value], most: int) -> dict[str, Value]:
+    """The arms that a picture has room for."""
+    return dict(islice(arms.items(), most))
+
+
+def label(
+    axes: Axes,
+    x: str = "",
+    y: str = "",
+    title: str = "",
+    *,
+    loc: Literal["left", "center"] = "left",
+    grid: Literal["x", "y", "both"] | None = None,
+    low: float | None = None,
+    high: float | None = None,
+) -> None:
+    """Name the axes and the panel; ``grid`` draws faint lines, ``low`` and ``high`` limit the y axis."""
+    if x:
+        axes.set_xlabel(x, fontsize=9)
+    if y:
+        axes.set_ylabel(y, fontsize=9)
+    if title:
+        axes.set_title(title, fontsize=9, loc=loc, color=INK)
+    if grid is not None:
+        rule(axes, grid)
+    if low is not None or high is not None:
+        axes.set_ylim(low, high)
+
+
+def check_rows(
+    rows: Sequence[Mapping[str, Any]] | None, figures: Iterable[str], texts: Sequence[str] = ("method",)
+) -> list[Mapping[str, Any]]:
+    """Rows of a paper's table, which are shown and never run.
+
+    Args:
+        rows: Rows; None means no rows.
+        figures: Keys of numbers above 0, or of several by their place on a grid; a row may leave any out.
+        texts: Keys of texts, which every row has.
+
+    Raises:
+        ValueError: A text is missing, a key is unknown, or a figure is no number above 0.
+    """
+    known = [*texts, *figures]
+    for number, row in enumerate(rows or ()):
+        for key in row:
+            if key not in known:
+                raise ValueError(f"published.{number} has no {key!r}{did_you_mean(key, known)}")
+        for key in texts:
+            if not isinstance(row.get(key), str):
+                raise ValueError(f"published.{number}.{key} must be a text, got {row.get(key)!r}")
+        for key in row.keys() - set(texts):
+            for one in row[key].values() if isinstance(row[key], Mapping) else [row[key]]:
+                if isinstance(one, bool) or not isinstance(one, int | float) or one <= 0:
+                    raise ValueError(f"published.{number}.{key} must be a number above 0, got {one!r}")
+    return list(rows or ())
+
+
+def label_of(row: Mapping[str, Any]) -> str:
+    """The name of a published row in a table or picture."""
+    return f"{row['method']} (not run here)"
+
+
+def add_rows(table: Table, rows: Sequence[Mapping[str, Any]], headings: Mapping[str, str]) -> None:
+    """Add published rows below ours, and a note that they were not run.
+
+    Args:
+        table: The table, which has a column ``arm``.
+        rows: Rows of :func:`check_rows`.
+        headings: Column of each key; other keys are left out.
+    """
+    speedups = {column.title for column in table.columns if column.interval}
+    for row in rows:
+        known = {headings[key]: value for key, value in row.items() if key in headings}
+        for heading in known.keys() & speedups:
+            known[heading] = f"{known[heading]:.2f}x published"
+        table.add({"arm": label_of(row), **known})
+    if rows and NOT_RUN not in table.notes:
+        table.notes.append(NOT_RUN)

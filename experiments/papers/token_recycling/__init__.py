@@ -1,1 +1,0 @@
-"""Token Recycling: what its text states beside its tables."""
