@@ -87,7 +87,7 @@ class Spelling(Task):
     def check(self, item, thoughts):
         return Check(False, "nobody can spell")
 """,
-    "reasoning/first_thought.py": """
+    "data/searches/first_thought.py": """
 from specexp.data.searches.search import Search
 
 

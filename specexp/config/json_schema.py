@@ -160,7 +160,7 @@ class _Writer:
                         "name": {"type": "string"},
                     },
                     "additionalProperties": False,
-                    "allOf": cases,
+                    **({"allOf": cases} if cases else {}),
                 },
             ]
         }
