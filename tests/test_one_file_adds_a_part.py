@@ -128,7 +128,7 @@ class TreeSizeArtifact(Artifact):
         if not isinstance(self.value, int):
             raise ArtifactError(f"{self.where('size.json')} is no number")
 """,
-    "export/formats/node_flag.py": """
+    "deploy/export/formats/node_flag.py": """
 from specexp.deploy.export.export_format import ExportedFile, ExportFormat
 
 
