@@ -1,4 +1,4 @@
-"""Everything that a command does before a model decodes, done without weights: what passes fails later by the world."""
+"""Dry run of an experiment: everything up to decoding, without weights."""
 
 from __future__ import annotations
 
@@ -16,16 +16,10 @@ if TYPE_CHECKING:
 
 
 def rehearse(config: Config) -> LiveBackend:
-    """Make the arms of an experiment and read its prompts, with models that have shapes and no weights.
-
-    Args:
-        config: Of an experiment whose models decode, checked by itself.
-
-    Returns:
-        A backend whose models answer nothing.
+    """Make the arms of an experiment and read its prompts, with models that have no weights.
 
     Raises:
-        ConfigError: Trainer, models, parts or prompts cannot be used, or do not go together.
+        ConfigError: trainer, models, parts or prompts cannot be used, or do not go together.
     """
     from specexp.bench.live import LiveBackend
     from specexp.bench.trainer import build_trainer
@@ -37,7 +31,7 @@ def rehearse(config: Config) -> LiveBackend:
     backend = LiveBackend.of(config, pair)
     arms = []
     for spec in arm_specs(config):
-        # somebody else's engine was made, and needs models to start
+        # engines were checked as they were made, and need weights to start
         arms.append(make_arm(replace(spec, preload=None, engine=None), backend))
         arms[-1].close()
         if spec.preload is not None:

@@ -116,9 +116,9 @@ def build_outline(config: Config) -> ModelPair:
     Raises:
         ConfigError: a model cannot be loaded, or the vocabularies differ.
     """
-    from specexp.models.pair import outline_pair
+    from specexp.models.pair import load_pair
 
-    pair: ModelPair = config.checker.call(outline_pair, config.get("pair"), ("pair",))
+    pair: ModelPair = config.checker.call(load_pair, {**config.get("pair"), "weights": False}, ("pair",))
     return pair
 
 

@@ -1,8 +1,6 @@
-"""Prompts of somebody's own: which field holds them is recognised before anything else, told, and written down."""
+"""Set `data.field` of prompts in a user's own file, once their field is recognised."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from specexp.config.build import build_workload, prompts_error
 from specexp.config.config import Config, apply_overrides
@@ -10,18 +8,12 @@ from specexp.config.stages import STAGES, with_prompts_of
 
 
 def with_recognised_fields(config: Config) -> tuple[Config, list[str]]:
-    """An experiment whose ``data.field`` says where prompts of somebody's own stand, for all stages of its sweep.
+    """Return an experiment with ``data.field`` set for all stages of its sweep, and a line to print for each file.
 
-    The prompts that are chosen are read once for it, so that a wrong line is told before models are loaded.
-
-    Args:
-        config: The experiment.
-
-    Returns:
-        The same with the fields set, and a line to print for every file.
+    Each file of prompts is read once, so that a wrong line is reported before models are loaded.
 
     Raises:
-        ConfigError: A file cannot be read, or its field is not told apart.
+        ConfigError: a file cannot be read, or its field is not recognised.
     """
     fields: dict[str, str] = {}
     said: list[str] = []
@@ -29,7 +21,7 @@ def with_recognised_fields(config: Config) -> tuple[Config, list[str]]:
         if stage is not None and "prompts" not in (config.get(f"sweep.{stage}.data", None) or {}):
             continue
         staged = with_prompts_of(config, stage)
-        if not _is_own(staged.get("data.prompts")):
+        if str(staged.get("data.prompts")["class_path"]).rpartition(".")[2] != "OwnPrompts":
             continue
         from specexp.data import OwnPrompts, PromptSetError
 
@@ -45,7 +37,3 @@ def with_recognised_fields(config: Config) -> tuple[Config, list[str]]:
         said.append(f"{workload.prompts.path}: prompts are read from {field!r}{chat}.")
         said += workload.prompts.remarks()
     return apply_overrides(config, fields, "recognised"), said
-
-
-def _is_own(prompts: Any) -> bool:
-    return str(prompts["class_path"]).rpartition(".")[2] == "OwnPrompts"

@@ -1,4 +1,4 @@
-"""What a command came to: its last line for a person, one line of JSON for a program, the page that opens."""
+"""The result of a command, printed as a summary line, as JSON (`--json`), or opened as an HTML report (`--open`)."""
 
 from __future__ import annotations
 
@@ -17,23 +17,22 @@ from specexp.core.secrets import masked
 
 QUIET, JSON, OPEN = "--quiet", "--json", "--open"
 SHOWING = (QUIET, JSON, OPEN)
-"""Options of every command: say the answer and what to do next alone; say all as one line of JSON; open the page."""
+"""Options of every command about how its result is shown."""
 
 
 @dataclass
 class CommandResult:
-    """What a command came to; keys of the line of JSON.
+    """The result of a command; its fields are the keys of the line of JSON.
 
     Attributes:
-        exit_code: Of the command.
-        answer: What it comes to, in a sentence.
-        error: What went wrong, in a sentence.
-        folder: Where its files are.
-        page: File of the page one opens.
-        artifact: What a deployment loads.
-        summary: Figures to compare runs by.
-        tables: Rows of every table, as mappings from heading to cell.
-        next: What to type next, or to do.
+        answer: the outcome, in a sentence.
+        error: what went wrong, in a sentence.
+        folder: the command's files.
+        page: the report's file.
+        artifact: the folder that a deployment loads.
+        summary: figures to compare runs by.
+        tables: rows of every table, as mappings from heading to cell.
+        next: what to type or do next.
     """
 
     exit_code: int = 0
@@ -47,7 +46,7 @@ class CommandResult:
     next: str = ""
 
     def to_json(self) -> str:
-        """One line; what is empty is left out, and what is no number is null."""
+        """Return one line of JSON without empty fields; numbers that are not finite are null."""
         known = {name: value for name, value in asdict(self).items() if value or name == "exit_code"}
         return masked(json.dumps(_plain(known), allow_nan=False, default=str))
 
@@ -56,17 +55,13 @@ _CURRENT: ContextVar[CommandResult | None] = ContextVar("told", default=None)
 
 
 def told() -> CommandResult:
-    """Of the command that runs; what a function is told outside of one is lost."""
+    """Return the result of the running command; outside of one, a result that is dropped."""
     return _CURRENT.get() or CommandResult()
 
 
 @contextmanager
 def telling(given: Collection[str]) -> Iterator[CommandResult]:
-    """Let a command act, then say what it came to as it was asked to.
-
-    Args:
-        given: What was typed; of :data:`SHOWING` what is in it counts.
-    """
+    """Collect a command's result, then show it as the options of :data:`SHOWING` among ``given`` ask."""
     found = CommandResult()
     token = _CURRENT.set(found)
     silent = QUIET in given or JSON in given
@@ -89,13 +84,12 @@ def telling(given: Collection[str]) -> Iterator[CommandResult]:
 
 
 def say(text: str, end: str = "\n") -> int:
-    """Print; whoever reads it, as ``head`` does, may have seen enough before its end. Returns 0, as a command does."""
+    """Print, also to a pipe that its reader closes early, as ``head`` does; returns 0, as a command does."""
     try:
         print(text, end=end, flush=True)
     except BrokenPipeError:
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-        )  # or the interpreter's own flush fails too
+        # or the interpreter's own flush fails too
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 

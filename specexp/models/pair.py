@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from os import PathLike
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from specexp.core.messages import first_line, type_and_line
 from specexp.core.runtime import Runtime
-from specexp.models.gguf import is_gguf, is_local
-from specexp.models.hub import why_unreachable
-from specexp.models.outline import outline, refusal, tokenizer_of, unfit
-from specexp.models.runtime import runtime_of, set_mode
-from specexp.models.sources import PairError, not_here, sources_of
-from specexp.models.spread import check_spread, loading
+from specexp.models.gguf import gguf_model, gguf_tokenizer, is_gguf
+from specexp.models.runtime import check_mode, runtime_of, set_mode
+from specexp.models.sources import PairError, check_reachable, check_source, sources_of
+from specexp.models.spread import check_spread, placement
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+_DTYPES = ("bfloat16", "float16", "float32")
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,7 @@ def load_pair(
     offload_folder: str | None = None,
     attn_implementation: str = "sdpa",
     mode: str = "auto",
+    weights: bool = True,
 ) -> ModelPair:
     """Load a model pair.
 
@@ -85,6 +88,8 @@ def load_pair(
         mode: how both are run, also where ``pair.target`` itself is given to a decoder: ``eager`` by their own code,
             ``compiled`` by passes compiled for this machine (models of the Llama family on a CPU), ``auto`` as an
             artifact's study ran the target, and else compiled where that can be; llama.cpp knows one alone.
+        weights: if False, make the models on torch's meta device from their configurations, for a dry run. GGUF files
+            are loaded, which maps them.
 
     Raises:
         PairError: a model cannot be loaded, a dtype or mode is unknown, the device cannot be used, or the draft has
@@ -94,50 +99,36 @@ def load_pair(
         >>> load_pair("stdlib").target.config.vocab_size  # doctest: +SKIP
         4096
     """
-    target, draft = _text("target", target), None if draft is None else _text("draft", draft)
-    check_spread(target, device_map, offload_folder, mode)
-    known = outline(target, draft, target_dtype, draft_dtype, device, attn_implementation, mode)
-    (source, draft_source), (dtype, draft_type) = known.sources, known.dtypes
-    target_model = known.target
-    if not is_gguf(source):
-        text = known.target.config.get_text_config()
-        heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
-        placed = loading(device_map, offload_folder, heads)
-        target_model = _model("target", source, dtype, device, attn_implementation, known.offline, **placed)
-    draft_model = known.draft
-    if draft_source is not None and not is_gguf(draft_source):
-        draft_model = _model("draft", draft_source, draft_type, device, attn_implementation, known.offline)
-        _pad(draft_model, target_model.config.get_text_config().vocab_size)
-    for model in (target_model, draft_model):
-        if model is not None:
-            set_mode(model, mode)
-    return ModelPair(target_model, draft_model, known.tokenizer, target, mode)
-
-
-def outline_pair(
-    target: str,
-    draft: str | None = None,
-    *,
-    target_dtype: str = "bfloat16",
-    draft_dtype: str = "float32",
-    device: str = "cpu",
-    device_map: str | Mapping[str, str | int] | None = None,
-    offload_folder: str | None = None,
-    attn_implementation: str = "sdpa",
-    mode: str = "auto",
-) -> ModelPair:
-    """A pair as :func:`load_pair` would load it, without its weights: its models stand on torch's meta device.
-
-    Raises:
-        PairError: as :func:`load_pair`, for whatever is known before the weights are read.
-    """
-    check_spread(target, device_map, offload_folder, mode)
-    known = outline(target, draft, target_dtype, draft_dtype, device, attn_implementation, mode)
-    if known.draft is not None and not isinstance(known.draft, Runtime):
-        known.draft.config.get_text_config().vocab_size = known.target.config.get_text_config().vocab_size
-    return ModelPair(
-        known.target, known.draft, known.tokenizer, target, "eager"
-    )  # no weights, so no compiled passes
+    sources = sources_of(_text("target", target), None if draft is None else _text("draft", draft))
+    for role, source in zip(("target", "draft"), sources, strict=True):
+        if source is not None:
+            check_source(role, source)
+    check_spread(sources[0], device_map, offload_folder, mode)
+    with _blamed("mode"):
+        check_mode(mode, device=device)
+    dtypes = _dtype("target_dtype", target_dtype), _dtype("draft_dtype", draft_dtype)
+    _check_device(device)
+    files = [
+        _Files(role, source, dtype, device, attn_implementation)
+        for role, source, dtype in zip(("target", "draft"), sources, dtypes, strict=True)
+        if source is not None
+    ]
+    _check_tokens(*files)
+    models = [one.outline() for one in files]
+    with _blamed("mode"):
+        check_mode(mode, models, device)
+    text = files[0].config.get_text_config()
+    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+    placed = placement(device_map, offload_folder, heads)
+    if weights:
+        models = [files[0].load(**placed), *(one.load() for one in files[1:])]
+    else:
+        mode = "eager"  # compiled passes need values
+    for model in models[1:]:
+        _pad(model, text.vocab_size)
+    for model in models:
+        set_mode(model, mode)
+    return ModelPair(models[0], models[1] if len(models) > 1 else None, files[0].tokenizer, str(target), mode)
 
 
 def load_tokenizer(target: str) -> PreTrainedTokenizerBase:
@@ -149,8 +140,114 @@ def load_tokenizer(target: str) -> PreTrainedTokenizerBase:
     Raises:
         PairError: it cannot be loaded.
     """
-    source = sources_of(target)[0]
-    return tokenizer_of("target", source, "" if is_local(source) else why_unreachable())
+    return _Files("target", sources_of(target)[0]).tokenizer
+
+
+@contextmanager
+def _blamed(argument: str, subject: str = "") -> Iterator[None]:
+    """Turn an error of any library into one sentence about an argument of :func:`load_pair`."""
+    try:
+        yield
+    except PairError:
+        raise
+    except Exception as error:  # transformers, tokenizers, safetensors and torch raise bare ones of any file
+        why = type_and_line(error) if isinstance(error, KeyError) else first_line(error)
+        raise PairError(argument, f"{subject}: {why}" if subject else why) from error
+
+
+class _Files:
+    """The files of a target or a draft.
+
+    Args:
+        role: ``target`` or ``draft``, for errors.
+        source: hub id, folder or GGUF file.
+        dtype: as the weights are loaded; of a GGUF file the keys and values that are kept.
+    """
+
+    def __init__(
+        self,
+        role: str,
+        source: str,
+        dtype: torch.dtype | None = None,
+        device: str = "cpu",
+        attn_implementation: str = "sdpa",
+    ) -> None:
+        self.role, self.source, self.name = role, source, f"{role} {source!r}"
+        self._dtype, self._device, self._attention = dtype, device, attn_implementation
+        self._options = {"trust_remote_code": False, "local_files_only": check_reachable(role, source)}
+
+    @cached_property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The tokenizer."""
+        from transformers import AutoTokenizer
+
+        with _blamed(self.role, f"the tokenizer of {self.name} cannot be loaded"):
+            if is_gguf(self.source):
+                return gguf_tokenizer(self.source)
+            tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(self.source, **self._options)
+            return tokenizer
+
+    @cached_property
+    def config(self) -> PreTrainedConfig:
+        """The configuration of a model that takes tree passes."""
+        if is_gguf(self.source):
+            return self._mapped.config
+        from transformers import AutoConfig
+
+        from specexp.core.masks import check_layers, context_limit
+
+        with _blamed(self.role, f"{self.name} cannot be used"):
+            config: PreTrainedConfig = AutoConfig.from_pretrained(self.source, **self._options)
+            check_layers(config)
+            context_limit(config)
+        return config
+
+    def outline(self) -> PreTrainedModel:
+        """Return the model without its weights, on the meta device; a GGUF file is mapped."""
+        if is_gguf(self.source):
+            return self._mapped
+        import torch
+        from transformers import AutoModelForCausalLM
+
+        with _blamed(self.role, f"{self.name} cannot be loaded"), torch.device("meta"):
+            model: PreTrainedModel = AutoModelForCausalLM.from_config(
+                self.config,
+                dtype=self._dtype,
+                attn_implementation=self._attention,
+                trust_remote_code=False,
+            )
+        return model.eval()
+
+    def load(self, **placed: Any) -> PreTrainedModel:
+        """Return the model in evaluation mode, on its device or where :func:`placement` spreads it."""
+        if is_gguf(self.source):
+            return self._mapped
+        from transformers import AutoModelForCausalLM
+
+        with _blamed(self.role, f"{self.name} cannot be loaded"):
+            loaded: Any
+            loaded, report = AutoModelForCausalLM.from_pretrained(
+                self.source,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # named below
+                dtype=self._dtype,
+                attn_implementation=self._attention,
+                use_safetensors=True,
+                **self._options,
+                **placed,
+            )
+            # transformers only warns, and makes them up
+            made_up = {*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])}
+            if made_up:
+                raise ValueError(f"{len(made_up)} tensors do not fit its config.json, as {min(made_up)!r}")
+            model: PreTrainedModel = (loaded if placed else loaded.to(self._device)).eval()
+        return model
+
+    @cached_property
+    def _mapped(self) -> Any:
+        with _blamed(self.role, f"{self.name} cannot be loaded"):
+            dtype = str(self._dtype).removeprefix("torch.")
+            return gguf_model(self.source, dtype, self._device, self._attention)
 
 
 def _text(role: str, given: object) -> str:
@@ -161,43 +258,48 @@ def _text(role: str, given: object) -> str:
     return str(given)
 
 
-def _model(
-    role: str,
-    source: str,
-    dtype: torch.dtype,
-    device: str,
-    attn_implementation: str,
-    offline: str,
-    **placed: Any,
-) -> PreTrainedModel:
-    from safetensors import SafetensorError
-    from transformers import AutoModelForCausalLM
+def _dtype(key: str, name: str) -> torch.dtype:
+    import torch
 
-    try:
-        loaded: Any
-        loaded, report = AutoModelForCausalLM.from_pretrained(
-            source,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # named below
-            dtype=dtype,
-            attn_implementation=attn_implementation,
-            trust_remote_code=False,
-            use_safetensors=True,
-            local_files_only=bool(offline),
-            **placed,
+    if name not in _DTYPES:
+        raise PairError(key, f"{key} is {name!r}; allowed are {', '.join(_DTYPES)}")
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype
+
+
+def _check_device(device: str) -> None:
+    import torch
+
+    with _blamed("device", f"device {device!r} cannot be used here"):
+        torch.zeros(1, device=device).item()  # a meta tensor has no value
+
+
+def _check_tokens(target: _Files, draft: _Files | None = None) -> None:
+    """Raise unless the models have a logit for each token, and the draft has the target's tokenizer."""
+    vocabulary, width = target.tokenizer.get_vocab(), target.config.get_text_config().vocab_size
+    tokens = max(vocabulary.values(), default=-1) + 1
+    if tokens > width:
+        raise PairError(
+            "target",
+            f"{target.name} gives {width} logits, and its tokenizer has {tokens} tokens: take the tokenizer that "
+            "belongs to it, or resize the model's embeddings and save it again",
         )
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
-        if offline and isinstance(error, OSError) and not Path(source).is_dir():
-            raise not_here(role, source, offline) from error
-        raise refusal(role, source, attn_implementation, error) from error
-    # transformers only warns, and makes them up
-    made_up = {*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])}
-    if made_up:
-        raise unfit(role, source, made_up)
-    if not placed:
-        loaded = loaded.to(device)
-    model: PreTrainedModel = loaded.eval()
-    return model
+    if draft is None:
+        return
+    given, drafted = draft.tokenizer.get_vocab(), draft.config.get_text_config().vocab_size
+    if given != vocabulary:
+        different = len(set(vocabulary.items()) ^ set(given.items()))
+        raise PairError(
+            "draft",
+            f"{draft.name} has another vocabulary ({len(given)} tokens) than {target.name} ({len(vocabulary)} tokens; "
+            f"{different} entries differ); a draft must have the target's tokenizer",
+        )
+    if (drafted < tokens or is_gguf(draft.source)) and drafted != width:
+        raise PairError(
+            "draft",
+            f"{draft.name} gives {drafted} logits, but {target.name} gives {width}; where they differ, both need one "
+            f"for each of the tokenizer's {tokens} tokens, and the draft cannot be a GGUF file",
+        )
 
 
 def _pad(model: PreTrainedModel, width: int) -> None:

@@ -1,4 +1,4 @@
-"""Whether a target can be spread over devices, the CPU's memory and the disk, before its weights are read."""
+"""Targets that are spread over devices, the CPU's memory and the disk."""
 
 from __future__ import annotations
 
@@ -11,79 +11,67 @@ from specexp.core.messages import did_you_mean
 from specexp.models.gguf import is_gguf
 from specexp.models.sources import PairError
 
-TENSOR_PARALLEL = "tensor-parallel"
-DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential", TENSOR_PARALLEL)
+_TENSOR_PARALLEL = "tensor-parallel"
+_DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential", _TENSOR_PARALLEL)
 
 
 def check_spread(
     target: str, device_map: str | Mapping[str, str | int] | None, offload_folder: str | None, mode: str
 ) -> None:
-    """Refuse what cannot be spread; the arguments are :func:`~specexp.models.pair.load_pair`'s.
+    """Raise if a target cannot be spread so; the arguments are :func:`~specexp.models.pair.load_pair`'s.
 
     Raises:
         PairError: one sentence with what is allowed.
     """
+    key, why = "device_map", ""
     if device_map is None:
-        if offload_folder is not None:
-            raise PairError(
-                "offload_folder", "offload_folder is given without a device_map, which alone fills it"
-            )
-        return
-    if isinstance(device_map, str) and device_map not in DEVICE_MAPS:
-        raise PairError(
-            "device_map",
-            f"device_map is {device_map!r}{did_you_mean(device_map, DEVICE_MAPS)}; or a mapping of modules to devices "
-            "is expected",
+        key = "offload_folder"
+        why = "" if offload_folder is None else "is given without a device_map, which alone fills it"
+    elif isinstance(device_map, str) and device_map not in _DEVICE_MAPS:
+        hint = did_you_mean(device_map, _DEVICE_MAPS)
+        why = f"is {device_map!r}{hint}; or a mapping of modules to devices is expected"
+    elif is_gguf(target):
+        why = f"must be left out for the GGUF file {target!r}, which llama.cpp places itself"
+    elif mode == "compiled":
+        key, why = "mode", "is 'compiled', and a device_map spreads the target: allowed are eager and auto"
+    elif device_map == _TENSOR_PARALLEL and _processes() < 2:
+        why = (
+            f"is {device_map!r}, which splits the target over the processes of torchrun, and this is one alone: "
+            "start several with torchrun --nproc-per-node N"
         )
-    if is_gguf(target):
-        raise PairError(
-            "device_map",
-            f"target {target!r} is a GGUF file, which llama.cpp places itself: leave device_map out",
-        )
-    if mode == "compiled":
-        raise PairError(
-            "mode", "mode is 'compiled', and a device_map spreads the target: allowed are eager and auto"
-        )
-    if device_map == TENSOR_PARALLEL:
-        if processes() < 2:
-            raise PairError(
-                "device_map",
-                f"device_map is {TENSOR_PARALLEL!r}, which splits the target over the processes of torchrun, and this "
-                "is one alone: start several with torchrun --nproc-per-node N",
-            )
-        return
-    if find_spec("accelerate") is None:
-        raise PairError("device_map", 'device_map needs accelerate: pip install -e ".[offload]"')
+    elif device_map != _TENSOR_PARALLEL and find_spec("accelerate") is None:
+        why = 'needs accelerate: pip install -e ".[offload]"'
+    if why:
+        raise PairError(key, f"{key} {why}")
 
 
-def processes() -> int:
-    """How many torchrun started together; 1 where it did not."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
-
-
-def loading(
+def placement(
     device_map: str | Mapping[str, str | int] | None, offload_folder: str | None, heads: int
 ) -> dict[str, Any]:
-    """What transformers is told to spread a target; nothing where it is not.
+    """Return the arguments of ``from_pretrained`` that spread a target; none without a device map.
 
     Args:
-        device_map: As :func:`check_spread` let it pass.
-        offload_folder: Where weights wait on the disk.
-        heads: Heads of the target's keys, which processes share equally.
+        device_map: passed :func:`check_spread`.
+        offload_folder: where weights wait on the disk.
+        heads: the target's key-value heads, which processes share equally.
 
     Raises:
-        PairError: They cannot.
+        PairError: the number of processes does not divide the heads.
     """
     if device_map is None:
         return {}
-    if device_map != TENSOR_PARALLEL:
+    if device_map != _TENSOR_PARALLEL:
         return {"device_map": device_map, "offload_folder": offload_folder}
-    if heads % processes():
+    if heads % _processes():
         raise PairError(
             "device_map",
-            f"device_map is {TENSOR_PARALLEL!r} over {processes()} processes, and it has {heads} heads of keys: "
-            "a number that divides them is expected",
+            f"device_map is {device_map!r} over {_processes()} processes, which must divide the {heads} heads of keys",
         )
     from transformers.distributed import DistributedConfig
 
-    return {"distributed_config": DistributedConfig(tp_size=processes())}
+    return {"distributed_config": DistributedConfig(tp_size=_processes())}
+
+
+def _processes() -> int:
+    """How many processes torchrun started together; 1 without it."""
+    return int(os.environ.get("WORLD_SIZE", "1"))

@@ -298,27 +298,23 @@ ARMS = [
         "--published '[{method: x, speedup: fast}]'",
         "published.0.speedup is 'fast'; allowed is a number, or null",
     ),
-    dry(
-        "a device without numbers", "--pair.device meta", "device 'meta' holds no numbers", "name cpu or cuda"
-    ),
+    dry("a device without numbers", "--pair.device meta", "pair.device", "device 'meta' cannot be used here"),
     dry(
         "a project without a name",
         "--tracking.mode offline --tracking.project '\"\"'",
-        "command line: tracking.project is ''; a name such as specexp is allowed",
-    ),
-    dry(
-        "a folder that can have no name", "--output '\"a\\0b\"'", "command line: output is ", "null character"
+        "command line: tracking.project must be a name",
+        "got ''",
     ),
     Row(
         "an owner that W&B refuses",
         "dashboard sweep.yaml --entity a/b --dry-run",
-        ("tracking.entity is 'a/b'; W&B takes no / in an entity's name",),
+        ("tracking.entity must be a name without any of /", "got 'a/b'"),
     ),
-    dry("a cpu with a number", "--pair.device cpu:9", "device 'cpu:9' cannot be used here: there is one cpu"),
     dry(
         "a project that W&B refuses",
         "--tracking.mode offline --tracking.project a/b",
-        "tracking.project is 'a/b'; W&B takes no / in a project's name",
+        "tracking.project must be a name without any of /",
+        "got 'a/b'",
     ),
 ]
 TRAINER = [
@@ -428,7 +424,7 @@ OTHERS = [
     Row(
         "an export below a file",
         "export nowhere --to growmap --output mine.yaml/x",
-        ("--output: mine.yaml cannot be written (mine.yaml is a file)",),
+        ("--output: mine.yaml cannot be written (mine.yaml is not a folder)",),
     ),
     Row("a file as artifact", "export mine.yaml --to growmap", ("no such artifact folder, it is a file",)),
     Row(

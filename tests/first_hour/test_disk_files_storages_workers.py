@@ -269,7 +269,7 @@ def test_an_output_that_is_a_link_to_nothing(
     make({}, tmp_path)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "gone").symlink_to("nowhere")
-    check(Row("", "run mine.yaml --output gone", ("output", "gone is a link to nothing")), capsys)
+    check(Row("", "run mine.yaml --output gone", ("output", "gone is not a folder")), capsys)
 
 
 def test_a_wrong_mode_of_wandb_is_told_before_anything_is_decoded(

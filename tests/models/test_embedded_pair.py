@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from shutil import copytree
 from typing import Any
@@ -80,64 +81,92 @@ def test_a_draft_with_fewer_logits_than_the_tokenizer_has_tokens_is_refused(
         load_pair(target, other)
 
 
-def test_a_model_that_knows_no_sdpa_is_told_what_to_set(target: str, tmp_path: Path) -> None:
-    from transformers import AutoTokenizer, GPTJConfig, GPTJForCausalLM
-
-    sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 32, "rotary_dim": 4}
-    config = GPTJConfig(vocab_size=300, bos_token_id=0, eos_token_id=1, **sizes)
-    GPTJForCausalLM(config).save_pretrained(tmp_path)
-    AutoTokenizer.from_pretrained(target).save_pretrained(tmp_path)
-    with pytest.raises(
-        PairError, match="does not support attn_implementation 'sdpa'; set attn_implementation to 'eager'"
-    ) as caught:
-        load_pair(str(tmp_path))
-    assert caught.value.argument == "target"  # it is the model that does not, whoever set the default
-    assert load_pair(str(tmp_path), attn_implementation="eager").target.config.model_type == "gptj"
+def without(name: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).unlink()
 
 
-@pytest.mark.parametrize("source", ["./no/such/folder", "/no/such/folder", "no/such/folder"])
-def test_a_missing_folder_is_named(source: str) -> None:
-    with pytest.raises(ValueError, match=f"target '{source}' is no existing folder"):
-        load_pair(source)
+def with_config(**values: int) -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(config | values))
+
+    return write
 
 
-def test_a_folder_without_a_model_is_named(tmp_path: Path, target: str) -> None:
-    with pytest.raises(ValueError, match=r"draft .* without config.json"):
-        load_pair(target, str(tmp_path))
+def cut_short(folder: Path) -> None:
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[: weights.stat().st_size // 2])
 
 
-def test_an_unknown_type_is_refused(target: str) -> None:
-    with pytest.raises(ValueError, match=r"target_dtype is .int8.; allowed"):
-        load_pair(target, target_dtype="int8")
-
-
-def test_broken_weights_are_refused_in_one_sentence(target: str, tmp_path: Path) -> None:
-    for file in Path(target).iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    (tmp_path / "model.safetensors").unlink()
-    with pytest.raises(ValueError, match="holds no weights in safetensors"):
-        load_pair(str(tmp_path))
-
-
-@pytest.mark.parametrize("changed", [{"num_hidden_layers": 2}, {"intermediate_size": 32}], ids=repr)
-def test_weights_that_are_not_all_there_are_refused_instead_of_made_up(
-    target: str, tmp_path: Path, changed: dict[str, int]
+@pytest.mark.parametrize(
+    ("damage", "named"),
+    [
+        (without("config.json"), "without config.json"),
+        (without("model.safetensors"), "model.safetensors"),
+        (cut_short, ""),
+        # transformers warns of these, and makes the weights up
+        (with_config(num_hidden_layers=2), r"9 tensors .* 'model\.layers\.1\."),
+        (with_config(intermediate_size=32), r"3 tensors .* 'model\.layers\.0\.mlp"),
+    ],
+    ids=[
+        "no configuration",
+        "no weights",
+        "weights cut short",
+        "missing tensors",
+        "tensors of another shape",
+    ],
+)
+def test_damaged_files_are_refused_in_one_sentence(
+    target: str, tmp_path: Path, damage: Callable[[Path], None], named: str
 ) -> None:
     copytree(target, tmp_path, dirs_exist_ok=True)
-    config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(config | changed))
-    with pytest.raises(
-        PairError, match=r"no weights that fit \d tensors of the model .* as 'model\.layers\."
-    ):
-        load_pair(str(tmp_path))
+    damage(tmp_path)
+    for arguments in ((str(tmp_path),), (target, str(tmp_path))):
+        role = "target" if len(arguments) == 1 else "draft"
+        with pytest.raises(PairError, match=rf"^{role} '{tmp_path}' .*{named}") as caught:
+            load_pair(*arguments)
+        assert caught.value.argument == role
+        assert "\n" not in str(caught.value)
 
 
-def test_truncated_weights_are_refused_in_one_sentence(target: str, tmp_path: Path) -> None:
-    copytree(target, tmp_path, dirs_exist_ok=True)
-    whole = (tmp_path / "model.safetensors").read_bytes()
-    (tmp_path / "model.safetensors").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(PairError, match=r"is no whole safetensors file .*: copy it again"):
-        load_pair(str(tmp_path))
+@pytest.mark.parametrize(
+    ("key", "value", "sentence"),
+    [
+        ("target", "./no/such/folder", "target './no/such/folder' is no existing folder"),
+        ("target", "/no/such/folder", "is no existing folder"),
+        ("target", "no/such/folder", "is no existing folder"),
+        ("target", "sdtlib", "did you mean 'stdlib'"),
+        ("target_dtype", "int8", "target_dtype is 'int8'; allowed are bfloat16"),
+        ("device", "cuda:99", "device 'cuda:99' cannot be used here"),
+        ("device", "toaster", "device 'toaster' cannot be used here"),
+        ("device", "meta", "device 'meta' cannot be used here"),
+        ("mode", "fast", "mode is 'fast'; allowed are eager, compiled, auto"),
+        ("mode", "compiled", "heads of 8 numbers"),
+    ],
+)
+@pytest.mark.parametrize("weights", [True, False], ids=["loaded", "dry run"])
+def test_a_wrong_argument_is_named_in_one_sentence(
+    target: str, key: str, value: str, sentence: str, weights: bool
+) -> None:
+    arguments: dict[str, Any] = {"target": target, key: value}
+    with pytest.raises(PairError, match=sentence) as caught:
+        load_pair(**arguments, weights=weights)
+    assert caught.value.argument == key
+    assert "\n" not in str(caught.value)
+
+
+def test_a_pair_without_weights_has_the_shapes_of_the_loaded_one(target: str, tmp_path: Path) -> None:
+    draft = saved(tmp_path, vocab_size=320, text="def f(x): return x + 1")
+    outline, loaded = load_pair(target, draft, weights=False), load_pair(target, draft)
+    for empty, whole in ((outline.target, loaded.target), (outline.draft, loaded.draft)):
+        assert empty is not None
+        assert whole is not None
+        assert empty.device.type == "meta"
+        assert not empty.training
+        assert empty.dtype == whole.dtype
+        assert {name: value.shape for name, value in empty.state_dict().items()} == {
+            name: value.shape for name, value in whole.state_dict().items()
+        }
 
 
 def test_the_embedded_pair() -> None:
@@ -158,11 +187,3 @@ def test_embedded_models_of_other_sizes_have_names(tmp_path: Path, monkeypatch: 
     assert sources_of("stdlib-large", "stdlib-small") == (folder["target-large"], folder["draft-small"])
     assert sources_of("my/target", "stdlib") == ("my/target", folder["draft"])
     assert sources_of("stdlib-huge") == ("stdlib-huge", None)  # a hub id, for all that is known
-
-
-@pytest.mark.parametrize("device", ["cuda:99", "toaster"])
-def test_a_device_that_is_not_there_is_refused_in_one_sentence(target: str, device: str) -> None:
-    with pytest.raises(PairError, match=f"device '{device}' cannot be used here") as caught:
-        load_pair(target, device=device)
-    assert caught.value.argument == "device"
-    assert "\n" not in str(caught.value)

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from specexp.models.hub import why_unreachable
 from specexp.models.pair import load_pair, load_tokenizer
-from specexp.models.sources import PairError
+from specexp.models.sources import PairError, check_reachable
 
 
 @pytest.fixture
@@ -22,7 +21,7 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_hub_id_that_cannot_be_asked_for_is_refused_at_once() -> None:
     load_pair("stdlib")  # what the imports take
     started = time.perf_counter()
-    with pytest.raises(PairError, match=r"'nobody/nothing' is no local folder and is not whole in the cache \(.*\), "
+    with pytest.raises(PairError, match=r"'nobody/nothing' is no local folder and is not in the cache \(.*\), "
                        r"and the hub .*127\.0\.0\.1:9 cannot be reached: .*: name a local") as caught:  # fmt: skip
         load_pair("nobody/nothing")
     assert time.perf_counter() - started < 10  # the client's own retries take most of a minute
@@ -37,14 +36,18 @@ def test_offline_mode_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert why_unreachable() == "HF_HUB_OFFLINE is set"
+    with pytest.raises(PairError, match=r"cannot be asked for it \(HF_HUB_OFFLINE is set\)"):
+        check_reachable("target", "nobody/nothing")
 
 
 def test_local_folders_ask_nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def ask() -> str:
+    from huggingface_hub import constants
+
+    def ask(endpoint: str) -> str:
         raise AssertionError("the hub was asked")
 
-    monkeypatch.setattr("specexp.models.pair.why_unreachable", ask)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("specexp.models.sources._why_unreachable", ask)
     assert load_tokenizer("stdlib").eos_token_id is not None
     with pytest.raises(PairError, match=r"without config\.json"):
         load_pair(str(tmp_path))

@@ -12,7 +12,7 @@ from specexp.core.decoder import Decoder
 from specexp.core.placement import compute_device, is_spread
 from specexp.drafters import DraftModel
 from specexp.models import spread
-from specexp.models.pair import load_pair, outline_pair
+from specexp.models.pair import load_pair
 from specexp.models.sources import PairError
 from specexp.verifiers import KeyedSampling
 
@@ -88,11 +88,11 @@ def test_matrices_split_over_two_processes_give_the_same_tokens(tmp_path):
 )
 def test_what_cannot_be_spread_is_refused(arguments, key, sentence):
     with pytest.raises(PairError, match=sentence.replace("?", r"\?")) as refused:
-        outline_pair("stdlib", **arguments)
+        load_pair("stdlib", weights=False, **arguments)
     assert refused.value.argument == key
 
 
 def test_without_accelerate_the_extra_is_named(monkeypatch):
     monkeypatch.setattr(spread, "find_spec", lambda name: None)
     with pytest.raises(PairError, match=r"device_map needs accelerate: pip install -e \"\.\[offload\]\""):
-        outline_pair("stdlib", device_map="auto")
+        load_pair("stdlib", weights=False, device_map="auto")
