@@ -30,25 +30,25 @@ ROWS = [
     Row(
         "an output that is a file",
         "run mine.yaml --output taken --dry-run",
-        ("output", "taken is a file"),
+        ("output", "taken is not a folder"),
         {"taken": ""},
     ),
     Row(
         "an output below a file",
         "run mine.yaml --output taken/runs",
-        ("output", "taken is a file"),
+        ("output", "taken is not a folder"),
         {"taken": ""},
     ),
     Row(
         "a name that is a file",
         "run mine.yaml --name taken",
-        ("output", "runs/taken is a file"),
+        ("output", "runs/taken is not a folder"),
         {"runs/taken": ""},
     ),
     Row(
         "an export that is a file",
         "sweep sweep.yaml --sweep.export.to taken --dry-run",
-        ("sweep.export.to", "taken is a file"),
+        ("sweep.export.to", "taken is not a folder"),
         {"taken": ""},
     ),
     Row(
