@@ -11,7 +11,7 @@ from specexp.config.config import Config, is_replayed
 from specexp.config.errors import ConfigError
 from specexp.config.layers import Key
 from specexp.core.messages import counted
-from specexp.models.sources import PairError, check_reachable, check_source, sources_of
+from specexp.models.sources import PairError, checked_sources
 from specexp.tracking.mode import asked_mode
 
 
@@ -34,7 +34,10 @@ def check_here(config: Config, *written: str) -> None:
     if config.get("tracking.mode") != "disabled":
         check_tracking(config)
     if not is_replayed(config):
-        _check_models(config)
+        try:
+            checked_sources(config.get("pair.target"), config.get("pair.draft"))
+        except PairError as error:
+            raise config.checker.error(("pair", error.argument), f": {error}") from error
     for key, value in _paths(
         config.get("data.prompts.init_args", None) or {}, ("data", "prompts", "init_args")
     ):
@@ -81,17 +84,6 @@ def check_writable(folder: Path, error: ConfigError) -> None:
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         why = f"no permission in {there}" if there.is_dir() else f"{there} is not a folder"
         raise ConfigError(f"{error}: {folder} cannot be written ({why}): name another folder")
-
-
-def _check_models(config: Config) -> None:
-    sources = sources_of(config.get("pair.target"), config.get("pair.draft"))
-    for role, source in zip(("target", "draft"), sources, strict=True):
-        try:
-            if source is not None:
-                check_source(role, source)
-                check_reachable(role, source)
-        except PairError as error:
-            raise config.checker.error(("pair", error.argument), f": {error}") from error
 
 
 def _paths(value: Any, at: Key) -> Iterator[tuple[Key, str]]:

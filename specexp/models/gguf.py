@@ -12,20 +12,20 @@ if TYPE_CHECKING:
 
 
 def is_gguf(source: str) -> bool:
-    """Whether a source names a GGUF file."""
+    """Return whether a source names a GGUF file."""
     return source.lower().endswith(".gguf")
 
 
 def is_local(source: str) -> bool:
-    """Whether a source is a folder or file here, so that no hub need be asked."""
+    """Return whether a source is a local folder or file."""
     return is_gguf(source) or Path(source).is_dir()
 
 
 def gguf_tokenizer(source: str) -> PreTrainedTokenizerBase:
-    """The tokenizer of a file.
+    """Return the tokenizer of a file.
 
     Raises:
-        ValueError: it has none that could be made, cannot be read, or llama.cpp is not here.
+        ValueError: it has none that could be made, cannot be read, or llama.cpp is not installed.
     """
     from specexp.models.gguf_text import read_tokenizer
     from specexp.models.llama_file import LlamaFile
@@ -34,16 +34,10 @@ def gguf_tokenizer(source: str) -> PreTrainedTokenizerBase:
 
 
 def gguf_model(source: str, cache: Any, device: str, attn_implementation: str) -> LlamaCppModel:
-    """A file at work.
-
-    Args:
-        source: the file, whose weights are as precise as they were written.
-        cache: precision of the keys and values that are kept.
-        device: ``cpu``, or another, if llama.cpp was built for it.
-        attn_implementation: ``eager`` keeps llama.cpp from taking attention in one step, as float32 does.
+    """Load a file; the arguments are :func:`~specexp.models.pair.load_pair`'s, ``cache`` the target's dtype.
 
     Raises:
-        ValueError: it cannot be read or run, or llama.cpp is not here.
+        ValueError: it cannot be read or run, or llama.cpp is not installed.
     """
     from specexp.models.llama_cpp import LlamaCppModel
     from specexp.models.llama_file import LlamaFile, LlamaSettings

@@ -6,15 +6,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from os import PathLike
+from os import fspath
 from typing import TYPE_CHECKING, Any
 
 from specexp.core.messages import first_line, type_and_line
 from specexp.core.runtime import Runtime
 from specexp.models.gguf import gguf_model, gguf_tokenizer, is_gguf
 from specexp.models.runtime import check_mode, runtime_of, set_mode
-from specexp.models.sources import PairError, check_reachable, check_source, sources_of
-from specexp.models.spread import check_spread, placement
+from specexp.models.sources import PairError, check_reachable, checked_sources, sources_of
+from specexp.models.spread import placement
 
 if TYPE_CHECKING:
     import torch
@@ -99,11 +99,7 @@ def load_pair(
         >>> load_pair("stdlib").target.config.vocab_size  # doctest: +SKIP
         4096
     """
-    sources = sources_of(_text("target", target), None if draft is None else _text("draft", draft))
-    for role, source in zip(("target", "draft"), sources, strict=True):
-        if source is not None:
-            check_source(role, source)
-    check_spread(sources[0], device_map, offload_folder, mode)
+    sources = checked_sources(fspath(target), None if draft is None else fspath(draft))
     with _blamed("mode"):
         check_mode(mode, device=device)
     dtypes = _dtype("target_dtype", target_dtype), _dtype("draft_dtype", draft_dtype)
@@ -113,13 +109,12 @@ def load_pair(
         for role, source, dtype in zip(("target", "draft"), sources, dtypes, strict=True)
         if source is not None
     ]
+    text = files[0].config.get_text_config()
+    placed = placement(files[0].source, text, device_map, offload_folder, mode)
     _check_tokens(*files)
     models = [one.outline() for one in files]
     with _blamed("mode"):
         check_mode(mode, models, device)
-    text = files[0].config.get_text_config()
-    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
-    placed = placement(device_map, offload_folder, heads)
     if weights:
         models = [files[0].load(**placed), *(one.load() for one in files[1:])]
     else:
@@ -128,7 +123,9 @@ def load_pair(
         _pad(model, text.vocab_size)
     for model in models:
         set_mode(model, mode)
-    return ModelPair(models[0], models[1] if len(models) > 1 else None, files[0].tokenizer, str(target), mode)
+    return ModelPair(
+        models[0], models[1] if len(models) > 1 else None, files[0].tokenizer, fspath(target), mode
+    )
 
 
 def load_tokenizer(target: str) -> PreTrainedTokenizerBase:
@@ -248,14 +245,6 @@ class _Files:
         with _blamed(self.role, f"{self.name} cannot be loaded"):
             dtype = str(self._dtype).removeprefix("torch.")
             return gguf_model(self.source, dtype, self._device, self._attention)
-
-
-def _text(role: str, given: object) -> str:
-    """A name or a path as text."""
-    if not isinstance(given, (str, PathLike)):
-        shown = " ".join(f"{given!r:.60}".split())  # a model prints itself over many lines
-        raise PairError(role, f"{role} is {shown}; 'stdlib', a folder, a GGUF file or a hub id is expected")
-    return str(given)
 
 
 def _dtype(key: str, name: str) -> torch.dtype:

@@ -64,8 +64,14 @@ def _embedded(role: str, name: str) -> str | None:
     return str(folder) if re.fullmatch(r"\w+(-\w+)?", name) and folder.is_dir() else None
 
 
-def _families() -> list[str]:
-    return [folder.parent.name for folder in PAIRS.glob("*/target")]
+def checked_sources(target: str, draft: str | None = None) -> tuple[str, str | None]:
+    """Return :func:`sources_of` target and draft; raise :class:`PairError` if one is wrong or cannot be reached."""
+    sources = sources_of(target, draft)
+    for role, source in zip(("target", "draft"), sources, strict=True):
+        if source is not None:
+            check_source(role, source)
+            check_reachable(role, source)
+    return sources
 
 
 def check_source(role: str, source: str) -> None:
@@ -83,8 +89,8 @@ def check_source(role: str, source: str) -> None:
     elif not path.is_dir():
         if not _HUB_ID.fullmatch(source):
             why = "is no existing folder; expected 'stdlib', a folder, a GGUF file or a hub id (owner/name)"
-        elif "/" not in source and (near := get_close_matches(source, _families(), n=1)):
-            why = f"is no embedded pair; did you mean {near[0]!r}?"
+        elif "/" not in source and get_close_matches(source, ["stdlib"], cutoff=0.8):
+            why = "is no embedded model; did you mean 'stdlib'?"
     elif not (path / "config.json").is_file():
         inside = sorted(path.glob("*.gguf"))
         other = f"name one of its GGUF files, such as {str(inside[0])!r}" if inside else ""
