@@ -340,12 +340,6 @@ class TestExport:
         assert export([str(folder), "--to", "serve-bundle", "--target", model_folder, "--output", "b u"]) == 0
         assert shell(next_line(capsys)) == ["serve", "--trust-remote-code", "b u"]
 
-    @pytest.mark.parametrize("to", ["rank-paths", "medusa", "growmap", "samd"])
-    def test_a_tree_for_a_research_repository_says_where_it_belongs(
-        self, here: Path, capsys: Capture, to: str
-    ) -> None:
-        assert "'a file'" in self.written(capsys, to)
-
     @pytest.mark.parametrize("to", ["vllm", "sglang", "trtllm", "llama-cpp", "serve-bundle"])
     def test_the_page_has_the_same_lines(self, to: str) -> None:
         line = class_in(formats, to, Format).deployment.format(file="FILE")
@@ -353,8 +347,8 @@ class TestExport:
         assert f"| `{to}` | `{line}` |" in page.read_text()
 
     def test_without_an_output_the_file_is_called_so(self, here: Path, capsys: Capture) -> None:
-        folder = save_artifact("tuned", "static-tree", TREE).folder
-        assert export([str(folder), "--to", "samd"]) == 0
+        folder = save_artifact("tuned", "static-tree", {**TREE, "parts.json": {"drafter": LOOKUP}}).folder
+        assert export([str(folder), "--to", "vllm"]) == 0
         assert "FILE" in next_line(capsys)
 
 

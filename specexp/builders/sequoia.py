@@ -60,7 +60,7 @@ class Sequoia(StaticTree):
         self,
         budget: Annotated[int, Field(ge=1, le=4096)] = 64,
         acceptance: Annotated[list[float], Reference("acceptance-vector")] | None = None,
-        growmap: Annotated[list[list[int]], Reference("growmap")] | None = None,
+        growmap: Annotated[list[list[int]], Reference("static-tree")] | None = None,
         max_depth: Annotated[int, Field(ge=1, le=256)] | None = None,
         max_width: Annotated[int, Field(ge=1, le=64)] | None = None,
         candidates: Selection = "drawn",

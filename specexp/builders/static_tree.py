@@ -29,8 +29,7 @@ class StaticTree(TreeBuilder):
     Args:
         rank_paths: rank path of every node, e.g. ``[[0], [1], [0, 0]]``; the root is not listed and every prefix is.
             In a configuration also the path of a ``static-tree`` artifact, or of the choices of Medusa or EAGLE, a
-            tree of
-            SAMD or a growmap.
+            tree of SAMD or a growmap.
         candidates: what the ranks count: the drafter's ``top-k``, or tokens ``drawn`` one after the other without
             replacement.
 

@@ -14,7 +14,7 @@ class Reference:
     (``stdlib:eagle``), and it is resolved when the part is built; the resolved configuration keeps the text.
 
     Args:
-        kind: an artifact's kind, such as ``q-table``, or a kind of file, such as ``growmap``.
+        kind: an artifact's kind, such as ``q-table``, or a kind of file, such as ``acceptance-vector``.
 
     Example:
         >>> RankPaths = Annotated[list[list[int]], Reference("static-tree")]  # doctest: +SKIP

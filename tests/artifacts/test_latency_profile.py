@@ -103,7 +103,7 @@ def test_it_is_for_experiments_and_not_for_deployments(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     saved = save(tmp_path)
-    assert main([str(saved.folder), "--to", "rank-paths"]) == 2
+    assert main([str(saved.folder), "--to", "vllm"]) == 2
     assert "a latency profile is for experiments, as latency: {artifact: PATH}" in capsys.readouterr().err
     with pytest.raises(ArtifactError, match="records no drafter"):
         _ = saved.parts

@@ -1,4 +1,4 @@
-"""Trees that other projects publish stand where a static tree does: Medusa, EAGLE, SAMD, growmaps; and back again."""
+"""Trees that other projects publish may be named where a static tree may: Medusa, EAGLE, SAMD, growmaps."""
 
 import json
 
@@ -7,20 +7,31 @@ import pytest
 from specexp.artifacts import ArtifactError, value_of
 from specexp.builders import StaticTree
 from specexp.config import build_builder, load_config
-from specexp.config.artifacts import save_artifact
-from specexp.deploy.export.command import as_text, export
 
 PATHS = [[0], [1], [0, 0], [0, 1], [1, 0], [0, 0, 0]]
-NAMES = {"medusa": "choices.py", "rank-paths": "choices.json", "samd": "samd.json", "growmap": "growmap.json"}
+CHILDREN = [[1, 2], [3, 4], [5], [6], [], [], []]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_what_is_exported_is_read_again(name, tmp_path) -> None:
-    artifact = save_artifact(tmp_path / "tree", "static-tree", {"tree.json": PATHS})
-    file = tmp_path / NAMES[name]
-    file.write_text(as_text(export(artifact.folder, name)[0]))
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("medusa_choices.py", f"medusa_choices = {PATHS}\n"),
+        ("choices.json", json.dumps(PATHS)),
+        ("samd.json", json.dumps({"tree_adj": {str(row): below for row, below in enumerate(CHILDREN)}})),
+        ("growmap.json", json.dumps({"size": 7, "Successors": CHILDREN, "depth": [0, 1, 1, 2, 2, 2, 3]})),
+    ],
+)
+def test_a_published_tree_is_read(name, content, tmp_path) -> None:
+    file = tmp_path / name
+    file.write_text(content)
     assert value_of("static-tree", file) == PATHS
-    assert value_of("static-tree", artifact.folder) == PATHS
+
+
+def test_a_torch_file_is_never_loaded(tmp_path) -> None:
+    file = tmp_path / "tree.pt"
+    file.write_bytes(b"whatever")
+    with pytest.raises(ArtifactError, match=r"tree\.pt is a torch or pickle file.*never loaded.*JSON"):
+        value_of("static-tree", file)
 
 
 def test_an_experiment_names_the_file(tmp_path, experiment) -> None:
@@ -55,6 +66,8 @@ def test_an_experiment_names_the_file(tmp_path, experiment) -> None:
             json.dumps({"tree_adj": {"0": [1], "5": [6], "7": []}}),
             "has 3 rows, and 2 hang from row 0",
         ),
+        ("a.json", '{"Successors": [[1], 2]}', r"Successors\.1 is 2"),
+        ("a.json", '{"Successors": [[1], [1]]}', "Successors.1 names row 1, which is in the tree"),
         ("a.json", json.dumps([[rank] for rank in range(5000)]), "lists 5000 nodes; at most 4096"),
     ],
 )

@@ -423,14 +423,14 @@ OTHERS = [
     Row("an unknown precision", "export stdlib --to gguf --precision q3", ("precision 'q3' is not known", "q8_0")),
     Row(
         "an export below a file",
-        "export nowhere --to growmap --output mine.yaml/x",
+        "export nowhere --to vllm --output mine.yaml/x",
         ("--output: mine.yaml cannot be written (mine.yaml is not a folder)",),
     ),
-    Row("a file as artifact", "export mine.yaml --to growmap", ("no such artifact folder, it is a file",)),
+    Row("a file as artifact", "export mine.yaml --to vllm", ("no such artifact folder, it is a file",)),
     Row(
         "a precision of a tree",
-        "export nowhere --to growmap --precision f16",
-        ("--precision is for --to gguf, and the format is 'growmap'",),
+        "export nowhere --to vllm --precision f16",
+        ("--precision is for --to gguf, and the format is 'vllm'",),
     ),
     Row(
         "a flag of another command",
@@ -439,7 +439,7 @@ OTHERS = [
     ),
     Row(
         "an export below a home",
-        "export nowhere --to growmap --output=~/x.json",
+        "export nowhere --to vllm --output=~/x.json",
         ("--output is '~/x.json', in which nothing is expanded",),
     ),
     yaml("a path of Windows in quotes", FILE + 'output: "C:\\runs"\n', "output is 'C:", "nothing is expanded"),

@@ -141,8 +141,8 @@ WRONG = {
     "a damaged artifact": Wrong(
         "run mine.yaml --artifact damaged --dry-run", ("damaged", "tree.json", "sha256")
     ),
-    "a changed manifest": Wrong("export changed --to rank-paths", ("changed", "artifact.json", "sha256")),
-    "an export of another kind": Wrong("export q-table --to rank-paths", ("rank-paths", "q-table")),
+    "a changed manifest": Wrong("export changed --to vllm", ("changed", "artifact.json", "sha256")),
+    "an export of another kind": Wrong("export q-table --to vllm", ("vllm", "q-table")),
 }
 
 

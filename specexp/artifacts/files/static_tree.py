@@ -3,7 +3,7 @@
 - the choices of Medusa and EAGLE-1: a list of rank paths as JSON, or under one name in a Python file, which is read and
   never run;
 - the tree of SAMD: ``{"tree_adj": {"0": [1, 2], "1": [3], ...}}``, the children of every row, the root being row 0;
-- a growmap of Sequoia or UMbreLLa, see :mod:`specexp.artifacts.files.growmap`.
+- a growmap of Sequoia (Chen et al. 2024) or UMbreLLa: ``{"Successors": [[1, 2], [3], ...], ...}``, the same by row.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from specexp.artifacts.error import ArtifactError
-from specexp.artifacts.files import growmap
 from specexp.artifacts.manifest import read_bytes, read_json
 from specexp.artifacts.validated import validated
 from specexp.core.tree import TreeShape
@@ -26,6 +25,8 @@ _MOST_BYTES = 2**20
 _Rank = Annotated[int, Field(ge=0, lt=2**31)]
 _RankPaths = Annotated[list[Annotated[list[_Rank], Field(min_length=1)]], Field(min_length=1)]
 _Children = dict[str, list[_Rank]]
+_Successors = list[list[_Rank]]
+_TORCH_FILES = (".pt", ".pth", ".bin", ".pkl", ".pickle")
 
 
 def read(path: Path) -> list[list[int]]:
@@ -42,12 +43,14 @@ def read(path: Path) -> list[list[int]]:
         [[0], [1], [0, 0]]
     """
     where, file = f"tree: {path}", path.resolve()
+    if path.suffix.lower() in _TORCH_FILES:
+        raise ArtifactError(
+            f"{where} is a torch or pickle file, which is never loaded because that can run code; save it as JSON"
+        )
     if path.suffix == ".py":
         content = _assigned(read_bytes(file, where, _MOST_BYTES), where)
     else:
         content = read_json(read_bytes(file, where), where)
-    if isinstance(content, Mapping) and "Successors" in content:
-        return growmap.read(path)
     if isinstance(content, Mapping):
         content = _paths_of_children(content, where)
     paths = validated(_RankPaths, content, where)
@@ -79,22 +82,28 @@ def _assigned(source: bytes, where: str) -> Any:
 
 def _paths_of_children(content: Mapping[str, Any], where: str) -> list[list[int]]:
     """Rank paths from every row's children; a child's place among them is its rank."""
-    if "tree_adj" not in content:
+    name = "Successors" if "Successors" in content else "tree_adj"
+    if name not in content:
         raise ArtifactError(
             f"{where} is no tree; a list of rank paths, a growmap, or an object with tree_adj is allowed"
         )
-    children: Mapping[str, list[int]] = validated(_Children, content["tree_adj"], where, "tree_adj")
+    children: Mapping[str, list[int]]
+    if name == "Successors":
+        rows_below = validated(_Successors, content[name], where, name)
+        children = {str(row): below for row, below in enumerate(rows_below)}
+    else:
+        children = validated(_Children, content[name], where, name)
     paths: dict[int, list[int]] = {0: []}
     rows = [0]
     for row in rows:  # which grows
         for rank, child in enumerate(children.get(str(row), ())):
             if child in paths or len(paths) > MOST_NODES:
                 raise ArtifactError(
-                    f"{where}: tree_adj.{row} names row {child}, which is in the tree already; every row has one "
+                    f"{where}: {name}.{row} names row {child}, which is in the tree already; every row has one "
                     f"parent, and there are at most {MOST_NODES}"
                 )
             paths[child] = [*paths[row], rank]
             rows.append(child)
     if len(paths) < len(children):
-        raise ArtifactError(f"{where}: tree_adj has {len(children)} rows, and {len(paths)} hang from row 0")
+        raise ArtifactError(f"{where}: {name} has {len(children)} rows, and {len(paths)} hang from row 0")
     return [paths[row] for row in rows[1:]]

@@ -37,7 +37,7 @@ def export(
 
     Args:
         path_or_reference: the artifact, as :func:`specexp.load_artifact` takes it.
-        to: name of a format, e.g. ``rank-paths``.
+        to: name of a format, e.g. ``vllm``.
         output: file to write, whole or not at all. Where the format is a part of a larger file, such as
             a model's ``generation_config.json``, the other keys of an existing file stay.
         trust: installed packages whose classes its parts may be.
@@ -50,7 +50,7 @@ def export(
         ArtifactError: the artifact or the format is wrong, or the file cannot be written.
 
     Example:
-        >>> paths, dropped = export("artifacts/tree_shape/best", "rank-paths")  # doctest: +SKIP
+        >>> config, dropped = export("artifacts/tree_shape/best", "vllm", draft="small")  # doctest: +SKIP
     """
     made = _made(
         _format(to), Given(path_or_reference, to, None if output is None else Path(output), trust, options)

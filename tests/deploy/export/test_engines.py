@@ -143,8 +143,6 @@ def test_a_study_of_an_engine_is_exported_to_that_engine_alone(tmp_path) -> None
     assert export(folder, "vllm") == (given, "")
     with pytest.raises(ArtifactError, match="the settings are vllm's, and --to is sglang"):
         export(folder, "sglang")
-    with pytest.raises(ArtifactError, match="settings of an engine are exported to that engine alone"):
-        export(folder, "rank-paths")
     broken = measured(tmp_path, "openvino", num_assistant_tokens=4, assistant_confidence_threshold=0.4)
     with pytest.raises(ArtifactError, match="exclude each other"):
         export(broken, "openvino")
@@ -161,12 +159,6 @@ def test_a_server_is_exported_as_the_command_that_was_fastest(tmp_path) -> None:
     unfilled = measured(tmp_path, "endpoint", command="serve {port} {token}", tokens=4)
     with pytest.raises(ArtifactError, match=r"\{token\}, which nothing fills; did you mean 'tokens'"):
         export(unfilled, "endpoint")
-
-
-def test_medusa_takes_a_line_of_python(tuned) -> None:
-    content, dropped = export(tuned(LOOKUP), "medusa")
-    assert content == "medusa_choices = [[0], [1], [0, 0]]\n"
-    assert dropped.startswith("medusa: the PromptLookup drafter")
 
 
 class TestOpenVino:

@@ -31,14 +31,6 @@ def paper(tmp_path: Path) -> Artifact:
     return saved(tmp_path, TokenRecyclingTree().rank_paths, RECYCLING)
 
 
-def test_rank_paths_are_the_whole_tree(paper: Artifact, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(paper.folder.parent / "best"), "--to", "rank-paths"]) == 0
-
-    told = capsys.readouterr()
-    assert json.loads(told.out) == TokenRecyclingTree().rank_paths
-    assert "TokenRecycling drafter" in told.err
-
-
 def test_a_generation_config_keeps_the_best_chain_and_says_what_it_dropped(
     paper: Artifact, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -79,8 +71,6 @@ def test_of_a_schedule_the_best_chain_is_kept_and_the_strategy_dropped(tmp_path:
     assert content["num_assistant_tokens"] == 3
     assert "kept the tree's best chain of 3; dropped the strategy Scheduled(n=3, policy=FirstCome," in dropped
     assert "7 of 10 nodes" in dropped
-    with pytest.raises(ArtifactError, match=r"kind 'schedule' cannot be exported to rank-paths, which takes"):
-        export(folder, "rank-paths")
 
     payloads["parts.json"] = {**parts, "builder": {"class_path": "DySpecThreshold"}}
     folder = save_artifact(tmp_path / "grown", "schedule", payloads).folder
@@ -101,13 +91,16 @@ def test_a_models_own_generation_config_keeps_its_other_keys(paper: Artifact, tm
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["{tree}", "--to", "rank-path"], "did you mean 'rank-paths'?"),
+        (["{tree}", "--to", "openvin"], "did you mean 'openvino'?"),
         (["{tree}", "--to", "xml"], f"allowed are {', '.join(names_in(formats))}"),
-        (["{tree}/v9", "--to", "rank-paths"], "no such artifact folder"),
-        (["{tree}", "--to", "rank-paths", "--output", "{tree}"], "is a folder"),
-        (["{tree}", "--to", "rank-paths", "--output", "{tree}/best.json/x"], "cannot be written"),
+        (["{tree}/v9", "--to", "hf-generation-config"], "no such artifact folder"),
+        (["{tree}", "--to", "hf-generation-config", "--output", "{tree}"], "is a folder"),
+        (["{tree}", "--to", "hf-generation-config", "--output", "{tree}/best.json/x"], "cannot be written"),
         (["{tree}", "--to", "hf-generation-config", "--output", "{tree}/v1/tree.json"], "no JSON object"),
-        (["{matrix}", "--to", "rank-paths"], "'adjacency-matrix' cannot be exported to rank-paths"),
+        (
+            ["{matrix}", "--to", "hf-generation-config"],
+            "'adjacency-matrix' cannot be exported to hf-generation-config",
+        ),
     ],
 )
 def test_a_mistake_is_one_sentence_and_writes_nothing(

@@ -11,7 +11,6 @@ from typing_extensions import override
 from specexp.artifacts import ArtifactError
 from specexp.artifacts.validated import validated
 from specexp.deploy.export.export_format import ExportedFile, ExportFormat, Tuned
-from specexp.deploy.export.formats._fixed_tree import controller_lost, drafter_of, rank_paths_of
 from specexp.engines.settings.settings import Settings
 
 CHAINS = ("static-tree", "composition", "schedule")
@@ -57,17 +56,24 @@ def chain_of(artifact: Tuned, name: str) -> ChainDraft:
     Raises:
         ArtifactError: its trees differ from step to step.
     """
-    paths = rank_paths_of(artifact, name)
+    paths = artifact.builder.rank_paths
+    if paths is None:
+        raise ArtifactError(
+            f"{artifact.folder}: the trees of {type(artifact.builder).__name__} differ from step to step, so that "
+            f"there is no fixed one for {name}"
+        )
     length = max((len(path) for path in paths if not any(path)), default=0)
-    lost = controller_lost(artifact)
+    controller = artifact.controller
+    plain = controller is None or controller.same_plan
+    lost = [] if plain else [f"the {type(controller).__name__} controller"]
     if artifact.execution_spec is not None:
         lost.append(f"the strategy {_described(artifact.execution_spec)}")
     if rest := len(paths) - length:
         lost.append(f"{rest} of {len(paths)} nodes")
     kept = f"the tree's best chain of {length}" if length else "one drafted token, for the tree has no chain"
-    drafter = drafter_of(artifact)
-    arguments = artifact.recorded["drafter"].get("init_args", {}) if drafter else {}
-    return ChainDraft(max(length, 1), drafter, arguments, kept, lost)
+    drafter = artifact.recorded.get("drafter", {})
+    name_of_drafter = drafter.get("class_path", "").rpartition(".")[2]
+    return ChainDraft(max(length, 1), name_of_drafter, drafter.get("init_args", {}), kept, lost)
 
 
 class ChainFormat(ExportFormat):
