@@ -5,26 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
+from typing import Any, Literal, get_args
 
 from specexp.core.messages import counted, shown
 from specexp.engines.openai_client import Streamed, complete
-
-if TYPE_CHECKING:
-    from specexp.verify.endpoint_law import SampledLaw
 
 Verdict = Literal["equal", "near tie", "wrong", "cannot tell"]
 _AROUND = 40
 """Characters shown around a divergence."""
 
 Ask = Callable[[str], Streamed]
-
-
-class Scorer(Protocol):
-    """Tells how far the target itself holds two continuations apart."""
-
-    def __call__(self, prompt: str, common: str, one: str, other: str) -> float | None:
-        """Log-probability of the next token of ``one`` less that of ``other``; None where they cannot be told apart."""
 
 
 @dataclass(frozen=True)
@@ -59,12 +49,10 @@ class EndpointReport:
     Attributes:
         compared: Prompt by prompt.
         asked: What was asked of whom, for whoever repeats it.
-        law: What sampled answers say; None where none were asked for.
     """
 
     compared: Sequence[Compared]
     asked: Mapping[str, Any] = field(default_factory=dict)
-    law: SampledLaw | None = None
 
     def count(self, verdict: Verdict) -> int:
         """Prompts of a verdict."""
@@ -72,11 +60,10 @@ class EndpointReport:
 
     @property
     def exit_code(self) -> int:
-        """0: nothing speaks against it; 1: an answer or the law is wrong; 3: something cannot be told."""
-        law = "equal" if self.law is None else self.law.verdict
-        if self.count("wrong") or law == "wrong":
+        """0: no answer is wrong; 1: one is; 3: an answer cannot be judged."""
+        if self.count("wrong"):
             return 1
-        return 3 if self.count("cannot tell") or law == "cannot tell" else 0
+        return 3 if self.count("cannot tell") else 0
 
     def counts(self) -> str:
         """How many prompts came to which verdict."""
@@ -102,8 +89,6 @@ class EndpointReport:
                     f"- off: `{one.plain!r}`",
                     f"- on: `{one.speculative!r}`",
                 ]
-        if self.law is not None:
-            lines += ["", *self.law.lines()]
         return "\n".join(lines) + "\n"
 
 
@@ -129,20 +114,18 @@ def compare_endpoints(
     speculative: Ask,
     plain: Ask,
     tolerance: float,
-    score: Scorer | None = None,
     tell: Callable[[Compared], None] = lambda one: None,
 ) -> list[Compared]:
     """Ask both for every prompt.
 
-    An answer that parts is blamed only where plain decoding repeats itself and clearly prefers its own token: by its
-    own log-probabilities, or else by the target's in float32. Where neither is there, nobody can tell.
+    A different answer is wrong only if plain decoding repeats itself and clearly prefers its own token, by the
+    server's log-probabilities. Without these it cannot be judged.
 
     Args:
         prompts: Texts.
         speculative: Asks with speculation.
         plain: Asks without.
         tolerance: Largest gap of log-probabilities at which rounding may decide otherwise.
-        score: Scores with the target, where it is at hand.
         tell: Called with every prompt's verdict.
 
     Raises:
@@ -151,15 +134,13 @@ def compare_endpoints(
     found = []
     for prompt in prompts:
         off, on = plain(prompt), speculative(prompt)
-        one = _compared(prompt, off, on, plain, tolerance, score)
+        one = _compared(prompt, off, on, plain, tolerance)
         tell(one)
         found.append(one)
     return found
 
 
-def _compared(
-    prompt: str, off: Streamed, on: Streamed, plain: Ask, tolerance: float, score: Scorer | None
-) -> Compared:
+def _compared(prompt: str, off: Streamed, on: Streamed, plain: Ask, tolerance: float) -> Compared:
     tokens = off.tokens or len(off.pieces) or len(off.times)
     if off.text == on.text:
         return Compared(prompt, "equal", tokens=tokens)
@@ -170,10 +151,7 @@ def _compared(
     parted = Parted(prompt, at, off.text, on.text, tokens)
     if plain(prompt).text != off.text:
         return parted.by_itself()
-    gap, source = _told_gap(off, on, at), "the server's own log-probabilities"
-    if gap is None and score is not None:
-        gap, source = score(prompt, off.text[:at], off.text[at:], on.text[at:]), "the target in float32"
-    return parted.judged(gap, source, tolerance)
+    return parted.judged(_told_gap(off, on, at), "the server's own log-probabilities", tolerance)
 
 
 @dataclass(frozen=True)
@@ -207,10 +185,10 @@ class Parted:
             tolerance: Largest gap at which rounding may decide otherwise.
         """
         if gap is None:
-            why = "no log-probabilities and no target to score with (--target), so a near tie cannot be told from a "
-            return self._told("cannot tell", None, f"{why}mistake")
+            why = "there are no log-probabilities of the token, so a near tie cannot be told from a mistake"
+            return self._told("cannot tell", None, why)
         if gap < -tolerance:
-            why = f"{source} would have said what speculation said, by {-gap:.3g}: it is not what decodes plainly there"
+            why = f"{source} prefers the speculative token by {-gap:.3g}, so it is not the model that decodes plainly"
             return self._told("cannot tell", gap, why)
         why = f"plain decoding prefers its own token by {gap:.3g} in log-probability there, by {source}"
         return self._told("near tie" if gap <= tolerance else "wrong", gap, why)

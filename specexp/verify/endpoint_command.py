@@ -6,27 +6,20 @@ import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from specexp.config.command import fail
 from specexp.config.told import SHOWING, telling, told
 from specexp.core.messages import first_line
 from specexp.engines.engine import EngineError
-from specexp.verify.endpoint import EndpointReport, asking, compare_endpoints
-from specexp.verify.endpoint_law import SampledLaw, compare_laws
-
-if TYPE_CHECKING:
-    from specexp.engines.openai_client import Streamed
-    from specexp.verify.endpoint import Compared
-    from specexp.verify.endpoint_law import AskSampled
-
-_FIRST_TOKENS = 3
-"""Of a sampled answer."""
+from specexp.verify.endpoint import Compared, EndpointReport, asking, compare_endpoints
 
 
 def verify_endpoint(arguments: Sequence[str]) -> int:
-    """Run the command; returns its exit code: 0 nothing speaks against it, 1 an answer or the law is wrong, 2 it cannot
-    be asked, 3 something cannot be told.
+    """Run the command.
+
+    Returns:
+        Its exit code: 0 no answer is wrong, 1 one is, 2 the server cannot be asked, 3 an answer cannot be judged.
     """
     with telling(arguments) as found:
         found.exit_code = _act(_parser().parse_args([one for one in arguments if one not in SHOWING]))
@@ -51,7 +44,7 @@ def _act(given: argparse.Namespace) -> int:
     known.next = {
         0: "experiments/engines/compare.yaml measures a server against others",
         1: f"{folder / 'endpoint.md'} belongs into an issue of the server",
-    }.get(report.exit_code, "--target MODEL scores what cannot be told, more --samples tell laws apart")
+    }.get(report.exit_code, "a server that returns logprobs tells a near tie from a mistake")
     return report.exit_code
 
 
@@ -73,12 +66,6 @@ def _compare(given: argparse.Namespace) -> EndpointReport:
     rows = Workload(prompts, max_prompts=given.max_prompts).rows()
     texts = [row["turns"][0] for row in rows]
     model = model_of(url, given.model, given.seconds, "--model")
-    score = None
-    if given.target is not None:
-        from specexp.models.pair import load_pair
-        from specexp.verify.endpoint_scorer import scorer_of
-
-        score = scorer_of(load_pair(given.target, target_dtype="float32"))
     asked = {
         "on": url, "off": plain_url, "off_body": plain_body, "model": model, "max_tokens": given.max_tokens,
         "tolerance": given.tolerance, "temperature": 0,
@@ -96,56 +83,17 @@ def _compare(given: argparse.Namespace) -> EndpointReport:
         asking(url, model, given.max_tokens, {}, given.seconds),
         asking(plain_url, model, given.max_tokens, plain_body, given.seconds),
         given.tolerance,
-        score,
         tell,
     )
-    return EndpointReport(found, asked, _law(given, texts, (url, {}), (plain_url, plain_body), model))
-
-
-def _law(
-    given: argparse.Namespace,
-    texts: Sequence[str],
-    on: tuple[str, dict[str, Any]],
-    off: tuple[str, dict[str, Any]],
-    model: str,
-) -> SampledLaw | None:
-    """What answers at a temperature above 0 say; None where none are asked for."""
-    if not given.samples:
-        return None
-
-    def sampling(server: tuple[str, dict[str, Any]]) -> AskSampled:
-        url, body = server
-
-        def ask(prompt: str, seed: int) -> Streamed:
-            sampled = {"temperature": given.temperature, "seed": seed, **body}
-            return asking(url, model, _FIRST_TOKENS, {"logprobs": None, **sampled}, given.seconds)(prompt)
-
-        return ask
-
-    return compare_laws(
-        texts[: given.sampled_prompts],
-        sampling(on),
-        sampling(off),
-        samples=given.samples,
-        tokens=_FIRST_TOKENS,
-        temperature=given.temperature,
-        level=given.level,
-        tell=lambda line: print(f"temperature {given.temperature:g}, {line}", flush=True),
-    )
+    return EndpointReport(found, asked)
 
 
 def _check(given: argparse.Namespace) -> None:
     """Refuse numbers that nothing can be asked with."""
-    for name, least in (("max_prompts", 1), ("max_tokens", 1), ("samples", 0), ("sampled_prompts", 1)):
+    for name in ("max_prompts", "max_tokens"):
         value = getattr(given, name)
-        if value < least:
-            raise EngineError(f"--{name.replace('_', '-')} is {value}; {least} or more is allowed")
-    if given.temperature <= 0:
-        raise EngineError(
-            f"--temperature is {given.temperature:g}; above 0 is allowed, for 0 is asked anyway"
-        )
-    if not 0 < given.level < 1:
-        raise EngineError(f"--level is {given.level:g}; a probability above 0 and below 1 is allowed")
+        if value < 1:
+            raise EngineError(f"--{name.replace('_', '-')} is {value}; 1 or more is allowed")
 
 
 def _object(text: str | None) -> dict[str, Any]:
@@ -161,8 +109,7 @@ def _object(text: str | None) -> dict[str, Any]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m specexp.verify",
-        description="Ask a server with speculation and without, and compare: at temperature 0 the answers, above it "
-        "the law of their first tokens.",
+        description="Compare a server's answers with speculation and without, at temperature 0.",
     )
     parser.add_argument(
         "--endpoint", required=True, metavar="URL", help="of the server, e.g. http://127.0.0.1:8000"
@@ -184,28 +131,11 @@ def _parser() -> argparse.ArgumentParser:
         "--max-tokens", type=int, default=64, metavar="N", help="of an answer; 64 unless given"
     )
     parser.add_argument(
-        "--target", metavar="MODEL", help="scores divergences in float32 where the server tells no logprobs"
-    )
-    parser.add_argument(
         "--tolerance", type=float, default=0.125, metavar="GAP",
         help="log-probability within which rounding may decide; 0.125, bfloat16's, unless given",
     )  # fmt: skip
     parser.add_argument(
         "--seconds", type=float, default=120, metavar="S", help="for an answer; 120 unless given"
     )
-    parser.add_argument(
-        "--temperature", type=float, default=0.7, metavar="T", help="of the sampled answers; 0.7 unless given"
-    )
-    parser.add_argument(
-        "--samples", type=int, default=100, metavar="N",
-        help="answers to a prompt, with speculation and as many without; 100 unless given, 0 samples none",
-    )  # fmt: skip
-    parser.add_argument(
-        "--sampled-prompts", type=int, default=4, metavar="N", help="prompts that are sampled; 4 unless given"
-    )
-    parser.add_argument(
-        "--level", type=float, default=0.001, metavar="P",
-        help="probability of blaming an exact server for its sampled answers; 0.001 unless given",
-    )  # fmt: skip
     parser.add_argument("--output", default="runs/verify", metavar="FOLDER", help="runs/verify unless given")
     return parser

@@ -6,11 +6,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
+
 from specexp.bench.equality import NEAR_TIE, first_difference
 from specexp.config import apply_overrides, build_engine, build_generation, build_pair
 from specexp.core.messages import first_line
 from specexp.verify.endpoint import Compared, EndpointReport, Parted
-from specexp.verify.endpoint_scorer import gap_of
 
 _ROUNDING = 1e-3
 """Gap of logits in float32 that two programs' passes of different width may close: no mistake is as small."""
@@ -119,5 +120,7 @@ def _compared(
         return parted.by_itself()
     gap = None
     if exact is not None and place < min(len(off), len(on)):
-        gap = gap_of(exact, [*prompt.token_ids, *off[:place]], off[place], on[place])
+        with torch.inference_mode():
+            logits = exact.target(torch.tensor([[*prompt.token_ids, *off[:place]]])).logits[0, -1].float()
+        gap = float(logits[off[place]] - logits[on[place]])
     return parted.judged(gap, "the target in float32", tolerance)

@@ -7,7 +7,6 @@ alphabet from the prompt's length on, a letter a token; with ``--wrong`` every N
 import argparse
 import json
 import os
-import random
 import subprocess
 import sys
 import time
@@ -55,13 +54,6 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Connection", "close")
         self.end_headers()
         text = text_of(body["prompt"], body["max_tokens"])
-        if body.get("temperature") and self.given.sampled:
-            letters = random.Random(body["seed"])
-            bias = 0.3 if self.given.biased and body.get("speculative", True) else 0.0
-            text = "".join(
-                "x" if letters.random() < bias else letters.choice(ALPHABET[:4])
-                for _ in range(body["max_tokens"])
-            )
         for number, letter in enumerate(text):
             if fault == "truncate" and number == 3:
                 return
@@ -116,8 +108,6 @@ def main() -> None:
     parser.add_argument("--wrong", type=int, default=0)
     parser.add_argument("--logprobs", action="store_true")
     parser.add_argument("--timings", action="store_true", help="counts and logprobs as llama.cpp tells them")
-    parser.add_argument("--sampled", action="store_true", help="above temperature 0 one of four letters")
-    parser.add_argument("--biased", action="store_true", help="and with speculation too often another one")
     parser.add_argument("--ends", action="store_true", help="answers end by themselves")
     parser.add_argument("--log", help="file that gets the length of every prompt")
     parser.add_argument("--child", help="file that gets the id of a process of the server's own")
