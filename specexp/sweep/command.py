@@ -112,12 +112,6 @@ def _act(
     if left_out:
         console.print(f"Left out, for the pair has no draft model: {', '.join(left_out)}.")
     if dry_run:
-        from specexp.bench.device_hours import told
-        from specexp.sweep.hours import stages_of
-
-        stages = stages_of(study_config, settings)
-        for line in told(stages, 1 if cluster is None else cluster.workers) if stages else ():
-            console.print(line)
         return 0
     if cluster is None:
         return _search(study_config, settings, command)

@@ -58,12 +58,10 @@ def _act(
         planned = plan_recording(config)
         pair = build_outline(planned.config)
         check_context(planned, pair)
-        prompts = load_prompts(planned, pair)
+        load_prompts(planned, pair)
         held = answers_held(planned)
         there = f", which holds {counted(held, 'answer')} already" if held else ""
-        workers = 1 if cluster is None else cluster.workers
-        hours = planned.hours([len(prompt.token_ids) for prompt in prompts], workers)
-        print("\n".join([*planned.lines(), f"to {planned.folder}{there}", *hours]))
+        print("\n".join([*planned.lines(), f"to {planned.folder}{there}"]))
         return 0
     if cluster is not None:
         from specexp.cluster.shard import lead_shards

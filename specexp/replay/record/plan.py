@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from specexp.bench.arm import describe
-from specexp.bench.device_hours import Prompts, Stage, recording_hours, told
 from specexp.config import (
     Config,
     ConfigError,
     apply_overrides,
     arms_of,
     build_drafter,
-    build_latency,
     build_verifier,
     is_multi_sequence,
     recording_folder,
@@ -94,21 +92,6 @@ class RecordingPlan:
             f"the draft's {self.config.get('record.candidates')} best after every token of the output and what the "
             f"coverage asks elsewhere, {of_target}"
         )
-
-    def hours(self, lengths: Sequence[int], workers: int) -> list[str]:
-        """The device time it takes, for a person; nothing where no profile says what passes cost.
-
-        Args:
-            lengths: Tokens of every prompt.
-            workers: How many devices share it.
-        """
-        latency = build_latency(self.config)
-        if latency is None:
-            return []
-        generation = self.config.get("generation")
-        prompts = Prompts(lengths, generation["max_new_tokens"], generation["samples"])
-        hours = recording_hours(prompts, self.coverage, latency)
-        return told([Stage("recording", prompts.answers, hours, "searching it then needs none")], workers)
 
     def lines(self) -> list[str]:
         """What would be recorded, for a person."""
