@@ -94,7 +94,7 @@ class EngineArm(Arm):
 
     Attributes:
         parts: The same.
-        shows_steps: Whether its steps can be watched; what is known of an arm may be expected values alone.
+        shows_steps: Whether its steps can be watched; an engine behind a server has none to watch.
         observers: Called with every step's outcome when a prompt is decoded, where the arm can do so outside the clock.
         timeline_observers: Called after every prompt with what happened when, by arms that tell it.
         controller_state: State that every reset returns the controller to; its initial one where this is empty.

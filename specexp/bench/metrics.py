@@ -54,11 +54,11 @@ class Share(NamedTuple):
 class Counted:
     """What metrics of counts alone are computed from: the sums of many records, by the names these have for them."""
 
-    steps: float
+    steps: int
     new_tokens: int
-    accepted_drafts: float
-    draft_passes: float
-    drafted_nodes: float
+    accepted_drafts: int
+    draft_passes: int
+    drafted_nodes: int
     decode_seconds: float
     decode_tokens: int
 

@@ -27,23 +27,23 @@ class Counts(Protocol):
     """What decoding a sequence took, whoever counted it."""
 
     @property
-    def steps(self) -> float:
+    def steps(self) -> int:
         """Target passes that gave tokens."""
 
     @property
-    def accepted_drafts(self) -> float:
+    def accepted_drafts(self) -> int:
         """Drafted tokens that became output."""
 
     @property
-    def bonus_tokens(self) -> float:
+    def bonus_tokens(self) -> int:
         """Tokens the target added itself."""
 
     @property
-    def draft_passes(self) -> float:
+    def draft_passes(self) -> int:
         """Forward passes of a draft model."""
 
     @property
-    def drafted_nodes(self) -> float:
+    def drafted_nodes(self) -> int:
         """Nodes fed to the target, roots not counted."""
 
 
@@ -62,7 +62,7 @@ class Answering(Protocol):
         """Clock of its seconds."""
 
 
-def by_position(counts: Iterable[Sequence[float]]) -> tuple[float, ...]:
+def by_position(counts: Iterable[Sequence[int]]) -> tuple[int, ...]:
     """Counts by position added up, however many positions each of them has.
 
     Example:
@@ -172,8 +172,7 @@ class PromptRecord:
         token_ids: The new tokens of all turns; EOS, where it came, is a turn's last.
         turn_tokens: New tokens of each turn.
         finish_reasons: Why each turn ended: ``eos``, ``stop``, ``length`` or ``context``.
-        steps: Target passes that gave tokens. This and the next four are whole numbers, but expected values where a
-            recording is replayed whose output says so much and no more (``specexp.replay.play.chain_law``).
+        steps: Target passes that gave tokens.
         accepted_drafts: Drafted tokens that became output.
         bonus_tokens: Tokens the target added itself.
         draft_passes: Forward passes of a draft model.
@@ -213,13 +212,13 @@ class PromptRecord:
     token_ids: tuple[int, ...] = ()
     turn_tokens: tuple[int, ...] = ()
     finish_reasons: tuple[str, ...] = ()
-    steps: float = 0
-    accepted_drafts: float = 0
-    bonus_tokens: float = 0
-    draft_passes: float = 0
-    drafted_nodes: float = 0
-    drafted_at: tuple[float, ...] = ()
-    accepted_at: tuple[float, ...] = ()
+    steps: int = 0
+    accepted_drafts: int = 0
+    bonus_tokens: int = 0
+    draft_passes: int = 0
+    drafted_nodes: int = 0
+    drafted_at: tuple[int, ...] = ()
+    accepted_at: tuple[int, ...] = ()
     sources: tuple[int, ...] = ()
     useful_tokens: int | None = None
     prefill_seconds: float = 0.0

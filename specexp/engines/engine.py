@@ -38,18 +38,18 @@ class EngineAnswer:
     prefill_seconds: float
     decode_seconds: float
     first_tokens: int
-    steps: float
-    accepted_drafts: float = 0
-    drafted_nodes: float = 0
+    steps: int
+    accepted_drafts: int = 0
+    drafted_nodes: int = 0
     memory_bytes: int | None = None
 
     @property
-    def bonus_tokens(self) -> float:
+    def bonus_tokens(self) -> int:
         """Tokens the target added itself."""
         return len(self.token_ids) - self.accepted_drafts
 
     @property
-    def draft_passes(self) -> float:
+    def draft_passes(self) -> int:
         """Passes of a draft model, which engines do not tell."""
         return 0
 

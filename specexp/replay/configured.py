@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from specexp.config import (
@@ -20,9 +19,7 @@ from specexp.config import (
 from specexp.core.messages import first_line
 from specexp.data import Prompt, PromptSetError, Workload
 from specexp.data.prompts import PromptDataModule
-from specexp.replay.format.chain_metrics import ENDINGS
 from specexp.replay.format.errors import RecordingError
-from specexp.replay.format.imported import ImportedRecording
 from specexp.replay.format.recording import Recording
 from specexp.replay.play.replay_arm import recorded_turns
 
@@ -47,10 +44,7 @@ def open_recording(config: Config) -> Recording:
     if config.get("recording") is None and config.get("record.to") is not None:
         key = "record.to"
     try:
-        folder = recording_folder(config)
-        if folder.suffix in ENDINGS:
-            return _imported(config, folder)
-        recording = Recording(folder)
+        recording = Recording(recording_folder(config))
         drafted = recording.manifest.made_of.get("scoring") is not None
         same_pair = _SAME_PAIR + (_SAME_DRAFT if drafted else ())
         for section, keys in (("pair", same_pair), ("generation", _SAME_GENERATION)):
@@ -64,12 +58,6 @@ def open_recording(config: Config) -> Recording:
             f"{config.source_of(tuple(key.split('.')))}: {key}: {first_line(error).removeprefix('recording: ')}"
         ) from error
     return recording
-
-
-def _imported(config: Config, file: Path) -> Recording:
-    """Another engine's metrics, which name neither models nor sampling: those configured are taken for theirs."""
-    sections = {name: config.get(name) for name in ("pair", "generation")}
-    return ImportedRecording(file, {**sections, "scoring": {}, "law": None})
 
 
 def _check_length(recording: Recording, wanted: Generation) -> None:

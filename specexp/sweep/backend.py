@@ -15,8 +15,6 @@ from specexp.sweep.confirmed import Confirmed, Predicted
 from specexp.sweep.study_config import StudyConfig
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from specexp.bench.arm import Arm
     from specexp.bench.arm_spec import Backend
     from specexp.bench.float32 import InFloat32
@@ -171,15 +169,6 @@ class StudyBackend(ABC):
     def sentences(self, winner: Confirmed) -> list[str]:
         """What is to be said of a confirmed winner because of who answered."""
         return []
-
-    def yardstick(self, winner: Confirmed, goodputs: Mapping[int, float]) -> tuple[list[str], Figure] | None:
-        """The winner beside what is best without a search, in sentences and a picture; None where that is not known.
-
-        Args:
-            winner: The winner of the confirmation.
-            goodputs: Tokens per second of every trial that could be confirmed, by trial.
-        """
-        return None
 
     def exported_metrics(self, best: Confirmed, metrics: Mapping[str, Any]) -> dict[str, Any]:
         """The metrics of an artifact.

@@ -119,7 +119,6 @@ def conclude(
         parts=[
             prompts_shown(texts, confirmation.records, titles_of(confirmation), tokenizer_of(backend)),
             pictures_of_winner(confirmation, backend.data("confirm").prompts),
-            *_yardstick(study, confirmation, backend),
         ],
     )
     publish(report, output.folder, console=output.console)
@@ -231,20 +230,6 @@ def _trials(study: Study, stage: Confirm, kept: Concluded | None) -> list[Frozen
         *trials,
         *(trial for trial in confirmable(study) if trial.number in deployed and trial.number not in chosen),
     ]
-
-
-def _yardstick(study: Study, confirmation: Confirmation, backend: StudyBackend) -> list[Report]:
-    """How near the winner comes to the best that is known without a search."""
-    goodputs = {
-        trial.number: float(trial.user_attrs["metrics"]["modelled_tokens_per_second"])
-        for trial in confirmable(study)
-        if "modelled_tokens_per_second" in trial.user_attrs["metrics"]
-    }
-    found = backend.yardstick(confirmation.winner, goodputs)
-    if found is None:
-        return []
-    said, picture = found
-    return [Report(sentences=said, page="yardstick", figures={"goodput_budget": picture})]
 
 
 def _track(

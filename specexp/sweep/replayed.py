@@ -29,14 +29,10 @@ from specexp.replay.play.replay_arm import recorded_turns
 from specexp.sweep.backend import StudyBackend
 from specexp.sweep.confirmation_table import predicted_sentence
 from specexp.sweep.confirmed import Confirmed, Predicted
-from specexp.sweep.goodput_picture import SearchedTree, draw_goodput
 from specexp.sweep.live import LiveStudyBackend
 from specexp.sweep.study_config import StudyConfig
-from specexp.sweep.yardstick import yardstick_of
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from specexp.bench.record import PromptRecord
     from specexp.core.latency import LatencyProfile
     from specexp.data import Prompt
@@ -179,31 +175,6 @@ class ReplayedStudyBackend(StudyBackend):
         return said
 
     @override
-    def yardstick(self, winner: Confirmed, goodputs: Mapping[int, float]) -> tuple[list[str], Figure] | None:
-        config = self.study_config.with_overrides(winner.attributes["resolved"])
-        parts, _ = self.study_config.compose(config, self.backend.draft)
-        found = yardstick_of(
-            parts,
-            self.recording,
-            self.turns,
-            self.generation.max_new_tokens,
-            self.latency,
-            table=self.table if is_plain_static(parts) else None,
-            warm_started=bool(self.warm_start_prompts),
-        )
-        if found is None:
-            return None
-        goodput, highest = goodputs[winner.trial], max(goodputs.values())
-        said = found.sentences(winner.label, goodput)
-        if highest > goodput:
-            said.append(
-                f"The highest goodput of the search's {len(goodputs)} trees is {highest:.1f} tokens/s, "
-                f"{100 * found.share(highest):.1f} % of the yardstick; what was promoted was faster on other prompts."
-            )
-        searched = SearchedTree(winner.label, winner.attributes["nodes"], goodput)
-        return said, draw_goodput(found, searched)
-
-    @override
     def exported_metrics(self, best: Confirmed, metrics: Mapping[str, Any]) -> dict[str, Any]:
         if best.predicted is None:  # what was confirmed was replayed as well
             return {f"predicted_{name}": value for name, value in metrics.items()}
@@ -260,11 +231,11 @@ def _total(counts: StaticCounts) -> Counted:
     assert counts.seconds is not None
     tokens = int(counts.tokens.sum())
     return Counted(
-        steps=float(counts.steps.sum()),
+        steps=int(counts.steps.sum()),
         new_tokens=tokens,
-        accepted_drafts=float(counts.accepted.sum()),
-        draft_passes=float(counts.draft_passes.sum()),
-        drafted_nodes=float(counts.drafted.sum()),
+        accepted_drafts=int(counts.accepted.sum()),
+        draft_passes=int(counts.draft_passes.sum()),
+        drafted_nodes=int(counts.drafted.sum()),
         decode_seconds=float(counts.seconds.sum()),
         decode_tokens=tokens,
     )

@@ -25,8 +25,6 @@ def recorded_turn(
     ends_by="length",
     prompt=(5, 6, 7),
     prompt_id="p",
-    target_log_probs=None,
-    draft_log_probs=None,
     answer=None,
     target=None,
 ):
@@ -47,7 +45,6 @@ def recorded_turn(
         writer.target[node] = np.array([token]), np.zeros(1)
     for node, best in enumerate(target if target is not None else ()):
         writer.target[node] = np.array(best), -np.arange(1.0, len(best) + 1)
-    given = np.zeros(len(answer), dtype=np.float32)
     return RecordedTurn(
         prompt_id=prompt_id,
         category="fake",
@@ -61,10 +58,6 @@ def recorded_turn(
         asked=np.zeros((len(prompt) - 1, 1), dtype=np.int32),
         asked_logits=np.zeros((len(prompt) - 1, 1), dtype=np.float32),
         trie=writer.finish(),
-        target_log_probs=given
-        if target_log_probs is None
-        else np.asarray(target_log_probs, dtype=np.float32),
-        draft_log_probs=given if draft_log_probs is None else np.asarray(draft_log_probs, dtype=np.float32),
     )
 
 

@@ -144,14 +144,11 @@ def test_a_study_on_a_recording_is_confirmed_live(here: Path, capsys: pytest.Cap
     )
     assert "Replayed speedups are off" not in said
     assert "are exact." in said
-    assert re.search(r"Yardstick: .* reaches [\d.]+ % of the best static tree", said)
     header = Path("runs/tree/confirm.csv").read_text().splitlines()[0]
     assert "predicted tokens per step" in header
     assert "predicted tokens/s" in header
     assert "predicted speedup over AR" in header
-    assert {"yardstick.md", "goodput_budget.png", "tree.png"} <= {
-        path.name for path in Path("runs/tree").iterdir()
-    }
+    assert Path("runs/tree/tree.png").exists()
     manifest = exported()
     metrics, origin = manifest["provenance"]["metrics"], manifest["provenance"]["recording"]
     assert metrics["predicted_tokens_per_step"]["value"] == metrics["confirmed_tokens_per_step"]["value"] > 1

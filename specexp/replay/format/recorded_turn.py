@@ -29,9 +29,6 @@ class RecordedTurn:
         asked: ``[a, k]`` the target's best tokens after each token fed by this turn's prefill, best first.
         asked_logits: ``[a, k]`` their logits.
         trie: What was said after the prompt, after the answer's tokens, and after drafted ones.
-        target_log_probs: ``[n]`` log-probabilities of the answer's tokens after temperature, top-k and top-p.
-        draft_log_probs: ``[n]`` log-probabilities of the answer's tokens in the draft's distribution; NaN where it has
-            none.
     """
 
     prompt_id: str
@@ -46,8 +43,6 @@ class RecordedTurn:
     asked: NDArray[np.int32]
     asked_logits: NDArray[np.float32]
     trie: Trie
-    target_log_probs: NDArray[np.float32]
-    draft_log_probs: NDArray[np.float32]
 
     @property
     def key(self) -> tuple[str, int, int]:
@@ -78,8 +73,6 @@ class RecordedTurn:
             "target_counts": trie.target.counts,
             "target_tokens": trie.target.tokens,
             "target_logits": trie.target.values,
-            "answer_target_log_probs": self.target_log_probs,
-            "answer_draft_log_probs": self.draft_log_probs,
         }
 
     @staticmethod
@@ -113,6 +106,4 @@ class RecordedTurn:
             asked=ints("asked").reshape(rows, -1),
             asked_logits=floats("asked_logits").reshape(rows, -1),
             trie=trie,
-            target_log_probs=floats("answer_target_log_probs"),
-            draft_log_probs=floats("answer_draft_log_probs"),
         )

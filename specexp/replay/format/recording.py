@@ -133,12 +133,7 @@ class Recording:
 
     Raises:
         RecordingError: There is none, or it was cut off and not finished.
-
-    Attributes:
-        note: What its answers are worth, as a sentence, where they are not what models said; empty where they are.
     """
-
-    note = ""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)

@@ -30,8 +30,6 @@ class Grade(StrEnum):
     """Every count is the live one."""
     IN_LAW = "exact in distribution"
     """Given the output, what is accepted is certain: the counts are those of a live run that drew this output."""
-    EXPECTED = "expected"
-    """Given the output, what is accepted is a matter of chance: the counts are expected values, in closed form."""
     MODELLED = "modelled seconds decide"
     """A controller learns from seconds, which are the profile's here and measured ones live."""
     APPROXIMATE = "approximate"
@@ -55,7 +53,7 @@ class Fidelity:
         return f"{self.grade.value} ({self.why})" if self.why else self.grade.value
 
 
-_ORDER = (Grade.EXACT, Grade.IN_LAW, Grade.EXPECTED, Grade.MODELLED, Grade.APPROXIMATE)
+_ORDER = (Grade.EXACT, Grade.IN_LAW, Grade.MODELLED, Grade.APPROXIMATE)
 
 
 def parts_in(part: AnyPart | None) -> Iterator[AnyPart]:
@@ -130,24 +128,12 @@ def _of_verifier(parts: Parts) -> Iterator[Fidelity]:
         raise RecordingError(
             f"the output of {name} may depend on what is drafted, so a recording cannot replay it"
         )
-    draws = any(one.kind is not NodeKind.POINT_MASS for one in parts_in(builder))
-    if verifier.sampling == "deterministic":
-        if draws:
-            raise RecordingError(
-                f"{type(builder).__name__} draws its candidates, and a recording holds ranked ones: set candidates to "
-                "top-k"
-            )
-    elif not draws:
-        yield Fidelity(Grade.IN_LAW, f"{name} accepts a ranked candidate exactly where it is the output")
-    elif is_chain(builder) and verifier.sampling == "rejection" and parts.controller.same_plan:
-        yield Fidelity(
-            Grade.EXPECTED, "a drawn token that became output was accepted with probability min(1, q/p)"
-        )
-    else:
+    if any(one.kind is not NodeKind.POINT_MASS for one in parts_in(builder)):
         raise RecordingError(
-            f"{type(builder).__name__} draws its candidates under {name}, for which no closed form is known here: set "
-            "candidates to top-k, or replay a Chain with RejectionSampling and a Fixed controller"
+            f"{type(builder).__name__} draws its candidates, and a recording holds ranked ones: set candidates to top-k"
         )
+    if verifier.sampling != "deterministic":
+        yield Fidelity(Grade.IN_LAW, f"{name} accepts a ranked candidate exactly where it is the output")
 
 
 def _of_drafter(drafter: Drafter | None) -> Iterator[Fidelity]:
@@ -174,12 +160,6 @@ def fixed_shape_of(builder: TreeBuilder | None) -> TreeShape | None:
     """The one shape of all trees of a builder; None where it has several, or does not state it."""
     shape = getattr(builder, "shape", None)
     return shape if builder is not None and builder.fixed_shape and isinstance(shape, TreeShape) else None
-
-
-def is_chain(builder: TreeBuilder | None) -> bool:
-    """Whether all trees of a builder are one chain."""
-    shape = fixed_shape_of(builder)
-    return shape is not None and shape.max_depth == shape.num_nodes
 
 
 def is_plain_static(parts: Parts) -> bool:

@@ -1,4 +1,4 @@
-"""Ranks along the output: which candidate of a drafter is its next token, at every position of a recording.
+"""Ranks along the output: which candidate of a draft model is its next token, at every position of a recording.
 
 A fixed tree of a draft model's ranked candidates decides nothing at run time, so its steps can be read off one table,
 thousands of trees a second: below any root the accepted path goes along the ranks of the output's own tokens as far as
@@ -7,13 +7,12 @@ the tree has them.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import override
 
 from specexp.core.latency import LatencyProfile
 from specexp.core.tree import RankPath, TreeShape
@@ -56,64 +55,11 @@ class StaticCounts:
         return float(self.tokens.sum() / self.seconds.sum())
 
 
-class OutputRanks(ABC):
-    """Ranks of the output's tokens among a drafter's candidates, and what trees of these ranks take.
+class RankTable:
+    """Ranks of the output's tokens among a draft model's candidates, which do not depend on the path to a position.
 
     Args:
-        turns: Turns of a recording, those of a conversation one after the other.
-        max_new_tokens: Tokens per turn, at most as many as were recorded.
-
-    Attributes:
-        drafts: Whether every depth of a tree costs a pass of a draft model.
-        approximate: Why ranks and counts are approximate; empty where they are exact.
-        curve_sizes: Sizes of trees that are cheap enough to be replayed for a curve; None is all.
-        sizes: Tokens of each turn.
-        prefixes: ``[positions]`` tokens in the cache.
-    """
-
-    drafts = True
-    approximate = ""
-    curve_sizes: Sequence[int] | None = None
-
-    def __init__(self, turns: Sequence[RecordedTurn], max_new_tokens: int) -> None:
-        self.turns = turns
-        self.max_new_tokens = max_new_tokens
-        self.sizes = [min(turn.answer.size, max_new_tokens) for turn in turns]
-        self.prefixes = np.concatenate(
-            [turn.prompt.size - 1 + np.arange(size) for turn, size in zip(turns, self.sizes, strict=True)]
-        )
-
-    @property
-    def positions(self) -> int:
-        """Roots, whether a run comes by them or not."""
-        return int(self.prefixes.size)
-
-    def plain_seconds(self, latency: LatencyProfile) -> NDArray[np.float64]:
-        """``[turns]`` seconds of plain decoding."""
-        lengths = zip(self.turns, self.sizes, strict=True)
-        return np.array([latency.plain_seconds(turn.prompt.size, size) for turn, size in lengths])
-
-    @abstractmethod
-    def paths(self, max_depth: int) -> list[RankPath | None]:
-        """``[positions]`` the longest rank path along the output; ``()`` where no candidate is its token, None where
-        nothing is drafted.
-        """
-
-    @abstractmethod
-    def evaluate(self, shape: TreeShape, latency: LatencyProfile | None = None) -> StaticCounts:
-        """What a tree takes where each run begins at its prompt.
-
-        Args:
-            shape: The tree's.
-            latency: Costs of the composition (:meth:`LatencyProfile.of`), whose seconds are charged.
-        """
-
-
-class RankTable(OutputRanks):
-    """Ranks among a draft model's candidates, which at one position do not depend on the path there.
-
-    Args:
-        turns: Turns of a recording with a draft model.
+        turns: Turns of a recording with a draft model, those of a conversation one after the other.
         max_new_tokens: Tokens per turn, at most as many as were recorded.
         context_limit: Tokens that the target's context holds.
 
@@ -121,6 +67,8 @@ class RankTable(OutputRanks):
         NotRecordedError: A turn holds no candidates after one of its tokens.
 
     Attributes:
+        sizes: Tokens of each turn.
+        prefixes: ``[positions]`` tokens in the cache.
         ranks: ``[positions]`` ranks of all turns one after the other, ``MISSED`` where the token is no candidate.
         width: Ranks below it are known everywhere.
         room: ``[positions]`` deepest node of use at each root.
@@ -128,7 +76,11 @@ class RankTable(OutputRanks):
     """
 
     def __init__(self, turns: Sequence[RecordedTurn], max_new_tokens: int, context_limit: int) -> None:
-        super().__init__(turns, max_new_tokens)
+        self.turns = turns
+        self.sizes = [min(turn.answer.size, max_new_tokens) for turn in turns]
+        self.prefixes = np.concatenate(
+            [turn.prompt.size - 1 + np.arange(size) for turn, size in zip(turns, self.sizes, strict=True)]
+        )
         found: list[int] = []
         self.width = 2**31
         room = []
@@ -155,16 +107,29 @@ class RankTable(OutputRanks):
         self.room = np.concatenate(room)
         self.left = np.concatenate([size - np.arange(size) for size in self.sizes])
 
-    @override
-    def paths(self, max_depth: int) -> list[RankPath | None]:
+    @property
+    def positions(self) -> int:
+        """Roots, whether a run comes by them or not."""
+        return int(self.prefixes.size)
+
+    def plain_seconds(self, latency: LatencyProfile) -> NDArray[np.float64]:
+        """``[turns]`` seconds of plain decoding."""
+        lengths = zip(self.turns, self.sizes, strict=True)
+        return np.array([latency.plain_seconds(turn.prompt.size, size) for turn, size in lengths])
+
+    def hits(self, max_depth: int) -> Counter[RankPath]:
+        """Positions at which each rank path leads along the output.
+
+        A path is hit at least as often as its continuations, so the most-hit paths always form a tree.
+        """
         ranks = np.where(self.ranks < self.width, self.ranks, MISSED).tolist()
         ends = np.minimum(np.minimum(self.room, self.left), max_depth).tolist()
-        found: list[RankPath | None] = []
-        for root, (room, end) in enumerate(zip(self.room.tolist(), ends, strict=True)):
+        found: Counter[RankPath] = Counter()
+        for root, end in enumerate(ends):
             path = ranks[root : root + end]
             if MISSED in path:
                 path = path[: path.index(MISSED)]
-            found.append(tuple(path) if room > 0 else None)
+            found.update(tuple(path[:depth]) for depth in range(1, len(path) + 1))
         return found
 
     def matches(self, shape: TreeShape) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -199,8 +164,13 @@ class RankTable(OutputRanks):
             last[roots] = node
         return accepted, last
 
-    @override
     def evaluate(self, shape: TreeShape, latency: LatencyProfile | None = None) -> StaticCounts:
+        """Return the counts of a tree whose runs begin at their prompts.
+
+        Args:
+            shape: The tree's.
+            latency: Costs of the composition (:meth:`LatencyProfile.of`), whose seconds are charged.
+        """
         matched, last = self.matches(shape)
         accepted = np.minimum(matched, np.minimum(self.room, self.left))
         new = np.minimum(accepted + 1, self.left)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -11,12 +11,11 @@ from typing_extensions import override
 from specexp.bench.arm import EngineArm, Generation, describe, sequence_name
 from specexp.bench.record import PromptRecord
 from specexp.core.compatibility import check_composition
-from specexp.core.generation import PHASES, GenerationResult
+from specexp.core.generation import PHASES
 from specexp.core.parts import Parts
 from specexp.replay.format.errors import RecordingError
 from specexp.replay.format.recorded_turn import RecordedTurn
 from specexp.replay.format.recording import Recording, hash_of
-from specexp.replay.play.chain_law import ExpectedCounts, chain_length, expected_counts
 from specexp.replay.play.fidelity import (
     Fidelity,
     Grade,
@@ -37,10 +36,6 @@ if TYPE_CHECKING:
     from specexp.data import Prompt
 
 NO_CLOCK = "none: replayed without a latency profile"
-_NO_STEPS = (
-    "a chain of drawn candidates is replayed as expected values, which have no steps to watch: leave the analyses out, "
-    "or set candidates to top-k"
-)
 
 
 class ReplayArm(EngineArm):
@@ -80,7 +75,6 @@ class ReplayArm(EngineArm):
         self.recording = recording
         self.latency = None if latency is None else latency.of(parts.label)
         self.fidelity: Fidelity = fidelity(parts)
-        self.shows_steps = self.fidelity.grade is not Grade.EXPECTED
         self.dtype, self.device = made_of["pair"]["target_dtype"], made_of["pair"]["device"]
         if parts.drafter is not None:
             parts.drafter.check_vocabulary(recording.manifest.vocab_size)
@@ -108,13 +102,6 @@ class ReplayArm(EngineArm):
 
     @override
     def decode_observed(self, prompt: Prompt, sample: int, observe: OutcomeObserver) -> None:
-        """All turns.
-
-        Raises:
-            RecordingError: What is known of them are expected values.
-        """
-        if not self.shows_steps:
-            raise RecordingError(_NO_STEPS)
         turns = recorded_turns(self.recording, prompt, sample)
         limit = self.generation.max_new_tokens
         self._player.play(turns, limit, sequence_name(prompt, sample), self._clock(), (observe,))
@@ -125,19 +112,10 @@ class ReplayArm(EngineArm):
         turns = whole[:1] if max_new_tokens else whole
         limit = max_new_tokens or self.generation.max_new_tokens
         seconds = dict.fromkeys(PHASES, 0.0)
-        counts: Sequence[GenerationResult | ExpectedCounts]
-        if self.shows_steps:
-            clock = self._clock()
-            counts = self._player.play(turns, limit, sequence_name(prompt, sample), clock, self.observers)
-            beyond = 0 if clock is None else clock.beyond_profile
-            if clock is not None:
-                seconds |= clock.seconds
-        else:
-            counts = expected = self._expected(turns, limit)
-            beyond = sum(count.beyond_profile for count in expected)
-            for count in expected:
-                for phase, spent in count.seconds.items():
-                    seconds[phase] += spent
+        clock = self._clock()
+        counts = self._player.play(turns, limit, sequence_name(prompt, sample), clock, self.observers)
+        if clock is not None:
+            seconds |= clock.seconds
         before = [0, *(turn.prompt.size + turn.answer.size for turn in whole[:-1])]
         return PromptRecord.of(
             self,
@@ -148,20 +126,11 @@ class ReplayArm(EngineArm):
             counts=counts,
             prompt_tokens=sum(turn.prompt.size - known for turn, known in zip(whole, before, strict=True)),
             seconds=seconds,
-            beyond_profile=beyond,
+            beyond_profile=0 if clock is None else clock.beyond_profile,
         )
 
     def _clock(self) -> _ModelledClock | None:
         return None if self.latency is None else _ModelledClock(self.latency)
-
-    def _expected(self, turns: Sequence[RecordedTurn], limit: int) -> list[ExpectedCounts]:
-        if self.observers:
-            raise RecordingError(_NO_STEPS)
-        length, context = chain_length(self.parts), self._target.context_limit
-        return [
-            expected_counts(turn, length, max_new_tokens=limit, context_limit=context, latency=self.latency)
-            for turn in turns
-        ]
 
 
 class _ModelledClock:

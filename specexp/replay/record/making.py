@@ -286,7 +286,6 @@ def estimate(first: Sequence[RecordedTurn], turns: int, max_new_tokens: int, fil
     tokens = sum(turn.answer.size for turn in first)
     nodes = sum(len(turn.trie) for turn in first)
     nothing = {name: getattr(first[0], name)[:0] for name in ("prompt", "answer", "asked", "asked_logits")}
-    nothing |= {name: nothing["asked_logits"].ravel() for name in ("target_log_probs", "draft_log_probs")}
     blank = replace(first[0], trie=TrieWriter(0, ()).finish(), **nothing)
     file = len(parquet([blank]))  # what a file takes for itself
     each = (len(parquet(first)) - file) / tokens

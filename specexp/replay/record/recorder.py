@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,6 @@ from specexp.core.drafting import Drafting, draft_together
 from specexp.core.lane import Lane
 from specexp.core.outcome import Outcome, prefill_outcome
 from specexp.core.parts import Parts
-from specexp.core.sampling import Processors
 from specexp.core.tree import TokenTree, root_tree
 from specexp.core.tree_builder import TreeBuilder
 from specexp.core.verifier import Verifier
@@ -99,8 +98,6 @@ class Recorder:
         self.drafter = drafter
         self.coverage = coverage
         self.plain = Decoder(model, verifier=verifier)
-        settings: Any = verifier.sampling_settings
-        self._processors = Processors(**settings) if settings and settings["temperature"] > 0 else None
         self._builders = coverage.asked_at_roots(phrases=learns(drafter))
         self._asked = drafter  # at every root
         self._taught: Drafter | None = None  # by what the target said at every root
@@ -171,7 +168,7 @@ class Recorder:
         }
         for number in range(turns):
             prompt = asked(number, before)
-            said = _Said()
+            said: list[tuple[NDArray[np.int64], NDArray[np.float32]]] = []
             self.model.check_request(prompt, max_new_tokens)
             if number == 0:
                 self.model.cache.truncate(0, 0)
@@ -185,13 +182,13 @@ class Recorder:
             fresh = np.array(prompt[max(len(before) - 1, 0) : -1], dtype=np.int64)
             room = min(max_new_tokens, self.model.context_limit - len(prompt))
             turn = _Turn(prompt, result.token_ids, fresh, self._reread(prompt, fresh), room)
-            turn.writer.target.update(enumerate(said.top))
+            turn.writer.target.update(enumerate(said))
             if drafting is None:
                 parts = Parts(self._asked, verifier=self.verifier)  # the builder follows
                 drafting = Drafting(parts, parts.context(prompt, seed, sequence))
             else:
                 drafting.context.next_turn(prompt[len(before) :])
-            draft_log_probs = self._cover(turn, drafting)
+            self._cover(turn, drafting)
             if self._taught is not None:
                 self._teach(self._taught, turn, seed, sequence)
             for run in self._runs:
@@ -219,19 +216,12 @@ class Recorder:
                 asked=tokens.numpy(force=True).astype(np.int32),
                 asked_logits=values.float().numpy(force=True),
                 trie=turn.writer.finish(),
-                target_log_probs=np.array(said.log_probs, dtype=np.float32),
-                draft_log_probs=draft_log_probs,
             )
 
-    def _watch(self, said: _Said, outcome: Outcome) -> None:
-        """Keep what the target said in a step of plain decoding."""
+    def _watch(self, said: list[tuple[NDArray[np.int64], NDArray[np.float32]]], outcome: Outcome) -> None:
+        """Keep the target's best tokens of a step of plain decoding."""
         k = self.coverage.target_top_k
-        said.top.append((outcome.top_k(k)[0].copy(), outcome.top_k_logits(k)[0].copy()))
-        log_prob = 0.0  # greedy decoding gives its token for sure
-        if self._processors is not None:
-            scores = self._processors.scores(outcome.logits[:1]).float()
-            log_prob = float(scores.log_softmax(dim=-1)[0, outcome.new_token_ids[0]])
-        said.log_probs.append(log_prob)
+        said.append((outcome.top_k(k)[0].copy(), outcome.top_k_logits(k)[0].copy()))
 
     def _reread(self, prompt: Sequence[int], fresh: NDArray[np.int64]) -> torch.Tensor:
         """``[a, V]`` logits of what the turn's prefill fed; leaves the cache at the prompt, less its last token."""
@@ -239,16 +229,14 @@ class Recorder:
         logits = self.model.prefill(0, fresh.tolist(), all_logits=True)
         return torch.empty(0, self.model.vocab_size) if logits is None else logits
 
-    def _cover(self, turn: _Turn, drafting: Drafting) -> NDArray[np.float32]:
-        """Ask all covering builders at every root; ``[n]`` log-probabilities of the answer in the draft's
-        distribution, NaN where it has none.
-        """
+    def _cover(self, turn: _Turn, drafting: Drafting) -> None:
+        """Ask all covering builders at every root."""
         context = drafting.context
         self._answers.drafted = set()
         sources = _open_sources(self._asked, turn)
         if self._asked is None:
             context.append(turn.answer)
-            return np.full(len(turn.answer), np.nan, dtype=np.float32)
+            return
         drafting.begin(turn.prefill(context))
         for root, following in enumerate(turn.answer):
             for builder in self._builders:
@@ -261,9 +249,6 @@ class Recorder:
             context.append([following])
             context.steps += 1
             drafting.learn(Outcome(context, root_tree(context.root), NO_LOGITS, (), (following,)))
-        if sources:
-            return sources[0].draft_log_probs
-        return np.full(len(turn.answer), np.nan, dtype=np.float32)
 
     def _teach(self, drafter: Drafter, turn: _Turn, seed: int, sequence: str) -> None:
         """Let a drafter that learns draft its largest tree at every root, and keep what the target says of it."""
@@ -298,19 +283,6 @@ class Recorder:
         """Keep what the target said in a step of a drafter that learns."""
         root = len(outcome.context) - len(outcome.new_token_ids) - len(turn.prompt)
         self._answers.keep_tree(turn.writer, root, outcome.tree, outcome.logits)
-
-
-@dataclass
-class _Said:
-    """What the target said of every token of an answer.
-
-    Attributes:
-        top: Its best tokens with their logits.
-        log_probs: Log-probability of the token that became output.
-    """
-
-    top: list[tuple[NDArray[np.int64], NDArray[np.float32]]] = field(default_factory=list)
-    log_probs: list[float] = field(default_factory=list)
 
 
 class _Turn:

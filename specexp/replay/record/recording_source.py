@@ -30,8 +30,6 @@ class RecordingSource(DraftSource):
 
     Attributes:
         writer: The trie that they are kept in.
-        draft_log_probs: ``[n]`` log-probabilities of the answer's tokens, filled in on the way; NaN where there is no
-            distribution.
     """
 
     def __init__(self, source: ModelSource, width: int, spine_width: int) -> None:
@@ -39,7 +37,6 @@ class RecordingSource(DraftSource):
         self.width = width
         self.spine_width = spine_width
         self.writer = TrieWriter(0, ())
-        self.draft_log_probs = np.empty(0, dtype=np.float32)
         self._start = 0
         self._forget_step()
 
@@ -53,7 +50,6 @@ class RecordingSource(DraftSource):
         """Keep what is said from here on in another trie."""
         self.writer = writer
         self._start = prompt_length
-        self.draft_log_probs = np.full(writer.spine, np.nan, dtype=np.float32)
 
     @property
     @override
@@ -159,8 +155,6 @@ class RecordingSource(DraftSource):
         assert wide.log_probs is not None
         for row, (node, count) in enumerate(asked):
             self.writer.draft[node] = wide.tokens[row, :count].copy(), wide.log_probs[row, :count].copy()
-            if node < self.writer.spine and np.isnan(self.draft_log_probs[node]) and not scoring.coupled:
-                self.draft_log_probs[node] = self._log_prob(scoring, answers[row], node)
 
     @override
     def for_new_sequence(self) -> RecordingSource:
@@ -183,11 +177,3 @@ class RecordingSource(DraftSource):
             )
             self._answers += self.source.feed(context, whole)
             self._waiting = []
-
-    def _log_prob(self, scoring: Scoring, answer: Any, node: int) -> float:
-        from specexp.core.sampling import Processors
-
-        logits, row = answer
-        temperature = 1.0 if scoring.temperature is None else scoring.temperature
-        scores = Processors(temperature, scoring.top_k, scoring.top_p).scores(logits[row : row + 1])
-        return float(scores.log_softmax(dim=-1)[0, self.writer.tokens[node + 1]])

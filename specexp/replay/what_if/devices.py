@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,9 +10,7 @@ from numpy.typing import NDArray
 
 from specexp.core.latency import LatencyProfile
 from specexp.core.tree import RankPath, TreeShape
-from specexp.replay.play.expected_tokens import RankPathHits
 from specexp.replay.play.ranks import RankTable, StaticCounts
-from specexp.replay.play.yardstick import Yardstick, yardstick
 
 
 @dataclass(frozen=True)
@@ -37,14 +35,12 @@ class Device:
         best: Of all candidates the one with the highest goodput.
         counts: What the best takes.
         plain_seconds: ``[turns]`` seconds of plain decoding.
-        yardstick: Best trees known without a search, by this profile.
     """
 
     profile: LatencyProfile
     best: NamedTree
     counts: StaticCounts
     plain_seconds: NDArray[np.float64]
-    yardstick: Yardstick
 
     @property
     def plain_goodput(self) -> float:
@@ -74,6 +70,11 @@ class Comparison:
         found: list[float] = (self.goodput[row] / self.goodput.max(axis=0)).tolist()
         return found
 
+    def budgets(self) -> dict[int, NDArray[np.float64]]:
+        """By number of nodes ``[devices]`` tokens per second of the best candidate of this size."""
+        sizes = np.array([tree.shape.num_nodes for tree in self.trees])
+        return {int(size): self.goodput[sizes == size].max(axis=0) for size in np.unique(sizes)}
+
     def plain_shares(self) -> list[float]:
         """Goodput of plain decoding on every device, as a share of the best candidate's there."""
         best = self.goodput.max(axis=0).tolist()
@@ -89,7 +90,7 @@ def compare(
     max_depth: int,
     others: Mapping[str, TreeShape] | None = None,
 ) -> Comparison:
-    """Replay every device's yardstick trees, chains of every length and others on every device.
+    """Replay chains of every length, the most-hit trees of every size and depth, and others on every device.
 
     Args:
         table: Ranks of a recording with a draft model.
@@ -100,42 +101,39 @@ def compare(
         others: More candidates, by name.
 
     Raises:
-        ValueError: A profile states no ``draft_ms``; no candidate of the draft is ever the output's token.
+        ValueError: A profile states no ``draft_ms``.
     """
-    limits = {"max_nodes": max_nodes, "max_depth": max_depth}
-    yardsticks = [yardstick(table, profile, composition=composition, **limits) for profile in profiles]
-    trees = _candidates(yardsticks, min(max_nodes, max_depth), others or {})
+    hits = table.hits(max_depth)
+    trees = _candidates(hits, max_nodes, max_depth, others or {})
     priced = [profile.of(composition) for profile in profiles]
     goodput = np.array(
         [[table.evaluate(tree.shape, profile).tokens_per_second for profile in priced] for tree in trees]
     )
     devices = []
-    for number, (profile, given, measured) in enumerate(zip(priced, profiles, yardsticks, strict=True)):
-        best = trees[int(goodput[:, number].argmax())]
-        plain = table.plain_seconds(given)
-        devices.append(Device(profile, best, table.evaluate(best.shape, profile), plain, measured))
-    deepest = max(tree.shape.max_depth for tree in trees)
-    found = RankPathHits(table.paths(deepest), float(table.prefixes.mean()))
-    rates = {path: hits / found.positions for path, hits in found.hits.items()}
+    for profile, given, worth in zip(priced, profiles, goodput.T, strict=True):
+        best = trees[int(worth.argmax())]
+        devices.append(Device(profile, best, table.evaluate(best.shape, profile), table.plain_seconds(given)))
+    rates = {path: count / table.positions for path, count in hits.items()}
     return Comparison(tuple(devices), tuple(trees), goodput, rates)
 
 
 def _candidates(
-    yardsticks: Sequence[Yardstick], longest: int, others: Mapping[str, TreeShape]
+    hits: Mapping[RankPath, int], max_nodes: int, max_depth: int, others: Mapping[str, TreeShape]
 ) -> list[NamedTree]:
     """Each tree once, under the first name it has."""
     found: dict[tuple[RankPath, ...], NamedTree] = {}
 
-    def add(name: str, shape: TreeShape) -> None:
+    def add(name: str, paths: Iterable[RankPath]) -> None:
+        shape = TreeShape.from_rank_paths(paths)
         found.setdefault(shape.rank_paths, NamedTree(name, shape))
 
     for name, shape in others.items():
-        add(name, shape)
-    for length in range(1, longest + 1):
-        add(f"chain of {length}", TreeShape.from_rank_paths([[0] * depth for depth in range(1, length + 1)]))
-    for measured in yardsticks:
-        for tree in (measured.most_hit, measured.sequoia):
-            add(f"{tree.family}, {tree.nodes}", TreeShape.from_rank_paths(tree.rank_paths))
-        for point in measured.curve:
-            add(f"most hit, {point.nodes}", TreeShape.from_rank_paths(point.rank_paths))
+        add(name, shape.rank_paths[1:])
+    for length in range(1, min(max_nodes, max_depth) + 1):
+        add(f"chain of {length}", [(0,) * depth for depth in range(1, length + 1)])
+    ordered = sorted(hits, key=lambda path: (-hits[path], len(path), path))
+    for depth in range(1, max_depth + 1):
+        paths = [path for path in ordered if len(path) <= depth][:max_nodes]
+        for nodes in range(1, len(paths) + 1):
+            add(f"most hit, {nodes}", paths[:nodes])
     return list(found.values())

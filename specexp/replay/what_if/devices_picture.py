@@ -110,30 +110,27 @@ def draw_trees(panels: list[Panel], hit_rates: Mapping[RankPath, float], title: 
 
 
 def draw_budgets(found: Comparison) -> Figure:
-    """Draw for every device what the most-hit tree of every size is worth, as a share of the device's best tree."""
+    """Draw for every device what the best tree of every size is worth, as a share of the device's best tree."""
     figure = bare_figure(8.4, 4.6, dpi=150, layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.08))
     axes = figure.subplots()
-    for device, best, colour in zip(
-        found.devices, found.goodput.max(axis=0).tolist(), cycle(COLOURS), strict=False
-    ):
-        curve, nodes = device.yardstick.curve, device.best.shape.num_nodes
-        share = 100 * device.counts.tokens_per_second / best
+    budgets = found.budgets()
+    for place, (device, colour) in enumerate(zip(found.devices, cycle(COLOURS), strict=False)):
+        best, nodes = device.counts.tokens_per_second, device.best.shape.num_nodes
         axes.plot(
-            [point.nodes for point in curve],
-            [100 * point.goodput / best for point in curve],
+            list(budgets),
+            [100 * float(worth[place]) / best for worth in budgets.values()],
             color=colour,
             lw=1.8,
-            marker="o" if len(curve) < 8 else None,
+            marker="o" if len(budgets) < 8 else None,
             ms=3.2,
             label=f"{device.profile.name} ({device.profile.source}): best tree {counted(nodes, 'node')}",
         )
-        axes.plot(nodes, share, marker="*", ms=13, lw=0, color=colour, mec="white", mew=0.8, zorder=4)
-        share = 100 * device.plain_goodput / best
-        axes.axhline(share, color=colour, lw=0.9, ls=":", zorder=1)
+        axes.plot(nodes, 100, marker="*", ms=13, lw=0, color=colour, mec="white", mew=0.8, zorder=4)
+        axes.axhline(100 * device.plain_goodput / best, color=colour, lw=0.9, ls=":", zorder=1)
     axes.set_ylim(top=106)
     axes.set_xlim(0, 1.03 * max(axes.dataLim.x1, 4))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_xlabel("nodes of the most-hit tree (budget)", fontsize=9, color=INK)
+    axes.set_xlabel("nodes of the tree (budget)", fontsize=9, color=INK)
     axes.set_ylabel("% of the device's best tree, replayed", fontsize=9, color=INK)
     axes.set_title(
         "Goodput against budget on every device", fontsize=12, color=INK, loc="left", weight="bold"

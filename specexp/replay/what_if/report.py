@@ -166,11 +166,9 @@ def _notes(found: Answer) -> list[str]:
         f"Which candidate is right comes from one recording ({found.recording.folder}: target {made_of['target']}, "
         f"{counted(prompts, 'prompt')}); only the costs are the device's. What another pair of models would accept is "
         "not known.",
-        f"Best of {counted(len(comparison.trees), 'candidate')} (chains, most-hit trees of every size, Sequoia's), "
+        f"Best of {counted(len(comparison.trees), 'candidate')} (chains, most-hit trees of every size and depth), "
         "chosen and replayed on the same prompts; intervals are over prompts.",
     ]
-    if found.recording.note:
-        notes.append(found.recording.note)
     assumed = [device.profile.name for device in comparison.devices if device.profile.source != "measured"]
     if assumed:
         notes.append(f"Costs that were not measured: {'; '.join(assumed)}.")

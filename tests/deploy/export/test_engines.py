@@ -1,7 +1,5 @@
 """``specexp.export`` to other engines: what a chain becomes, what is dropped, what is refused."""
 
-import json
-
 import pytest
 import yaml
 from helpers.fake_turns import recorded_turn, save_recording
@@ -210,28 +208,13 @@ class TestAcceptanceProfile:
         assert synthetic["trtllm"]["TLLM_SPEC_DECODE_FORCE_NUM_ACCEPTED_TOKENS"] == 2
         assert "dropped which prompts" in dropped
 
-    def test_of_vllms_metrics(self, tmp_path) -> None:
-        file = tmp_path / "answers.jsonl"
-        steps = {"per_step_drafted": [2, 2, 2, 2], "per_step_accepted": [2, 0, 1, 1]}
-        file.write_text(json.dumps({"metrics": {"speculative_decoding": steps}}) + "\n")
-        profile, _ = export(file, "acceptance-profile")
-        assert profile["marginal_accept_rates"] == [0.75, 0.25]
-        assert profile["mean_accept_length"] == 2.0
-
     @pytest.mark.parametrize(
         ("source", "options", "said"),
         [
             ("nowhere", {}, "holds no recording.json"),
             ("nowhere", {"length": "0"}, "--length is '0'; an integer of at least 1 and at most 64"),
-            (
-                "summary.json",
-                {},
-                "tells no request's steps: serve with --per-request-spec-decode-metrics detailed",
-            ),
-            ("summary.json", {"length": "3"}, "has the length served: leave it out"),
         ],
     )
     def test_what_tells_no_acceptance_is_refused(self, source, options, said, tmp_path) -> None:
-        (tmp_path / "summary.json").write_text('{"metrics": {"speculative_decoding": {"num_spec_steps": 3}}}')
         with pytest.raises(ArtifactError, match=said):
             export(tmp_path / source, "acceptance-profile", **options)

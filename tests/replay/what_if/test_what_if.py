@@ -85,7 +85,6 @@ def test_every_device_has_its_own_best_tree(file):
         assert max(shares) == 1
         assert shares[1 - place] < 0.95, "one tree would do"
         assert device.counts.tokens_per_second == found.goodput[:, place].max()
-        assert found.goodput[:, place].max() >= device.yardstick.best.goodput
     lengths = {tree.shape.num_nodes for tree in found.trees if tree.shape.max_depth == tree.shape.num_nodes}
     assert lengths >= {1, 2, 3, 4}, "chains are candidates"
 
@@ -227,17 +226,3 @@ def test_other_commands_name_this_one(file, capsys):
 def test_devices_have_short_names_however_many_there_are():
     assert letters(28)[:2] == ["A", "B"]
     assert letters(28)[-2:] == ["A1", "B1"]
-
-
-def test_another_engines_metrics_are_compared_by_chains(file, tmp_path, capsys):
-    metrics = tmp_path / "answers.jsonl"
-    steps = {"per_step_drafted": [4] * 20, "per_step_accepted": [0, 1, 2, 3, 4] * 4}
-    metrics.write_text((json.dumps({"usage": {"prompt_tokens": 9}, "metrics": steps}) + "\n") * 3)
-    path = file()
-    assert main([path, "--recording", str(metrics)]) == 0
-    assert "It is made of another engine's metrics" in " ".join(capsys.readouterr().out.split())
-    found = answer(load_config(path, ["--recording", str(metrics)]))
-    assert {
-        path for device in found.comparison.devices for row in device.best.shape.rank_paths for path in row
-    } == {0}
-    assert found.comparison.devices[0].best.shape.num_nodes >= 3  # passes of any width cost the same there

@@ -1,6 +1,5 @@
 """How often each position of a chain is accepted: Model-Optimizer's ``speculation_profile.json``, and what makes
-engines
-pretend so in benchmarks of speed alone.
+engines pretend so in benchmarks of speed alone.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _TOLERANCE = 0.02
 
 
 class AcceptanceProfile(Format):
-    """Of a recording (``python -m specexp.record``) with a draft model, or of vLLM's detailed metrics.
+    """Acceptance of a recording (``python -m specexp.record``) with a draft model.
 
     ``synthetic_acceptance`` holds, beside Model-Optimizer's fields, what vLLM, llama.cpp, SGLang and TensorRT-LLM take
     to accept as often without looking: the output is then wrong, and only its speed means anything.
@@ -32,7 +31,6 @@ class AcceptanceProfile(Format):
 
     @override
     def make(self, given: Given) -> ExportedFile:
-        from specexp.replay.format.chain_metrics import ENDINGS, accepted_counts, chain_runs
         from specexp.replay.format.errors import RecordingError
 
         source = Path(given.source)
@@ -41,20 +39,12 @@ class AcceptanceProfile(Format):
             raise ArtifactError(
                 f"--length is {text!r}; an integer of at least 1 and at most {_LONGEST} is allowed"
             )
+        length = int(text)
         try:
-            if source.suffix in ENDINGS:
-                if "length" in given.options:
-                    raise ArtifactError(
-                        f"--length is for a recording, and {source} has the length served: leave it out"
-                    )
-                runs = chain_runs(source)
-                counts, length = accepted_counts(runs), max(max(run.drafted, default=0) for run in runs)
-            else:
-                length = int(text)
-                counts = _replayed(source, length)
+            counts = _replayed(source, length)
         except RecordingError as error:
             raise ArtifactError(first_line(error).removeprefix("recording: ")) from error
-        if not counts or length < 1:
+        if not counts:
             raise ArtifactError(
                 f"{source} holds no step that drafted anything, so there is no acceptance to tell"
             )

@@ -1,18 +1,19 @@
-"""The pictures of a yardstick and of several devices show what was found."""
+"""Candidates are the most-hit trees, and the pictures show the best of every device and budget."""
+
+from functools import cache
 
 import numpy as np
 import pytest
+from helpers.examples import examples
 from helpers.fake_turns import LIMIT, recorded_turn
+from hypothesis import given, strategies as st
 from matplotlib.patches import Circle
 
 from specexp.core.latency import LatencyProfile
-from specexp.core.messages import counted
 from specexp.core.tree import TreeShape
 from specexp.replay.play.ranks import MISSED, RankTable
-from specexp.replay.play.yardstick import yardstick
 from specexp.replay.what_if.devices import compare
 from specexp.replay.what_if.devices_picture import Panel, draw_budgets, draw_trees
-from specexp.sweep.goodput_picture import SearchedTree, draw_goodput
 
 CHEAP = LatencyProfile("cheap", {1: 10.0, 32: 12.0}, {1: 0.5})
 DEAR = LatencyProfile("dear", {1: 10.0, 32: 90.0}, {1: 2.0})
@@ -25,29 +26,8 @@ def table():
     return RankTable([recorded_turn(ranks)], 40, LIMIT)
 
 
-@pytest.fixture(scope="module")
-def found(table):
-    return yardstick(table, DEAR, **LIMITS)
-
-
 def drawn_at(axes, marker):
     return [(line.get_xdata()[0], line.get_ydata()[0]) for line in axes.lines if line.get_marker() == marker]
-
-
-def test_yardstick_winner_knee_and_plain_decoding_stand_where_they_belong(found):
-    searched = SearchedTree("study", 5, 1.02 * found.best.goodput)
-    axes = draw_goodput(found, searched).axes[0]
-    assert drawn_at(axes, "D") == [(found.most_hit.nodes, found.most_hit.goodput)]
-    assert drawn_at(axes, "^") == [(found.sequoia.nodes, found.sequoia.goodput)]
-    assert drawn_at(axes, "*") == [(5, searched.goodput)]
-    assert any("102.0 % of the yardstick" in label for label in axes.get_legend_handles_labels()[1])
-    texts = " ".join(text.get_text() for text in axes.texts)
-    assert f"knee: {counted(found.knee.nodes, 'node')}," in texts
-    assert f"plain decoding: {found.plain_goodput:.4g}" in texts
-    assert found.profile in texts
-    low, high = axes.get_ylim()
-    assert low < found.plain_goodput < high
-    assert searched.goodput < high
 
 
 def test_every_device_has_a_curve_and_a_star_on_it(table):
@@ -73,3 +53,37 @@ def test_trees_stand_side_by_side_and_are_whole(leaves):
         reach = np.array([[circle.radius] for circle in circles])
         assert (places - reach >= [left, bottom]).all()
         assert (places + reach <= [right, top]).all()
+
+
+@cache
+def all_trees(nodes, width=3, depth=3):
+    """Every tree of so many nodes, each as a sorted tuple of rank paths."""
+    if nodes == 0:
+        return {()}
+    return {
+        tuple(sorted((*tree, (*parent, rank))))
+        for tree in all_trees(nodes - 1, width, depth)
+        for parent in ((), *tree)
+        for rank in range(width)
+        if len(parent) < depth and (*parent, rank) not in tree
+    }
+
+
+RANKS = st.lists(st.sampled_from([MISSED, 0, 0, 1, 1, 2]), min_size=4, max_size=20)
+
+
+@given(RANKS)
+@examples(20)
+def test_a_candidate_of_every_size_is_hit_as_often_as_any_tree(ranks):
+    table = RankTable([recorded_turn(ranks)], len(ranks), LIMIT)
+    hits = table.hits(3)
+    for place, rank in enumerate(ranks[:-1]):  # nothing is drafted for the last token
+        assert rank == MISSED or hits[(rank,)] == ranks[:-1].count(rank), place
+    found = compare(table, [CHEAP], composition="DraftModel + StaticTree", max_nodes=4, max_depth=3)
+    for nodes in range(1, min(4, len(hits)) + 1):
+        worth = [
+            sum(hits[path] for path in tree.shape.rank_paths[1:])
+            for tree in found.trees
+            if tree.shape.num_nodes == nodes
+        ]
+        assert max(worth) == max(sum(hits[path] for path in tree) for tree in all_trees(nodes))
