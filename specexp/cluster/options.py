@@ -1,4 +1,4 @@
-"""What a command line says of the cluster that a command runs on: ``--on``, ``--workers`` and what goes with them."""
+"""Command-line options of workers: ``--on``, ``--workers``, ``--gpus-per-worker`` and ``--slurm-KEY``."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from importlib.util import find_spec
 from specexp.config.errors import ConfigError
 from specexp.config.files import COMMAND_LINE
 
-CLUSTERS = {"ray": "ray", "slurm": "submitit", "local": "submitit"}
-"""The package that starts workers there."""
+CLUSTERS = {"ray": "ray", "slurm": "submitit", "local": None}
+"""The package that each needs."""
 
-USAGE = """--on ray|slurm|local [--workers N] [--gpus-per-worker G] [--detach] starts the same workers on the Ray
-cluster at RAY_ADDRESS, as a SLURM array, or as processes of this machine; --slurm-KEY VALUE is a parameter of
-submitit's. Ctrl-C ends them; with --detach it leaves those of Ray and SLURM running, and the same command finds them
-again."""
+USAGE = """--on ray|slurm|local [--workers N] [--gpus-per-worker G] starts identical workers on the Ray cluster at
+RAY_ADDRESS, as a SLURM array, or as processes of this machine; --slurm-KEY VALUE is a parameter of submitit's. Ctrl-C
+ends them."""
 
 
 @dataclass(frozen=True)
@@ -25,83 +24,60 @@ class ClusterOptions:
 
     Attributes:
         on: One of :data:`CLUSTERS`.
-        workers: How many.
-        gpus: Of each worker; None where the experiment's device says it: one where that is a GPU.
-        detach: Whether Ctrl-C leaves them running.
-        slurm: Further parameters of submitit's, such as ``slurm_partition``.
+        workers: Number of workers.
+        gpus: GPUs of each worker. If None, it is one if the experiment's device is a GPU.
+        slurm: Parameters of submitit, such as ``slurm_partition``.
     """
 
     on: str
     workers: int = 1
     gpus: int | None = None
-    detach: bool = False
     slurm: dict[str, str | int] = field(default_factory=dict)
 
     def gpus_on(self, device: str) -> int:
         """GPUs of each worker of an experiment on this device."""
-        if self.gpus is not None:
-            return self.gpus
-        return int(device.startswith("cuda"))
+        return int(device.startswith("cuda")) if self.gpus is None else self.gpus
 
 
 def take_options(arguments: Sequence[str]) -> tuple[ClusterOptions | None, list[str]]:
-    """Split a command line.
-
-    Args:
-        arguments: What was typed after the command's name.
+    """Split the options of workers off a command line.
 
     Returns:
-        The cluster, None where the command runs here; and everything else.
+        The cluster, or None without ``--on``; and all other arguments.
 
     Raises:
-        ConfigError: A value is not allowed, or its package is missing.
+        ConfigError: A value is not allowed, or a package is missing.
     """
     parser = ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("--on", choices=sorted(CLUSTERS))
     parser.add_argument("--workers", type=int)
     parser.add_argument("--gpus-per-worker", type=int)
-    parser.add_argument("--detach", action="store_true")
-    named = [one for one in arguments if one.startswith("--slurm-")]
-    for name in {one.partition("=")[0] for one in named}:
+    for name in {one.partition("=")[0] for one in arguments if one.startswith("--slurm-")}:
         parser.add_argument(name)
     try:
         found, rest = parser.parse_known_args(list(arguments))
     except ArgumentError as error:
         raise ConfigError(f"{COMMAND_LINE}: {error.argument_name}: {error.message}") from error
+    given = {name: value for name, value in vars(found).items() if value is not None and name != "on"}
     slurm = {
         name: int(value) if value.isdigit() else value
-        for name, value in vars(found).items()
-        if name.startswith("slurm_") and value is not None
-    }
-    given = {
-        "--workers": found.workers,
-        "--gpus-per-worker": found.gpus_per_worker,
-        "--detach": found.detach or None,
-        "--slurm-...": slurm or None,
+        for name, value in given.items()
+        if name.startswith("slurm_")
     }
     if found.on is None:
-        lone = next((name for name, value in given.items() if value is not None), None)
-        if lone is not None:
-            raise ConfigError(
-                f"{COMMAND_LINE}: {lone} is for workers of a cluster: add --on {', '.join(CLUSTERS)}"
-            )
+        for name in given:
+            raise ConfigError(f"{COMMAND_LINE}: --{name.replace('_', '-')} needs --on {', '.join(CLUSTERS)}")
         return None, rest
-    for name, value, least in (
-        ("--workers", found.workers, 1),
-        ("--gpus-per-worker", found.gpus_per_worker, 0),
-    ):
-        if value is not None and value < least:
-            raise ConfigError(f"{COMMAND_LINE}: {name} is {value}; at least {least} is expected")
-    if found.detach and found.on == "local":
-        raise ConfigError(
-            f"{COMMAND_LINE}: --detach is for workers that Ray or SLURM keeps; those of --on local end with the command"
-        )
+    for name, least in (("workers", 1), ("gpus_per_worker", 0)):
+        if given.get(name, least) < least:
+            raise ConfigError(
+                f"{COMMAND_LINE}: --{name.replace('_', '-')} must be an integer >= {least}, got {given[name]}"
+            )
     if slurm and found.on != "slurm":
-        raise ConfigError(f"{COMMAND_LINE}: --slurm-... goes with --on slurm, and --on {found.on} was given")
+        raise ConfigError(f"{COMMAND_LINE}: --slurm-... needs --on slurm, got --on {found.on}")
     package = CLUSTERS[found.on]
-    if find_spec(package) is None:
+    if package is not None and find_spec(package) is None:
         raise ConfigError(
             f'{COMMAND_LINE}: --on {found.on} needs {package}, which is not installed: pip install -e ".[cluster]"'
         )
-    options = ClusterOptions(found.on, found.workers or 1, found.gpus_per_worker, found.detach, slurm)
-    return options, rest
+    return ClusterOptions(found.on, found.workers or 1, found.gpus_per_worker, slurm), rest

@@ -1,30 +1,28 @@
-"""A part of the prompts of a recording or an evaluation, and the folder where one worker keeps it."""
+"""Shards: parts of the prompts of a recording or an evaluation, one for each worker."""
 
 from __future__ import annotations
 
 import re
 import shutil
 import sys
+from argparse import ArgumentParser
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from rich.console import Console
-
 from specexp.artifacts.file_lock import held
-from specexp.cluster.fleet import Status, Work
-from specexp.cluster.lead import lead
+from specexp.cluster.launch import run_workers
 from specexp.cluster.options import ClusterOptions
-from specexp.config.command import fail
 from specexp.config.config import Config
 from specexp.config.errors import ConfigError
 from specexp.config.files import COMMAND_LINE
 from specexp.core.messages import counted
 
 SHARDS = ".shards"
-"""Folder inside the one of the whole, whose parts lie in ``0-of-3`` and so on."""
+"""Folder of the parts, ``0-of-3`` and so on, inside the folder of the whole."""
 
 OPTION = "--shard"
 
@@ -36,20 +34,20 @@ class Shard:
     """One of several parts of equal size, in the order of the whole.
 
     Attributes:
-        number: Which one, from 0.
-        count: How many there are.
+        number: From 0.
+        count: Number of shards.
     """
 
     number: int
     count: int
 
     def of(self, items: Sequence[Item]) -> list[Item]:
-        """Its part of a sequence; those of all shards one after another are the sequence."""
+        """Return its part of a sequence, which is the concatenation of the parts of all shards."""
         start, end = (place * len(items) // self.count for place in (self.number, self.number + 1))
         return list(items[start:end])
 
     def folder(self, whole: Path) -> Path:
-        """Where it lies."""
+        """Return its folder inside the one of the whole."""
         return whole / SHARDS / f"{self.number}-of-{self.count}"
 
 
@@ -57,34 +55,30 @@ def take_shard(arguments: Sequence[str]) -> tuple[Shard | None, list[str]]:
     """Split ``--shard 0/3`` off a command line.
 
     Returns:
-        The shard, None where the whole is meant; and everything else.
+        The shard, or None for the whole; and all other arguments.
 
     Raises:
-        ConfigError: It is none.
+        ConfigError: It is not a shard.
     """
-    rest, given = list(arguments), None
-    for place, one in enumerate(arguments):
-        name, equals, value = one.partition("=")
-        if name == OPTION:
-            given = value if equals else "".join(arguments[place + 1 : place + 2])
-            del rest[place : place + (1 if equals else 2)]
-            break
-    if given is None:
+    parser = ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument(OPTION, nargs="?", const="")
+    given, rest = parser.parse_known_args(list(arguments))
+    if given.shard is None:
         return None, rest
-    found = re.fullmatch(r"(\d+)/(\d+)", given)
+    found = re.fullmatch(r"(\d+)/(\d+)", given.shard)
     if found is None or int(found[1]) >= int(found[2]):
         raise ConfigError(
-            f"{COMMAND_LINE}: {OPTION} is {given!r}; a number from 0 and how many shards there are is expected, such "
-            "as 0/3, 1/3 and 2/3"
+            f"{COMMAND_LINE}: {OPTION} must be a number from 0 and how many shards there are, such as 0/3, 1/3 and "
+            f"2/3, got {given.shard!r}"
         )
     return Shard(int(found[1]), int(found[2])), rest
 
 
 def shards_in(whole: Path) -> list[Shard]:
-    """The shards of which a folder holds at least one, in order; none where there are none.
+    """Return all shards in order if the folder holds at least one of them, else none.
 
     Raises:
-        ConfigError: There are some of several numbers of shards.
+        ConfigError: The folder holds shards of different counts.
     """
     counts = {int(path.name.rpartition("-")[2]) for path in (whole / SHARDS).glob("*-of-*")}
     if len(counts) > 1:
@@ -97,11 +91,11 @@ def shards_in(whole: Path) -> list[Shard]:
 
 @contextmanager
 def ends_last(whole: Path, is_whole: Callable[[Path], bool]) -> Iterator[bool]:
-    """Whether a worker whose shard is done puts all together, because no other is missing and no other worker does.
+    """Yield whether this worker assembles the whole: all shards are done, and no other worker assembles it.
 
     Args:
         whole: Folder of the result.
-        is_whole: Whether the folder of a shard holds all of it.
+        is_whole: Returns whether the folder of a shard is complete.
     """
 
     def all_are() -> bool:
@@ -112,53 +106,44 @@ def ends_last(whole: Path, is_whole: Callable[[Path], bool]) -> Iterator[bool]:
         yield False
         return
     with held(whole / SHARDS / ".lock") as mine:
-        yield mine and all_are()  # whoever held it before may have put them together meanwhile
+        yield mine and all_are()  # another worker may have assembled them since
 
 
 def forget_shards(whole: Path) -> None:
-    """Remove the parts, once they are in the whole."""
+    """Remove the parts after they were assembled."""
     shutil.rmtree(whole / SHARDS, ignore_errors=True)
 
 
-def lead_shards(
-    command: str,
-    typed: Sequence[str],
-    options: ClusterOptions,
-    whole: Path,
-    config: Config,
+def run_shards(
+    command: str, typed: Sequence[str], options: ClusterOptions, whole: Path, config: Config
 ) -> int:
-    """Let each worker do a shard, and the last of them put the whole together.
+    """Let each worker do a shard, and the last of them assemble the whole.
 
     Args:
         command: The module, such as ``specexp.record``.
-        typed: The command's arguments, those of the cluster left out.
-        options: Where the workers are; there are as many shards.
-        whole: Folder of the result, which every machine sees.
-        config: The experiment, whose device and threads the workers need.
+        typed: The command's arguments without those of the cluster.
+        options: The cluster; there are as many shards as workers.
+        whole: Folder of the result, which all machines share.
+        config: The experiment.
 
     Returns:
-        The exit code: 1 where a worker failed; the same command then does what is missing.
+        The exit code: 1 if a worker failed.
 
     Raises:
-        ConfigError: There is no such cluster, or it is too small.
+        ConfigError: The cluster does not exist, or refuses the workers.
     """
-    console = Console(highlight=False, soft_wrap=True)
-    gpus, threads = options.gpus_on(config.get("pair.device")), config.get("generation.threads")
     start = (sys.executable, "-m", command, *typed)
-    logs = whole.parent / f".{whole.name}-workers"  # beside the whole, which may hold nothing else yet
-
-    def run(works: Sequence[Work]) -> list[Status]:
-        return lead(options, works, logs, gpus=gpus, threads=threads, console=console)
-
-    shards = [
-        Work(f"{whole.name} {number} of {options.workers}", (*start, OPTION, f"{number}/{options.workers}"))
-        for number in range(options.workers)
-    ]
-    failed = [one for one in run(shards) if one.state == "failed"]
-    if not failed and shards_in(whole):  # no worker was last, as where machines see each other's files late
-        failed = [one for one in run([Work(f"{whole.name} whole", start)]) if one.state == "failed"]
-    for one in failed:
-        fail(f"{one.name} ended: {one.said or 'it was killed'}; the same command does what is missing", 1)
-    if not failed:
-        console.print(f"Done by {counted(options.workers, 'worker')}: {whole}", markup=False)
-    return 1 if failed else 0
+    run = partial(
+        run_workers,
+        options,
+        folder=whole.parent / f".{whole.name}-workers",  # outside the whole, which must be empty at first
+        gpus=options.gpus_on(config.get("pair.device")),
+        threads=config.get("generation.threads") or 1,
+    )
+    count = options.workers
+    status = run({f"{whole.name} {n} of {count}": (*start, OPTION, f"{n}/{count}") for n in range(count)})
+    if status == 0 and shards_in(whole):  # no worker was last, as on a file system that is seen late
+        status = run({f"{whole.name} whole": start})
+    if status == 0:
+        print(f"Done by {counted(count, 'worker')}: {whole}")
+    return status

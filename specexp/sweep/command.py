@@ -115,14 +115,14 @@ def _act(
         return 0
     if cluster is None:
         return _search(study_config, settings, command)
-    from specexp.sweep.workers import lead_study
+    from specexp.sweep.workers import run_study_workers
 
     asked = [one for one in typed if one not in FLAGS or FLAGS[one] != "sweep.require_gain"]
     try:
-        gain = lead_study(study_config, settings, cluster, asked, console)
+        status, gain = run_study_workers(study_config, settings, cluster, asked, console)
     except StudyError as problem:
         return fail(problem, 1)
-    return NO_GAIN if settings.require_gain and not gain else 0
+    return status or (NO_GAIN if settings.require_gain and not gain else 0)
 
 
 def read_sweep(config: Config) -> tuple[StudyConfig, Sweep, tuple[str, ...]]:

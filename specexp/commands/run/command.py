@@ -25,7 +25,7 @@ from specexp.bench.results_folder import (
     sole_writer,
 )
 from specexp.cluster.options import USAGE as CLUSTER_USAGE, ClusterOptions, take_options
-from specexp.cluster.shard import Shard, ends_last, forget_shards, lead_shards, shards_in, take_shard
+from specexp.cluster.shard import Shard, ends_last, forget_shards, run_shards, shards_in, take_shard
 from specexp.commands.run.shards import check_sharded, gathered, is_decoded, mark_whole
 from specexp.config import (
     Config,
@@ -90,7 +90,7 @@ def _act(
         print("\n".join(arm.title for arm in arms))
         return 0
     if cluster is not None:
-        return lead_shards("specexp.run", typed, cluster, folder_of(config), config)
+        return run_shards("specexp.run", typed, cluster, folder_of(config), config)
     try:
         if shard is None:
             return _exit_code(config, run(config))

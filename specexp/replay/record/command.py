@@ -64,13 +64,13 @@ def _act(
         print("\n".join([*planned.lines(), f"to {planned.folder}{there}"]))
         return 0
     if cluster is not None:
-        from specexp.cluster.shard import lead_shards
+        from specexp.cluster.shard import run_shards
         from specexp.replay.record.making import check_sharded
         from specexp.replay.record.plan import plan_recording
 
         planned = plan_recording(config)
         check_sharded(planned)
-        return lead_shards("specexp.record", typed, cluster, planned.folder, config)
+        return run_shards("specexp.record", typed, cluster, planned.folder, config)
     from specexp.replay.record.making import NotRecordableError
 
     try:

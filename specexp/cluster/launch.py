@@ -1,0 +1,261 @@
+"""Start workers on a Ray cluster, under SLURM or on this machine, and wait for them."""
+
+from __future__ import annotations
+
+import ctypes
+import io
+import os
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Collection, Generator, Mapping, Sequence
+from contextlib import closing, redirect_stderr
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from specexp.cluster.options import ClusterOptions
+from specexp.config.command import fail
+from specexp.config.errors import ConfigError
+from specexp.config.files import COMMAND_LINE
+from specexp.core.messages import counted, first_line
+from specexp.core.start import SIGNALS
+
+GRACE = 20.0
+"""Seconds between SIGTERM and SIGKILL for a worker."""
+
+POLL = 0.5
+"""Seconds between two looks at the workers."""
+
+RETRIES = 3
+"""A worker on Ray whose node is lost starts again this often; a SLURM job whose time is up is requeued this often."""
+
+KILL_WAIT = 60.0
+"""Seconds in which SLURM kills a job after SIGTERM; its own default for KillWait is 30."""
+
+MINUTES = 24 * 60
+"""Time limit of a SLURM job without ``--slurm-time``."""
+
+PASSED_ON = ("PG", "HF_", "WANDB_", "SPECEXP_", "OMP_", "MKL_", "TOKENIZERS_", "PYTHON", "TORCH", "NCCL_")
+"""Prefixes of the environment variables that workers on Ray inherit. A database's password is in PGPASSWORD."""
+
+_ERROR = "error: "
+
+Jobs: TypeAlias = Mapping[str, tuple[Sequence[str], str, str]]
+"""Command, working directory and log of each worker by its name."""
+
+Outcomes: TypeAlias = Generator[tuple[str, int | Exception], None, None]
+"""Name and exit code of each worker that ended, or the exception if it was lost. Closing it ends the others."""
+
+
+def run_workers(
+    options: ClusterOptions, commands: Mapping[str, Sequence[str]], folder: Path, gpus: int, threads: int
+) -> int:
+    """Run workers to their end; an interrupt ends them.
+
+    Args:
+        options: The cluster.
+        commands: Program and arguments of each worker by its name; they must not contain passwords.
+        folder: Folder of the logs, which all machines share.
+        gpus: GPUs of each worker.
+        threads: CPU cores of each worker.
+
+    Returns:
+        The exit code: 1 if a worker failed, after one sentence on stderr for each.
+
+    Raises:
+        ConfigError: The cluster does not exist, or refuses the workers.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    logs = {name: (folder / f"{name.replace(' ', '_')}.log").resolve() for name in commands}
+    for log in logs.values():
+        log.write_bytes(b"")  # an error of an earlier run must not explain a failure of this one
+    here = str(Path.cwd())
+    jobs = {name: (list(command), here, str(logs[name])) for name, command in commands.items()}
+    print(f"{counted(len(jobs), 'worker')} on {options.on}, whose logs are in {folder}", flush=True)
+    if options.on == "local":
+        outcomes = _local(jobs, gpus)
+    elif options.on == "slurm":
+        outcomes = _slurm(jobs, gpus, threads, folder, options.slurm)
+    else:
+        outcomes = _ray(jobs, gpus, threads)
+    status = 0
+    with closing(outcomes):
+        for name, outcome in outcomes:
+            if outcome == 0:
+                print(f"{name} ended", flush=True)
+            else:
+                why = _reason(logs[name], outcome)
+                status = fail(f"{name} failed: {why}; the same command does what is missing", 1)
+    return status
+
+
+def run_worker(command: Sequence[str], folder: str, log: str, environment: Mapping[str, str]) -> int:
+    """Run one worker on its machine; returns its exit code."""
+    with _started(command, folder, log, environment) as worker:
+        try:
+            return worker.wait()
+        except BaseException:  # the task is cancelled, or its SLURM job requeued
+            _end([worker])
+            raise
+
+
+def _started(
+    command: Sequence[str], folder: str, log: str, environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """Start a worker that Linux asks to end when this process dies, however it dies."""
+    with Path(log).open("ab") as file:
+        return subprocess.Popen(
+            command,
+            cwd=folder,
+            env={**os.environ, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            preexec_fn=_follow_parent,
+        )
+
+
+def _follow_parent() -> None:
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # SLURM sends it to all processes, and submitit handles it
+
+
+def _end(workers: Collection[subprocess.Popen[bytes]]) -> None:
+    deadline = time.monotonic() + GRACE
+    for worker in workers:
+        worker.terminate()
+    for worker in workers:
+        try:
+            worker.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            worker.kill()
+
+
+def _reason(log: Path, outcome: int | Exception) -> str:
+    """The last ``error:`` line of a worker, else how it was lost or killed, else its last line."""
+    lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    errors = [line.removeprefix(_ERROR) for line in lines if line.startswith(_ERROR)]
+    if errors:
+        return errors[-1]
+    if isinstance(outcome, Exception):
+        return first_line(outcome)
+    if outcome < 0:
+        return f"it was killed by {signal.Signals(-outcome).name}"
+    return (lines or [f"its exit code is {outcome}"])[-1]
+
+
+def _local(jobs: Jobs, gpus: int) -> Outcomes:
+    running: dict[str, subprocess.Popen[bytes]] = {}
+    try:
+        for number, (name, job) in enumerate(jobs.items()):
+            own = ",".join(str(gpu) for gpu in range(number * gpus, (number + 1) * gpus))
+            running[name] = _started(*job, {"CUDA_VISIBLE_DEVICES": own})
+        while running:
+            for name in [name for name, worker in running.items() if worker.poll() is not None]:
+                yield name, running.pop(name).returncode
+            time.sleep(POLL)
+    finally:
+        _end(running.values())
+
+
+def _slurm(jobs: Jobs, gpus: int, threads: int, folder: Path, given: Mapping[str, str | int]) -> Outcomes:
+    import submitit
+    from submitit.core.utils import FailedJobError, FailedSubmissionError
+    from submitit.helpers import Checkpointable
+
+    class Requeued(Checkpointable):  # type: ignore[misc]
+        """A worker that goes on in the same job if it is preempted or its time is up."""
+
+        def __call__(self, command: Sequence[str], folder: str, log: str) -> int:
+            code = run_worker(command, folder, log, {})
+            if code in (-signal.SIGTERM, 128 + signal.SIGTERM):
+                time.sleep(KILL_WAIT)  # a job that returns is over, and SLURM may requeue this one
+            return code
+
+    if shutil.which("sbatch") is None:
+        raise ConfigError(
+            f"{COMMAND_LINE}: --on slurm needs sbatch, which is not on this machine: type the command on a login "
+            "node of the cluster, or use --on local"
+        )
+    if not isinstance(given.get("slurm_time", 0), int):
+        raise ConfigError(f"{COMMAND_LINE}: --slurm-time must be whole minutes, got {given['slurm_time']!r}")
+    # From SLURM 22.05 on, srun binds a worker to one core unless this variable repeats what sbatch was asked for.
+    setup = ["export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1}", str(given.get("slurm_setup", ""))]
+    srun = shlex.split(str(given.get("slurm_srun_args", "")))
+    executor = submitit.AutoExecutor(folder / "jobs" / "%j", cluster="slurm", slurm_max_num_timeout=RETRIES)
+    try:
+        executor.update_parameters(
+            name="specexp",
+            timeout_min=MINUTES,
+            gpus_per_node=gpus,
+            cpus_per_task=threads,
+            **{"slurm_array_parallelism": len(jobs), **given, "slurm_setup": setup, "slurm_srun_args": srun},
+        )
+        with redirect_stderr(io.StringIO()):  # submitit prints what it raises
+            submitted = executor.map_array(Requeued(), *zip(*jobs.values(), strict=True))
+    except (NameError, ValueError, TypeError, FailedJobError, FailedSubmissionError) as error:
+        raise ConfigError(
+            f"{COMMAND_LINE}: SLURM refuses the workers ({first_line(error).removeprefix('sbatch: error: ')}): see "
+            "--slurm-..., --workers and --gpus-per-worker"
+        ) from error
+    running = dict(zip(jobs, submitted, strict=True))
+    try:
+        while running:
+            for name in [name for name, job in running.items() if job.done()]:
+                job = running.pop(name)
+                yield name, job.exception() or job.result()
+            time.sleep(POLL)
+    finally:
+        for job in running.values():
+            job.cancel(check=False)
+
+
+def _ray(jobs: Jobs, gpus: int, threads: int) -> Outcomes:
+    import ray
+    from ray.exceptions import RayError
+
+    handlers = {number: signal.getsignal(number) for number in (getattr(signal, name) for name in SIGNALS)}
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    address = os.environ.get("RAY_ADDRESS", "")
+    try:
+        host, colon, port = address.rpartition("//")[2].rpartition(":")
+        if colon:  # Ray ends this process if no one listens there
+            socket.create_connection((host, int(port)), timeout=5).close()
+        ray.init(address="auto", log_to_driver=False, logging_level="error")
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ConfigError(
+            f"{COMMAND_LINE}: --on ray finds no Ray cluster at {address or 'this machine'} ({first_line(error)}): "
+            "start one with ray start --head, or set RAY_ADDRESS"
+        ) from error
+    for number, handler in handlers.items():  # Ray's own end the process at once
+        signal.signal(number, handler)
+    try:
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        if not any(node.get("GPU", 0) >= gpus and node.get("CPU", 0) >= threads for node in nodes):
+            raise ConfigError(  # Ray would wait for such a node without a word
+                f"{COMMAND_LINE}: no node of the Ray cluster has {counted(gpus, 'GPU')} and "
+                f"{counted(threads, 'CPU')} for a worker: see --gpus-per-worker and --generation.threads"
+            )
+        task = ray.remote(run_worker).options(
+            num_gpus=gpus,
+            num_cpus=threads,
+            max_retries=RETRIES,
+            # Ray's processes have niceness 15 by default, with which a worker would measure too many seconds.
+            runtime_env={"env_vars": {"RAY_worker_niceness": "0"}},
+        )
+        # An argument, because Ray writes a runtime environment into its logs, and PGPASSWORD is a password.
+        environment = {name: value for name, value in os.environ.items() if name.startswith(PASSED_ON)}
+        running = {task.remote(*job, environment): name for name, job in jobs.items()}
+        while running:
+            for ended in ray.wait([*running], num_returns=len(running), timeout=0)[0]:
+                try:
+                    outcome: int | Exception = ray.get(ended)
+                except RayError as error:
+                    outcome = error
+                yield running.pop(ended), outcome
+            time.sleep(POLL)  # here and not in ray.wait, which hides the signal that interrupts it
+    finally:
+        ray.shutdown()  # which kills the tasks, and each ends its worker
