@@ -1,4 +1,4 @@
-"""Studies by two workers on a Ray cluster that loses its head, or a node, ten times each at a random moment."""
+"""Studies by two workers on a Ray cluster that loses its head, or a node, at random moments."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 
 import optuna
 import pytest
+from helpers.mortal_work import start
 from helpers.processes import is_alive, parent
 from helpers.ray_cluster import ray_cluster, raylet_of
 from helpers.shared_study import check, finished
@@ -24,42 +25,29 @@ from specexp.sweep.worker import WORKER
 pytest.importorskip("ray")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
-ROUNDS = range(10)
+ROUNDS = range(3)
 SECONDS = 0.1
-"""Of a prompt: 24 trials of twelve prompts take two workers a quarter of a minute."""
+"""Seconds of a prompt: 24 trials of twelve prompts take two workers a quarter of a minute."""
 
 LIFE = 20.0
-"""At most so many seconds after its start the study is struck: workers need some to begin."""
-
-LEADING = """
-import sys
-from pathlib import Path
-from specexp.cluster.fleet import Work
-from specexp.cluster.lead import lead
-from specexp.cluster.options import ClusterOptions
-url, folder, worker, seconds = sys.argv[1:]
-works = [Work(f"{Path(folder).name} {n}", (sys.executable, worker, url, f"{folder}/{n}", seconds)) for n in range(2)]
-statuses = lead(ClusterOptions("ray", 2), works, Path(folder) / "logs", gpus=0)
-sys.exit(any(one.state != "ended" for one in statuses))
-"""
+"""Most seconds between the start of a study and the loss."""
 
 
-def lead(url: str, folder: Path) -> subprocess.Popen[bytes]:
-    worker = Path(__file__).parents[1] / "helpers" / "database_worker.py"
-    return subprocess.Popen((sys.executable, "-c", LEADING, url, str(folder), str(worker), str(SECONDS)))
+def lead(url: str, folder: Path) -> subprocess.Popen[str]:
+    worker = str(Path(__file__).parents[1] / "helpers" / "database_worker.py")
+    return start(
+        folder, "ray", *([sys.executable, worker, url, f"{folder}/{n}", str(SECONDS)] for n in range(2))
+    )
 
 
 def workers(url: str) -> list[int]:
-    """Those that signed in and live."""
-    names = [name for name in attributes(url) if name.startswith(WORKER)]
-    return [process for name in names if is_alive(process := int(name.rpartition(":")[2]))]
-
-
-def attributes(url: str) -> dict[str, Any]:
+    """Processes of the workers that signed in and live."""
     try:
-        return optuna.load_study(study_name="fake", storage=url).user_attrs
+        names = optuna.load_study(study_name="fake", storage=url).user_attrs
     except Exception:  # no study yet
-        return {}
+        return []
+    numbers = [int(name.rpartition(":")[2]) for name in names if name.startswith(WORKER)]
+    return [process for process in numbers if is_alive(process)]
 
 
 @pytest.mark.parametrize("round_", ROUNDS)
