@@ -14,7 +14,7 @@ import time
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import closing, redirect_stderr
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from specexp.cluster.options import ClusterOptions
 from specexp.config.command import fail

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 def test_two_workers_search_and_one_of_them_confirms_and_exports(
     on: str, url: str, tmp_path: Path, model_folder: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    pytest.importorskip(CLUSTERS[on])
+    pytest.importorskip(CLUSTERS[on] or "specexp")
     started = {"local": nullcontext, "ray": lambda: ray_cluster(2), "slurm": lambda: slurm_cluster(own)}
     own = tmp_path_factory.mktemp("cluster")
     study = WholeStudy(tmp_path, model_folder, url)
