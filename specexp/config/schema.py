@@ -127,13 +127,7 @@ class Profile:
     """What ``specexp.profile`` measures, and where it goes.
 
     Args:
-        to: Folder of the ``latency-profile`` artifact; of several backends each has a folder of its own in it.
-        backends: Ways to run the pair's models that are measured in turns, instead of ``pair.mode`` alone, with what no
-            pass can be faster than. ``llama.cpp`` runs files made of the models, beside its own simple loop; of
-            ``openvino`` the plain decoding of OpenVINO GenAI is measured. What is not installed is left out and said.
-        architecture: Sizes that replace the target's own, as its Hugging Face configuration names them; its weights are
-            then random, in passes that take as long.
-        draft_architecture: The same of the draft.
+        to: Folder of the ``latency-profile`` artifact.
         max_tokens: Most tokens of a pass, the root among them.
         prefixes: Tokens in the cache before a pass; the context must hold them, the deepest row of the largest pass,
             and 15 tokens, since the cache grows over a block of passes.
@@ -145,9 +139,6 @@ class Profile:
     """
 
     to: str = "artifacts/profile"
-    backends: list[Literal["eager", "compiled", "llama.cpp", "openvino"]] = field(default_factory=list)
-    architecture: dict[str, Any] = field(default_factory=dict)
-    draft_architecture: dict[str, Any] = field(default_factory=dict)
     max_tokens: Count = 128
     prefixes: list[Count] = field(default_factory=lambda: [64, 256, 448])
     lanes: list[Annotated[int, Field(ge=2)]] = field(default_factory=list)

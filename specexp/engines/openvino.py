@@ -13,7 +13,6 @@ from pydantic import Field
 from typing_extensions import override
 
 from specexp.engines.engine import EngineAnswer, EngineError, ForeignEngine, RunningEngine
-from specexp.engines.openvino_loop import OpenVinoError, check_openvino
 from specexp.engines.settings.openvino import OpenVinoSettings
 
 if TYPE_CHECKING:
@@ -84,9 +83,12 @@ class OpenVINO(ForeignEngine):
     @override
     def start(self, pair: ModelPair) -> RunningEngine:
         try:
-            check_openvino()
             return _Pipeline(self, pair)
-        except (OpenVinoError, RuntimeError) as error:
+        except ImportError as error:
+            raise EngineError(
+                "OpenVINO does not start: OpenVINO GenAI is not installed: pip install 'specexp[openvino]'"
+            ) from error
+        except RuntimeError as error:
             raise EngineError(f"OpenVINO does not start: {' '.join(str(error).split())[:300]}") from error
 
 

@@ -13,14 +13,13 @@ from numpy.typing import NDArray
 
 from specexp.bench.record import MEASURED
 from specexp.bench.statistics import Speedup
-from specexp.bench.table import Column, Table
+from specexp.bench.table import Table, columns
 from specexp.core.latency import MOST_OFF
 
 if TYPE_CHECKING:
     from specexp.core.latency import LatencyProfile
     from specexp.data import Prompt
-    from specexp.profile.backends import TimedBackend
-    from specexp.profile.steps import TimedSteps
+    from specexp.profile.measure import TimedBackend, TimedSteps
 
 _NODES = (4, 16)  # per step, of the trees decoded
 
@@ -108,14 +107,10 @@ def check_table(checks: Sequence[LiveCheck]) -> Table:
     """A row for each arm."""
     return Table(
         _verdict(checks),
-        [
-            Column("arm"),
-            Column("live", 3, " ms/token"),
-            Column("predicted", 3, " ms/token"),
-            Column("predicted / live", interval=True),
-            Column("predicted speedup", interval=True),
-            Column("live speedup", interval=True),
-        ],
+        columns(
+            "arm | live:.3 ms/token | predicted:.3 ms/token | predicted / live:interval | "
+            "predicted speedup:interval | live speedup:interval"
+        ),
         [
             [check.arm, check.live_ms, check.predicted_ms, check.off, check.predicted, check.live]
             for check in checks

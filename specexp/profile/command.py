@@ -1,8 +1,7 @@
 """``python -m specexp.profile CONFIG.yaml [--key value]``: what steps cost on this device, as a ``latency-profile``.
 
-Writes the artifact and ``<output>/<name>/{config.yaml,environment.json,profile.md,profile.csv,profile.png}``; a second
-run of the same name replaces the latter and adds a version of the artifact. Several backends have an artifact each, and
-the folder has ``{check,steps,ratios,passes}.{md,csv}``, ``points.csv`` and ``contest.png``.
+Writes the artifact and ``<output>/<name>/{config.yaml,environment.json,profile.md,profile.csv,profile.png}``. A second
+run of the same name replaces the latter and adds a version of the artifact.
 """
 
 from __future__ import annotations
@@ -12,31 +11,41 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from specexp.config import Config, save_resolved
+from specexp.bench.experiment import check_experiment
+from specexp.config import Config, arms_of, is_multi_sequence, save_resolved
 from specexp.config.command import fail, run_command
 from specexp.config.config import recording_folder
 from specexp.config.here import check_here
 from specexp.config.next_step import command_line, experiment_again, measured_by
 from specexp.config.told import told
-from specexp.profile.run import check_profiling
 
 if TYPE_CHECKING:
     from specexp.artifacts.kinds.latency_profile import Measured
+    from specexp.config import ComposedArm
     from specexp.config.artifacts import LoadedArtifact
-    from specexp.models.pair import ModelPair
+    from specexp.core.latency import LatencyProfile
+    from specexp.data import Prompt
     from specexp.profile.check import LiveCheck
+    from specexp.profile.measure import TimedBackend
 
 USAGE = """usage: python -m specexp.profile CONFIG.yaml [--dry-run] [--key value ...]
 
 Measures on this device the passes of an experiment's models by new tokens and by prefix, decodes a few prompts with
 each of its compositions to find what steps cost beside the passes, and writes a latency-profile artifact to profile.to
-after a check against live decoding, plain and with two trees;
-of profile.backends, measured in turns, one of each in profile.to/BACKEND, and tables of them beside one another.
+after a check against live decoding, plain and with two trees.
 --dry-run checks the file and lists what would be measured; any other --dotted.key overrides the file,
 e.g. --profile.max_tokens 64 --profile.repeats 10 --pair.device cuda --tracking.mode disabled."""
+
+
+class Profiled(NamedTuple):
+    """A fitted profile, its measurements, its check against live decoding, and the artifact of them."""
+
+    profile: LatencyProfile
+    measured: Measured
+    checks: list[LiveCheck]
+    artifact: LoadedArtifact
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -48,21 +57,8 @@ def _act(config: Config, dry_run: bool) -> int:
     from specexp.artifacts import ArtifactError
 
     arms = check_profiling(config)
-    check_here(config, "profile.to")
     if dry_run:
-        from specexp.bench.live import LiveBackend
-        from specexp.bench.rehearsal import rehearse
-        from specexp.profile.backends import check_prefixes, pair_of
-        from specexp.profile.passes import sizes_up_to
-
-        check_prefixes(config, LiveBackend(pair_of(config, rehearse(config).pair)))
-
-        section = config.get("profile")
-        print(f"new tokens: {', '.join(map(str, sizes_up_to(section['max_tokens'])))}")
-        print(f"prefixes: {', '.join(map(str, section['prefixes']))}")
-        if section["backends"]:
-            print(f"backends in turns: {', '.join(section['backends'])}")
-        print("plain decoding", *(arm.title for arm in arms), sep="\n")
+        list_measurements(config, arms)
         return 0
     try:
         run(config)
@@ -71,73 +67,111 @@ def _act(config: Config, dry_run: bool) -> int:
     return 0
 
 
-def run(config: Config, pair: ModelPair | None = None) -> list[LoadedArtifact]:
-    """Measure, print the tables, and write an artifact a backend and the folder.
+def check_profiling(config: Config) -> list[ComposedArm]:
+    """Return the compositions of the file; neither models nor data are touched.
 
-    Args:
-        config: Configuration of the experiment.
-        pair: Models loaded already; the file's own if None.
+    Raises:
+        ConfigError: the file decodes several sequences for a prompt, its arms cannot be compared, or the artifact's
+            folder cannot be used.
+    """
+    if is_multi_sequence(config):
+        raise config.checker.error(
+            ("execution",),
+            " decodes several sequences for a prompt, and a latency profile is of one: leave it out",
+        )
+    if not config.get("profile.prefixes"):
+        raise config.checker.error(("profile", "prefixes"), " is empty; at least one prefix length is needed")
+    check_here(config, "profile.to")
+    if not config.get("arms") and config.get("drafter") is None:
+        return []
+    check_experiment(config)
+    return [arm for arm in arms_of(config) if arm.reference is None and arm.config.get("drafter") is not None]
+
+
+def list_measurements(config: Config, arms: Sequence[ComposedArm]) -> None:
+    """Print what would be measured, after a dry run.
+
+    Raises:
+        ConfigError: the models or data cannot be used, or a prefix does not fit.
+    """
+    from specexp.bench.live import LiveBackend
+    from specexp.bench.rehearsal import rehearse
+    from specexp.profile.measure import check_prefixes
+    from specexp.profile.passes import sizes_up_to
+
+    check_prefixes(config, LiveBackend(rehearse(config).pair))
+    section = config.get("profile")
+    print(f"new tokens: {', '.join(map(str, sizes_up_to(section['max_tokens'])))}")
+    print(f"prefixes: {', '.join(map(str, section['prefixes']))}")
+    print("plain decoding", *(arm.title for arm in arms), sep="\n")
+
+
+def run(config: Config) -> Profiled:
+    """Measure, print the tables, and write the artifact and the folder.
 
     Raises:
         ConfigError: the file, its models, data or output folder cannot be used; nothing was measured then.
         ArtifactError: the artifact cannot be written.
-        OSError: the folder cannot be written, because the disk is full.
+        OSError: the folder cannot be written.
     """
     from specexp.bench.experiment import load_prompts, use_threads
+    from specexp.bench.live import LiveBackend
     from specexp.bench.publish import publish, terminal, tracker_of
     from specexp.bench.trainer import quiet_libraries
-    from specexp.config.artifacts import save_artifact
-    from specexp.profile.backends import contest, pair_of
-    from specexp.profile.check import check_live
+    from specexp.config import build_pair
+    from specexp.profile.measure import measure, text_of, time_backend
     from specexp.profile.report import report
-    from specexp.profile.run import measure, profile_of
-    from specexp.profile.standing import standing
 
     quiet_libraries()
-    check_profiling(config)
     use_threads(config)
-    pair = pair or pair_of(config)
+    pair = build_pair(config)
     section, name = config.get("profile"), config.get("name")
     prompts = load_prompts(config, pair).prompts[: section["prompts"]]
     folder, console = Path(config.get("output")) / name, terminal()
+    timed = time_backend(config, LiveBackend(pair), text_of(config, prompts))
+    save_resolved(config, folder)
+    samples = [*timed.passes.values()]
+    measure(config, samples, timed.arms, prompts, lambda line: console.print(line, style="dim"))
+    profiled = save_profile(config, timed, prompts)
+    tracker = tracker_of(config, name, folder)
+    publish(report(*profiled), folder, tracker, console, kind="profile", config=config.to_dict())
+    told().artifact = str(profiled.artifact.folder)
+    told().next = next_step(config, profiled.artifact.folder)
+    return profiled
 
-    def tell(line: str) -> None:
-        console.print(line, style="dim")
 
-    with TemporaryDirectory(prefix="specexp-") as made:
-        met = contest(config, pair, prompts, Path(made), tell)
-        save_resolved(config, folder)
-        measure(config, met, prompts, tell)
-    artifacts, checks = [], []
-    for timed in met.backends:
-        profile, measured = profile_of(timed)
-        own = check_live(timed, profile, prompts, section["max_new_tokens"])
-        checks += own
-        artifact = save_artifact(
-            Path(section["to"]) / timed.name,
-            "latency-profile",
-            {"profile.json": {**profile.to_dict(), "measured": asdict(measured)}},
-            provenance={
-                "study": name,
-                "command": shlex.join(sys.orig_argv),
-                "device": measured.device,
-                "config": config.to_dict(),
-                "metrics": metrics_of(measured, own),
-            },
-            fingerprint=timed.backend.fingerprint(),
-            name=f"{name}_{timed.name}" if timed.name else name,
-        )
-        artifacts.append(artifact)
-    several = bool(section["backends"])
-    found = standing(met, checks, artifacts) if several else report(profile, measured, checks, artifacts[0])
-    publish(found, folder, tracker_of(config, name, folder), console, kind="profile", config=config.to_dict())
-    told().artifact = str(artifacts[0].folder)
-    told().next = next_step(config, artifacts[0].folder)
-    return artifacts
+def save_profile(config: Config, timed: TimedBackend, prompts: Sequence[Prompt]) -> Profiled:
+    """Fit a profile to a measured backend, check it against live decoding, and write the artifact.
+
+    Raises:
+        ArtifactError: the artifact cannot be written.
+    """
+    from specexp.config.artifacts import save_artifact
+    from specexp.profile.check import check_live
+    from specexp.profile.fit import profile_of
+
+    section, study = config.get("profile"), config.get("name")
+    profile, measured = profile_of(timed)
+    checks = check_live(timed, profile, prompts, section["max_new_tokens"])
+    artifact = save_artifact(
+        Path(section["to"]) / timed.name,
+        "latency-profile",
+        {"profile.json": {**profile.to_dict(), "measured": asdict(measured)}},
+        provenance={
+            "study": study,
+            "command": shlex.join(sys.orig_argv),
+            "device": measured.device,
+            "config": config.to_dict(),
+            "metrics": metrics_of(measured, checks),
+        },
+        fingerprint=timed.backend.fingerprint(),
+        name="_".join(filter(None, [study, timed.name])),
+    )
+    return Profiled(profile, measured, checks, artifact)
 
 
 def next_step(config: Config, profile: Path) -> str:
-    """The experiment by these seconds: replayed where its answers are recorded, otherwise with the models."""
+    """Return the command that runs the experiment by these seconds: replayed if it is recorded, else with models."""
     recording = recording_folder(config)
     changed: dict[str, Any] = {"latency": {"artifact": str(profile)}}
     replayed = recording.is_dir()
@@ -148,15 +182,14 @@ def next_step(config: Config, profile: Path) -> str:
 
 
 def metrics_of(measured: Measured, checks: Sequence[LiveCheck]) -> dict[str, Any]:
-    """A pass of each model over one token behind the shortest prefix, and the largest errors of predictions."""
+    """Return the time of each model's pass of one token behind the shortest prefix, and the largest errors."""
     found: dict[str, Any] = {}
     for model, points in (("target", measured.target), ("draft", measured.draft)):
         if points:
-            found[f"{model}_pass_ms"] = {
-                "value": points[0].ms,
-                "low": points[0].low,
-                "high": points[0].high,
-            }
-    errors = [abs(arm.predicted_ms / arm.measured_ms - 1) for arm in measured.arms]
+            ms = points[0]
+            found[f"{model}_pass_ms"] = {"value": ms.ms, "low": ms.low, "high": ms.high}
     found["largest_error_live"] = max(check.error for check in checks)
-    return found | ({"largest_error_in_sample": max(errors)} if errors else {})
+    if measured.arms:
+        errors = [abs(arm.predicted_ms / arm.measured_ms - 1) for arm in measured.arms]
+        found["largest_error_in_sample"] = max(errors)
+    return found

@@ -9,13 +9,38 @@ from statistics import fmean, median
 from typing import Any
 
 import numpy as np
+import torch
 
-from specexp.artifacts.kinds.latency_profile import MeasuredArm, MeasuredPass
+from specexp.artifacts.environment import device_name
+from specexp.artifacts.kinds.latency_profile import Measured, MeasuredArm, MeasuredPass
 from specexp.core.latency import PLAIN, LatencyProfile, Overhead
-from specexp.profile.steps import StepTiming, TimedSteps
+from specexp.core.messages import counted
+from specexp.core.placement import compute_device
+from specexp.profile.measure import StepTiming, TimedBackend, TimedSteps
+from specexp.profile.passes import TargetPass
 
 _TRIMMED = 0.01  # share of steps at either end: what a disturbance made far longer, or a lucky cache shorter
 _RIDGE = 1e-3
+
+
+def profile_of(timed: TimedBackend) -> tuple[LatencyProfile, Measured]:
+    """Return the profile fitted to a measured backend, and the measurements."""
+    pair, passes = timed.backend.pair, timed.passes
+    target, draft = (passes[model].points() if model in passes else [] for model in ("target", "draft"))
+    place = compute_device(pair.target)
+    device, threads = device_name(str(place)), torch.get_num_threads()
+    dtype, draft_dtype = timed.dtypes
+    on_cpu = [counted(threads, "thread")] if place.type == "cpu" else []
+    conditions = [f"{pair.name} on {device}", dtype, *on_cpu, *filter(None, [timed.name])]
+    lanes_ms = {
+        samples.timed.lanes: {point.tokens: point.ms for point in samples.points()}
+        for samples in passes.values()
+        if isinstance(samples.timed, TargetPass) and samples.timed.lanes > 1
+    }
+    about = {"name": ", ".join(conditions), "lanes_ms": lanes_ms}
+    profile = fit_profile(about, target, draft, timed.arms)
+    arms = predicted(profile, timed.arms)
+    return profile, Measured(device, threads, dtype, draft_dtype, target, draft, arms)
 
 
 @dataclass(frozen=True)

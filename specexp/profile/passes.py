@@ -24,9 +24,7 @@ if TYPE_CHECKING:
     from specexp.core.runtime import Runtime
     from specexp.drafters import DraftModel
 
-CANDIDATES = 8
-"""Ranked for every node of a draft pass."""
-
+_CANDIDATES = 8  # ranked for every node of a draft pass
 _SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 _WIDTH = 4  # children of a node in the trees fed
 _RESAMPLES = 2000
@@ -76,83 +74,39 @@ class TargetPass(TimedPass):
     Args:
         model: The target, with a cache of its own.
         token_ids: ``[p]`` text.
+        lanes: Sequences that the pass answers together, each with a tree of its own behind the same prefix.
     """
 
-    def __init__(self, model: Runtime, token_ids: NDArray[np.int64]) -> None:
+    def __init__(self, model: Runtime, token_ids: NDArray[np.int64], lanes: int = 1) -> None:
         super().__init__(token_ids, model.vocab_size)
         self.model = model
-
-    @override
-    def prepare(self, prefix: int) -> None:
-        self.model.cache.truncate(0, min(prefix, self.model.cache.lengths[0]))
-        self.model.prefill(0, self.token_ids[self.model.cache.lengths[0] : prefix].tolist())
-        self.model.synchronize()
-
-    @override
-    def seconds(self, tokens: int) -> float:
-        elapsed = self._pass_seconds(tokens)
-        self.model.commit(0, [0])
-        return elapsed
-
-    def _pass_seconds(self, tokens: int) -> float:
-        tree = self.tree(tokens)
-        started = perf_counter()
-        self.model.tree_pass((0,), (tree,))
-        self.model.synchronize()
-        return perf_counter() - started
-
-
-class LanesPass(TargetPass):
-    """A tree pass of the target that answers several lanes, each with a tree of so many rows behind the same prefix.
-
-    Args:
-        model: The target, with a cache of its own.
-        token_ids: ``[p]`` text.
-        lanes: How many.
-    """
-
-    def __init__(self, model: Runtime, token_ids: NDArray[np.int64], lanes: int) -> None:
-        super().__init__(model, token_ids)
         self.lanes = lanes
 
     @override
     def prepare(self, prefix: int) -> None:
-        super().prepare(prefix)
-        self.model.cache.reserve(0, self.lanes)
-        for slot in range(1, self.lanes):
-            self.model.cache.fork(0, slot, prefix)
+        cache = self.model.cache
+        cache.truncate(0, min(prefix, cache.lengths[0]))
+        self.model.prefill(0, self.token_ids[cache.lengths[0] : prefix].tolist())
+        if self.lanes > 1:
+            cache.reserve(0, self.lanes)
+            for slot in range(1, self.lanes):
+                cache.fork(0, slot, prefix)
         self.model.synchronize()
 
     @override
     def seconds(self, tokens: int) -> float:
-        tree = self.tree(tokens)
-        started = perf_counter()
-        self.model.tree_pass(range(self.lanes), [tree] * self.lanes)
-        self.model.synchronize()
-        elapsed = perf_counter() - started
+        elapsed = self.pass_seconds(tokens)
         for slot in range(self.lanes):
             self.model.commit(slot, [0])
         return elapsed
 
-
-class Commitment(TargetPass):
-    """What comes after a tree pass: its deepest path is kept, and its other rows are forgotten.
-
-    Caches of sequence ids look at every cell for it, so that it takes longer behind a long prefix. The cache is as
-    before afterwards.
-    """
-
-    @override
-    def seconds(self, tokens: int) -> float:
-        self._pass_seconds(tokens)
-        kept = [0, *self.tree(tokens).shape.path(tokens - 1)]
-        before = self.model.cache.lengths[0]
+    def pass_seconds(self, tokens: int) -> float:
+        """Seconds of the pass alone; nothing is committed after it."""
+        slots, trees = tuple(range(self.lanes)), (self.tree(tokens),) * self.lanes
         started = perf_counter()
-        self.model.commit(0, kept)
+        self.model.tree_pass(slots, trees)
         self.model.synchronize()
-        elapsed = perf_counter() - started
-        self.model.cache.truncate(0, before)
-        return elapsed
+        return perf_counter() - started
 
 
 class DraftPass(TimedPass):
@@ -175,10 +129,9 @@ class DraftPass(TimedPass):
 
     @override
     def seconds(self, tokens: int) -> float:
-        """All rows in one pass, the root's alone where there is no other."""
         tree = self.tree(tokens)
-        rows = np.arange(1, tokens) if tokens > 1 else np.zeros(1, dtype=np.int64)
-        k = min(CANDIDATES, self.vocab_size)
+        rows = np.arange(min(1, tokens - 1), tokens)  # the root's candidates only if there are no nodes
+        k = min(_CANDIDATES, self.vocab_size)
         request = Request(tree.tokens, tree.shape.parents, tree.shape.ranks, rows, k)
         started = perf_counter()
         self.drafter.propose(self._context, request)

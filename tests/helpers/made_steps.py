@@ -3,7 +3,7 @@
 import numpy as np
 
 from specexp.artifacts.kinds.latency_profile import MeasuredPass
-from specexp.profile.steps import StepTiming
+from specexp.profile.measure import StepTiming
 
 
 class MadeArm:

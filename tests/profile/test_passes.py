@@ -11,7 +11,6 @@ from specexp.drafters import DraftModel
 from specexp.profile.fit import fit_pass
 from specexp.profile.passes import (
     DraftPass,
-    LanesPass,
     PassSamples,
     TargetPass,
     TimedPass,
@@ -57,7 +56,7 @@ def test_a_target_pass_feeds_a_tree_behind_a_prefix_that_grows_as_in_decoding():
 def test_a_pass_of_several_lanes_feeds_each_as_many_rows_behind_the_prefix():
     model = SlowModel()
     runtime = LanguageModel(model)
-    timed = LanesPass(runtime, TEXT, 3)
+    timed = TargetPass(runtime, TEXT, lanes=3)
     for prefix in (9, 4):
         timed.prepare(prefix)
         model.fed.clear()

@@ -118,11 +118,6 @@ def test_without_a_draft_or_arms_it_is_of_the_target_alone(experiment, model_fol
         ({"profile": {"repeats": 1}}, "profile.repeats is 1; allowed is an integer of at least 2"),
         ({"profile": {"prefixes": []}}, "profile.prefixes is empty; at least one prefix length is needed"),
         ({"profile": {"token": 3}}, "unknown key 'profile.token'"),
-        ({"profile": {"backends": ["fast"]}}, "profile.backends.0 is 'fast'"),
-        (
-            {"profile": {"backends": ["eager"]}, "pair": {"target": "model.gguf"}},
-            "profile.backends is for Hugging Face models, and pair.target is a GGUF file: leave it out",
-        ),
         ({"execution": "SerialSpeculative"}, "execution decodes several sequences for a prompt"),
         ({"latency": {"artifact": "nowhere"}}, "latency.artifact: nowhere"),
     ],
@@ -162,46 +157,3 @@ def test_paths_are_looked_at_before_anything_heavy_is_imported(experiment):
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stderr.startswith("error: command line: pair.target")
     assert done.stdout == "[]\n"
-
-
-def test_several_backends_are_measured_in_turns_and_have_a_profile_each(
-    experiment, tmp_path, capsys, monkeypatch
-):
-    monkeypatch.setitem(sys.modules, "openvino_genai", None)
-    wanted = {**SHORT, "prefixes": [8], "backends": ["eager", "compiled", "openvino"]}
-    path = experiment(arms=ARMS, profile={**wanted, "to": str(tmp_path / "profiles")})
-    assert main([path]) == 0
-    names = [
-        load_artifact(tmp_path / "profiles" / backend / "best").profile.name
-        for backend in ("eager", "compiled")
-    ]
-    assert [name.rpartition(", ")[2] for name in names] == ["eager", "compiled"]
-    folder = tmp_path / "runs" / "tiny"
-    rows = list(csv.DictReader((folder / "points.csv").read_text().splitlines()))
-    assert {(row["backend"], row["pass"]) for row in rows} == {
-        ("eager", "target"), ("eager", "draft"), ("eager", "commit"),
-        ("compiled", "target"), ("compiled", "draft"), ("compiled", "commit"),
-        ("", "reading the weights once"), ("", "matrix products, torch bfloat16"),
-        ("", "matrix products, torch float32"),
-    }  # fmt: skip
-    steps = list(csv.DictReader((folder / "steps.csv").read_text().splitlines()))
-    assert len(steps) == 2 * 4
-    assert (folder / "contest.png").read_bytes().startswith(b"\x89PNG")
-    assert "openvino is left out: OpenVINO GenAI is not installed" in capsys.readouterr().out
-
-
-def test_other_sizes_have_random_weights(experiment, tmp_path):
-    sizes = {"architecture": {"num_hidden_layers": 3}, "draft_architecture": {"num_hidden_layers": 1}}
-    assert main([experiment(profile={**SHORT, **sizes, "to": str(tmp_path / "wide")})]) == 0
-    artifact = load_artifact(tmp_path / "wide" / "best")
-    assert artifact.profile.name.startswith("random Llama of 0 M")
-    assert artifact.fingerprint["model"]["num_hidden_layers"] == 3
-
-
-def test_sizes_that_make_no_model_are_one_sentence(experiment, capsys):
-    assert main([experiment(profile={**SHORT, "architecture": {"num_attention_heads": 7}})]) == 2
-    assert "profile.architecture makes no model: " in capsys.readouterr().err
-    assert main([experiment(profile={**SHORT, "architecture": {"num_hidden_layer": 3}})]) == 2
-    assert "has 'num_hidden_layer', which its config.json has not; did you mean 'num_hidden_layers'?" in (
-        capsys.readouterr().err
-    )

@@ -4,12 +4,11 @@ from collections import Counter
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 
 from specexp.config import load_config
-from specexp.profile.backends import Contest, TimedBackend
+from specexp.profile.measure import MethodClock, TimedDecoding, measure
 from specexp.profile.passes import PassSamples, TimedPass
-from specexp.profile.run import measure
-from specexp.profile.steps import SKIPPED, TimedLoop
 
 PROMPTS = [SimpleNamespace(token_ids=(5, 6, number)) for number in range(4)]
 
@@ -28,35 +27,50 @@ class NotedPass(TimedPass):
         return tokens / 1e3
 
 
-class NotedLoop:
-    """Takes a millisecond a step; notes which prompt it continues."""
+class NotedArm(TimedDecoding):
+    """Notes which prompts it decodes."""
 
     def __init__(self, name, notes):
         self.name, self.notes = name, notes
 
-    def decode(self, token_ids, new_tokens):
-        self.notes.append((self.name, token_ids[-1]))
-        return [7] * new_tokens, [1e-3] * (new_tokens - 1)
+    def decode(self, prompt, max_new_tokens):
+        self.notes.append((self.name, prompt.token_ids[-1]))
+
+    def warm_up(self, prompt, max_new_tokens):
+        pass
 
 
-def test_every_round_takes_each_pass_and_every_prompt_each_loop_once_in_changing_orders(experiment):
+def test_every_round_takes_each_pass_and_every_prompt_each_arm_once_in_changing_orders(experiment):
     config = load_config(experiment(profile={"repeats": 5, "prompts": 4, "max_new_tokens": 12}))
     passes: list[tuple[str, int]] = []
-    loops: list[tuple[str, int]] = []
-    samples = {name: PassSamples(NotedPass(name, passes), [8, 64], [1]) for name in ("one", "two", "bound")}
-    backends = [
-        TimedBackend(name, None, ("float32", None), {"target": samples[name]}, []) for name in ("one", "two")
-    ]
-    timed = [TimedLoop(NotedLoop(name, loops)) for name in ("first", "second", "third")]
-    measure(config, Contest(backends, {"bound": samples["bound"]}, timed), PROMPTS)
+    arms: list[tuple[str, int]] = []
+    samples = [PassSamples(NotedPass(name, passes), [8, 64], [1]) for name in ("one", "two", "bound")]
+    measure(config, samples, [NotedArm(name, arms) for name in ("first", "second", "third")], PROMPTS)
 
     warm, rounds = passes[:6], [passes[start : start + 6] for start in range(6, len(passes), 6)]
     assert len(rounds) == 5
     assert all(Counter(one) == Counter(warm) for one in rounds)
     assert len({tuple(one) for one in rounds}) > 1
-    decoded = [loops[start : start + 3] for start in range(3, len(loops), 3)]
+    decoded = [arms[start : start + 3] for start in range(0, len(arms), 3)]
     assert [{prompt for _, prompt in one} for one in decoded] == [{0}, {1}, {2}, {3}]
     assert all({name for name, _ in one} == {"first", "second", "third"} for one in decoded)
     assert len({tuple(name for name, _ in one) for one in decoded}) > 1
-    assert all(len(taken) == 5 for one in samples.values() for taken in one.milliseconds.values())
-    assert [len(answer) for answer in timed[0].answers] == [11 - SKIPPED] * 4
+    assert all(len(taken) == 5 for one in samples for taken in one.milliseconds.values())
+
+
+def test_a_clock_runs_while_a_method_does_and_starts_anew_when_read():
+    def fail():
+        raise ValueError("no")
+
+    part = SimpleNamespace(
+        work=lambda amount, more=0: sum(range(amount)) + more, fail=fail, rest=lambda: None
+    )
+    clock = MethodClock(part, "work", "fail")
+    part.rest()
+    assert clock.taken() == 0
+    assert part.work(100_000, more=1) == sum(range(100_000)) + 1
+    assert clock.taken() > 0
+    with pytest.raises(ValueError, match="no"):
+        part.fail()
+    assert clock.taken() > 0
+    assert clock.taken() == 0

@@ -1,23 +1,15 @@
-"""What is told of several backends follows from what they took: ratios by round, bounds, shares outside passes."""
+"""The tables of a contest follow from its times: ratios by round, bounds, shares outside passes."""
 
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from specexp.profile.backends import DECODE, PRODUCTS, READING, Contest, TimedBackend
+from experiments.engine.contest import DECODE, PRODUCTS, READING, Contest
+from experiments.engine.tables import best_bound, paired, passes_table, points_table, report, steps_table
 from specexp.profile.check import checks_of
+from specexp.profile.measure import StepTiming, TimedBackend
 from specexp.profile.passes import PassSamples, TimedPass
-from specexp.profile.standing import (
-    best_bound,
-    fastest_plain,
-    paired,
-    passes_table,
-    points_table,
-    standing,
-    steps_table,
-)
-from specexp.profile.steps import StepTiming
 
 
 class MadePass(TimedPass):
@@ -55,18 +47,18 @@ def arm(name, seconds, in_passes, new_tokens=1, nodes=0):
 @pytest.fixture
 def contest():
     eager = TimedBackend(
-        "eager",
         None,
         ("bfloat16", "float32"),
         {"target": samples(lambda rows: 8.0), "draft": samples(lambda rows: 2.0)},
         [arm("plain decoding", 0.010, 0.008), arm("a tree", 0.018, 0.009, 3, 16)],
+        "eager",
     )
     llama = TimedBackend(
-        "llama.cpp",
         None,
         ("bfloat16", None),
         {"target": samples(lambda rows: 1.0 + 0.1 * rows, prefix_ms=0.01)},
         [arm("plain decoding", 0.002, 0.0015), arm("a tree", 0.008, 0.006, 2, 16)],
+        "llama.cpp",
     )
     bounds = {
         READING: samples(lambda rows: 0.5, sizes=[1], prefixes=[0]),
@@ -97,14 +89,10 @@ def test_the_bound_is_reading_where_products_are_faster_and_the_fastest_products
     assert taken == pytest.approx([2.2] * 3)
 
 
-def test_the_fastest_plain_decoding_may_be_another_engines(contest):
-    name, seconds = fastest_plain(contest)
-    assert (name, seconds) == ("a loop", pytest.approx([0.001, 0.0015]))
-
-
-def test_steps_say_what_no_pass_takes_and_speeds_over_both_plain_decodings(contest):
+def test_steps_have_the_time_outside_passes_and_speeds_over_both_plain_decodings(contest):
     table = steps_table(contest)
     rows = {(row[0], row[1]): row for row in table.rows}
+    assert "The fastest plain decoding here is a loop's." in table.notes
     tree = rows["eager", "a tree"]
     assert cell(table, tree, "step") == pytest.approx(27.0)  # half of them take 18 ms, half 36
     assert table.rows[0][5:7] == [pytest.approx(3.0), pytest.approx(0.2)]  # 2 and 4 ms beside 8 and 16
@@ -127,7 +115,7 @@ def test_passes_stand_behind_the_middle_prefix_beside_their_bounds(contest):
 
 def test_a_report_names_what_is_left_out_and_what_was_asked_of_each_backend(contest):
     checks = checks_of(["eager plain decoding"], np.array([[[20.0, 10.0]]]))
-    told = standing(contest, checks, [])
+    told = report(contest, checks, [])
     assert next(iter(told.tables)) == "check"
     assert told.answer.startswith("The profile is off live decoding by more than 10 %: it prices eager plain")
     assert told.sentences == ["openvino is left out: it is not installed"]
@@ -141,4 +129,3 @@ def test_a_report_names_what_is_left_out_and_what_was_asked_of_each_backend(cont
     assert ratios["a pass of 16 rows of llama.cpp", "of one row"] == pytest.approx(3.24 / 1.74)
     assert ratios["a tree pass of 4 rows of llama.cpp", DECODE] == pytest.approx(2.04 / 1.02)
     assert ("a tree pass of 4 rows of eager", DECODE) not in ratios
-    assert set(told.figures) == {"contest"}

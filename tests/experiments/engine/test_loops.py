@@ -1,8 +1,7 @@
-"""Other engines' own loops continue a prompt as the model they were made of does, and tell what each step took."""
+"""Other engines' own loops continue a prompt as the model they were made from does, and time each step."""
 
 import pytest
 import torch
-import transformers
 from helpers.small_gguf import small_llama, tokenizer, written
 
 PROMPT = tokenizer()("ab ab cd ab").input_ids
@@ -20,7 +19,7 @@ def llama_loop():
         "llama_cpp", reason="llama-cpp-python is not installed: pip install 'specexp[llama-cpp]'"
     )
     pytest.importorskip("gguf", reason="gguf is not installed: pip install 'specexp[llama-cpp]'")
-    from specexp.engines.llama_cpp_loop import LlamaCppLoop
+    from experiments.engine.loops import LlamaCppLoop
     from specexp.models.llama_file import LlamaFile, LlamaSettings
 
     return LlamaCppLoop(LlamaFile(written("Llama"), LlamaSettings("float32", flash_attention=False)), 64)
@@ -29,7 +28,7 @@ def llama_loop():
 def test_llama_cpps_loop_gives_the_models_own_tokens_again_and_again(llama_loop):
     expected = continuation(small_llama("Llama"), 12)
     for _ in range(2):
-        tokens, seconds = llama_loop.decode(PROMPT, 12)
+        tokens, seconds = llama_loop.continuation(PROMPT, 12)
         assert tokens == expected
         assert len(seconds) == 11
         assert min(seconds) > 0
@@ -42,39 +41,16 @@ def test_a_pass_of_llama_cpps_leaves_what_it_knows(llama_loop):
     assert llama_loop.pass_seconds([3]) > 0  # the places behind the prompt are free again
 
 
-def test_openvinos_pipeline_gives_the_models_own_tokens_again_and_again(tmp_path):
+def test_openvinos_pipeline_gives_the_models_own_tokens_again_and_again():
     pytest.importorskip(
         "openvino_genai", reason="OpenVINO GenAI is not installed: pip install 'specexp[openvino]'"
     )
-    from specexp.engines.openvino_loop import OpenVinoLoop
+    from experiments.engine.loops import OpenVinoLoop
 
     model = small_llama("Llama")
-    loop = OpenVinoLoop(model, tmp_path, threads=1)
+    loop = OpenVinoLoop(model, threads=1)
     for _ in range(2):
-        tokens, seconds = loop.decode(PROMPT, 12)
+        tokens, seconds = loop.continuation(PROMPT, 12)
         assert tokens == continuation(model, 12)
         assert len(seconds) == 11
         assert min(seconds) > 0
-
-
-def test_openvino_multiplies_any_number_of_rows_by_all_matrices():
-    pytest.importorskip(
-        "openvino_genai", reason="OpenVINO GenAI is not installed: pip install 'specexp[openvino]'"
-    )
-    from specexp.engines.openvino_loop import openvino_products
-
-    ready = openvino_products([torch.ones(5, 3), torch.ones(2, 7, dtype=torch.bfloat16)], threads=1)
-    for rows in (1, 4):
-        first, second = (output.data for output in ready(rows)().output_tensors)
-        assert (first == 3).all()
-        assert (second == 7).all()
-        assert (first.shape, second.shape) == ((rows, 5), (rows, 2))
-
-
-def test_without_openvino_one_sentence_says_how_to_have_it(tmp_path, monkeypatch):
-    from specexp.engines.openvino_loop import OpenVinoError, OpenVinoLoop
-
-    monkeypatch.setitem(__import__("sys").modules, "openvino_genai", None)
-    model = transformers.LlamaForCausalLM.__new__(transformers.LlamaForCausalLM)
-    with pytest.raises(OpenVinoError, match=r"pip install 'specexp\[openvino\]'"):
-        OpenVinoLoop(model, tmp_path, threads=1)

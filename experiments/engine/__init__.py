@@ -1,0 +1,1 @@
+"""The contest of backends, microbenchmarks, and models made for them."""

@@ -1,0 +1,200 @@
+"""``python -m experiments.engine.contest EXPERIMENT.yaml [--backends NAME ...] [--key value]``: a pair in each backend.
+
+Measures in turns the passes and steps of the pair in every backend, plain decoding by other engines' own loops, and
+lower bounds of a pass. Writes a ``latency-profile`` artifact for each backend to ``profile.to/BACKEND``, and
+``<output>/<name>/{check,steps,ratios,passes}.{md,csv}`` and ``points.csv``.
+"""
+
+from __future__ import annotations
+
+if __name__ == "__main__":  # before the imports that take seconds
+    from specexp.core.start import begin
+
+    begin()
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from experiments.engine.bounds import (
+    Bound,
+    Commitment,
+    LlamaDecode,
+    matrix_products,
+    weight_copy,
+)
+from experiments.engine.loops import LlamaCppLoop, OpenVinoLoop, TimedLoop
+from specexp.artifacts import ArtifactError
+from specexp.bench.experiment import load_prompts, use_threads
+from specexp.bench.live import LiveBackend
+from specexp.bench.publish import publish, terminal, tracker_of
+from specexp.bench.trainer import quiet_libraries
+from specexp.config import Config, ConfigError, build_pair, save_resolved
+from specexp.config.command import fail, run_command
+from specexp.core.messages import first_line
+from specexp.models.pair import ModelPair, load_pair
+from specexp.profile.command import check_profiling, list_measurements, save_profile
+from specexp.profile.measure import TimedBackend, dtype_of, measure, pass_samples, text_of, time_backend
+from specexp.profile.passes import PassSamples
+
+USAGE = "usage: python -m experiments.engine.contest EXPERIMENT.yaml [--backends NAME ...] [--dry-run] [--key value]"
+BACKENDS = ("eager", "compiled", "llama.cpp", "openvino")
+READING = "reading the weights once"
+PRODUCTS = "matrix products"
+DECODE = "llama_decode of a chain"
+
+
+@dataclass
+class Contest:
+    """Everything that is measured in turns.
+
+    Attributes:
+        backends: The pair in each.
+        bounds: Lower bounds and other engines' passes.
+        loops: Plain decoding by other engines.
+        left_out: Sentences on backends that are not installed or cannot run these models.
+    """
+
+    backends: list[TimedBackend] = field(default_factory=list)
+    bounds: dict[str, PassSamples] = field(default_factory=dict)
+    loops: list[TimedLoop] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--backends", nargs="+", choices=BACKENDS, default=BACKENDS)
+    options, rest = parser.parse_known_args(sys.argv[1:] if arguments is None else arguments)
+    return run_command(USAGE, rest, lambda config, dry_run: _act(config, options.backends, dry_run))
+
+
+def _act(config: Config, names: Sequence[str], dry_run: bool) -> int:
+    arms = check_profiling(config)
+    if dry_run:
+        list_measurements(config, arms)
+        return 0
+    try:
+        run(config, names)
+    except ArtifactError as error:
+        return fail(error, 1)
+    return 0
+
+
+def run(config: Config, names: Sequence[str] = BACKENDS) -> None:
+    """Measure, print the tables, and write an artifact for each backend and the folder.
+
+    Raises:
+        ConfigError: the file, its models, data or output folder cannot be used, or no backend runs the pair.
+        ArtifactError: an artifact cannot be written.
+    """
+    from experiments.engine.tables import report
+
+    quiet_libraries()
+    use_threads(config)
+    pair = build_pair(config)
+    section, name = config.get("profile"), config.get("name")
+    prompts = load_prompts(config, pair).prompts[: section["prompts"]]
+    folder, console = Path(config.get("output")) / name, terminal()
+
+    def tell(line: str) -> None:
+        console.print(line, style="dim")
+
+    with TemporaryDirectory(prefix="specexp-") as files:
+        contest = contest_of(config, pair, names, text_of(config, prompts), Path(files), tell)
+        save_resolved(config, folder)
+        samples = [*contest.bounds.values()]
+        arms = []
+        for timed in contest.backends:
+            samples += timed.passes.values()
+            arms += timed.arms
+        measure(config, samples, [*arms, *contest.loops], prompts, tell)
+    profiled = [save_profile(config, timed, prompts) for timed in contest.backends]
+    checks = [check for one in profiled for check in one.checks]
+    found = report(contest, checks, [one.artifact for one in profiled])
+    publish(found, folder, tracker_of(config, name, folder), console, kind="profile", config=config.to_dict())
+
+
+def contest_of(
+    config: Config,
+    pair: ModelPair,
+    names: Sequence[str],
+    text: NDArray[np.int64],
+    folder: Path,
+    tell: Callable[[str], None] = lambda line: None,
+) -> Contest:
+    """Return everything that is measured, ready.
+
+    Args:
+        config: Configuration of the experiment.
+        pair: Its models.
+        names: Backends.
+        text: ``[p]`` tokens; prefixes are the beginnings of it.
+        folder: For files made of the models.
+        tell: Takes a line on the progress.
+
+    Raises:
+        ConfigError: the parts do not go with the models, a prefix does not fit, or no backend runs the pair.
+    """
+    found = Contest()
+    for name in names:
+        tell(f"profiling: making {name} ready")
+        try:
+            if name == "openvino":
+                found.loops.append(OpenVinoLoop(pair.target, torch.get_num_threads()))
+                continue
+            own = _as_gguf(pair, folder) if name == "llama.cpp" else replace(pair, mode=name)
+            backend = LiveBackend(own)
+            timed = time_backend(config, backend, text)
+        except ConfigError:
+            raise
+        except (ValueError, RuntimeError, ImportError) as error:
+            found.left_out.append(f"{name} is left out: {first_line(error)}")
+            continue
+        timed.name = name
+        timed.dtypes = dtype_of(pair.target), pair.draft and dtype_of(pair.draft)
+        timed.passes["commit"] = pass_samples(config, Commitment(backend.model, text))
+        found.backends.append(timed)
+        if name == "llama.cpp":
+            file: Any = own.target
+            found.loops.append(LlamaCppLoop(file.model, file.context_limit))
+            room = text.size + max(config.get("profile.max_tokens"), 256)
+            chain = LlamaDecode(LlamaCppLoop(file.model, room), file.vocab_size, text)
+            found.bounds[DECODE] = pass_samples(config, chain)
+    if not found.backends:
+        raise ConfigError(f"--backends: no backend runs the pair: {'; '.join(found.left_out)}")
+    wait = found.backends[0].backend.model.synchronize
+    reading = Bound(weight_copy(pair.target), wait, share=0.5)
+    found.bounds[READING] = pass_samples(config, reading, sizes=[1], prefixes=[0])
+    for dtype in (torch.bfloat16, torch.float32):
+        products = Bound(matrix_products(pair.target, dtype), wait)
+        found.bounds[f"{PRODUCTS}, {dtype}"] = pass_samples(config, products, prefixes=[0])
+    return found
+
+
+def _as_gguf(pair: ModelPair, folder: Path) -> ModelPair:
+    """The pair as files of its own precision, run by llama.cpp."""
+    from specexp.models.gguf_writing import write_gguf
+
+    written: dict[str, str] = {}
+    for role, model in (("target", pair.target), ("draft", pair.draft)):
+        if model is not None:
+            written[role] = str(folder / f"{role}.gguf")
+            precision: Any = {torch.bfloat16: "bf16", torch.float16: "f16"}.get(model.dtype, "f32")
+            write_gguf(model, pair.tokenizer, Path(written[role]), precision)
+    # llama.cpp keeps keys and values in float16 unless told otherwise.
+    cache = "float32" if pair.target.dtype == torch.float32 else "float16"
+    made = load_pair(written["target"], written.get("draft"), target_dtype=cache, draft_dtype=cache)
+    return replace(made, name=pair.name)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,206 @@
+"""The results of a contest as tables: steps, passes, and ratios of times measured in the same rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from statistics import median
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from experiments.engine.contest import DECODE, PRODUCTS, READING, Contest
+from specexp.bench.publish import Attached, Report
+from specexp.bench.record import MEASURED
+from specexp.bench.statistics import Speedup
+from specexp.bench.table import Column, Table, columns
+from specexp.core.messages import counted
+from specexp.profile.check import check_table, headline
+
+if TYPE_CHECKING:
+    from specexp.config.artifacts import LoadedArtifact
+    from specexp.profile.check import LiveCheck
+    from specexp.profile.measure import StepTiming, TimedBackend
+    from specexp.profile.passes import PassSamples
+
+_SHOWN = (1, 4, 16, 64)  # rows of the passes that ratios are of
+
+
+def report(contest: Contest, checks: Sequence[LiveCheck], artifacts: Sequence[LoadedArtifact]) -> Report:
+    """The check against live decoding, then steps, ratios and passes.
+
+    Args:
+        contest: After it was measured.
+        checks: The profiles compared with live decoding.
+        artifacts: The profile of each backend, as written.
+    """
+    plain_ms = {
+        f"{timed.name}/plain_step_ms": 1e3 * median(step.seconds for step in timed.arms[0].steps)
+        for timed in contest.backends
+    }
+    return Report(
+        {
+            "check": check_table(checks),
+            "steps": steps_table(contest),
+            "ratios": Table(
+                "How many times as long",
+                columns("what | as | takes:interval"),
+                [[*ratio] for timed in contest.backends for ratio in ratios(contest, timed)],
+                ["Geometric means over rounds, with 95 % bootstrap intervals."],
+            ),
+            "passes": passes_table(contest),
+        },
+        data={"points": points_table(contest)},
+        answer=headline(checks),
+        sentences=[*contest.left_out, *(f"A profile is in {artifact.folder}." for artifact in artifacts)],
+        summary=plain_ms,
+        artifacts=[Attached(artifact.folder, artifact.name, artifact.kind) for artifact in artifacts],
+    )
+
+
+def steps_table(contest: Contest) -> Table:
+    """A row for each arm in each backend and for each loop: the time of a step, and where it goes."""
+    decoding: dict[str, list[float | None]] = {
+        timed.name: [_token_seconds(answer) for answer in timed.arms[0].answers] for timed in contest.backends
+    }
+    decoding |= {loop.name: [float(np.mean(answer)) for answer in loop.answers] for loop in contest.loops}
+    fastest = min(decoding, key=lambda name: median(seconds for seconds in decoding[name] if seconds))
+    table = Table(
+        f"Steps behind the prompts, {counted(len(contest.backends[0].arms[0].answers), 'prompt')}",
+        columns(
+            "backend | arm | step:.3 ms | in passes:.3 ms | drafting:.3 ms | outside:.3 ms | outside:.1% | "
+            "tokens/step | a token:.3 ms | speed over its plain:interval | over the fastest plain:interval"
+        ),
+        notes=[
+            "Medians over steps; drafting is drafter and builder with the draft's passes; outside is what no pass of "
+            "target or draft takes. Speeds are paired prompt by prompt, with 95 % bootstrap intervals.",
+            f"The fastest plain decoding here is {fastest}'s.",
+            "Loops of other engines decode greedily, and our arms as the file's verifier says.",
+        ],
+    )
+    for timed in contest.backends:
+        for arm in timed.arms:
+            steps = arm.steps
+            tokens = [_token_seconds(answer) for answer in arm.answers]
+            table.rows.append(
+                [
+                    timed.name,
+                    arm.arm.name,
+                    1e3 * median(step.seconds for step in steps),
+                    1e3 * median(step.pass_seconds for step in steps),
+                    1e3 * median(step.draft_seconds for step in steps),
+                    1e3 * median(step.seconds - step.pass_seconds for step in steps),
+                    median(1 - step.pass_seconds / step.seconds for step in steps),
+                    sum(step.new_tokens for step in steps) / len(steps),
+                    1e3 * median(seconds for seconds in tokens if seconds),
+                    None if arm is timed.arms[0] else paired(decoding[timed.name], tokens),
+                    paired(decoding[fastest], tokens),
+                ]
+            )
+    for loop in contest.loops:
+        means, nothing = decoding[loop.name], [None] * 4
+        step_ms = 1e3 * median(chain.from_iterable(loop.answers))
+        mean_ms = 1e3 * median(seconds for seconds in means if seconds)
+        speed = paired(decoding[fastest], means)
+        table.rows.append([loop.name, "its plain decoding", step_ms, *nothing, 1.0, mean_ms, None, speed])
+    return table
+
+
+def ratios(contest: Contest, timed: TimedBackend) -> Iterator[tuple[str, str, Speedup]]:
+    """Yield what takes how many times as long as something else that was measured in the same rounds."""
+    target, prefix = timed.passes["target"], stated_prefix(contest)
+    plain = [median(step.seconds for step in answer) if answer else None for answer in timed.arms[0].answers]
+    for loop in contest.loops:
+        steps = [median(answer) if answer else None for answer in loop.answers]
+        yield f"a plain step of {timed.name}", f"a step of {loop.name}", paired(plain, steps)
+    one = target.milliseconds[prefix, 1]
+    shown = [rows for rows in _SHOWN if rows in target.sizes]
+    for rows in shown[1:]:
+        several = target.milliseconds[prefix, rows]
+        yield f"a pass of {rows} rows of {timed.name}", "of one row", paired(several, one)
+    if "draft" in timed.passes:
+        draft = timed.passes["draft"].milliseconds[prefix, 1]
+        yield f"a draft pass of {timed.name}", "its target pass", paired(draft, one)
+    for rows in shown:
+        taken, (name, bound) = target.milliseconds[prefix, rows], best_bound(contest, rows)
+        yield f"a pass of {counted(rows, 'row')} of {timed.name}", name, paired(taken, bound)
+        if timed.name == "llama.cpp":
+            own = contest.bounds[DECODE].milliseconds[prefix, rows]
+            yield f"a tree pass of {counted(rows, 'row')} of {timed.name}", DECODE, paired(taken, own)
+
+
+def passes_table(contest: Contest) -> Table:
+    """Medians behind the prefix that profiles are stated at, a column for each backend and bound."""
+    prefix = stated_prefix(contest)
+    shown: list[tuple[str, PassSamples]] = [
+        (f"{timed.name} {model}", samples)
+        for model in ("target", "draft", "commit")
+        for timed in contest.backends
+        if (samples := timed.passes.get(model)) is not None
+    ]
+    shown += contest.bounds.items()
+    table = Table(
+        f"Passes behind {counted(prefix, 'token')}",
+        [Column("rows"), *(Column(name, 3, " ms") for name, _ in shown)],
+        notes=["Medians; points.csv has all of them with their intervals."],
+    )
+    for rows in contest.backends[0].passes["target"].sizes:
+        taken = [samples.milliseconds.get((_behind(samples, prefix), rows)) for _, samples in shown]
+        table.rows.append([str(rows), *(median(ms) if ms else None for ms in taken)])
+    return table
+
+
+def points_table(contest: Contest) -> Table:
+    """One row for each measured point, for a program."""
+    measured = [(timed.name, *one) for timed in contest.backends for one in timed.passes.items()]
+    measured += [("", *one) for one in contest.bounds.items()]
+    return Table(
+        "Points",
+        columns("backend | pass | tokens:.4 | prefix:.4 | ms:.4 | low:.4 | high:.4"),
+        [
+            [backend, name, point.tokens, point.prefix, point.ms, point.low, point.high]
+            for backend, name, samples in measured
+            for point in samples.points()
+        ],
+    )
+
+
+def stated_prefix(contest: Contest) -> int:
+    """The middle prefix, at which profiles are stated."""
+    prefixes = contest.backends[0].passes["target"].prefixes
+    return prefixes[(len(prefixes) - 1) // 2]
+
+
+def best_bound(contest: Contest, rows: int) -> tuple[str, Sequence[float]]:
+    """Return what bounds a pass of so many rows, with its milliseconds by round: reading the weights or the fastest
+    products, whichever takes longer.
+    """
+    products = [
+        (name, samples.milliseconds[0, rows])
+        for name, samples in contest.bounds.items()
+        if name.startswith(PRODUCTS)
+    ]
+    reading = READING, contest.bounds[READING].milliseconds[0, 1]
+    return max(reading, min(products, key=_middle), key=_middle)
+
+
+def paired(longer: Sequence[float | None], shorter: Sequence[float | None]) -> Speedup:
+    """Return how many times as long the first takes as the second, by rounds that have both."""
+    logs = [float(np.log(one / other)) for one, other in zip(longer, shorter, strict=True) if one and other]
+    if not logs:
+        return Speedup.refuse("", "", "no round has both")
+    return Speedup.of("", "", np.array(logs), MEASURED, left_out=len(longer) - len(logs))
+
+
+def _behind(samples: PassSamples, prefix: int) -> int:
+    """The prefix that is compared; bounds have none."""
+    return prefix if prefix in samples.prefixes else 0
+
+
+def _middle(bound: tuple[str, Sequence[float]]) -> float:
+    return median(bound[1])
+
+
+def _token_seconds(answer: Sequence[StepTiming]) -> float | None:
+    tokens = sum(step.new_tokens for step in answer)
+    return sum(step.seconds for step in answer) / tokens if tokens else None

@@ -1,0 +1,320 @@
+"""Time a pair on this device: passes of both models and steps of live decoding, taken in turns."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from typing_extensions import override
+
+from specexp.bench.arm import EngineArm, ModelledSeconds
+from specexp.bench.experiment import arm_specs
+from specexp.bench.make_arm import make_arm
+from specexp.config import Config, ConfigError
+from specexp.core.messages import counted, first_line
+from specexp.drafters import DraftModel
+from specexp.profile.passes import (
+    DraftPass,
+    PassSamples,
+    TargetPass,
+    TimedPass,
+    longest_prefix,
+    sizes_up_to,
+)
+
+if TYPE_CHECKING:
+    from specexp.bench.live import LiveBackend
+    from specexp.core.latency import LatencyProfile
+    from specexp.core.outcome import Outcome
+    from specexp.data import Prompt
+
+SKIPPED = 2
+"""Steps at the start of an answer that are not measured, because they follow the prefill."""
+_WARM_UP_TOKENS = 8
+_MOST_OF_A_LANE = 32  # tokens of each lane in a pass over several
+
+
+class MethodClock:
+    """Seconds spent in methods of an object, which are replaced on it by timed ones."""
+
+    def __init__(self, part: object, *methods: str) -> None:
+        self._seconds = 0.0
+        for name in methods:
+            setattr(part, name, self._timed(getattr(part, name)))
+
+    def taken(self) -> float:
+        """Return the seconds since the last call."""
+        seconds, self._seconds = self._seconds, 0.0
+        return seconds
+
+    def _timed(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*arguments: Any, **named: Any) -> Any:
+            started = perf_counter()
+            try:
+                return method(*arguments, **named)
+            finally:
+                self._seconds += perf_counter() - started
+
+        return timed
+
+
+@dataclass(frozen=True)
+class StepTiming:
+    """One step of decoding.
+
+    Attributes:
+        tokens: Fed to the target, the root among them.
+        pass_tokens: Fed in each draft pass.
+        new_tokens: Committed.
+        prefix: Tokens in the cache before it.
+        seconds: From the end of the step before to its own, learning included.
+        pass_seconds: Part of it in passes of target and draft. On a GPU a draft pass counts until the host goes on.
+        draft_seconds: Part of it in drafter and builder, the draft's passes included.
+    """
+
+    tokens: int
+    pass_tokens: tuple[int, ...]
+    new_tokens: int
+    prefix: int
+    seconds: float
+    pass_seconds: float
+    draft_seconds: float
+
+
+class TimedDecoding(ABC):
+    """Decodes prompts and keeps the time of every step."""
+
+    @abstractmethod
+    def decode(self, prompt: Prompt, max_new_tokens: int) -> None:
+        """Decode a prompt and keep its steps."""
+
+    @abstractmethod
+    def warm_up(self, prompt: Prompt, max_new_tokens: int) -> None:
+        """Decode a prompt and forget its steps."""
+
+
+class TimedSteps(TimedDecoding):
+    """Times the steps of an arm.
+
+    Args:
+        arm: Arm of the engine. From now on it is timed by the device's own clock.
+
+    Attributes:
+        composition: The :attr:`~specexp.core.parts.Parts.label` of its parts.
+        answers: Steps so far, a list for each prompt.
+    """
+
+    def __init__(self, arm: EngineArm) -> None:
+        arm.latency = None
+        arm.observers = (self._note,)
+        self.arm = arm
+        self.composition = arm.parts.label
+        self.answers: list[list[StepTiming]] = []
+        drafter = arm.parts.drafter
+        self._draft_passes = [MethodClock(model, "grow") for model in (drafter.models if drafter else ())]
+        self._taken = 0
+        self._answer = -1
+        self._left = 0.0
+
+    @property
+    def steps(self) -> list[StepTiming]:
+        """The steps of all answers."""
+        return [step for answer in self.answers for step in answer]
+
+    @override
+    def decode(self, prompt: Prompt, max_new_tokens: int) -> None:
+        self._answer = -1
+        self.answers.append([])
+        self.arm.decode(prompt, max_new_tokens=max_new_tokens)
+
+    @override
+    def warm_up(self, prompt: Prompt, max_new_tokens: int) -> None:
+        self.decode(prompt, max_new_tokens)
+        self.answers.clear()
+        self.arm.reset()
+
+    def priced(self, prompt: Prompt, max_new_tokens: int, profile: LatencyProfile) -> tuple[float, float]:
+        """Decode a prompt; milliseconds per token of all its steps by the profile, and by the clock of live runs."""
+        modelled = ModelledSeconds(profile.of(self.composition))
+        self.arm.observers = (modelled,)
+        record = self.arm.decode(prompt, max_new_tokens=max_new_tokens)
+        self.arm.observers = (self._note,)
+        ms_per_token = 1e3 / record.decode_tokens
+        return ms_per_token * sum(modelled.seconds.values()), ms_per_token * record.decode_seconds
+
+    def _note(self, outcome: Outcome) -> None:
+        now = perf_counter()
+        if outcome.context.prompt_length != self._answer:  # another turn
+            self._answer, self._taken = outcome.context.prompt_length, 0
+        self._taken += 1
+        in_draft = sum(clock.taken() for clock in self._draft_passes)
+        if self._taken > SKIPPED:
+            new_tokens, phases = len(outcome.new_token_ids), outcome.seconds
+            self.answers[-1].append(
+                StepTiming(
+                    outcome.tree.num_nodes + 1,
+                    outcome.pass_tokens,
+                    new_tokens,
+                    len(outcome.context) - new_tokens - 1,
+                    now - self._left,
+                    phases["target"] + in_draft,
+                    phases["draft"] + phases["build"],
+                )
+            )
+        self._left = perf_counter()
+
+
+@dataclass
+class TimedBackend:
+    """A pair in one backend, while it is measured.
+
+    Attributes:
+        backend: The models.
+        dtypes: Of the weights of target and draft; None without a draft.
+        passes: By ``target``, ``draft`` if there is one, and ``N lanes``.
+        arms: Plain decoding, then every composition of the file.
+        name: The backend's; empty if it is the only one.
+    """
+
+    backend: LiveBackend
+    dtypes: tuple[str, str | None]
+    passes: dict[str, PassSamples]
+    arms: list[TimedSteps]
+    name: str = ""
+
+
+def time_backend(config: Config, backend: LiveBackend, text: NDArray[np.int64]) -> TimedBackend:
+    """Return the passes and arms of a pair, ready to be measured.
+
+    Args:
+        config: Configuration of the experiment.
+        backend: The models.
+        text: ``[p]`` tokens; prefixes are the beginnings of it.
+
+    Raises:
+        ConfigError: the parts do not go with the models, or a prefix does not fit.
+    """
+    check_prefixes(config, backend)
+    section = config.get("profile")
+    passes = {"target": pass_samples(config, TargetPass(backend.model, text))}
+    for lanes in section["lanes"]:
+        prefixes = sorted(section["prefixes"])
+        passes[f"{lanes} lanes"] = pass_samples(
+            config,
+            TargetPass(backend.model, text, lanes),
+            sizes=sizes_up_to(min(section["max_tokens"], _MOST_OF_A_LANE)),
+            prefixes=[prefixes[(len(prefixes) - 1) // 2]],
+        )
+    if backend.draft is not None:
+        passes["draft"] = pass_samples(config, DraftPass(DraftModel(backend.draft), text))
+    plain, *others = arm_specs(config)
+    drafting = [
+        spec
+        for spec in others
+        if spec.reference is None and spec.config is not None and spec.config.get("drafter") is not None
+    ]
+    arms = [
+        make_arm(replace(spec, latency=None), backend)
+        for spec in (replace(plain, name="plain decoding"), *drafting)
+    ]
+    timed = [TimedSteps(arm) for arm in arms if isinstance(arm, EngineArm)]
+    target, draft = backend.pair.target, backend.pair.draft
+    return TimedBackend(backend, (dtype_of(target), draft and dtype_of(draft)), passes, timed)
+
+
+def dtype_of(model: Any) -> str:
+    """Return the dtype of a model's weights, e.g. ``bfloat16``."""
+    return str(model.dtype).removeprefix("torch.")
+
+
+def pass_samples(
+    config: Config,
+    timed: TimedPass,
+    *,
+    sizes: Sequence[int] | None = None,
+    prefixes: Sequence[int] | None = None,
+) -> PassSamples:
+    """Return samples of a pass, by default of all the file's sizes and prefixes."""
+    section = config.get("profile")
+    return PassSamples(
+        timed,
+        sorted(set(section["prefixes"])) if prefixes is None else prefixes,
+        sizes_up_to(section["max_tokens"]) if sizes is None else sizes,
+        config.get("generation.seed"),
+    )
+
+
+def text_of(config: Config, prompts: Iterable[Prompt]) -> NDArray[np.int64]:
+    """Return the tokens of the prompts, repeated until they fill the longest prefix: ``[p]``."""
+    known = np.fromiter(chain.from_iterable(prompt.token_ids for prompt in prompts), dtype=np.int64)
+    return np.resize(known, max(config.get("profile.prefixes")) + 1)
+
+
+def check_prefixes(config: Config, backend: LiveBackend) -> None:
+    """Raise if a prefix exceeds the models' contexts; the models may have no weights.
+
+    Raises:
+        ConfigError: one sentence with the longest prefix that fits.
+    """
+    section = config.get("profile")
+    limit = min(model.context_limit for model in (backend.model, backend.draft) if model is not None)
+    try:
+        longest = longest_prefix(limit, section["max_tokens"])
+    except ValueError as error:
+        source = config.source_of(("profile", "max_tokens"))
+        raise ConfigError(f"{source}: {first_line(error)}") from error
+    for number, prefix in enumerate(section["prefixes"]):
+        if prefix > longest:
+            raise config.checker.error(
+                ("profile", "prefixes", str(number)),
+                f" is {prefix}, and before a pass of up to {counted(section['max_tokens'], 'token')} "
+                f"(profile.max_tokens) a context of {limit} has room for {longest} at most: lower it",
+            )
+
+
+def measure(
+    config: Config,
+    samples: Sequence[PassSamples],
+    arms: Sequence[TimedDecoding],
+    prompts: Sequence[Prompt],
+    tell: Callable[[str], None] = lambda line: None,
+) -> None:
+    """Measure passes and decode prompts in turns, in random orders, so that all meet the same disturbances.
+
+    Args:
+        config: Configuration of the experiment.
+        samples: Passes, which keep their times.
+        arms: Decode every prompt once, and keep the times of their steps.
+        prompts: Prompts to decode.
+        tell: Takes a line on the progress.
+    """
+    section, seed = config.get("profile"), config.get("generation.seed")
+    with torch.inference_mode():
+        for one in samples:
+            one.warm_up()
+        for arm in arms:
+            arm.warm_up(prompts[0], min(_WARM_UP_TOKENS, section["max_new_tokens"]))
+        tell(f"profiling: warm, {counted(section['repeats'], 'repetition')} of every pass follow")
+        measuring: list[Callable[[], None]] = []
+        for repetition in range(section["repeats"]):
+            blocks = [block for one in samples for block in one.blocks(repetition)]
+            order = np.random.default_rng([seed, repetition]).permutation(len(blocks))
+            measuring += [blocks[place] for place in order]
+        done = 0
+        for number, prompt in enumerate(prompts):
+            order = np.random.default_rng([seed, number]).permutation(len(arms))
+            for place, chosen in enumerate(order, start=number * len(arms) + 1):
+                arms[chosen].decode(prompt, section["max_new_tokens"])
+                until = len(measuring) * place // (len(prompts) * len(arms))
+                for measure_block in measuring[done:until]:
+                    measure_block()
+                done = until
+            decoded = f"{number + 1} of {counted(len(prompts), 'prompt')} decoded"
+            tell(f"profiling: {decoded} by {counted(len(arms), 'arm')}")
