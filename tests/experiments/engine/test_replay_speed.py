@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from specexp.profile.replay_speed import main, random_trees
+from experiments.engine.replay_speed import main, random_trees
 from specexp.replay.record import command as record
 
 EXPERIMENT = {
@@ -37,11 +37,6 @@ def test_both_tables_are_printed(file, capsys):
     assert "counts and seconds" in out
     assert "One trial: 1 prompt x 8 tokens" in out
     assert "DySpecGreedy(16) asks what was not recorded" in out
-
-
-def test_without_a_recording_it_says_what_to_do(file, capsys):
-    assert main([file]) == 2
-    assert "error: recording: recordings/timed holds no recording.json" in capsys.readouterr().err
 
 
 def test_random_trees_are_no_wider_than_what_was_recorded():

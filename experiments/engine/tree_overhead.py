@@ -1,0 +1,180 @@
+"""``python -m experiments.engine.tree_overhead``: what dynamic trees cost beside the models.
+
+Bookkeeping: trees are built with the embedded draft, and the builder then runs again on the kept candidates, so that
+only its own time is left. Drawing: the same builder on synthetic distributions over a large vocabulary, and a Gumbel
+top-k with noise from the same keyed generator for comparison.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from specexp.bench.publish import terminal
+from specexp.bench.table import Table, columns
+from specexp.builders import DySpecGreedy, DySpecThreshold
+from specexp.core.context import Context
+from specexp.core.dialogue import Candidates, Plan, Request
+from specexp.core.noise import gumbel, place_key
+from specexp.core.tree import TokenTree
+from specexp.core.tree_builder import TreeBuilder
+from specexp.data import StdlibFunctions, Workload
+from specexp.drafters import DraftModel
+from specexp.drafters.drawing import draw
+from specexp.models.pair import load_pair
+
+Answer = Callable[[Request], Candidates]
+_REPETITIONS = 5
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print both tables."""
+    parser = argparse.ArgumentParser(prog="python -m experiments.engine.tree_overhead")
+    parser.add_argument("--nodes", type=int, nargs="+", default=[64, 768], help="tree sizes")
+    parser.add_argument("--trees", type=int, default=40, help="trees of each size")
+    parser.add_argument("--vocabulary", type=int, default=32_000, help="tokens drawn from")
+    given = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    pair = load_pair("stdlib")
+    rows = Workload(StdlibFunctions(), max_prompts=given.trees).load(pair.tokenizer)
+    prompts = [pair.tokenizer(prompt.turns[0]).input_ids for prompt in rows]
+    with torch.inference_mode():
+        bookkeeping = bookkeeping_table(given.nodes, pair.draft, prompts)
+        drawing = drawing_table(given.nodes, max(given.trees // 4, 3), given.vocabulary)
+    for table in (bookkeeping, drawing):
+        terminal().print(table.to_rich())
+    return 0
+
+
+def bookkeeping_table(
+    sizes: Sequence[int], draft: Any, prompts: Sequence[Sequence[int]], step_ms: float = 20.0
+) -> Table:
+    """Milliseconds of the builders on candidates of a draft model, one tree after every prompt.
+
+    Args:
+        sizes: Nodes of the trees.
+        draft: Draft model.
+        prompts: Tokens of the prompts.
+        step_ms: Target step that the shares refer to.
+    """
+    table = Table(
+        f"bookkeeping of a tree, given the candidates ({len(prompts)} trees; share of a {step_ms:g} ms step)",
+        columns("builder | nodes:.1 | depth:.1 | passes:.1 | ms | share:.1%"),
+    )
+    for nodes in sizes:
+        for builder in (
+            DySpecGreedy(nodes, prefetch=nodes),
+            DySpecGreedy(nodes, prefetch=nodes, candidates="top-k"),
+            DySpecThreshold(1 / nodes, max_nodes=nodes),
+        ):
+            grown = [_grown(builder, draft, number, prompt) for number, prompt in enumerate(prompts)]
+            shapes = [(tree.num_nodes, tree.shape.max_depth, passes) for tree, _, passes in grown]
+            median = float(np.median([_bookkeeping_ms(builder, kept) for _, kept, _ in grown]))
+            name = f"{type(builder).__name__}, {'drawn' if builder.kind else 'top-k'}"
+            table.rows.append([name, *np.mean(shapes, axis=0).tolist(), median, median / step_ms])
+    return table
+
+
+def _grown(
+    builder: TreeBuilder, draft: Any, number: int, prompt: Sequence[int]
+) -> tuple[TokenTree, list[Candidates], int]:
+    """A tree after a prompt, the candidates it was built from, and its draft passes."""
+    drafter, kept = DraftModel(draft, temperature=0.6), list[Candidates]()
+    context = Context(prompt, sequence=number)
+    drafter.begin(context, None)
+
+    def answer(request: Request) -> Candidates:
+        kept.append(drafter.propose(context, request))
+        return kept[-1]
+
+    return _build(builder, context.root, answer), kept, drafter.draft_passes
+
+
+def _bookkeeping_ms(builder: TreeBuilder, kept: Sequence[Candidates]) -> float:
+    """Median milliseconds of a build from kept candidates."""
+    times = []
+    for _ in range(_REPETITIONS):
+        left = iter(kept)
+        started = perf_counter()
+        _build(builder, 0, lambda request, left=left: next(left))  # type: ignore[misc]
+        times.append(1e3 * (perf_counter() - started))
+    return float(np.median(times))
+
+
+def _build(builder: TreeBuilder, root: int, answer: Answer) -> TokenTree:
+    """The tree that a builder grows from these answers, without limits."""
+    build = builder.build(root, Plan())
+    try:
+        request = next(build)
+        while True:
+            request = build.send(answer(request))
+    except StopIteration as finished:
+        tree: TokenTree = finished.value
+        return tree
+
+
+def drawing_table(sizes: Sequence[int], trees: int, vocabulary: int) -> Table:
+    """Milliseconds of all draws of a tree over a large vocabulary."""
+    table = Table(
+        f"drawing the candidates of a tree over {vocabulary:,} tokens ({trees} trees)",
+        columns("draft | nodes | drafted rows:.0 | softmax ms:.1 | draws ms:.1 | Gumbel top-k ms:.1"),
+    )
+    for exponent in (1.2, 1.6, 2.0, 3.0):
+        power = -exponent * np.log(np.arange(1, vocabulary + 1))  # probabilities fall as a power of the rank
+        best = 1 / np.exp(power).sum()
+        for nodes in sizes:
+            builder = DySpecGreedy(nodes, prefetch=nodes)
+            costs = np.array([_drawn_tree_ms(builder, power, seed) for seed in range(trees)])
+            table.rows.append([f"best token {best:.0%}", nodes, *np.median(costs, axis=0).tolist()])
+    return table
+
+
+def _drawn_tree_ms(builder: TreeBuilder, power: NDArray[np.float64], seed: int) -> tuple[float, ...]:
+    """Drafted rows, and the milliseconds of softmax, of our draws and of a Gumbel top-k, in one tree.
+
+    Args:
+        builder: Builder of the tree.
+        power: ``[V]`` log-probabilities; every node has them in an order of its own.
+        seed: Seed of the orders and of the draws.
+    """
+    context = Context([0], seed=seed)
+    generator = np.random.default_rng(seed)
+    falling = torch.from_numpy(power.astype(np.float32))
+    logits: dict[int, torch.Tensor] = {}
+    spent = np.zeros(3)
+
+    def answer(request: Request) -> Candidates:
+        rows = request.rows.tolist()
+        for row in rows:
+            if row not in logits:
+                logits[row] = falling[generator.permutation(power.size)]
+        scores = torch.stack([logits[row] for row in rows])
+
+        def uniforms(places: NDArray[np.int64], start: int, count: int) -> Any:
+            numbers = [context.uniforms("draft", 0, (rows[place],), size=start + count) for place in places]
+            return np.stack(numbers)[:, start:]
+
+        times = [perf_counter()]
+        q = scores.softmax(dim=-1)
+        times.append(perf_counter())
+        candidates = draw(q, uniforms, request.k, enough=request.enough)
+        times.append(perf_counter())
+        noise = torch.cat([gumbel(place_key(seed, 0, "draft"), row, 1, power.size) for row in rows])
+        (scores.log_softmax(dim=-1) + noise).topk(max(candidates.tokens.shape[1], 1))
+        times.append(perf_counter())
+        spent[:] += np.diff(times)
+        return candidates
+
+    _build(builder, 0, answer)
+    return len(logits), *(1e3 * spent).tolist()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
