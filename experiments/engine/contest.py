@@ -31,6 +31,7 @@ from experiments.engine.bounds import (
     matrix_products,
     weight_copy,
 )
+from experiments.engine.gguf_writer import write_gguf
 from experiments.engine.loops import LlamaCppLoop, OpenVinoLoop, TimedLoop
 from specexp.artifacts import ArtifactError
 from specexp.bench.experiment import load_prompts, use_threads
@@ -182,8 +183,6 @@ def contest_of(
 
 def _as_gguf(pair: ModelPair, folder: Path) -> ModelPair:
     """The pair as files of its own precision, run by llama.cpp."""
-    from specexp.models.gguf_writing import write_gguf
-
     written: dict[str, str] = {}
     for role, model in (("target", pair.target), ("draft", pair.draft)):
         if model is not None:

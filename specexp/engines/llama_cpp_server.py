@@ -30,7 +30,7 @@ class LlamaCppServer(HttpEngine):
 
     Args:
         settings: Its speculation flags with underscores; ``spec_draft_model`` is the draft's GGUF file.
-        target: The target's GGUF file; ``pair.target`` where that is one. ``specexp.export --to gguf`` writes both.
+        target: The target's GGUF file, ``pair.target`` by default. llama.cpp's ``convert_hf_to_gguf.py`` writes one.
         program: Name or path of the program.
         threads: Of the CPU.
         start_seconds: How long it may take to start.
@@ -107,7 +107,7 @@ class LlamaCppServer(HttpEngine):
         if not is_gguf(target):
             raise EngineError(
                 f"LlamaCppServer runs GGUF files, and the target is {target!r}: give target, a file that "
-                "specexp.export --to gguf writes"
+                "llama.cpp's convert_hf_to_gguf.py writes"
             )
         given = {
             "model": target,

@@ -1,9 +1,7 @@
-"""The tokenizer in a GGUF file: written from a Hugging Face one, and made into one again."""
+"""The tokenizer in a GGUF file as a Hugging Face one."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from specexp.core.messages import first_line
@@ -24,57 +22,10 @@ PATTERNS = {
     "llama-bpe": rf"{_CONTRACTIONS}|{_WORDS}|\p{{N}}{{1,3}}|{_REST}",
 }
 """How text is cut before byte pairs are merged, by llama.cpp's name for it."""
-_TOKEN_KINDS = {"normal": 1, "control": 3, "own": 4, "unused": 5}
-_SPECIAL = ("bos", "eos", "pad")
-
-
-def write_tokenizer(writer: Any, tokenizer: PreTrainedTokenizerBase, width: int) -> str:
-    """Write a tokenizer into a GGUF file.
-
-    Args:
-        writer: a ``gguf.GGUFWriter``.
-        tokenizer: what is written, whole; llama.cpp's own form of it only where that makes the same text of tokens, and
-            its name for how text is cut only where llama.cpp cuts as it does.
-        width: logits of the model; numbers beyond the tokenizer's are tokens that are not used.
-
-    Returns:
-        A sentence on what llama.cpp cannot do with it; empty where it can do all.
-    """
-    text = tokenizer.backend_tokenizer.to_str()
-    parts = json.loads(text)
-    writer.add_string(WHOLE, text)
-    for role in _SPECIAL:
-        number = getattr(tokenizer, f"{role}_token_id")
-        if number is not None:
-            getattr(writer, f"add_{role}_token_id")(number)
-    writer.add_add_bos_token(_begins_with_bos(tokenizer))
-    if isinstance(tokenizer.chat_template, str):
-        writer.add_chat_template(tokenizer.chat_template)
-    name = pre_tokenizer_name(parts)
-    only_tokens = (
-        ""
-        if name
-        else (
-            "llama.cpp has no name for how this tokenizer cuts text: give its own programs token ids, for of texts "
-            "they make other tokens than the model knows; specexp reads the tokenizer in the file"
-        )
-    )
-    if not _is_byte_level(parts):
-        writer.add_tokenizer_model("none")
-        return only_tokens
-    writer.add_tokenizer_model("gpt2")
-    if name:  # without it llama.cpp warns that it does not know
-        writer.add_tokenizer_pre(name)
-    tokens = {number: token for token, number in parts["model"]["vocab"].items()}
-    kinds = dict.fromkeys(tokens, _TOKEN_KINDS["normal"])
-    for added in parts["added_tokens"]:
-        tokens[added["id"]] = added["content"]
-        kinds[added["id"]] = _TOKEN_KINDS["control" if added["special"] else "own"]
-    writer.add_token_list([tokens.get(number, f"[UNUSED{number}]") for number in range(width)])
-    writer.add_token_types([kinds.get(number, _TOKEN_KINDS["unused"]) for number in range(width)])
-    merges = parts["model"]["merges"]
-    writer.add_token_merges([merge if isinstance(merge, str) else " ".join(merge) for merge in merges])
-    return only_tokens
+TOKEN_KINDS = {"normal": 1, "control": 3, "own": 4, "unused": 5}
+"""Types of tokens in the GGUF standard, where ``own`` is user-defined."""
+_ROLES = {"bos": "bos", "eos": "eos", "pad": "padding"}
+"""The names of special tokens in a file, by those of transformers."""
 
 
 def read_tokenizer(file: LlamaFile) -> PreTrainedTokenizerBase:
@@ -94,8 +45,8 @@ def read_tokenizer(file: LlamaFile) -> PreTrainedTokenizerBase:
     except Exception as error:  # tokenizers raises nothing more special
         raise LlamaCppError(f"{file.path}: the tokenizer cannot be read: {first_line(error)}") from error
     roles: dict[str, Any] = {}
-    for role in _SPECIAL:
-        number = file.said(f"tokenizer.ggml.{_ROLES_IN_FILE[role]}_token_id")
+    for role, name in _ROLES.items():
+        number = file.said(f"tokenizer.ggml.{name}_token_id")
         if number is not None:
             roles[f"{role}_token"] = core.id_to_token(int(number))
     template = file.said("tokenizer.chat_template")
@@ -103,41 +54,6 @@ def read_tokenizer(file: LlamaFile) -> PreTrainedTokenizerBase:
         tokenizer_object=core, model_max_length=file.context_limit, chat_template=template, **roles
     )
     return tokenizer
-
-
-_ROLES_IN_FILE = {"bos": "bos", "eos": "eos", "pad": "padding"}
-
-
-def pre_tokenizer_name(parts: Mapping[str, Any]) -> str | None:
-    """llama.cpp's name for how a byte-level BPE tokenizer cuts text; None where there is none.
-
-    Args:
-        parts: a ``tokenizer.json``.
-    """
-    if not _is_byte_level(parts) or (parts["normalizer"] or {"type": "NFC"})["type"] != "NFC":
-        return None
-    steps = _cutting_steps(parts)
-    if steps[-1]["use_regex"]:
-        return "gpt-2" if len(steps) == 1 else None
-    pattern = steps[0].get("pattern", {}).get("Regex") if len(steps) == 2 else None
-    return next((name for name, known in PATTERNS.items() if known == pattern), None)
-
-
-def _is_byte_level(parts: Mapping[str, Any]) -> bool:
-    """Whether tokens are merged pairs of bytes, so that llama.cpp makes the same text of them."""
-    model, last = parts["model"], _cutting_steps(parts)[-1]
-    merged = model["type"] == "BPE" and bool(model["merges"])
-    return merged and last.get("type") == "ByteLevel" and not last["add_prefix_space"]
-
-
-def _cutting_steps(parts: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    cutting = parts["pre_tokenizer"] or {}
-    return list(cutting["pretokenizers"]) if cutting.get("type") == "Sequence" else [cutting]
-
-
-def _begins_with_bos(tokenizer: PreTrainedTokenizerBase) -> bool:
-    numbers = tokenizer("a").input_ids
-    return tokenizer.bos_token_id is not None and numbers[:1] == [tokenizer.bos_token_id]
 
 
 def _from_lists(file: LlamaFile) -> Any:
@@ -149,17 +65,16 @@ def _from_lists(file: LlamaFile) -> Any:
     if kind != "gpt2" or name not in (*PATTERNS, "gpt-2"):
         raise LlamaCppError(
             f"{file.path}: a tokenizer of model {kind!r} and pre-tokenizer {name!r} cannot be made from a GGUF file's "
-            f"lists ({', '.join((*PATTERNS, 'gpt-2'))} can): convert the model with python -m specexp.export --to "
-            "gguf, which writes the whole tokenizer"
+            f"lists ({', '.join((*PATTERNS, 'gpt-2'))} can): give the Hugging Face model it was converted from"
         )
     fields = GGUFReader(file.path).fields
     tokens, kinds, merges = (
         fields[f"tokenizer.ggml.{key}"].contents() for key in ("tokens", "token_type", "merges")
     )
     own = [
-        (number, kind == _TOKEN_KINDS["control"])
+        (number, kind == TOKEN_KINDS["control"])
         for number, kind in enumerate(kinds)
-        if kind in (_TOKEN_KINDS["control"], _TOKEN_KINDS["own"])
+        if kind in (TOKEN_KINDS["control"], TOKEN_KINDS["own"])
     ]
     core = Tokenizer(
         models.BPE(

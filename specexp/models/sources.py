@@ -83,7 +83,7 @@ def check_source(role: str, source: str) -> None:
     path, why = Path(source), ""
     if is_gguf(source):
         if not path.is_file():
-            why = "is no existing file; specexp.export --to gguf writes one"
+            why = "is no existing file; llama.cpp's convert_hf_to_gguf.py writes one"
     elif path.is_file():
         why = "is a file; the folder of a saved model, or a .gguf file, is expected"
     elif not path.is_dir():

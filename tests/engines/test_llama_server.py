@@ -32,10 +32,10 @@ def pair():
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     pytest.importorskip("gguf", reason="pip install 'specexp[llama-cpp]'")
-    from specexp.deploy.export.formats.gguf import export_pair
+    from experiments.engine.gguf_writer import main as write
 
     folder = tmp_path_factory.mktemp("gguf")
-    export_pair("stdlib", folder)
+    write(["stdlib", str(folder)])
     return folder
 
 

@@ -420,18 +420,12 @@ OTHERS = [
         ("recording: folder holds notes.md", "record.to"), {"folder/notes.md": ""}),
     Row("a prefix past the context", "profile mine.yaml --profile.prefixes [100000] --dry-run",
         ("profile.prefixes.0 is 100000", "has room for")),
-    Row("an unknown precision", "export stdlib --to gguf --precision q3", ("precision 'q3' is not known", "q8_0")),
     Row(
         "an export below a file",
         "export nowhere --to vllm --output mine.yaml/x",
         ("--output: mine.yaml cannot be written (mine.yaml is not a folder)",),
     ),
     Row("a file as artifact", "export mine.yaml --to vllm", ("no such artifact folder, it is a file",)),
-    Row(
-        "a precision of a tree",
-        "export nowhere --to vllm --precision f16",
-        ("--precision is for --to gguf, and the format is 'vllm'",),
-    ),
     Row(
         "a flag of another command",
         "run mine.yaml --confirm-again --dry-run",
@@ -471,7 +465,6 @@ OTHERS = [
         "--confirm-again: there is no study in runs/nosuch",
         file="sweep.yaml",
     ),
-    Row("models into a file", "export stdlib --to gguf --output mine.yaml", ("--output: mine.yaml is no folder",)),
     Row("no baselines named", "verify mine.yaml --dry-run", ("token equality",), code=0),
 ]  # fmt: skip
 LEARNS = FILE + "controller: QLearning\nfit: {epochs: 2}\n"

@@ -9,8 +9,8 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM
 
+from experiments.engine.gguf_writer import write_gguf
 from helpers.byte_tokenizer import byte_tokenizer
-from specexp.models.gguf_writing import write_gguf
 from specexp.models.llama_cpp import LlamaCppModel
 from specexp.models.llama_file import LlamaFile, LlamaSettings
 

@@ -6,7 +6,6 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-import transformers
 from helpers.examples import examples
 from hypothesis import given, strategies as st
 
@@ -23,7 +22,6 @@ from specexp.core.runtime import Growth
 from specexp.core.tree import TokenTree, TreeShape, root_tree
 from specexp.drafters import DraftModel, PromptLookup, TokenRecycling
 from specexp.models.gguf_text import WHOLE, read_tokenizer
-from specexp.models.gguf_writing import write_gguf
 from specexp.models.llama_cpp import LlamaCppModel
 from specexp.models.llama_file import LlamaFile, LlamaSettings
 from specexp.models.llama_library import LlamaCppError
@@ -316,18 +314,3 @@ def test_more_leaves_than_sequences_are_refused_in_a_sentence():
             DySpecGreedy(budget=300),
         )
     assert Chain(256).max_leaves == 1
-
-
-def test_what_has_no_gguf_form_is_refused_in_a_sentence(tmp_path):
-    small = small_llama("Llama")
-    gpt2 = transformers.GPT2LMHeadModel(
-        transformers.GPT2Config(vocab_size=61, n_embd=32, n_layer=1, n_head=2)
-    )
-    path = tmp_path / "x.gguf"
-    assert "a gpt2 model cannot be written" in message(lambda: write_gguf(gpt2, tokenizer(), path))
-    assert "packs 32 weights" in message(lambda: write_gguf(small, tokenizer(), path, "q8_0"))
-    assert "packs 256 weights" in message(lambda: write_gguf(small, tokenizer(), path, "q4_k_m"))
-    assert "did you mean 'q8_0'" in message(lambda: write_gguf(small, tokenizer(), path, "q8"))
-    wide = small_llama("Qwen2", head_dim=16)
-    assert "4 heads of 16 numbers in rows of 32" in message(lambda: write_gguf(wide, tokenizer(), path))
-    assert list(tmp_path.iterdir()) == []

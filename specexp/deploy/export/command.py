@@ -1,7 +1,6 @@
 """``python -m specexp.export ARTIFACT --to FORMAT``: turns an artifact into what a deployment accepts.
 
-Each format is a file of ``specexp/deploy/export/formats``. ``python -m specexp.export MODEL --to gguf`` writes a model,
-or the embedded pair by its name, as files for llama.cpp.
+Each format is a file of ``specexp/deploy/export/formats``.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from specexp.deploy.export import formats
 from specexp.deploy.export.export_format import ExportedFile, Format, Given
 from specexp.engines.settings.settings import SettingsError
 
-_OPTIONS = ("draft", "length", "precision", "target")
+_OPTIONS = ("draft", "length", "target")
 """Options of some formats, each of which says which it takes."""
 
 
@@ -134,13 +133,13 @@ def _parser() -> argparse.ArgumentParser:
     """The command line; the formats are files, none of which is imported."""
     parser = argparse.ArgumentParser(
         prog="python -m specexp.export",
-        description="Turn an artifact into what a deployment accepts, or a model into a GGUF file.",
+        description="Turn an artifact into what a deployment accepts.",
     )
     parser.add_argument(
         "artifact",
         metavar="ARTIFACT",
-        help="folder, alias such as artifacts/tree_shape/best, or wandb:entity/project/name:alias; with --to gguf a "
-        "model: stdlib for the embedded pair, a hub id or a folder; with --to acceptance-profile a recording",
+        help="folder, alias such as artifacts/tree_shape/best, or wandb:entity/project/name:alias; with "
+        "--to acceptance-profile a recording",
     )
     parser.add_argument(
         "--to", required=True, metavar="FORMAT", help=f"one of: {', '.join(names_in(formats))}"
@@ -148,13 +147,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--output",
         metavar="FILE",
-        help="file to write; without it the text goes to the output; with --to gguf and serve-bundle a folder, "
+        help="file to write; without it the text goes to the output; with --to serve-bundle a folder, "
         "models/NAME without it",
     )
     parser.add_argument(
         "--draft",
         metavar="MODEL",
-        help="with gguf and serve-bundle the draft's hub id or folder; for other engines what they call it",
+        help="with serve-bundle the draft's hub id or folder; for other engines what they call it",
     )
     parser.add_argument(
         "--target",
@@ -165,11 +164,6 @@ def _parser() -> argparse.ArgumentParser:
         "--length",
         metavar="N",
         help="with --to acceptance-profile of a recording: drafted tokens of a step (5)",
-    )
-    parser.add_argument(
-        "--precision",
-        metavar="PRECISION",
-        help="with --to gguf: f32 (unless given), bf16, f16, q8_0 or q4_k_m",
     )
     parser.add_argument(
         "--trust",

@@ -113,7 +113,7 @@ def test_what_an_engine_cannot_draft_with_is_refused(engine, tuned) -> None:
     [
         (DRAFT, ["--to", "vllm"], "give --draft, its name or path there"),
         (LOOKUP, ["--to", "vllm", "--draft", "small"], "looks up prompts: leave it out"),
-        (LOOKUP, ["--to", "openvino", "--draft", "small"], "--draft is for --to gguf, llama-cpp, "),
+        (LOOKUP, ["--to", "openvino", "--draft", "small"], "--draft is for --to llama-cpp, "),
         (LOOKUP, ["--to", "vllm", "--length", "4"], "--length is for --to acceptance-profile"),
     ],
 )

@@ -113,7 +113,7 @@ def test_streamed_tokens_are_those_returned(loaded) -> None:
         (["--output", "{full}"], "is there already; name a new or an empty folder"),
         (["--target", "nowhere/none"], "no local folder"),
         (["--target", "model.gguf"], "transformers runs no GGUF file"),
-        (["--precision", "f32"], "--precision is for --to gguf, and the format is 'serve-bundle'"),
+        (["--length", "5"], "--length is for --to acceptance-profile, and the format is 'serve-bundle'"),
         (["--trust", "torch"], "--trust is not for --to serve-bundle"),
     ],
 )

@@ -9,8 +9,8 @@ import pytest
 from helpers.examples import examples
 from hypothesis import given, strategies as st
 
+from experiments.engine.gguf_writer import pre_tokenizer_name, write_gguf
 from experiments.pair.tokenizer import BOS, EOS, train_tokenizer
-from specexp.models.gguf_text import pre_tokenizer_name
 from specexp.models.sources import PAIRS
 
 if TYPE_CHECKING:
@@ -84,11 +84,9 @@ def llama_ids(tokenizer: Any, folder: Path) -> Callable[[str], list[int]]:
     llama_cpp = pytest.importorskip("llama_cpp")
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from specexp.models.gguf_writing import write_gguf
-
     sizes = dict.fromkeys(("num_hidden_layers", "num_attention_heads", "num_key_value_heads"), 1)
     config = LlamaConfig(vocab_size=len(tokenizer), hidden_size=32, intermediate_size=32, **sizes)
-    assert not write_gguf(LlamaForCausalLM(config), tokenizer, folder / "one.gguf")
+    write_gguf(LlamaForCausalLM(config), tokenizer, folder / "one.gguf")
     model = llama_cpp.Llama(str(folder / "one.gguf"), vocab_only=True, verbose=False)
     return lambda text: list(model.tokenize(text.encode(), add_bos=True, special=False))
 

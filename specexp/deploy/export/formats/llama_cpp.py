@@ -10,7 +10,7 @@ from specexp.engines.settings.settings import Settings
 
 
 class LlamaCpp(ChainFormat):
-    """An INI file for ``--models-preset``. The draft is a GGUF file: ``--to gguf`` writes one."""
+    """An INI file for ``--models-preset``. The draft is a GGUF file."""
 
     settings = LlamaCppSettings
     read_for = LlamaCppSettings.read_for

@@ -1,4 +1,4 @@
-"""``python -m specexp.export MODEL --to gguf``: a model as a file that llama.cpp runs."""
+"""The embedded pair and small models as GGUF files; tests/models/test_llama_cpp.py compares what they return."""
 
 import pytest
 
@@ -6,13 +6,16 @@ pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed: pip 
 pytest.importorskip("gguf", reason="gguf is not installed: pip install 'specexp[llama-cpp]'")
 
 import torch
+import transformers
+from helpers.small_gguf import tokenizer
 
+from experiments.engine.gguf_writer import main, write_gguf
 from specexp import load_pair
-from specexp.deploy.export.command import main
+from specexp.models.llama_library import LlamaCppError
 
 
 def test_the_embedded_pair_is_written_with_its_draft_and_answers_as_it_did(tmp_path, capsys):
-    assert main(["stdlib", "--to", "gguf", "--output", str(tmp_path)]) == 0
+    assert main(["stdlib", str(tmp_path)]) == 0
     assert capsys.readouterr().out.split() == [str(tmp_path / f"{role}.gguf") for role in ("target", "draft")]
     whole = load_pair("stdlib", target_dtype="float32")
     files = load_pair(str(tmp_path / "target.gguf"), str(tmp_path / "draft.gguf"), target_dtype="float32")
@@ -23,15 +26,9 @@ def test_the_embedded_pair_is_written_with_its_draft_and_answers_as_it_did(tmp_p
         assert torch.allclose(logits, model(torch.tensor([prompt])).logits[0].detach(), rtol=0, atol=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["stdlib", "--precision", "q8"], "precision 'q8' is not known; did you mean 'q8_0'"),
-        (["model.gguf"], "a GGUF file is given already"),
-        (["nowhere/none"], "target 'nowhere/none' is no local folder"),
-    ],
-)
-def test_what_cannot_be_written_is_refused_in_a_sentence(arguments, said, tmp_path, capsys):
-    assert main([*arguments, "--to", "gguf", "--output", str(tmp_path / "out")]) == 2
-    assert said in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
+def test_a_model_without_such_a_form_is_refused_in_a_sentence(tmp_path):
+    gpt2 = transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(vocab_size=61, n_embd=32, n_layer=1, n_head=2)
+    )
+    with pytest.raises(LlamaCppError, match="a gpt2 model with these positions cannot be written"):
+        write_gguf(gpt2, tokenizer(), tmp_path / "x.gguf")

@@ -1,0 +1,221 @@
+"""``python -m experiments.engine.gguf_writer TARGET FOLDER``: a pair as ``target.gguf`` and ``draft.gguf``.
+
+Unlike llama.cpp's ``convert_hf_to_gguf.py`` it also writes the embedded pair and models made in this process, and each
+file holds the whole tokenizer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import torch
+
+from specexp.models.gguf_text import PATTERNS, TOKEN_KINDS, WHOLE
+from specexp.models.llama_library import LlamaCppError, complaint, library
+from specexp.models.pair import load_pair
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+Precision = Literal["f32", "bf16", "f16", "q8_0", "q4_k_m"]
+ARCHITECTURES = {"llama": "LLAMA", "mistral": "LLAMA", "qwen2": "QWEN2", "qwen3": "QWEN3"}
+"""The GGUF standard's names, by the model types of transformers."""
+_DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write a pair and print its files."""
+    parser = argparse.ArgumentParser(prog="python -m experiments.engine.gguf_writer")
+    parser.add_argument("target", help="a target as load_pair takes it, such as stdlib")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--draft", help="a draft as load_pair takes it; stdlib has its own")
+    parser.add_argument("--precision", choices=get_args(Precision), default="f32")
+    given = parser.parse_args(arguments)
+    pair = load_pair(given.target, given.draft, target_dtype="float32", draft_dtype="float32")
+    for role, model in (("target", pair.target), ("draft", pair.draft)):
+        if model is not None:
+            file = given.folder / f"{role}.gguf"
+            write_gguf(model, pair.tokenizer, file, given.precision)
+            print(file)
+    return 0
+
+
+def write_gguf(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, path: Path, precision: Precision = "f32"
+) -> None:
+    """Write a model with its tokenizer.
+
+    Args:
+        model: A model of the Llama family.
+        tokenizer: The model's.
+        path: The file; an existing one is replaced.
+        precision: Of the weights; norms and biases are float32. llama.cpp makes ``q8_0``, for rows of a multiple of 32
+            weights, and ``q4_k_m`` (256) from the float32 weights.
+
+    Raises:
+        LlamaCppError: the model has no such form, or llama.cpp is not installed.
+    """
+    kind = model.config.model_type
+    ropes = ("default", "llama3") if ARCHITECTURES.get(kind) == "LLAMA" else ("default",)
+    if kind not in ARCHITECTURES or model.config.rope_parameters["rope_type"] not in ropes:
+        raise LlamaCppError(f"a {kind} model with these positions cannot be written as GGUF")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if precision in _DTYPES:
+        _write(model, tokenizer, path, _DTYPES[precision])
+        return
+    with TemporaryDirectory(prefix="specexp-") as folder:
+        whole = Path(folder) / "whole.gguf"
+        _write(model, tokenizer, whole, torch.float32)
+        _quantise(whole, path, precision)
+
+
+def _write(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, path: Path, dtype: torch.dtype
+) -> None:
+    import gguf
+
+    kind = getattr(gguf.MODEL_ARCH, ARCHITECTURES[model.config.model_type])
+    writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[kind])
+    _describe(writer, model.config)
+    _write_tokenizer(writer, tokenizer, model.config.vocab_size)
+    names = gguf.get_tensor_name_map(kind, model.config.num_hidden_layers)
+    types = gguf.GGMLQuantizationType
+    raw = {torch.float32: types.F32, torch.bfloat16: types.BF16, torch.float16: types.F16}
+    for name, tensor in _tensors(model):
+        known = names.get_name(name, try_suffixes=(".weight", ".bias")) or name
+        kept = tensor.detach().cpu().contiguous().to(torch.float32 if tensor.ndim == 1 else dtype)
+        # NumPy has no bfloat16, so its bytes are passed.
+        numbers = (kept.view(torch.uint8) if kept.dtype is torch.bfloat16 else kept).numpy()
+        writer.add_tensor(known, numbers, raw_dtype=raw[kept.dtype])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def _describe(writer: Any, config: Any) -> None:
+    width = _head_width(config)
+    writer.add_name(config.name_or_path or config.model_type)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_key_length(width)
+    writer.add_value_length(width)
+    writer.add_rope_dimension_count(width)
+    writer.add_rope_freq_base(float(config.rope_parameters["rope_theta"]))
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_vocab_size(config.vocab_size)
+
+
+def _head_width(config: Any) -> int:
+    return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+
+
+def _tensors(model: PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
+    """The weights by transformers' names, in llama.cpp's order of rows."""
+    config = model.config
+    heads = {".q_proj.": config.num_attention_heads, ".k_proj.": config.num_key_value_heads}
+    for name, tensor in model.state_dict().items():
+        if name == "lm_head.weight" and config.tie_word_embeddings:
+            continue
+        for projection, count in heads.items():
+            if projection in name and ARCHITECTURES[config.model_type] == "LLAMA":
+                tensor = _interleaved(tensor, count)
+        yield name, tensor
+    if config.rope_parameters["rope_type"] == "llama3":
+        from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+        frequencies, _ = ROPE_INIT_FUNCTIONS["llama3"](config, torch.device("cpu"))
+        width = _head_width(config)
+        places = torch.arange(0, width, 2, dtype=torch.float32) / width
+        yield "rope_freqs.weight", config.rope_parameters["rope_theta"] ** -places / frequencies
+
+
+def _interleaved(tensor: torch.Tensor, heads: int) -> torch.Tensor:
+    """Reorder rows of a projection: llama.cpp rotates neighbours where transformers rotates halves."""
+    size, *width = tensor.shape
+    return tensor.view(heads, 2, size // heads // 2, *width).transpose(1, 2).reshape(size, *width)
+
+
+def _quantise(source: Path, target: Path, precision: str) -> None:
+    functions = library()
+    given = functions.llama_model_quantize_default_params()
+    given.nthread = torch.get_num_threads()
+    given.ftype = getattr(functions, f"LLAMA_FTYPE_MOSTLY_{precision.upper()}")
+    complaint()  # drops older ones
+    if functions.llama_model_quantize(str(source).encode(), str(target).encode(), ctypes.byref(given)):
+        raise LlamaCppError(f"llama.cpp could not quantise {target.name} to {precision}: {complaint()}")
+
+
+def _write_tokenizer(writer: Any, tokenizer: PreTrainedTokenizerBase, width: int) -> None:
+    """Write a tokenizer whole, and in llama.cpp's own form if that is the same.
+
+    Args:
+        writer: A ``gguf.GGUFWriter``.
+        tokenizer: The model's.
+        width: Logits of the model; ids beyond the tokenizer's are unused tokens.
+    """
+    text = tokenizer.backend_tokenizer.to_str()
+    parts = json.loads(text)
+    writer.add_string(WHOLE, text)
+    for role in ("bos", "eos", "pad"):
+        number = getattr(tokenizer, f"{role}_token_id")
+        if number is not None:
+            getattr(writer, f"add_{role}_token_id")(number)
+    writer.add_add_bos_token(
+        tokenizer.bos_token_id is not None and tokenizer("a").input_ids[0] == tokenizer.bos_token_id
+    )
+    if isinstance(tokenizer.chat_template, str):
+        writer.add_chat_template(tokenizer.chat_template)
+    if not _is_byte_level(parts):
+        writer.add_tokenizer_model("none")
+        return
+    writer.add_tokenizer_model("gpt2")
+    if name := pre_tokenizer_name(parts):
+        writer.add_tokenizer_pre(name)
+    tokens = {number: token for token, number in parts["model"]["vocab"].items()}
+    kinds = dict.fromkeys(tokens, TOKEN_KINDS["normal"])
+    for added in parts["added_tokens"]:
+        tokens[added["id"]] = added["content"]
+        kinds[added["id"]] = TOKEN_KINDS["control" if added["special"] else "own"]
+    writer.add_token_list([tokens.get(number, f"[UNUSED{number}]") for number in range(width)])
+    writer.add_token_types([kinds.get(number, TOKEN_KINDS["unused"]) for number in range(width)])
+    merges = parts["model"]["merges"]
+    writer.add_token_merges([merge if isinstance(merge, str) else " ".join(merge) for merge in merges])
+
+
+def pre_tokenizer_name(parts: Mapping[str, Any]) -> str | None:
+    """Return llama.cpp's name for how a ``tokenizer.json`` cuts text, or None if llama.cpp does not cut so."""
+    if not _is_byte_level(parts) or (parts["normalizer"] or {"type": "NFC"})["type"] != "NFC":
+        return None
+    steps = _cutting_steps(parts)
+    if steps[-1]["use_regex"]:
+        return "gpt-2" if len(steps) == 1 else None
+    pattern = steps[0].get("pattern", {}).get("Regex") if len(steps) == 2 else None
+    return next((name for name, known in PATTERNS.items() if known == pattern), None)
+
+
+def _is_byte_level(parts: Mapping[str, Any]) -> bool:
+    """Whether tokens are merged pairs of bytes, so that llama.cpp makes the same text of them."""
+    model, last = parts["model"], _cutting_steps(parts)[-1]
+    merged = model["type"] == "BPE" and bool(model["merges"])
+    return merged and last.get("type") == "ByteLevel" and not last["add_prefix_space"]
+
+
+def _cutting_steps(parts: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    cutting = parts["pre_tokenizer"] or {}
+    return list(cutting["pretokenizers"]) if cutting.get("type") == "Sequence" else [cutting]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
