@@ -34,9 +34,11 @@ class TimedLoop(TimedDecoding):
         answers: Seconds of the steps so far, a list for each prompt.
     """
 
+    answers: list[list[float]]
+
     def __init__(self, name: str) -> None:
+        super().__init__()
         self.name = name
-        self.answers: list[list[float]] = []
 
     @abstractmethod
     def continuation(self, token_ids: Sequence[int], new_tokens: int) -> tuple[list[int], list[float]]:
@@ -46,11 +48,6 @@ class TimedLoop(TimedDecoding):
     def decode(self, prompt: Prompt, max_new_tokens: int) -> None:
         _, seconds = self.continuation(prompt.token_ids, max_new_tokens)
         self.answers.append(seconds[SKIPPED:])
-
-    @override
-    def warm_up(self, prompt: Prompt, max_new_tokens: int) -> None:
-        self.decode(prompt, max_new_tokens)
-        self.answers.clear()
 
 
 class LlamaCppLoop(TimedLoop):

@@ -92,7 +92,7 @@ def checks_of(arms: Sequence[str], ms: NDArray[np.float64]) -> list[LiveCheck]:
 
 
 def headline(checks: Sequence[LiveCheck]) -> str:
-    """Whether the profile is within 10 % of live decoding, and every arm that is not."""
+    """Return whether the profile is within 10 % of live decoding, and every arm that is not."""
     wrong = [str(check) for check in checks if check.error > MOST_OFF]
     return f"{_verdict(checks)}: it prices {', '.join(wrong)}." if wrong else f"{_verdict(checks)}."
 

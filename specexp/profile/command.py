@@ -40,7 +40,7 @@ e.g. --profile.max_tokens 64 --profile.repeats 10 --pair.device cuda --tracking.
 
 
 class Profiled(NamedTuple):
-    """A fitted profile, its measurements, its check against live decoding, and the artifact of them."""
+    """A profile with its measurements, its check against live decoding, and its artifact."""
 
     profile: LatencyProfile
     measured: Measured

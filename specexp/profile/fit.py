@@ -61,10 +61,8 @@ class FittedPass:
 
 
 def fit_pass(points: Sequence[MeasuredPass]) -> FittedPass:
-    """Stated at the middle prefix; non-negative least squares of the relative errors for what a longer one adds.
-
-    Args:
-        points: Measured passes, the same sizes at every prefix.
+    """Fit passes of the same sizes at every prefix: stated at the middle prefix, and non-negative least squares of the
+    relative errors for what a longer one adds.
     """
     from scipy.optimize import nnls
 
@@ -93,14 +91,10 @@ def fit_pass(points: Sequence[MeasuredPass]) -> FittedPass:
 
 
 def fit_overhead(profile: LatencyProfile, steps: Sequence[StepTiming]) -> Overhead:
-    """What the steps of a composition cost beyond their passes by the profile: non-negative least squares, the steps
-    that are furthest off at either end left out.
+    """Fit the cost of a composition's steps beyond their passes by non-negative least squares, without outliers.
 
-    Trees of one size alone cannot tell a step's cost from its nodes': each then gets half.
-
-    Args:
-        profile: Profile of the passes; what it says of the rest is not looked at.
-        steps: Steps of one composition.
+    Trees of one size alone cannot tell a step's cost from its nodes', so each gets half. Overheads of ``profile`` are
+    ignored.
     """
     from scipy.optimize import nnls
 
@@ -130,8 +124,8 @@ def fit_profile(
 
     Args:
         about: Further arguments of the profile, such as its name.
-        target: passes.
-        draft: Passes; empty without a draft model.
+        target: Passes of the target.
+        draft: Passes of the draft model; empty without one.
         arms: Arms that were decoded.
     """
     of_target = fit_pass(target)

@@ -89,15 +89,23 @@ class StepTiming:
 
 
 class TimedDecoding(ABC):
-    """Decodes prompts and keeps the time of every step."""
+    """Decodes prompts and keeps the time of every step.
+
+    Attributes:
+        answers: Steps so far, a list for each prompt.
+    """
+
+    def __init__(self) -> None:
+        self.answers: list[list[Any]] = []
 
     @abstractmethod
     def decode(self, prompt: Prompt, max_new_tokens: int) -> None:
         """Decode a prompt and keep its steps."""
 
-    @abstractmethod
     def warm_up(self, prompt: Prompt, max_new_tokens: int) -> None:
         """Decode a prompt and forget its steps."""
+        self.decode(prompt, max_new_tokens)
+        self.answers.clear()
 
 
 class TimedSteps(TimedDecoding):
@@ -108,15 +116,16 @@ class TimedSteps(TimedDecoding):
 
     Attributes:
         composition: The :attr:`~specexp.core.parts.Parts.label` of its parts.
-        answers: Steps so far, a list for each prompt.
     """
 
+    answers: list[list[StepTiming]]
+
     def __init__(self, arm: EngineArm) -> None:
+        super().__init__()
         arm.latency = None
         arm.observers = (self._note,)
         self.arm = arm
         self.composition = arm.parts.label
-        self.answers: list[list[StepTiming]] = []
         drafter = arm.parts.drafter
         self._draft_passes = [MethodClock(model, "grow") for model in (drafter.models if drafter else ())]
         self._taken = 0
@@ -136,8 +145,7 @@ class TimedSteps(TimedDecoding):
 
     @override
     def warm_up(self, prompt: Prompt, max_new_tokens: int) -> None:
-        self.decode(prompt, max_new_tokens)
-        self.answers.clear()
+        super().warm_up(prompt, max_new_tokens)
         self.arm.reset()
 
     def priced(self, prompt: Prompt, max_new_tokens: int, profile: LatencyProfile) -> tuple[float, float]:
@@ -215,15 +223,11 @@ def time_backend(config: Config, backend: LiveBackend, text: NDArray[np.int64]) 
     if backend.draft is not None:
         passes["draft"] = pass_samples(config, DraftPass(DraftModel(backend.draft), text))
     plain, *others = arm_specs(config)
-    drafting = [
-        spec
-        for spec in others
-        if spec.reference is None and spec.config is not None and spec.config.get("drafter") is not None
+    specs = [replace(plain, name="plain decoding")]
+    specs += [
+        spec for spec in others if spec.reference is None and spec.config and spec.config.get("drafter")
     ]
-    arms = [
-        make_arm(replace(spec, latency=None), backend)
-        for spec in (replace(plain, name="plain decoding"), *drafting)
-    ]
+    arms = [make_arm(replace(spec, latency=None), backend) for spec in specs]
     timed = [TimedSteps(arm) for arm in arms if isinstance(arm, EngineArm)]
     target, draft = backend.pair.target, backend.pair.draft
     return TimedBackend(backend, (dtype_of(target), draft and dtype_of(draft)), passes, timed)

@@ -183,7 +183,7 @@ class PassSamples:
         ]
 
     def points(self) -> list[MeasuredPass]:
-        """Medians with their intervals, by prefix, then tokens."""
+        """Return medians with their intervals, by prefix, then tokens."""
         return [
             MeasuredPass(tokens, prefix, *median_interval(np.array(self.milliseconds[prefix, tokens])))
             for prefix in self.prefixes

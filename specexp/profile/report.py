@@ -29,14 +29,7 @@ _LABEL = 30  # characters of a composition in a line
 def report(
     profile: LatencyProfile, measured: Measured, checks: Sequence[LiveCheck], artifact: LoadedArtifact
 ) -> Report:
-    """The check against live decoding, the passes, the costs beside them, and the fit.
-
-    Args:
-        profile: The profile as fitted.
-        measured: The measurements it was fitted to.
-        checks: The profile compared with live decoding.
-        artifact: The profile as written.
-    """
+    """The check against live decoding, the passes, the costs beside them, and the fit."""
     metrics = artifact.metrics.items()
     points = columns("pass | tokens:.4 | prefix:.4 | ms:.4 | low:.4 | high:.4")
     rows: list[list[Cell]] = [

@@ -5,9 +5,9 @@ import pytest
 pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed: pip install 'specexp[llama-cpp]'")
 pytest.importorskip("gguf", reason="gguf is not installed: pip install 'specexp[llama-cpp]'")
 
+from experiments.engine.gguf_writer import main as write
 from specexp import load_artifact
 from specexp.commands.run.command import main as run
-from specexp.deploy.export.command import main as export
 from specexp.fit.command import main as fit
 from specexp.replay.record.command import main as record
 from specexp.replay.what_if.command import main as what_if
@@ -20,7 +20,7 @@ SHORT = ["--data.max_prompts", "2", "--generation.max_new_tokens", "12", "--gene
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("gguf")
-    export(["stdlib", "--to", "gguf", "--precision", "f32", "--output", str(folder)])
+    write(["stdlib", str(folder)])
     return ["--pair.target", str(folder / "target.gguf"), "--pair.draft", str(folder / "draft.gguf")]
 
 

@@ -31,6 +31,7 @@ class NotedArm(TimedDecoding):
     """Notes which prompts it decodes."""
 
     def __init__(self, name, notes):
+        super().__init__()
         self.name, self.notes = name, notes
 
     def decode(self, prompt, max_new_tokens):
