@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -58,16 +58,51 @@ def weight_copy(model: PreTrainedModel) -> Work:
     return lambda rows: partial(target.copy_, source)
 
 
-def matrix_products(model: PreTrainedModel, dtype: torch.dtype) -> Work:
-    """Products of rows with the matrices of all linear layers by torch, in the order of a pass."""
-    matrices = [one.weight.detach().to(dtype) for one in model.modules() if isinstance(one, torch.nn.Linear)]
+def matrices_of(model: PreTrainedModel) -> list[torch.Tensor]:
+    """``[outputs, inputs]`` of every linear layer, in the order of a pass."""
+    return [one.weight.detach() for one in model.modules() if isinstance(one, torch.nn.Linear)]
+
+
+def torch_products(matrices: Sequence[torch.Tensor], dtype: torch.dtype) -> Work:
+    """Products of rows with ``[outputs, inputs]`` matrices by torch, in this dtype."""
+    kept = [matrix.to(dtype) for matrix in matrices]
 
     def ready(rows: int) -> Callable[[], None]:
-        inputs = {matrix.shape[1]: matrix.new_ones(rows, matrix.shape[1]) for matrix in matrices}
+        inputs = {matrix.shape[1]: matrix.new_ones(rows, matrix.shape[1]) for matrix in kept}
 
         def multiply() -> None:
-            for matrix in matrices:
+            for matrix in kept:
                 linear(inputs[matrix.shape[1]], matrix)
+
+        return multiply
+
+    return ready
+
+
+def openvino_products(matrices: Sequence[torch.Tensor], threads: int) -> Work:
+    """Products of rows with ``[outputs, inputs]`` matrices by OpenVINO, in the precision that it prefers."""
+    from openvino import Core, Model, Tensor, Type, opset13
+
+    inputs = {width: opset13.parameter([-1, width], Type.f32) for width in {one.shape[1] for one in matrices}}
+    results = []
+    for matrix in matrices:
+        kept = torch.float32 if matrix.dtype == torch.float32 else torch.float16
+        weights = opset13.constant(matrix.to(kept).numpy())
+        if kept != torch.float32:
+            weights = opset13.convert(weights, Type.f32)
+        results.append(opset13.result(opset13.matmul(inputs[matrix.shape[1]], weights, False, True)))
+    settings = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY"}
+    compiled = Core().compile_model(Model(results, list(inputs.values())), "CPU", settings)
+    request = compiled.create_infer_request()
+
+    def ready(rows: int) -> Callable[[], object]:
+        given = [Tensor(np.ones((rows, width), dtype=np.float32)) for width in inputs]
+
+        def multiply() -> Any:
+            for place, tensor in enumerate(given):
+                request.set_input_tensor(place, tensor)
+            request.infer()
+            return request
 
         return multiply
 

@@ -28,7 +28,10 @@ from experiments.engine.bounds import (
     Bound,
     Commitment,
     LlamaDecode,
-    matrix_products,
+    Work,
+    matrices_of,
+    openvino_products,
+    torch_products,
     weight_copy,
 )
 from experiments.engine.gguf_writer import write_gguf
@@ -146,11 +149,16 @@ def contest_of(
         ConfigError: the parts do not go with the models, a prefix does not fit, or no backend runs the pair.
     """
     found = Contest()
+    matrices, threads = matrices_of(pair.target), torch.get_num_threads()
+    products: dict[str, Work] = {
+        str(dtype): torch_products(matrices, dtype) for dtype in (torch.bfloat16, torch.float32)
+    }
     for name in names:
         tell(f"profiling: making {name} ready")
         try:
             if name == "openvino":
-                found.loops.append(OpenVinoLoop(pair.target, torch.get_num_threads()))
+                found.loops.append(OpenVinoLoop(pair.target, threads))
+                products["OpenVINO"] = openvino_products(matrices, threads)
                 continue
             own = _as_gguf(pair, folder) if name == "llama.cpp" else replace(pair, mode=name)
             backend = LiveBackend(own)
@@ -175,9 +183,8 @@ def contest_of(
     wait = found.backends[0].backend.model.synchronize
     reading = Bound(weight_copy(pair.target), wait, share=0.5)
     found.bounds[READING] = pass_samples(config, reading, sizes=[1], prefixes=[0])
-    for dtype in (torch.bfloat16, torch.float32):
-        products = Bound(matrix_products(pair.target, dtype), wait)
-        found.bounds[f"{PRODUCTS}, {dtype}"] = pass_samples(config, products, prefixes=[0])
+    for library, work in products.items():
+        found.bounds[f"{PRODUCTS}, {library}"] = pass_samples(config, Bound(work, wait), prefixes=[0])
     return found
 
 
