@@ -118,7 +118,7 @@ def llama_servers(
     tokenizer: PreTrainedTokenizerBase,
 ) -> dict[str, Server]:
     """Return llama.cpp's server on the same pair; at most 2,048 tokens a slot, as many slots as requests at once."""
-    export = [sys.executable, "-m", "specexp.export", "stdlib", "--to", "gguf", "--output", str(files)]
+    export = [sys.executable, "-m", "experiments.engine.gguf_writer", "stdlib", str(files)]
     subprocess.run([*export, "--precision", "bf16" if options.dtype == "bfloat16" else "f32"], check=True)
     slots, threads = max(options.at_once), str(options.threads)
 
